@@ -130,7 +130,7 @@ def map_data(made: Sequence[Row]) -> dict[str, Any] | None:
         low, high = min(0.0, float(weights.min())), float(weights.max())
         shares = (weights[frame_f] - low) / (high - low)
         coded.append(np.round(shares * 255).astype(np.uint8).tobytes())
-        clusters = run.clusters
+        clusters = run.sought
         entries.append(
             {
                 "method": m,

@@ -133,7 +133,7 @@ class Config:
             top["local_steps"] = DATASETS[choice["dataset"]].local_steps
         config = cls(
             **top,
-            partition=made["partition"],  # type: ignore[arg-type]
+            partition=made["partition"] if DATASETS[choice["dataset"]].divided else Partition(),  # type: ignore[arg-type]
             options=made.get(choice["method"], METHODS[choice["method"]].options()),
             dataset_options=made.get(choice["dataset"]),
             model_options=made.get(model),
@@ -209,7 +209,7 @@ class Config:
 
     def _tables(self) -> dict[str, object]:
         chosen = {
-            "partition": self.partition,
+            "partition": self.partition if DATASETS[self.dataset].divided else None,
             self.method: self.options,
             self.dataset: self.dataset_options,
             _model(self.model, self.dataset): self.model_options,

@@ -119,9 +119,9 @@ def _field(name: str) -> Measure:
 
 def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
     def scored(run: Run, _: Run | None) -> float | None:
-        if run.clusters is None or not weights_between(run).any():
+        if run.sought is None or not weights_between(run).any():
             return None
-        return of(score(run.weights[-1], run.clusters))
+        return of(score(run.weights[-1], run.sought))
 
     return scored
 

@@ -79,7 +79,7 @@ def graph_data(run: Run) -> dict[str, Any] | None:
     keep = thin(len(weights), WEIGHTS // run.peers**2)
     low, high = min(0.0, float(weights.min())), float(weights.max())
     coded = np.round((weights[keep] - low) / (high - low) * 65535).astype("<u2")
-    clusters = run.clusters
+    clusters = run.sought
     scores = None if clusters is None else [score(each, clusters) for each in weights[keep]]
     edges = [learnt_edges(each) for each in weights[keep]]
     return {

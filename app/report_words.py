@@ -231,7 +231,7 @@ def _loss_tiles(run: Run, summary: Mapping[str, Any]) -> list[tuple[str, str, st
 def _recovery_tile(recovery: Mapping[str, Any] | None, run: Run) -> tuple[str, str, str]:
     name = "Graph recovery"
     if recovery is None:
-        return name, NONE, f"no {'true clusters' if run.clusters is None else 'graph'} to compare"
+        return name, NONE, f"no {'true clusters to find' if run.sought is None else 'graph'}"
     first, best = recovery["rounds_to_recovery"], recovery["best"]
     value = "exact" if recovery["exact"] else f"F1 {_two(recovery['f1'])}"
     if first is not None:

@@ -76,7 +76,7 @@ def accuracy_statistics(accuracy_n: Floats, samples_n: Floats | None) -> dict[st
 
 
 def recovery(run: Run) -> dict[str, Any] | None:
-    """Score the learnt graph at the end and at its best; None without clusters or weights.
+    """Score the learnt graph at the end and at its best; None without clusters to find or weights.
 
     The final scores are flat; `best` holds those of the recorded round with the highest F1
     (earliest of equals) together with its `round`. `rounds_to_recovery` is the first recorded
@@ -84,7 +84,7 @@ def recovery(run: Run) -> dict[str, Any] | None:
     twins decay late in training, so `best` says whether the graph was found, the final scores
     whether it is still there.
     """
-    clusters_n = run.clusters
+    clusters_n = run.sought
     if clusters_n is None or not len(run.weights):
         return None
     scores = [score(weights_nn, clusters_n) for weights_nn in run.weights]

@@ -120,6 +120,13 @@ class Run:
             return None
         return np.array(labels, dtype=np.int64)
 
+    @property
+    def sought(self) -> Ints | None:
+        """`clusters` where the method has to find them; None where its helpers are its cluster."""
+        options = self.config.get(str(self.config["method"]))
+        told = isinstance(options, dict) and options.get("helpers") == "cluster"
+        return None if told else self.clusters
+
     def metric(self, name: str) -> Floats:
         """(R, n) values of a field; all NaN if the run does not have it."""
         return self.metrics.get(name, np.full(self.reported.shape, np.nan))

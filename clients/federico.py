@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from clients.ensemble import NOBODY, kept, known, mixture
 from clients.letters import Bools, Ints, Letters
 from clients.rule import Floats, Rule, State
 from clients.streams import Purpose, stream
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from clients.network import Buffers
 
 _WORST = 1e30  # loss of a model whose loss is not a number: it gets no weight, and spoils nothing
-_NEGLIGIBLE = 1e-12  # members of a mixture below this weight are not evaluated
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,14 @@ class FedeRiCo(Rule[FedeRiCoState]):
     def init(self) -> FedeRiCoState:
         start, options = self.start(), self.options
         most = int(self.engine.topology.sum(axis=1).max()) if options.neighbours else 0
-        kept = len(self._all), min(most, options.ensemble or most)
+        places = len(self._all), min(most, options.ensemble or most)
         zero_pn = np.zeros((len(self._all), self.engine.n))
         return FedeRiCoState(
             **vars(start),
             tracked=zero_pn,
             last=np.full_like(zero_pn, np.nan),
-            members=start.x.new_zeros((*kept, self.engine.d)),
-            authors=np.full(kept, -1),
+            members=start.x.new_zeros((*places, self.engine.d)),
+            authors=np.full(places, NOBODY),
         )
 
     def wants(self, state: FedeRiCoState, round_: int) -> Ints:
@@ -184,26 +184,21 @@ class FedeRiCo(Rule[FedeRiCoState]):
             tracked = (1 - beta) * state.tracked + beta * seen
         else:
             tracked = state.tracked + seen
-        return self._remembering(replace(state, tracked=tracked, last=last), letters)
+        state = replace(state, tracked=tracked, last=last, authors=state.authors.copy())
+        if placed := kept(state.authors, self.weights(state), own, letters):
+            members, (p, k) = state.members.clone(), np.array(list(placed)).T
+            members[p, k] = letters.each("x")[list(placed.values())]
+            state = replace(state, members=members)
+        return state
 
     def weights(self, state: FedeRiCoState) -> Floats:
         return self._softmax(state, ~np.isnan(state.last) | (self.eye() > 0))
 
     def evaluate(self, state: FedeRiCoState, split: SplitName) -> Scores:
-        known_pn = self.eye() > 0
-        rows, columns = np.nonzero(state.authors >= 0)
-        known_pn[rows, state.authors[rows, columns]] = True
-        w_pn = self._softmax(state, known_pn)
-        w_pm = np.zeros((len(self._all), 1 + state.authors.shape[1]))
-        w_pm[:, 0] = w_pn[self._all, self.engine.peers]
-        w_pm[rows, 1 + columns] = w_pn[rows, state.authors[rows, columns]]
-        order_pm = np.argsort(-w_pm, axis=1, kind="stable")
-        used = int((w_pm > _NEGLIGIBLE).sum(axis=1).max())
-        at = self._all[:, None], order_pm[:, :used]
-        x_pmd = state.x.new_empty((*w_pm.shape, self.engine.d))
-        x_pmd[:, 0], x_pmd[:, 1:] = state.x, state.members
-        weights = self.engine.tensor(w_pm[at])
-        return self.engine.mixture_losses(weights, x_pmd[at], state.buffers, split)
+        peers = self.engine.peers
+        w_pn = self._softmax(state, known(state.authors, peers, self.engine.n))
+        w_pm, x_pmd = mixture(state.x, state.members, state.authors, w_pn, peers)
+        return self.engine.mixture_losses(self.engine.tensor(w_pm), x_pmd, state.buffers, split)
 
     def _softmax(self, state: FedeRiCoState, among_pn: Bools) -> Floats:
         z_pn = np.where(among_pn, -self.options.sharpness * state.tracked, -np.inf)
@@ -237,21 +232,3 @@ class FedeRiCo(Rule[FedeRiCoState]):
             fit = self.engine.fit(x_ed, buffers, {}, batches, training=self._plain)
             g_ed, after = (x_ed - fit.x) / self._plain.learning_rate, fit.buffers
         return self.engine.tensor(w_e)[:, None] * g_ed, after
-
-    def _remembering(self, state: FedeRiCoState, letters: Letters) -> FedeRiCoState:
-        """The state with the models heard in the place of older or lighter ones."""
-        w_pn, authors = self.weights(state), state.authors.copy()
-        placed: dict[tuple[int, int], int] = {}
-        own = self.local(letters.recipients)
-        for e, (p, k) in enumerate(zip(own.tolist(), letters.senders.tolist(), strict=True)):
-            kept_w = np.where(authors[p] < 0, -1.0, w_pn[p, authors[p]])
-            mine = np.flatnonzero(authors[p] == k)
-            slot = int(mine[0]) if len(mine) else int(kept_w.argmin())
-            if len(mine) or kept_w[slot] < w_pn[p, k]:
-                authors[p, slot] = k
-                placed[p, slot] = e
-        members = state.members.clone()
-        if placed:
-            rows, slots = np.array(list(placed)).T
-            members[rows, slots] = letters.each("x")[list(placed.values())]
-        return replace(state, members=members, authors=authors)

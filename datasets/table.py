@@ -37,6 +37,7 @@ class Dataset:
     load : (partition, peers, seed, data_dir, options) -> Problem.
     options : dataclass of the table [<name>]; None where there is none.
     local_steps : steps a round that `local-steps = 0` stands for.
+    divided : whether the [partition] table says who holds what.
     """
 
     description: str
@@ -45,6 +46,7 @@ class Dataset:
     load: Callable[[Partition, int, int, Path, object], Problem]
     options: type | None = None
     local_steps: int = 1
+    divided: bool = True
 
 
 @lru_cache(maxsize=2)
@@ -104,6 +106,7 @@ DATASETS: dict[str, Dataset] = {
         "",
         load_quadratic,
         QuadraticOptions,
+        divided=False,
     ),
     "noisy-quadratic": Dataset(
         "users and helpers with one quadratic loss each, many trials at once",
@@ -111,6 +114,7 @@ DATASETS: dict[str, Dataset] = {
         "",
         lru_cache(maxsize=8)(load_noisy_quadratic),
         NoisyQuadraticOptions,
+        divided=False,
     ),
     "least-squares": Dataset(
         "noise-free linear regression around a few centres",
@@ -118,6 +122,7 @@ DATASETS: dict[str, Dataset] = {
         "linear",
         lru_cache(maxsize=8)(load_least_squares),
         LeastSquaresOptions,
+        divided=False,
     ),
     "sine": Dataset(
         "noisy points on successive intervals of a sine curve",
@@ -125,6 +130,7 @@ DATASETS: dict[str, Dataset] = {
         "linear",
         lru_cache(maxsize=8)(load_sine),
         SineOptions,
+        divided=False,
     ),
 }
 """Name -> data set."""

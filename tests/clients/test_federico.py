@@ -360,6 +360,7 @@ def test_a_diverged_model_gets_no_weight_and_spoils_nothing(tmp_path: Path) -> N
     assert np.isfinite(w).all()
     assert w[0, 1] == 0
     assert w[0, [0, 2]].min() > 0
+    assert torch.isfinite(rule.evaluate(after, "test").losses).all()
 
 
 # ---- choosing ----------------------------------------------------------------------------------
