@@ -1,9 +1,10 @@
-"""How many models go into one batched call.
+"""How many models go into one batched call, and how many threads work on it.
 
 Stacking saves overhead, but wide networks lose by it and every stacked model holds its own
-activations. What is fastest depends on network, batch and device, so it is measured: once for
-each of them in a process, on real data, among the sizes that fit the memory bound. Results do
-not depend on the choice beyond rounding.
+activations; a second thread halves the work of a large call and doubles the time of a small one.
+What is fastest depends on network, batch and device, so it is measured: once for each of them in
+a process, on real data, among the sizes that fit the memory bound. Results do not depend on the
+choice beyond rounding.
 """
 
 from __future__ import annotations
@@ -11,13 +12,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+
+class Choice(NamedTuple):
+    """Models per call, and threads of torch on the CPU."""
+
+    models: int
+    threads: int
+
+
 LARGEST = 256  # beyond it a call is long enough that its overhead no longer shows
-ADVANTAGE = 0.9  # a smaller chunk must beat the larger one by this factor
-measured: dict[tuple[object, ...], int] = {}
+ADVANTAGE = 0.9  # a smaller chunk, or more threads, must be better by this factor
+_THREADS = torch.get_num_threads()  # as many as the process may use
+measured: dict[tuple[object, ...], Choice] = {}
 
 
 class Chunks:
@@ -39,7 +50,7 @@ class Chunks:
     def size(
         self, models: int, examples: int, held: Callable[[], int], call: Callable[[int], object]
     ) -> int:
-        """Models per call for `models` models on batches of `examples`.
+        """Models per call for `models` models on batches of `examples`; torch's threads are set.
 
         Measured once for each doubling of `models`: methods that sample ask for another number
         in every round.
@@ -49,23 +60,30 @@ class Chunks:
         held : bytes that one model holds between forward and backward pass on such a batch.
         call : does the work for the first so many models.
         """
-        if self._fixed or models == 1:
-            return self._fixed or 1
+        if self._fixed:
+            return self._fixed
         key = (*self._network, examples, models.bit_length())
         if key not in measured:
             bound = int(max(1, min(LARGEST, self._memory // max(held(), 1))))
             best = self._fastest(min(models, bound), call)
-            measured[key] = bound if best == models else best
-        return min(models, measured[key])
+            measured[key] = best._replace(models=bound) if best.models == models else best
+        if measured[key].threads != torch.get_num_threads():
+            torch.set_num_threads(measured[key].threads)
+        return min(models, measured[key].models)
 
-    def _fastest(self, most: int, call: Callable[[int], object]) -> int:
+    def _fastest(self, most: int, call: Callable[[int], object]) -> Choice:
         sizes = sorted({most} | {2**k for k in range(most.bit_length()) if 2**k < most})
-        best, best_time = 0, float("inf")
-        for size in reversed(sizes):
-            call(size)  # warm-up
-            elapsed = min(self._time(call, size) for _ in range(2)) / size
+        threads = {1, _THREADS} if self._device.type == "cpu" else {_THREADS}
+        choices = [Choice(size, t) for size in reversed(sizes) for t in sorted(threads)]
+        if len(choices) == 1:
+            return choices[0]
+        best, best_time = choices[0], float("inf")
+        for choice in choices:
+            torch.set_num_threads(choice.threads)
+            call(choice.models)  # warm-up
+            elapsed = min(self._time(call, choice.models) for _ in range(2)) / choice.models
             if elapsed < best_time * ADVANTAGE:
-                best, best_time = size, elapsed
+                best, best_time = choice, elapsed
         return best
 
     def _time(self, call: Callable[[int], object], size: int) -> float:

@@ -1,4 +1,4 @@
-"""How many models go into one call: bounds, and how often that is measured."""
+"""How many models go into one call, on how many threads: bounds, and how often it is measured."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def nothing_measured() -> Iterator[None]:
-    before = dict(chunks.measured)
+def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(chunks, "_THREADS", 1)
+    before, threads = dict(chunks.measured), torch.get_num_threads()
     chunks.measured.clear()
     yield
     chunks.measured.clear()
     chunks.measured.update(before)
+    torch.set_num_threads(threads)
 
 
 class Work:
@@ -62,7 +64,7 @@ def test_a_chunk_fits_the_memory(
     work = Work(monkeypatch, lambda models: 1.0)
     sizes = [of(memory).size(models, 32, lambda: held, work) for _ in range(2)]
     assert sizes == [min(models, most)] * 2
-    assert max(work.calls) <= min(models, most)
+    assert max(work.calls, default=0) <= min(models, most)
 
 
 def test_a_fixed_chunk_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,6 +72,20 @@ def test_a_fixed_chunk_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of(chunk=5).size(24, 32, lambda: 1, work) == 5
     assert of().size(1, 32, lambda: 1, work) == 1
     assert not work.calls
+
+
+@pytest.mark.parametrize(("waking", "threads"), [(0.5, 2), (0.95, 1), (2.0, 1)])
+@pytest.mark.parametrize("models", [1, 24])
+def test_threads_work_together_only_where_that_is_clearly_faster(
+    monkeypatch: pytest.MonkeyPatch, models: int, waking: float, threads: int
+) -> None:
+    """`waking`: time on two threads for what takes 1 on one."""
+    monkeypatch.setattr(chunks, "_THREADS", 2)
+    work = Work(monkeypatch, lambda models: models**0.5 * waking ** (torch.get_num_threads() - 1))
+    for _ in range(2):
+        assert of().size(models, 32, lambda: 1, work) == models
+        assert torch.get_num_threads() == threads
+        torch.set_num_threads(2)  # another network may have wanted them
 
 
 def test_numbers_of_models_that_vary_from_round_to_round_are_not_measured_each(
