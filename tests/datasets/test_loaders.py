@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from sklearn.datasets import load_digits
 from torchvision import datasets as torchvision_datasets
 
 from datasets import DATASETS, DataError, Partition, load_problem, locate
@@ -228,6 +229,12 @@ def test_damaged_cifar_files_are_refused(tmp_path: Path, content: bytes, message
     with pytest.raises(DataError, match=message) as caught:
         read_cifar10(tmp_path)
     assert str(damaged) in str(caught.value)
+
+
+def test_digits_are_scikit_learns(tmp_path: Path) -> None:
+    source, theirs = read_digits(tmp_path), load_digits()
+    assert (source.inputs[:, 0] == theirs.images).all()
+    assert (source.targets == theirs.target).all()
 
 
 def test_digits_are_split_once_and_for_all(tmp_path: Path) -> None:
