@@ -36,7 +36,8 @@ def _packaged() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     Read here because its import takes a second, in every process of a run.
     """
     spec = find_spec("sklearn")
-    assert spec is not None and spec.origin is not None, "scikit-learn is a dependency"
+    assert spec is not None, "scikit-learn is a dependency"
+    assert spec.origin is not None
     file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
     return table[:, :-1], table[:, -1].astype(np.int64)
