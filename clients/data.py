@@ -108,6 +108,7 @@ class Data:
         kept = np.unique(np.concatenate(used))
         self._pool = torch.from_numpy(np.ascontiguousarray(problem.inputs[kept])).to(device)
         self._mean, self._std = self._tensor(problem.mean), self._tensor(problem.std)
+        self._tokens = problem.task == "language"
         self._whole = not self._pool.is_floating_point()
         if not self._whole:
             self._pool = self._normalised(self._pool)
@@ -133,11 +134,16 @@ class Data:
         return torch.tensor(np.asarray(values), dtype=self.dtype, device=self.device)
 
     def examples(self, split: SplitName, peers_e: Tensor, rows_eb: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised inputs (E, b, *shape) and targets (E, b, ...) at positions of a split."""
+        """Normalised inputs (E, b, *shape) and targets (E, b, ...) at positions of a split.
+
+        Tokens and classes are int64.
+        """
         shard = self.shards[split]
         at = peers_e[:, None], rows_eb
-        inputs = self._pool[shard.rows_pn[at]]
-        return self._normalised(inputs) if self._whole else inputs, shard.targets_pn[at]
+        inputs, targets = self._pool[shard.rows_pn[at]], shard.targets_pn[at]
+        if self._whole:
+            inputs = inputs.long() if self._tokens else self._normalised(inputs)
+        return inputs, targets if targets.is_floating_point() else targets.long()
 
     def _normalised(self, raw: Tensor) -> Tensor:
         return (raw.to(self.dtype) - self._mean) / self._std

@@ -135,7 +135,9 @@ class Scoring(Stack):
             valid = rows < lengths_e[at, None]
             total[at] += (losses(found, targets) * valid).sum(dim=1, dtype=torch.float64)
             if self.task.correct is not None:
-                right[at] += (self.task.correct(found, targets) & valid).sum(dim=1)
+                right[at] += (self.task.correct(found, targets) * valid).sum(
+                    dim=1, dtype=torch.float64
+                )
         if self.task.correct is None:
             right.fill_(torch.nan)
         return Scores(total / lengths_e, right / lengths_e)

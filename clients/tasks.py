@@ -1,6 +1,6 @@
 """What a model is trained for: the loss of each example, and whether it was got right.
 
-Legend: e = models, b = examples, k = classes or outputs.
+Legend: e = models, b = examples, k = classes or outputs, t = tokens, v = vocabulary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Task:
     Attributes
     ----------
     losses : (outputs (E, b, ...), targets (E, b, ...)) -> loss of each example (E, b).
-    correct : likewise -> 1 where the prediction is right; None where that has no meaning.
+    correct : likewise -> 1 where the prediction is right, 0 where it is wrong, or how right it is
+        in between: the share of the tokens, the Dice score; None where that has no meaning.
     predict : outputs -> what ensembles average (class probabilities, or the outputs themselves).
     ensemble_losses : (averaged predictions, targets) -> loss of each example (E, b).
     certain : (targets (E, b, ...), outputs k) -> the targets as predictions (E, b, k); None where
@@ -38,7 +39,7 @@ class Task:
 
 
 def _cross_entropy(outputs_ebk: Tensor, targets_eb: Tensor) -> Tensor:
-    flat = F.cross_entropy(outputs_ebk.flatten(0, 1), targets_eb.flatten(), reduction="none")
+    flat = F.cross_entropy(outputs_ebk.flatten(0, -2), targets_eb.flatten(), reduction="none")
     return flat.view(targets_eb.shape)
 
 
@@ -49,6 +50,47 @@ def _likelihood(probabilities_ebk: Tensor, targets_eb: Tensor) -> Tensor:
 
 def _agree(scores_ebk: Tensor, targets_eb: Tensor) -> Tensor:
     return scores_ebk.argmax(dim=-1) == targets_eb
+
+
+def _over_tokens(each: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The mean over an example's tokens of what `each` finds at each of them."""
+
+    def mean(outputs_ebtv: Tensor, targets_ebt: Tensor) -> Tensor:
+        found_ebt = each(outputs_ebtv, targets_ebt)
+        return found_ebt.to(outputs_ebtv.dtype).mean(dim=-1)
+
+    return mean
+
+
+def _over_classes(scores: Tensor) -> Tensor:
+    """Probabilities of voxels' classes (E, b, k, X, Y, Z)."""
+    return scores.softmax(dim=2)
+
+
+def _of_voxels(targets: Tensor, classes: int) -> Tensor:
+    """Classes of voxels (E, b, X, Y, Z) as probabilities (E, b, k, X, Y, Z)."""
+    return F.one_hot(targets, classes).movedim(-1, 2)
+
+
+def _dice(probabilities: Tensor, targets: Tensor) -> Tensor:
+    """Dice score of each volume (E, b): its mean over the classes but the background, class 0.
+
+    Twice the overlap over the sum of the sizes, 1 where a class is neither there nor predicted
+    (Milletari, Navab, Ahmadi 2016, with sizes as they are instead of squared).
+    """
+    found = probabilities[:, :, 1:].flatten(3)
+    truth = _of_voxels(targets, probabilities.shape[2])[:, :, 1:].flatten(3).to(found.dtype)
+    overlap, sizes = (found * truth).sum(dim=3), found.sum(dim=3) + truth.sum(dim=3)
+    return ((2 * overlap + _SMOOTH) / (sizes + _SMOOTH)).mean(dim=2)
+
+
+def _dice_loss(scores: Tensor, targets: Tensor) -> Tensor:
+    return 1 - _dice(_over_classes(scores), targets)
+
+
+def _dice_score(scores: Tensor, targets: Tensor) -> Tensor:
+    """Of the most probable class of each voxel."""
+    return _dice(_of_voxels(scores.argmax(dim=2), scores.shape[2]).to(scores.dtype), targets)
 
 
 def _squared_error(outputs_ebk: Tensor, targets_ebk: Tensor) -> Tensor:
@@ -71,11 +113,23 @@ def _slopes(x_ed: Tensor, examples_eb2d: Tensor, weights_eb: Tensor) -> tuple[Te
     return 0.5 * (slope_ebd * away_ebd).sum(dim=(1, 2)), slope_ebd.sum(dim=1)
 
 
+_SMOOTH = 1e-6  # voxels; only decides what the score of an empty volume is
+
 TASKS = {
     "classification": Task(
         _cross_entropy, _agree, lambda o: o.softmax(dim=-1), _likelihood, F.one_hot
     ),
     "regression": Task(_squared_error, None, _same, _squared_error, lambda t, _: t),
+    "language": Task(
+        _over_tokens(_cross_entropy),
+        _over_tokens(_agree),
+        lambda o: o.softmax(dim=-1),
+        _over_tokens(_likelihood),
+        F.one_hot,
+    ),
+    "segmentation": Task(
+        _dice_loss, _dice_score, _over_classes, lambda p, t: 1 - _dice(p, t), _of_voxels
+    ),
     # The model of a quadratic problem returns f_i(theta) itself.
     "quadratic": Task(_own_value, None, _same, _own_value, None, _slopes),
 }

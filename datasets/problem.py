@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-Task = Literal["classification", "regression", "quadratic"]
+Task = Literal["classification", "regression", "quadratic", "language", "segmentation"]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -25,7 +25,8 @@ class Split:
     ----------
     rows : peer i's rows in the pool, int64 (n_i,).
     targets : peer i's targets in the same order, after any permutation or flip of the labels:
-        int64 (n_i,) for classes, float (n_i, k) for regression.
+        int64 (n_i,) for classes, float (n_i, k) for regression; language: (n_i, T), the token
+        after each one of the example; segmentation: uint8 (n_i, X, Y, Z), the class of each voxel.
     """
 
     rows: tuple[Ints, ...]
@@ -44,13 +45,17 @@ class Problem:
     Attributes
     ----------
     name : the data set's name.
-    task : "classification", "regression" or "quadratic".
+    task : "classification", "regression", "quadratic", "language" or "segmentation".
     inputs : (N, *shape) pool, every example once; images stay uint8 (C, H, W).
-        Quadratic: (N, 2, d) float64 rows [curvature, centre].
+        Quadratic: (N, 2, d) float64 rows [curvature, centre]. Language: (N, T) whole numbers,
+        T tokens in a row; a model gets them as int64 and not normalised. Segmentation:
+        (N, 1, X, Y, Z) volumes.
     train, validation, test : who holds what. Validation is empty where none was set aside.
-    outputs : number of classes, of regression outputs, or dimension of theta.
+    outputs : number of classes (of a voxel, where it is segmentation; 0 is background), of
+        regression outputs, of tokens in the vocabulary, or dimension of theta.
     mean, std : float64, broadcast over `shape`: normalised input = (raw - mean) / std. From the
         source's training examples only, so they depend neither on the seed nor on the partition.
+        Not used for tokens.
     samples : (n,) the n_i behind the weights p_i: training sizes; quadratic: its `samples`.
     clusters : (n,) true cluster of each peer where the split makes clusters, else None
         (label-flip: 0 honest, 1 flipped).

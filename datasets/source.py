@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from datasets.problem import Floats, Ints
+from datasets.problem import Floats, Ints, Task
 
 CHUNK = 4096  # rows converted to float64 at a time
 
@@ -22,9 +22,9 @@ class Source:
     ----------
     name : the data set's name.
     inputs : (N, *shape) every example, train and test; images uint8 (C, H, W).
-    targets : int64 (N,) classes, or float (N, k) for regression.
+    targets : (N, ...), see `datasets.problem.Split`.
     train, test : disjoint rows.
-    outputs : number of classes or of regression outputs.
+    outputs, task : see `datasets.problem.Problem`.
     groups : int64 (N,) who an example comes from (writer, hospital), where that is known.
     """
 
@@ -34,7 +34,7 @@ class Source:
     train: Ints
     test: Ints
     outputs: int
-    task: Literal["classification", "regression"] = "classification"
+    task: Task = "classification"
     groups: Ints | None = None
 
     @cached_property
@@ -42,7 +42,10 @@ class Source:
         """Mean and standard deviation per channel (axis 1) of the training examples.
 
         Shaped to broadcast over one example: (C, 1, 1) for images. A constant channel has std 1.
+        Tokens are names, not quantities: 0 and 1.
         """
+        if self.task == "language":
+            return np.zeros(1), np.ones(1)
         axes = (0, *range(2, self.inputs.ndim))
         total: Floats = np.zeros(self.inputs.shape[1])
         squares: Floats = np.zeros(self.inputs.shape[1])

@@ -23,7 +23,8 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
     kind = KINDS[partition.kind]
     if kind.needs_classes and source.task != "classification":
         raise DataError(
-            f"partition.kind = {partition.kind!r} needs classes, {source.name} has none; take 'iid'"
+            f"partition.kind = {partition.kind!r} needs classes, {source.name} has none; "
+            "take 'iid' or 'natural'"
         )
     shares = kind.divide(source, partition, peers, seed)
     train, validation = _keep(shares.train, partition, seed)
