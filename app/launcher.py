@@ -33,6 +33,7 @@ compare [PRESET.toml] [key=value ...]   run it for several methods and seeds, in
 resume RUN_DIR                          continue a run that was stopped
 report RUN_DIR                          write summary and report of a run again
 list [methods|datasets|...]             what there is to choose from
+certificates DIRECTORY                  keys and certificates of a deployment's transport
 defaults                                write every key with its default to pyproject.toml
 
 Each takes --help. Keys that are not given have the values in pyproject.toml.\
@@ -114,6 +115,28 @@ def show(parser: argparse.ArgumentParser, arguments: list[str], console: Console
     catalogue.show(console, [what] if what else catalogue.LISTS)
 
 
+def certificates(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """`certificates`: what TLS and SuperNode authentication need, for the relay and for nodes."""
+    from app import certificates as transport  # cryptography: only where it is needed
+
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--hosts", nargs="+", help="names and addresses of the relay")
+    parser.add_argument("--nodes", nargs="+", default=[], help="names of SuperNodes")
+    parser.add_argument("--days", type=int, default=365, help="validity of the certificate (365)")
+    parser.add_argument("--register", metavar="CONNECTION", help="let the nodes in: the SuperLink")
+    given = parser.parse_args(arguments)
+    if not given.hosts and not given.nodes:
+        raise ConfigError("certificates: name the relay's --hosts, or --nodes, or both")
+    if given.hosts:
+        transport.for_relay(given.directory, given.hosts, given.days)
+        console.print(f"{given.directory / 'relay'}: certificate for {', '.join(given.hosts)}")
+    for node in given.nodes:
+        public = transport.for_node(given.directory, node)
+        console.print(f"{public.parent}: key of {node}", soft_wrap=True)
+        if given.register:
+            console.print(transport.register(public, given.register), soft_wrap=True)
+
+
 def write_defaults(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """`defaults`: bring pyproject.toml up to date with the dataclasses."""
     parser.parse_args(arguments)
@@ -129,6 +152,7 @@ COMMANDS: Mapping[str, Command] = {
     "resume": resume,
     "report": report,
     "list": show,
+    "certificates": certificates,
     "defaults": write_defaults,
 }
 
