@@ -44,7 +44,7 @@ class Options:
 
     Attributes
     ----------
-    models : M, other peers' models that each peer pulls in a round; 0 for all of them.
+    models : M, neighbours' models that each peer pulls in a round; 0 for all of them.
     epsilon : chance of pulling a random model instead of a promising one, in round 1;
         epsilon_decay : what is taken off it in every later round.
     baseline : the own model that others have to beat, "trained" or "previous".
@@ -139,15 +139,16 @@ class FedFomo(FedAvg[FedFomoState]):
         """(P, n) whose models each peer pulls in a round."""
         n, options = self.engine.n, self.options
         epsilon = options.epsilon - options.epsilon_decay * (round_ - 1)
-        wanted = np.zeros(state.affinity.shape, dtype=np.bool_)
+        far_pn = ~self.engine.topology[self.engine.peers]
+        wanted = far_pn.copy()
         for p, i in enumerate(self.engine.peers):
             g = stream(self.engine.seed, int(i), round_, Purpose.CHOICE)
             best, chance = np.lexsort((g.random(n), -state.affinity[p])), g.permutation(n)
-            wanted[p, i] = True
-            for explores in g.random(n - 1)[: options.models or n] < epsilon:
+            near = np.count_nonzero(~far_pn[p])
+            for explores in g.random(n - 1)[: min(options.models or n, near)] < epsilon:
                 left = chance if explores else best
                 wanted[p, left[~wanted[p, left]][0]] = True
-        wanted[self.eye() > 0] = False
+        wanted[far_pn] = False
         return wanted
 
 
