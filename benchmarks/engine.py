@@ -2,7 +2,8 @@
 
 Both draw minibatches from the same data and take SGD steps, in turns and in one process; the
 ratio is the median over turns of (steps a second of the engine) / (of the loop). The loop is what
-every PyTorch user would write: a module and a torch.optim.SGD for each peer, data on the device.
+every PyTorch user would write: a module and a torch.optim.SGD for each peer, data on the device, on
+one thread or all, whichever is faster.
 
 Needs torch and NumPy only: python -m benchmarks.engine
 """
@@ -51,7 +52,7 @@ class Row:
     ----------
     loop, stacked : SGD steps a second, summed over peers; median over turns.
     ratio : median of stacked / loop of the same turn; lowest, highest : its range.
-    chunk : models per call, as the engine chose it.
+    chunk, threads : models per call and torch's threads, as the engine chose them.
     load : of the machine, over the last minute.
     """
 
@@ -65,6 +66,7 @@ class Row:
     lowest: float
     highest: float
     chunk: int
+    threads: int
     load: float
 
 
@@ -111,13 +113,24 @@ def loop_steps(data: Problem, model: str, batch: int, device: str) -> Callable[[
     ]
     optimizers = [torch.optim.SGD(module.parameters(), lr=RATE) for module in modules]
 
-    def steps(count: int) -> None:
+    def run(count: int) -> None:
         for x, y, module, optimizer in zip(inputs, targets, modules, optimizers, strict=True):
             for _ in range(count):
                 rows = torch.randperm(len(y), device=device)[:batch]
                 optimizer.zero_grad()
                 F.cross_entropy(module(x[rows]), y[rows]).backward()
                 optimizer.step()
+
+    def on(threads: int) -> float:
+        torch.set_num_threads(threads)
+        run(1)
+        return seconds(run, 1, device)
+
+    threads = min({1, torch.get_num_threads()}, key=on)
+
+    def steps(count: int) -> None:
+        torch.set_num_threads(threads)
+        run(count)
 
     return steps
 
@@ -151,11 +164,22 @@ def compare(device: str, network: str, peers: int, batch: int) -> Row:
     ]
     loop, stacked = (round(statistics.median(column), 1) for column in zip(*turns, strict=True))
     ratios = sorted(round(stacked / loop, 2) for loop, stacked in turns)
-    chunk = min(peers, list(chunks.measured.values())[-1])
+    chunk, threads = list(chunks.measured.values())[-1]
     middle = statistics.median(ratios)
     load = round(os.getloadavg()[0], 1)
     return Row(
-        device, network, peers, batch, loop, stacked, middle, ratios[0], ratios[-1], chunk, load
+        device,
+        network,
+        peers,
+        batch,
+        loop,
+        stacked,
+        middle,
+        ratios[0],
+        ratios[-1],
+        min(peers, chunk),
+        threads,
+        load,
     )
 
 
