@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from clients import convnets
+from clients.convnets import Shape
 from clients.model_options import MODEL_OPTIONS, LinearOptions, MlpOptions
-
-Shape = tuple[int, ...]
 
 
 class Theta(nn.Module):
@@ -45,65 +44,16 @@ def mlp(shape: Shape, outputs: int, options: MlpOptions) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
 
 
-class At32(nn.Module):
-    """Brings small images to at least 32x32: padded from 28, else enlarged by interpolation."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        height, width = images.shape[-2:]
-        if min(height, width) >= 32:
-            return images
-        if min(height, width) >= 28:
-            down, right = max(0, 32 - height), max(0, 32 - width)
-            return F.pad(images, (right // 2, right - right // 2, down // 2, down - down // 2))
-        return F.interpolate(images, (max(height, 32), max(width, 32)), mode="nearest")
-
-
-def lenet(shape: Shape, outputs: int) -> nn.Module:
-    """LeNet with ReLU and max pooling: 62,006 parameters on 3x32x32 with 10 classes (DPFL)."""
-    channels, height, width = _image(shape)
-    convolutions = [
-        At32(),
-        nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-    ]  # fmt: skip
-    features = 16 * math.prod(((max(side, 32) - 4) // 2 - 4) // 2 for side in (height, width))
-    return nn.Sequential(
-        *convolutions,
-        nn.Linear(features, 120), nn.ReLU(),
-        nn.Linear(120, 84), nn.ReLU(),
-        nn.Linear(84, outputs),
-    )  # fmt: skip
-
-
-def cnn(shape: Shape, outputs: int) -> nn.Module:
-    """FedAvg's network (McMahan et al. 2017): two 5x5 convolutions, 512 hidden units.
-
-    1,663,370 parameters on 1x28x28 with 10 classes, as the paper counts them.
-    """
-    channels, height, width = _image(shape)
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU(),
-        nn.Linear(512, outputs),
-    )  # fmt: skip
-
-
-def _image(shape: Shape) -> Shape:
-    """(channels, height, width) of an example that is an image."""
-    if len(shape) == 3 and min(shape[1:]) >= 4:
-        return shape
-    raise ValueError(
-        f"the model wants images of at least 4x4, but an example has shape {shape}: "
-        'choose model = "mlp" or "linear"'
-    )
-
-
 BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "linear": linear,
     "mlp": mlp,
-    "lenet": lenet,
-    "cnn": cnn,
+    "lenet": convnets.lenet,
+    "lenet-femnist": convnets.lenet_femnist,
+    "cnn": convnets.cnn,
+    "cnn-mnist": convnets.cnn_mnist,
+    "cnn-128": convnets.cnn_128,
+    "resnet9": convnets.resnet9,
+    "resnet18": convnets.resnet18,
 }
 
 

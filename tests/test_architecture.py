@@ -24,7 +24,17 @@ RELAY = {"app/server.py", "app/post.py", "app/wire.py", "app/recorder.py"}
 TORCH: dict[str, set[str]] = {
     "app": {"cohort", "inline", "node", "payload", "shelf"},
     "strategies": set(),
-    "clients": {"chunks", "data", "engine", "models", "network", "scoring", "stack", "tasks"},
+    "clients": {
+        "chunks",
+        "convnets",
+        "data",
+        "engine",
+        "models",
+        "network",
+        "scoring",
+        "stack",
+        "tasks",
+    },
     "datasets": set(),
 }
 """Modules that load torch: the node and the numeric core."""

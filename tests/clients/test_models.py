@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clients.model_options import MODEL_OPTIONS, MODELS, MlpOptions
+from clients.model_options import MODEL_OPTIONS, MODELS, MlpOptions, ResNet18Options
 from clients.models import BUILDERS, Shape, build
 from clients.network import Network
 
+CONVOLUTIONAL = ["lenet", "lenet-femnist", "cnn", "cnn-mnist", "cnn-128", "resnet9", "resnet18"]
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32)]
 
 
@@ -36,6 +37,17 @@ def test_every_named_model_can_be_built() -> None:
         ("lenet", (3, 32, 32), 10, 62_006),
         # (5*5 + 1) 32 + (32*5*5 + 1) 64 + (64*7*7 + 1) 512 + (512 + 1) 10: McMahan et al. 2017
         ("cnn", (1, 28, 28), 10, 1_663_370),
+        # (25 + 1) 4 + (4*25 + 1) 12 + (192 + 1) 120 + (120 + 1) 100 + (100 + 1) 10: DPFL, FEMNIST
+        ("lenet-femnist", (1, 28, 28), 10, 37_586),
+        # (25 + 1) 10 + (10*25 + 1) 20 + (320 + 1) 50 + (50 + 1) 10: All-for-one's 20 x 10^3
+        ("cnn-mnist", (1, 28, 28), 10, 21_840),
+        # (3*9 + 1) 128 + 2 (128*9 + 1) 128 + (128*2*2 + 1) 10: FedeRiCo
+        ("cnn-128", (3, 32, 32), 10, 303_882),
+        # 9 (3*64 + 64*128 + 2*128^2 + 128*256 + 256*512 + 2*512^2) weights, (1 + 2) 2,240 biases
+        # and batch norm, (512 + 1) 100: CoBo's appendix
+        ("resnet9", (3, 32, 32), 100, 6_621_540),
+        # torchvision's 11,689,512 less the stem's 3*64 (49 - 9) and 513 (1000 - 10) of the head
+        ("resnet18", (3, 32, 32), 10, 11_689_512 - 3 * 64 * (49 - 9) - 513 * (1000 - 10)),
         ("mlp", (1, 8, 8), 10, (64 + 1) * 64 + (64 + 1) * 10),
         ("mlp", (1, 28, 28), 10, (784 + 1) * 128 + (128 + 1) * 10),
         ("linear", (13,), 1, 14),
@@ -70,19 +82,32 @@ def test_every_model_learns_from_every_image_shape(model: str, shape: Shape) -> 
     (found,) = torch.autograd.grad(F.cross_entropy(outputs.flatten(0, 1), targets.flatten()), x_ed)
     assert torch.isfinite(found).all()
     for name, value in network.named(found).items():
+        if model == "resnet9" and name.endswith(".0.bias"):
+            continue  # batch norm follows and takes such a bias away
         assert value.flatten(1).abs().amax(dim=1).gt(0).all(), name
     assert not torch.allclose(found[0], found[1])
 
 
-@pytest.mark.parametrize("model", ["lenet", "cnn"])
+@pytest.mark.parametrize("model", CONVOLUTIONAL)
 @pytest.mark.parametrize("shape", [(64,), (1, 3, 3), (8, 8), (1, 1, 64)], ids=str)
 def test_what_is_no_image_is_refused(model: str, shape: Shape) -> None:
     with pytest.raises(ValueError, match=r'images of at least 4x4.*model = "mlp"'):
         build(model, None, "classification", shape, 10)
 
 
+def test_group_norm_has_no_running_statistics_and_couples_no_examples() -> None:
+    batch, group = (
+        Network(build("resnet18", ResNet18Options(norm), "classification", (3, 32, 32), 10))
+        for norm in ("batch", "group")
+    )
+    assert batch.d == group.d
+    assert batch.coupled
+    assert not group.coupled
+    assert not group.buffers(1)
+
+
 @pytest.mark.parametrize("shape", [(1, 4, 4), (1, 5, 30), (3, 40, 33), (2, 64, 64)], ids=str)
-@pytest.mark.parametrize("model", ["lenet", "cnn"])
+@pytest.mark.parametrize("model", CONVOLUTIONAL)
 def test_odd_images_fit(model: str, shape: Shape) -> None:
     module = build(model, None, "classification", shape, 3)
     assert module(torch.zeros(2, *shape)).shape == (2, 3)
