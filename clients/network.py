@@ -152,8 +152,16 @@ class Network:
             return outputs, {name: after[name] for name in buffers}
 
         parameters = self.named(x_ed) if isinstance(x_ed, Tensor) else dict(x_ed)
+        if len(inputs_eb) == 1:  # vmap would make grouped convolutions of it, at twice the time
+            outputs, after = one(_only(parameters), _only(state), inputs_eb[0])
+            return outputs[None], {name: value[None] for name, value in after.items()}
         outputs, after = vmap(one)(parameters, state, inputs_eb)
         return outputs, after
+
+
+def _only(stacks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a single model."""
+    return {name: value[0] for name, value in stacks.items()}
 
 
 def _layer(name: str) -> str:
