@@ -10,7 +10,7 @@ run: $(INSTALLED)
 	$(BIN)/python -m app run
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
