@@ -34,6 +34,7 @@ resume RUN_DIR                          continue a run that was stopped
 report RUN_DIR                          write summary and report of a run again
 list [methods|datasets|...]             what there is to choose from
 certificates DIRECTORY                  keys and certificates of a deployment's transport
+keys new|trust                          keys of a peer, and of those whom it trusts
 defaults                                write every key with its default to pyproject.toml
 
 Each takes --help. Keys that are not given have the values in pyproject.toml.\
@@ -137,6 +138,17 @@ def certificates(parser: argparse.ArgumentParser, arguments: list[str], console:
             console.print(transport.register(public, given.register), soft_wrap=True)
 
 
+def keys(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """`keys`: for sealed letters."""
+    from app import keying  # cryptography: only where it is needed
+
+    keying.options(parser)
+    try:
+        keying.carry_out(parser.parse_args(arguments), console)
+    except keying.KeysError as error:
+        raise ConfigError(str(error)) from None
+
+
 def write_defaults(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """`defaults`: bring pyproject.toml up to date with the dataclasses."""
     parser.parse_args(arguments)
@@ -153,6 +165,7 @@ COMMANDS: Mapping[str, Command] = {
     "report": report,
     "list": show,
     "certificates": certificates,
+    "keys": keys,
     "defaults": write_defaults,
 }
 

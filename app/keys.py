@@ -1,0 +1,122 @@
+"""The keys of a peer.
+
+A peer has three key pairs: Ed25519 to sign, and ML-KEM-768 with X25519 to be written to (one
+hybrid key for HPKE, so that what is recorded today stays closed to a quantum computer).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hpke import MLKEM768X25519PrivateKey, MLKEM768X25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+_BLOCK = re.compile(rb"-----BEGIN PRIVATE KEY-----.*?-----END PRIVATE KEY-----\n?", re.DOTALL)
+SIGN_BYTES = 32
+_MLKEM_BYTES = 1184
+SEAL_BYTES = _MLKEM_BYTES + 32
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """What others need to write to a peer and to know its hand.
+
+    Attributes
+    ----------
+    sign : Ed25519 key, 32 bytes.
+    seal : ML-KEM-768 key, then X25519 key, 1216 bytes.
+    """
+
+    sign: bytes
+    seal: bytes
+
+    @cached_property
+    def verifier(self) -> Ed25519PublicKey:
+        """Checks signatures."""
+        return Ed25519PublicKey.from_public_bytes(self.sign)
+
+    @cached_property
+    def recipient(self) -> MLKEM768X25519PublicKey:
+        """Encrypts to the peer."""
+        return MLKEM768X25519PublicKey(
+            MLKEM768PublicKey.from_public_bytes(self.seal[:_MLKEM_BYTES]),
+            X25519PublicKey.from_public_bytes(self.seal[_MLKEM_BYTES:]),
+        )
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of both keys."""
+        return hashlib.sha256(self.sign + self.seal).digest()
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest for people, to be compared over another channel: 64 hex digits in fours."""
+        text = self.digest.hex()
+        return " ".join(text[k : k + 4] for k in range(0, len(text), 4))
+
+
+@dataclass(frozen=True)
+class PrivateKeys:
+    """The three private keys of a peer. They have no repr, so they do not end up in a log."""
+
+    _sign: Ed25519PrivateKey
+    _mlkem: MLKEM768PrivateKey
+    _x25519: X25519PrivateKey
+
+    __repr__ = object.__repr__
+
+    @classmethod
+    def generate(cls) -> PrivateKeys:
+        """Make fresh keys from the operating system's randomness."""
+        return cls(
+            Ed25519PrivateKey.generate(), MLKEM768PrivateKey.generate(), X25519PrivateKey.generate()
+        )
+
+    @classmethod
+    def from_pem(cls, text: bytes) -> PrivateKeys:
+        """Read what `pem` wrote.
+
+        Raises
+        ------
+        ValueError
+            Not one key of each kind.
+        """
+        found = [load_pem_private_key(block, None) for block in _BLOCK.findall(text)]
+        kinds = (Ed25519PrivateKey, MLKEM768PrivateKey, X25519PrivateKey)
+        if len(found) != len(kinds) or not all(map(isinstance, found, kinds)):
+            raise ValueError("not an Ed25519, an ML-KEM-768 and an X25519 key, in this order")
+        return cls(*found)  # type: ignore[arg-type]
+
+    def pem(self) -> bytes:
+        """Write the keys as three unencrypted PKCS #8 blocks."""
+        form = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        return b"".join(key.private_bytes(*form) for key in (self._sign, self._mlkem, self._x25519))
+
+    @cached_property
+    def public(self) -> PublicKeys:
+        """The other halves."""
+        mlkem, x25519 = self._mlkem.public_key(), self._x25519.public_key()
+        return PublicKeys(
+            self._sign.public_key().public_bytes_raw(),
+            mlkem.public_bytes_raw() + x25519.public_bytes_raw(),
+        )
+
+    @cached_property
+    def reader(self) -> MLKEM768X25519PrivateKey:
+        """Decrypts what was encrypted to `public`."""
+        return MLKEM768X25519PrivateKey(self._mlkem, self._x25519)
+
+    def sign(self, message: bytes) -> bytes:
+        """Ed25519 signature, 64 bytes."""
+        return self._sign.sign(message)
