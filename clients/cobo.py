@@ -113,7 +113,7 @@ class CoBo(Rule[CoBoState]):
             state.buffers,
             state.slots,
             self.engine.batches(round_),
-            drift=lambda x_pd: strength_p1 * x_pd - towards_pd,
+            drift=lambda x_ed, at: strength_p1[at] * x_ed - towards_pd[at],
         )
         return replace(state.trained(fit), w=w_pn)
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Scores"]
 
+COLUMNS = 1 << 18  # of a stack, in one step of a sum in float64
+
 
 class Gradients(NamedTuple):
     """Gradients (E, d), losses (E,), and the buffers as the forward pass left them."""
@@ -44,6 +46,7 @@ class Fit(NamedTuple):
 
 
 GradientFunction = Callable[[Tensor, Buffers, Batch], Gradients]
+Drift = Callable[[Tensor, Part], Tensor]
 
 
 class Engine(Scoring):
@@ -57,34 +60,57 @@ class Engine(Scoring):
         batches: Sequence[Batch],
         *,
         gradient: GradientFunction | None = None,
-        drift: Callable[[Tensor], Tensor] | None = None,
+        drift: Drift | None = None,
         training: Training | None = None,
     ) -> Fit:
         """Train on own data: the one training loop.
 
+        Models and slots are copied once and then changed where they lie. Without `gradient` a
+        chunk takes its step before the next one is differentiated: beside the copies there are
+        gradients and activations of one chunk only.
+
         Parameters
         ----------
-        gradient : what to descend, default the plain `gradients`; objectives wrap it.
-        drift : x_ed -> a further direction that is subtracted, times the learning rate, beside
-            the optimizer: neither momentum nor Adam's scaling touch it.
+        gradient : what to descend, default the own loss; objectives wrap `gradients`. Its first
+            call gets `x_ed` itself.
+        drift : (models, which rows of `x_ed` they are) -> a further direction that is subtracted,
+            times the learning rate, beside the optimizer: neither momentum nor Adam's scaling
+            touch it.
         training : an optimizer other than the run's; `slots` are its own.
         """
-        gradient, training = gradient or self.gradients, training or self.training
-        for batch in batches:
-            found = gradient(x_ed, buffers, batch)
-            done = bool((batch.counts_e > 0).all())
-            active = None if done else torch.from_numpy(batch.counts_e > 0).to(self.device)
-            before, buffers = x_ed, found.buffers
-            x_ed, slots = optimizers.step(training, before, found.values, slots, active)
-            if drift is not None:
-                moved = x_ed.sub(drift(before), alpha=training.learning_rate)
-                x_ed = moved if active is None else moved.where(active[:, None], x_ed)
-        return Fit(x_ed, buffers, slots)
+        training = training or self.training
+        after = _copied(Fit(x_ed, buffers, slots))
+        for number, batch in enumerate(batches):
+            if gradient is not None:
+                found = gradient(after.x if number else x_ed, after.buffers, batch)
+                after = after._replace(buffers=dict(found.buffers))
+                working = _working(batch.counts_e)
+                self._descend(after, found.values[working], working, training, drift)
+                continue
+            for at in self._parts(after.x, after.buffers, batch):
+                piece = self._differentiate_part(after.x, after.buffers, batch, at)
+                _store(after.buffers, piece.buffers, at)
+                self._descend(after, piece.values, at, training, drift)
+        return after
 
     def step(self, x_ed: Tensor, g_ed: Tensor, slots: optimizers.Slots) -> Fit:
         """One optimizer step down gradients that came from elsewhere."""
-        x_ed, slots = optimizers.step(self.training, x_ed, g_ed, slots)
-        return Fit(x_ed, {}, slots)
+        after = _copied(Fit(x_ed, {}, slots))
+        optimizers.step(self.training, after.x, g_ed, after.slots)
+        return after
+
+    def _descend(
+        self, fit: Fit, g_ed: Tensor, at: Part, training: Training, drift: Drift | None
+    ) -> None:
+        """One step of the models `at` down their gradients."""
+        x_ed, slots = fit.x[at], {name: value[at] for name, value in fit.slots.items()}
+        pull_ed = None if drift is None else drift(x_ed, at)
+        optimizers.step(training, x_ed, g_ed, slots)
+        if pull_ed is not None:
+            x_ed.sub_(pull_ed, alpha=training.learning_rate)
+        if not isinstance(at, slice):  # else they are views
+            fit.x[at] = x_ed
+            _store(fit.slots, slots, at)
 
     def gradients(self, x_ed: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
         """Gradient of each model's loss on its minibatch, in training mode.
@@ -92,27 +118,15 @@ class Engine(Scoring):
         The returned buffers hold updated running statistics; a caller that only computes an
         answer drops them.
         """
-        np.add.at(self.spent, batch.peers_e.cpu().numpy(), batch.counts_e)
-        examples = batch.rows_eb.shape[1]
-
-        def part(at: Part) -> Gradients:
-            return self._differentiate(
-                x_ed[at], {name: value[at] for name, value in buffers.items()}, batch.part(at)
-            )
-
-        size = self._chunks.size(
-            len(x_ed), examples, lambda: self._held(examples), lambda k: part(slice(k))
-        )
-        parts = _parts(batch.counts_e, size, equal=self.network.coupled)
-        if len(parts) == 1 and not self.network.coupled:
+        parts = self._parts(x_ed, buffers, batch)
+        if len(parts) == 1 and isinstance(parts[0], slice):
             return self._differentiate(x_ed, buffers, batch)
         values, losses = torch.zeros_like(x_ed), x_ed.new_zeros(len(x_ed))
         after = {name: value.clone() for name, value in buffers.items()}
         for at in parts:
-            piece = part(at)
+            piece = self._differentiate_part(x_ed, buffers, batch, at)
             values[at], losses[at] = piece.values, piece.losses
-            for name, value in piece.buffers.items():
-                after[name][at] = value
+            _store(after, piece.buffers, at)
         return Gradients(values, losses, after)
 
     def mix(self, weights_ps: npt.ArrayLike | Tensor, x_sd: Tensor) -> Tensor:
@@ -121,8 +135,12 @@ class Engine(Scoring):
         Accumulated in float64: in float32 the order of the sum would depend on P and S, that is
         on which node hosts whom, and training would amplify the difference.
         """
-        weights_ps = torch.as_tensor(weights_ps, device=self.device)
-        return (weights_ps.double() @ x_sd.double()).to(x_sd.dtype)
+        weights_ps = torch.as_tensor(weights_ps, device=self.device).double()
+        mixed_pd = x_sd.new_empty(len(weights_ps), x_sd.shape[1])
+        # Some columns at a time: a float64 copy of all letters would be the largest thing here.
+        for mixed, x in zip(mixed_pd.split(COLUMNS, 1), x_sd.split(COLUMNS, 1), strict=True):
+            mixed.copy_(weights_ps @ x.double())
+        return mixed_pd
 
     def collect(
         self, weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints
@@ -155,6 +173,24 @@ class Engine(Scoring):
         found: npt.NDArray[np.float64] = (a_ed.double() @ b_sd.double().T).cpu().numpy()
         return found
 
+    def _parts(self, x_ed: Tensor, buffers: Buffers, batch: Batch) -> Sequence[Part]:
+        """The chunks in which a batch is worked off; its examples go on the bill."""
+        np.add.at(self.spent, batch.peers_e.cpu().numpy(), batch.counts_e)
+        examples = batch.rows_eb.shape[1]
+        size = self._chunks.size(
+            len(x_ed),
+            examples,
+            lambda: self.holds(examples),
+            lambda k: self._differentiate_part(x_ed, buffers, batch, slice(k)),
+        )
+        return _chunked(batch.counts_e, size, equal=self.network.coupled)
+
+    def _differentiate_part(
+        self, x_ed: Tensor, buffers: Buffers, batch: Batch, at: Part
+    ) -> Gradients:
+        own = {name: value[at] for name, value in buffers.items()}
+        return self._differentiate(x_ed[at], own, batch.part(at))
+
     def _differentiate(self, x_ed: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
         after = buffers
         if self.task.gradients is not None:
@@ -175,10 +211,35 @@ class Engine(Scoring):
         return Gradients(values, losses.detach(), {k: v.detach() for k, v in after.items()})
 
 
-def _parts(counts_e: Ints, size: int, *, equal: bool) -> Sequence[Part]:
-    """Chunks; with `equal`, of equally full batches only (batch norm sees whole batches)."""
+def _copied(fit: Fit) -> Fit:
+    return Fit(
+        fit.x.clone(),
+        {name: value.clone() for name, value in fit.buffers.items()},
+        {name: value.clone() for name, value in fit.slots.items()},
+    )
+
+
+def _store(stacks: Buffers, parts: Buffers, at: Part) -> None:
+    for name, value in parts.items():
+        stacks[name][at] = value
+
+
+def _working(counts_e: Ints) -> Part:
+    """Which models have examples in a minibatch."""
+    return slice(None) if (counts_e > 0).all() else np.flatnonzero(counts_e)
+
+
+def _chunked(counts_e: Ints, size: int, *, equal: bool) -> Sequence[Part]:
+    """The models that have examples, in chunks; with `equal`, of equally full batches only.
+
+    Batch norm sees whole batches, without empty slots.
+    """
     models = len(counts_e)
-    if not equal:
+    if not equal and (counts_e > 0).all():
         return [slice(first, min(first + size, models)) for first in range(0, models, size)]
-    groups = [np.flatnonzero(counts_e == count) for count in np.unique(counts_e) if count]
+    groups = (
+        [np.flatnonzero(counts_e == count) for count in np.unique(counts_e) if count]
+        if equal
+        else [np.flatnonzero(counts_e)]
+    )
     return [group[first : first + size] for group in groups for first in range(0, len(group), size)]

@@ -28,41 +28,20 @@ def slots(training: Training, x_ed: Tensor) -> Slots:
     return {"velocity": x_ed.new_zeros(x_ed.shape)} if training.momentum else {}
 
 
-def step(
-    training: Training, x_ed: Tensor, g_ed: Tensor, slots: Slots, active_e: Tensor | None = None
-) -> tuple[Tensor, Slots]:
-    """One step down the gradients `g_ed`.
-
-    Parameters
-    ----------
-    active_e : bool, models that take the step; the others and their slots stay. None: all.
-
-    Returns
-    -------
-    The models and the slots after the step; the arguments are not changed.
-    """
+def step(training: Training, x_ed: Tensor, g_ed: Tensor, slots: Slots) -> None:
+    """One step down the gradients `g_ed`; the models and the slots are changed where they lie."""
     if training.weight_decay:
         g_ed = g_ed.add(x_ed, alpha=training.weight_decay)
-    after: Slots = {}
     if training.optimizer == "adam":
-        count = slots["count"] + 1
-        first = slots["first"].lerp(g_ed, 1 - BETA1)
-        second = (slots["second"] * BETA2).addcmul(g_ed, g_ed, value=1 - BETA2)
+        count = slots["count"].add_(1)
+        first = slots["first"].lerp_(g_ed, 1 - BETA1)
+        second = slots["second"].mul_(BETA2).addcmul_(g_ed, g_ed, value=1 - BETA2)
         size = training.learning_rate / (1 - BETA1**count)
-        root = (second / (1 - BETA2**count)[:, None]).sqrt() + EPSILON
-        stepped = x_ed - size[:, None] * first / root
-        after = {"first": first, "second": second, "count": count}
+        root = (second / (1 - BETA2**count)[:, None]).sqrt_().add_(EPSILON)
+        x_ed.sub_((size[:, None] * first).div_(root))
     elif training.momentum:
         # torch.optim starts the velocity at the first gradient, which is what 0 gives here.
-        after = {"velocity": slots["velocity"] * training.momentum + g_ed}
-        stepped = x_ed.sub(after["velocity"], alpha=training.learning_rate)
+        velocity = slots["velocity"].mul_(training.momentum).add_(g_ed)
+        x_ed.sub_(velocity, alpha=training.learning_rate)
     else:
-        stepped = x_ed.sub(g_ed, alpha=training.learning_rate)
-    if active_e is None:
-        return stepped, after
-    mask = active_e[:, None]
-    kept = {
-        name: value.where(mask if value.dim() == 2 else active_e, slots[name])
-        for name, value in after.items()
-    }
-    return stepped.where(mask, x_ed), kept
+        x_ed.sub_(g_ed, alpha=training.learning_rate)

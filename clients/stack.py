@@ -157,7 +157,7 @@ class Stack:
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e)
         return (self.task.losses(outputs, targets) * batch.weights_eb).sum(dim=1), after
 
-    def _held(self, examples: int) -> int:
+    def holds(self, examples: int) -> int:
         """Bytes that one model holds for a backward pass over `examples` examples."""
         probe = 2  # batch norm needs two; activations grow in proportion
         zeros = torch.zeros(1, dtype=torch.int64, device=self.device)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from clients.data import Batch, SplitName
+from clients.data import Batch, Part, SplitName
 from clients.engine import Engine, Fit, Gradients
 from clients.models import BUILDERS, build
 from clients.network import LAYER_STEP, Buffers, Dropout
@@ -174,8 +174,8 @@ def test_a_proximal_objective_and_a_drift_equal_a_plain_loop(name: str) -> None:
         found = engine.gradients(x_ed, before, batch)
         return found._replace(values=found.values + 0.3 * (x_ed - anchor_pd))
 
-    def drift(x_ed: Tensor) -> Tensor:
-        return 0.2 * (x_ed - pull_pd)
+    def drift(x_ed: Tensor, at: Part) -> Tensor:
+        return 0.2 * (x_ed - pull_pd[at])
 
     fit = engine.fit(x_pd, buffers, engine.slots(x_pd), batches, gradient=proximal, drift=drift)
     expected, _ = plain_loop(

@@ -45,7 +45,7 @@ def test_twenty_steps_equal_torch(name: str, dtype: torch.dtype) -> None:
     optimizer = of_torch(training, twin)
     for step in range(20):
         twin.grad = gradient(step, x_ed)
-        x_ed, slots = optimizers.step(training, x_ed, gradient(step, x_ed), slots)
+        optimizers.step(training, x_ed, gradient(step, x_ed), slots)
         optimizer.step()
         assert x_ed.dtype == dtype
         difference = (x_ed - twin).abs().max() / twin.abs().max()
@@ -53,34 +53,25 @@ def test_twenty_steps_equal_torch(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_a_model_that_rests_keeps_itself_and_its_slots(name: str) -> None:
-    """Skipping every second step is the same as never having been offered it."""
+def test_each_model_takes_its_own_steps(name: str) -> None:
+    """A model whose neighbour takes twice as many steps is where it would be alone."""
     training = TRAININGS[name]
     x_ed = gradient(99, torch.zeros(2, 7, dtype=torch.float64))
-    slots, alone = optimizers.slots(training, x_ed), x_ed[1:]
+    slots, alone = optimizers.slots(training, x_ed), x_ed[1:].clone()
     own = optimizers.slots(training, alone)
     for step in range(6):
-        active = torch.tensor([True, step % 2 == 0])
-        g_ed = gradient(step, x_ed)
-        before = x_ed
-        x_ed, slots = optimizers.step(training, x_ed, g_ed, slots, active)
-        assert not torch.equal(x_ed[0], before[0])
-        if step % 2 == 0:
-            alone, own = optimizers.step(training, alone, g_ed[1:], own)
+        g_ed, at = gradient(step, x_ed), slice(step % 2, 2)
+        optimizers.step(training, x_ed[at], g_ed[at], {k: v[at] for k, v in slots.items()})
+        optimizers.step(training, alone, g_ed[1:], own)
         assert torch.equal(x_ed[1:], alone)
-        for key, value in own.items():
-            assert torch.equal(slots[key][1:], value)
+    for key, value in own.items():
+        assert torch.equal(slots[key][1:], value)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_a_step_changes_none_of_its_arguments(name: str) -> None:
+def test_a_step_leaves_the_gradient_alone(name: str) -> None:
     training = TRAININGS[name]
     x_ed = gradient(99, torch.zeros(2, 7, dtype=torch.float64))
-    g_ed, (_, slots) = (
-        gradient(1, x_ed),
-        optimizers.step(training, x_ed, gradient(0, x_ed), optimizers.slots(training, x_ed)),
-    )
-    before = [value.clone() for value in (x_ed, g_ed, *slots.values())]
-    optimizers.step(training, x_ed, g_ed, slots)
-    for value, copy in zip((x_ed, g_ed, *slots.values()), before, strict=True):
-        assert torch.equal(value, copy)
+    g_ed = gradient(1, x_ed)
+    optimizers.step(training, x_ed, g_ed, optimizers.slots(training, x_ed))
+    assert torch.equal(g_ed, gradient(1, x_ed))
