@@ -56,7 +56,8 @@ class Node:
         rule = METHODS[config.method].rule(engine, config.options, rounds)
         self._cohort = Cohort(engine, rule, rounds)
         self._shelf = Shelf(directory / "nodes", self.peers)
-        self._version: Version | None = None  # what the cohort in memory is, if it is whole
+        # What the cohort in memory is, if it is whole, and the files that say the same.
+        self._version: tuple[Version, object] | None = None
         self._refused: list[str] = []
 
     def handle(self, order: Order) -> Reply:
@@ -64,9 +65,17 @@ class Node:
 
         Raises
         ------
-        NodeError : the state that the order builds on is not on this node's disk.
+        NodeError : the state that the order builds on is not on this node's disk, or the relay
+            that gave it has been superseded.
         """
         self._refused = []
+        if order.stage == "start":
+            self._shelf.claim(order.attempt)
+        elif not self._shelf.claimed(order.attempt):
+            raise NodeError(
+                f"peers {list(self.peers)} were started anew since: this order is of an earlier "
+                "attempt at the run"
+            )
         match order.stage:
             case "start":
                 reply = self._start(order)
@@ -111,7 +120,7 @@ class Node:
     def _absorb(self, order: Order) -> Reply:
         t, cohort = order.round, self._cohort
         answered = (t - 1, 1)
-        if self._version == answered or answered in self._shelf.versions():
+        if answered in self._shelf.versions():
             self._recall(answered)
         else:
             self._recall((t - 1, 0))
@@ -188,16 +197,20 @@ class Node:
         stacks |= {f"bill.{name}": value for name, value in flatten(cohort.bill).items()}
         letters = pack("heard", cohort.heard) | pack("sent", cohort.sent) if version[1] else {}
         self._shelf.save(version, stacks, letters)
-        self._version = version
+        self._version = version, self._shelf.stamp(version)
 
     def _recall(self, version: Version) -> None:
-        """Stand where `version` was kept. The cohort is in flux until the next `_keep`."""
-        if version != self._version:
-            if version not in self._shelf.versions():
-                raise NodeError(
-                    f"peers {list(self.peers)} have no state of round {version[0]} in "
-                    f"{self._directory}: it was lost, or this node joined later"
-                )
+        """Stand where `version` was kept. The cohort is in flux until the next `_keep`.
+
+        What is in memory counts only while the files are those that were written with it: another
+        process of this node may have begun again in the meantime.
+        """
+        if version not in self._shelf.versions():
+            raise NodeError(
+                f"peers {list(self.peers)} have no state of round {version[0]} in "
+                f"{self._directory}: it was lost, or this node joined later"
+            )
+        if self._version != (version, self._shelf.stamp(version)):
             self._read(version)
         self._version = None
 

@@ -42,6 +42,23 @@ class Shelf:
         found = [{_version(f) for f in path.glob("*.safetensors")} for path in self._peers.values()]
         return sorted(set.intersection(*found)) if found else []
 
+    def stamp(self, version: Version) -> tuple[tuple[int, int], ...]:
+        """What tells the files of a version from others of that name, before or after them."""
+        found = [(path / _name(version)).stat() for path in self._peers.values()]
+        return tuple((file.st_ino, file.st_mtime_ns) for file in found)
+
+    def claim(self, attempt: str) -> None:
+        """From now on these peers belong to that attempt at the run."""
+        for path in self._peers.values():
+            part = path / "attempt.part"
+            part.write_text(attempt, encoding="utf-8")
+            os.replace(part, path / "attempt")
+
+    def claimed(self, attempt: str) -> bool:
+        """Whether that attempt was the last to claim every peer."""
+        files = [path / "attempt" for path in self._peers.values()]
+        return all(f.read_text(encoding="utf-8") == attempt for f in files if f.exists())
+
     def save(
         self, version: Version, stacks: Mapping[str, Tensor], letters: Mapping[str, Tensor]
     ) -> None:

@@ -32,6 +32,8 @@ def encode_order(order: Order) -> RecordDict:
             "round": order.round,
             "last": order.last,
             "committed": order.committed,
+            "attempt": order.attempt,
+            "samples": _packed(order.samples, "<i8"),
             "edges": _packed(order.edges, "<i8"),
             "asked": _packed(order.asked, "u1"),
             "wants": _packed(order.wants, "<i8"),
@@ -61,8 +63,18 @@ def decode_order(record: RecordDict) -> Order:
         if letter.round != t:
             raise WireError(f"a letter of round {letter.round} in an order of round {t}")
     wants = _edges(header, "wants")
-    committed = _count(header, "committed")
-    return Order(stage, t, last, edges, asked.astype(np.bool_), letters, wants, committed)
+    return Order(
+        stage,
+        t,
+        last,
+        edges,
+        asked.astype(np.bool_),
+        letters,
+        wants,
+        _count(header, "committed"),
+        _taken(header, "attempt", str),
+        _samples(header),
+    )
 
 
 def encode_reply(reply: Reply, order: Order) -> RecordDict:
@@ -79,6 +91,7 @@ def encode_reply(reply: Reply, order: Order) -> RecordDict:
             "peers": list(reply.peers),
             "wants": _packed(reply.wants, "<i8"),
             "refused": list(reply.refused),
+            "samples": list(reply.samples),
             "report-rounds": [report.round for report in reply.reports],
             "report-peers": [report.peer for report in reply.reports],
             "report-weights": _packed([report.weights for report in reply.reports], "<f8"),
@@ -119,6 +132,7 @@ def decode_reply(record: RecordDict, order: Order) -> Reply | str:
         _edges(header, "wants"),
         tuple(_reports(record, header)),
         tuple(_list_of(header, "refused", str)),
+        tuple(_counts(header, "samples")),
     )
 
 
@@ -245,6 +259,12 @@ def _unpacked(header: ConfigRecord, key: str, dtype: str) -> npt.NDArray[Any]:
     if len(buffer) % np.dtype(dtype).itemsize:
         raise WireError(f"{key}: {len(buffer)} bytes are no {np.dtype(dtype).name} numbers")
     return np.frombuffer(buffer, dtype=dtype)
+
+
+def _samples(header: ConfigRecord) -> npt.NDArray[np.int64]:
+    samples = _unpacked(header, "samples", "<i8").astype(np.int64)
+    _not_negative("samples", samples.tolist())
+    return samples
 
 
 def _edges(header: ConfigRecord, key: str) -> Edges:

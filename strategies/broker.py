@@ -2,22 +2,24 @@
 
 One round is at most two exchanges: "answer" with the nodes that host recipients of asked edges,
 then "absorb" with everybody. A node that fails or is late is dropped, the round goes on without
-its peers' edges, and the node is invited back ("start") beside the next "absorb".
+its peers' edges, and the node is invited back ("start") beside the next "absorb". A round that
+nobody survives is played again once there is a quorum; if nobody survives it twice, the run ends.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from strategies.delivery import Round
-from strategies.errors import RelayError, RosterError
+from strategies.errors import DesertedError, RelayError, RosterError
 from strategies.mail import Edges, Envelope, Order, Post, Reply, Report, Stage, no_edges
 from strategies.vetting import fault_of, named, vetted
 
@@ -73,12 +75,16 @@ class Broker:
         recorder: Recorder | None,
         ledger: Ledger,
         join_timeout: float,
+        quorum: int = 0,
     ) -> None:
         self._rule = rule
         self._post = post
         self._recorder = recorder
         self._ledger = ledger
         self._join_timeout = join_timeout
+        self._quorum = quorum
+        self._attempt = secrets.token_hex(8)
+        self._samples = np.zeros(rule.peers, dtype=np.int64)  # as far as announced
         self._messages = ledger.messages
         self._nbytes = ledger.nbytes
         self._hosts: dict[int, tuple[int, ...]] = {}  # node -> peers, of those that take part
@@ -96,38 +102,53 @@ class Broker:
         Raises
         ------
         RelayError
-            A peer is hosted by no node or by two, or no node is left.
+            A peer is hosted by no node or by two, there is no quorum, or no node is left.
         """
-        self._gather()
+        self._gather(everybody=True)
         if self._ledger.round == 0:
             self._commit(0)
-        while self._ledger.round < self._rule.rounds:
-            t = self._ledger.round + 1
-            if len(self._hosts) == 1 and len(self._hosted()) == self._rule.peers:
-                self._commit(self._stretch(t))
-            else:
-                self._one_round(t)
-                self._commit(t)
+        deserted = -1
+        while (t := self._ledger.round + 1) <= self._rule.rounds:
+            if len(self._hosted()) < max(1, self._quorum):
+                self._gather(everybody=False)
+            try:
+                alone = len(self._hosts) == 1 and len(self._hosted()) == self._rule.peers
+                self._commit(self._stretch(t) if alone else self._one_round(t))
+            except DesertedError:
+                if deserted == t:
+                    raise
+                deserted = t
+                self._reports.clear()
         return self._means
 
-    def _gather(self) -> None:
-        """Wait until every peer is hosted."""
+    def _gather(self, *, everybody: bool) -> None:
+        """Wait until every peer is hosted, or at least a quorum; both only for so long."""
         t = self._ledger.round
+        enough = self._quorum or (self._rule.peers if everybody else 1)
         deadline = time.monotonic() + self._join_timeout
         strikes: Counter[int] = Counter()
         while True:
             here = set(self._post.nodes())  # a node may leave again before the others have come
-            self._hosts = {node: peers for node, peers in self._hosts.items() if node in here}
+            for gone in self._hosts.keys() - here:
+                self._drop(gone)
             missing = set(range(self._rule.peers)) - self._hosted()
-            if not missing:
+            there = self._rule.peers - len(missing)
+            if not missing or (there >= enough and not everybody):
                 break
-            if time.monotonic() > deadline:
-                why = f"round {t}, start: no node hosts peers {named(missing)}"
-                raise RosterError("; ".join([why, *self._faults]), t, "start")
-            orders = self._invitations(t)
+            orders = {
+                node: order
+                for node, order in self._invitations(t).items()
+                if strikes[node] < _JOIN_STRIKES
+            }
             if not orders:
-                time.sleep(_JOIN_PAUSE)
-                continue
+                if time.monotonic() <= deadline:
+                    time.sleep(_JOIN_PAUSE)
+                    continue
+                why = f"round {t}, start: no node hosts peers {named(missing)}"
+                if there < enough:
+                    raise RosterError("; ".join([why, *self._faults]), t, "start")
+                _log.warning("%s; going on without", why)
+                break
             replies = self._exchange(orders)
             for node, reply in replies.items():
                 if twice := self._hosted() & set(reply.peers):
@@ -135,10 +156,20 @@ class Broker:
                     raise RosterError(why, t, "start")
                 self._welcome(node, reply)
             strikes.update(orders.keys() - replies.keys())
-            if max(strikes.values(), default=0) >= _JOIN_STRIKES:  # of the set-up, not the moment
+            # Of the set-up, not the moment; a quorum may do without such a node.
+            if max(strikes.values(), default=0) >= _JOIN_STRIKES and not self._quorum:
                 raise RelayError(self._faults[-1], t, "start")
+        if self._samples.any() and everybody:
+            self._introduce(t)
         if t:
             self._reports.clear()  # recorded before the restart
+
+    def _introduce(self, t: int) -> None:
+        """Start nodes that see only their own data again, now that all n_i are known."""
+        order = Order("start", t, t, committed=t)
+        for node, reply in self._exchange(dict.fromkeys(self._hosts, order)).items():
+            self._take(node, reply)
+        self._somebody(t, "start")
 
     def _stretch(self, t: int) -> int:
         """Let the node that hosts all peers run alone until it has something to report."""
@@ -152,8 +183,8 @@ class Broker:
         self._somebody(t, "rounds")
         return last
 
-    def _one_round(self, t: int) -> None:
-        """Deliver offers, collect answers, and let everybody absorb."""
+    def _one_round(self, t: int) -> int:
+        """Deliver offers, collect answers, and let everybody absorb; the round."""
         offers, self._offers = self._offers, {}
         edges, asked = self._rule.edges(t, self._all_wants())
         this = Round(t, edges, asked, self._ledger.round).among(self._hosts, offers)
@@ -175,6 +206,7 @@ class Broker:
             else:
                 self._welcome(node, reply)
         self._somebody(t, "absorb")
+        return t
 
     def _commit(self, t: int) -> None:
         self._ledger = Ledger(t, self._messages, self._nbytes)
@@ -194,6 +226,11 @@ class Broker:
 
     def _exchange(self, orders: Mapping[int, Order]) -> dict[int, Reply]:
         """Send the orders; nodes that fail are dropped, the others' replies come back."""
+        samples = self._samples if self._samples.any() else np.empty(0, dtype=np.int64)
+        orders = {
+            node: replace(order, attempt=self._attempt, samples=samples)
+            for node, order in orders.items()
+        }
         outcome = self._post.exchange(orders)
         self._messages += len(orders)
         replies: dict[int, Reply] = {}
@@ -221,6 +258,8 @@ class Broker:
 
     def _welcome(self, node: int, reply: Reply) -> None:
         if reply.peers:
+            if reply.samples:
+                self._samples[list(reply.peers)] = reply.samples
             self._hosts[node] = reply.peers
             self._hosts = dict(sorted(self._hosts.items(), key=lambda item: item[1]))
             self._take(node, reply)
@@ -229,16 +268,19 @@ class Broker:
 
     def _fault(self, node: int, order: Order, why: str) -> None:
         """Go on without a node."""
-        peers = self._hosts.pop(node, ())
-        self._wants.pop(node, None)
+        peers = self._drop(node)
         who = f"peers {named(peers)}" if peers else f"node {node}"
         fault = f"round {order.round}, {order.stage}: {who}: {why}"
         _log.warning("%s; going on without", fault)
         self._faults = [*self._faults[-2:], fault]
 
+    def _drop(self, node: int) -> tuple[int, ...]:
+        self._wants.pop(node, None)
+        return self._hosts.pop(node, ())
+
     def _somebody(self, t: int, stage: Stage) -> None:
         if not self._hosts:
-            raise RelayError(f"{self._faults[-1]}; no node is left", t, stage)
+            raise DesertedError(f"{self._faults[-1]}; no node is left", t, stage)
 
     def _hosted(self) -> set[int]:
         """The peers whose node takes part."""

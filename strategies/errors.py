@@ -2,7 +2,8 @@
 
 RuntimeError
 └── RelayError          the run cannot go on; names the round, the stage and the peers
-    └── RosterError     some peer is hosted by no node, or by two
+    ├── DesertedError   no node is left in a round
+    └── RosterError     some peer is hosted by no node, or by two, or there is no quorum
 ValueError
 ├── TopologyError       the user asked for a graph that does not exist
 └── WireError           a message that is not one of ours; names the key that is wrong
@@ -25,8 +26,12 @@ class RelayError(RuntimeError):
         self.stage = stage
 
 
+class DesertedError(RelayError):
+    """No node is left in a round."""
+
+
 class RosterError(RelayError):
-    """Some peer is hosted by no node, or by two."""
+    """Some peer is hosted by no node, or by two, or there is no quorum."""
 
 
 class TopologyError(ValueError):

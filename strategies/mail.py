@@ -65,6 +65,9 @@ class Order:
     letters : envelopes from other nodes, sorted by (sender, recipient).
     wants : for "rounds" only: all wants for `round`, as the peers stated them last.
     committed : last round the relay has checkpointed; a node may forget older versions.
+    attempt : token of the relay's process; a node follows the one that started it last.
+    samples : (n,) each peer's n_i as far as nodes have announced them, 0 where not; empty where
+        none has: nodes that see only their own data then announce it and are started again.
     """
 
     stage: Stage
@@ -75,6 +78,8 @@ class Order:
     letters: tuple[Envelope, ...] = ()
     wants: Edges = field(default_factory=no_edges)
     committed: int = 0
+    attempt: str = ""
+    samples: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,8 @@ class Reply:
     wants : (W, 2) edges the node's peers want next round; each has one of them at an end.
     reports : measurements of the evaluated rounds this order ended.
     refused : one line for each letter that failed its checks (peer, round, reason).
+    samples : n_i of each hosted peer, in the reply to a "start" of a node that sees only its own
+        data; else empty. Weights need it, so the relay tells every node.
     """
 
     peers: tuple[int, ...]
@@ -112,6 +119,7 @@ class Reply:
     wants: Edges = field(default_factory=no_edges)
     reports: tuple[Report, ...] = ()
     refused: tuple[str, ...] = ()
+    samples: tuple[int, ...] = ()
 
 
 class Post(Protocol):

@@ -90,6 +90,7 @@ class RelayStrategy(Strategy):
         recorder: Recorder | None = None,
         ledger: Ledger | None = None,
         join_timeout: float = 600,
+        quorum: int = 0,
     ) -> Result:
         """Run the rounds on Flower's grid.
 
@@ -100,7 +101,8 @@ class RelayStrategy(Strategy):
         post : makes the post that carries orders over `grid`; takes the grid and `timeout`.
         recorder : is told after every round.
         ledger : where an interrupted run stopped; a new run starts without.
-        join_timeout : seconds to wait until every peer is hosted.
+        join_timeout : seconds to wait for peers: for all of them to begin with, later for a quorum.
+        quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
         initial_arrays, num_rounds, train_config, evaluate_config, evaluate_fn : Flower's; there
             is no global model to start from or to evaluate, and rounds and configuration belong
             to the run: leave them out.
@@ -112,7 +114,7 @@ class RelayStrategy(Strategy):
         Raises
         ------
         RelayError
-            A peer is hosted by no node or by two, or no node is left.
+            A peer is hosted by no node or by two, there is no quorum, or no node is left.
         """
         if initial_arrays or evaluate_fn or train_config or evaluate_config:
             raise ValueError("a relay has no global model: it takes no arrays, config or evaluator")
@@ -121,7 +123,7 @@ class RelayStrategy(Strategy):
         if post is None:
             raise ValueError("a relay needs a post to carry its letters, e.g. app.post.GridPost")
         self.summary()
-        means = self.broker(post(grid, timeout), recorder, ledger, join_timeout)
+        means = self.broker(post(grid, timeout), recorder, ledger, join_timeout, quorum)
         result = Result()
         for t, metrics in means.items():
             result.evaluate_metrics_clientapp[t] = MetricRecord(dict(metrics))
@@ -133,9 +135,10 @@ class RelayStrategy(Strategy):
         recorder: Recorder | None = None,
         ledger: Ledger | None = None,
         join_timeout: float = 600,
+        quorum: int = 0,
     ) -> dict[int, dict[str, float]]:
         """Run the rounds through any post; the mean metrics of each evaluated round."""
-        return Broker(self, post, recorder, ledger or Ledger(), join_timeout).run()
+        return Broker(self, post, recorder, ledger or Ledger(), join_timeout, quorum).run()
 
     def summary(self) -> None:
         """Log what this relay does."""

@@ -21,6 +21,8 @@ def fault_of(reply: Reply, order: Order, hosted: Sequence[int], n: int) -> str |
     if order.stage == "start":
         if list(reply.peers) != sorted(set(reply.peers) & set(range(n))):
             return f"hosts peers {named(reply.peers)}: not some of 0 to {n - 1}, ascending"
+        if reply.samples and (len(reply.samples) != len(reply.peers) or 0 in reply.samples):
+            return f"has {list(reply.samples)} samples for {len(reply.peers)} peers"
     elif reply.peers != tuple(hosted):
         return f"hosts peers {named(reply.peers)} all of a sudden"
     return None

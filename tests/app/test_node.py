@@ -87,7 +87,7 @@ def test_only_what_the_relay_may_ask_for_again_stays_on_the_disk(tmp_path: Path)
     for peer in range(4):
         files = sorted(f.name for f in (tmp_path / "nodes" / f"peer-{peer:04d}").iterdir())
         assert files == [
-            "00000003-0.safetensors", "00000003-1.safetensors", "00000004-0.safetensors",
+            "00000003-0.safetensors", "00000003-1.safetensors", "00000004-0.safetensors", "attempt",
         ]  # fmt: skip
     assert len(list((tmp_path / "models").iterdir())) == 4
 
@@ -137,6 +137,40 @@ def test_answers_of_a_first_attempt_are_forgotten_at_a_restart(tmp_path: Path) -
         again = nodes_of(COBO, directory, [[0, 1]])[0]
         again.handle(Order("start", 0, 0))
         absorb(again, no_edges(), ())
+    assert torch.equal(theta(tmp_path / "a", 0), theta(tmp_path / "b", 0))
+
+
+def test_an_order_of_a_relay_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    """It may still be in the queue when the next relay has started the node anew."""
+    edges = all_pairs(4)[np.isin(all_pairs(4), [0, 1]).any(axis=1)]
+    asked = np.ones(len(edges), dtype=np.bool_)
+    nodes = nodes_of(COBO, tmp_path, [[0, 1], [2, 3]])
+    first = [node.handle(Order("start", 0, 0, attempt="first")) for node in nodes]
+    foreign = first[1].letters
+    nodes[0].handle(Order("start", 0, 0, attempt="second"))
+    with pytest.raises(NodeError, match=r"peers \[0, 1\].*an earlier attempt"):
+        nodes[0].handle(Order("answer", 1, 1, edges, asked, foreign, attempt="first"))
+    nodes[0].handle(Order("answer", 1, 1, edges, asked, foreign, attempt="second"))
+
+
+@pytest.mark.parametrize("stage", ["answer", "absorb"])
+def test_what_a_process_remembers_of_an_earlier_attempt_is_not_used(
+    tmp_path: Path, stage: str
+) -> None:
+    """Two processes work for a node in turn; the second begins again, then the first goes on."""
+    edges = all_pairs(4)[np.isin(all_pairs(4), [0, 1]).any(axis=1)]
+    asked = np.full(len(edges), stage == "answer")
+    for directory, remembers in ((tmp_path / "a", True), (tmp_path / "b", False)):
+        one, two, other = nodes_of(COBO, directory, [[0, 1], [0, 1], [2, 3]])
+        offers = start([one, other])
+        foreign = tuple(p for p in offers if p.sender in (2, 3))
+        if remembers:  # the first attempt hears everybody
+            one.handle(Order(stage, 1, 1, edges, asked, foreign))  # type: ignore[arg-type]
+        two.handle(Order("start", 0, 0, attempt="second"))
+        if stage == "absorb":  # the second attempt hears nobody
+            two.handle(Order("absorb", 1, 1, attempt="second"))
+        one.handle(Order("absorb", 1 + (stage == "absorb"), 1 + (stage == "absorb"),
+                         attempt="second"))  # fmt: skip
     assert torch.equal(theta(tmp_path / "a", 0), theta(tmp_path / "b", 0))
 
 

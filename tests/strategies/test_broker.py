@@ -285,6 +285,68 @@ def test_the_last_node_lost_ends_the_run_and_says_why() -> None:
     assert (caught.value.round, caught.value.stage) == (5, "absorb")
 
 
+def test_a_round_that_nobody_survives_is_played_again() -> None:
+    """Every node fails in round 5 once: the results are those of a run without the trouble."""
+    strategy = make()
+    nodes = toys(strategy, [0, 1, 2], [3, 4])
+    for node in nodes:
+        node.before = once("absorb", 5)
+    notes = run(strategy, nodes)
+    assert notes.losses() == run(strategy, toys(strategy, range(5))).losses()
+    assert len(notes.reports) == len(notes.losses())
+    assert [ledger.round for ledger in notes.ledgers] == list(range(10))
+
+
+def once(stage: Stage, t: int) -> Callable[[Order], None]:
+    failed: list[int] = []
+
+    def before(order: Order) -> None:
+        if (order.stage, order.round) == (stage, t) and not failed:
+            failed.append(t)
+            raise OSError("disk full")
+
+    return before
+
+
+def test_a_quorum_begins_without_the_others_and_welcomes_them_later() -> None:
+    strategy = make(Everyone, rounds=8)
+    nodes = toys(strategy, [0, 1], [2, 3], [4])
+    notes = Notes()
+    post = Moody(InlinePost(nodes), {2: range(0, 4)})
+    strategy.broker(post, notes, join_timeout=0.0, quorum=4)
+    assert (nodes[2].orders[0].stage, nodes[2].orders[0].round) == ("start", 5)
+    losses = notes.losses()
+    assert {peer for t, peer in losses if t == 4} == {0, 1, 2, 3}
+    assert {peer for t, peer in losses if t == 8} == set(range(5))
+
+
+def test_fewer_than_a_quorum_wait_and_then_end_the_run() -> None:
+    strategy = make(Everyone, rounds=8)
+    nodes = toys(strategy, [0, 1], [2, 3], [4])
+    notes = Notes()
+    post = Moody(InlinePost(nodes), {1: range(3, 9)})
+    with pytest.raises(RosterError, match=r"^round 3, start: no node hosts peers 2, 3; "):
+        strategy.broker(post, notes, join_timeout=0.0, quorum=4)
+    assert notes.ledgers[-1].round == 3
+
+
+def test_a_quorum_does_without_a_node_whose_set_up_is_wrong() -> None:
+    strategy = make(Everyone, rounds=4)
+    nodes = toys(strategy, [0, 1], [2, 3], [4])
+    nodes[2].before = failing(*[("start", t) for t in range(9)])
+    notes = Notes()
+    strategy.broker(InlinePost(nodes), notes, join_timeout=0.3, quorum=4)
+    assert {peer for _, peer in notes.losses()} == {0, 1, 2, 3}
+    with pytest.raises(RelayError, match="disk full"):
+        run(strategy, toys_failing(strategy))
+
+
+def toys_failing(strategy: RelayStrategy) -> list[ToyNode]:
+    nodes = toys(strategy, [0, 1], [2, 3], [4])
+    nodes[2].before = failing(*[("start", t) for t in range(9)])
+    return nodes
+
+
 def test_a_setup_that_fails_twice_ends_the_run_at_once() -> None:
     strategy = make()
     nodes = toys(strategy, [0, 1], [2, 3, 4])

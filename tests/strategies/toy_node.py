@@ -41,12 +41,12 @@ class ToyNode:
         return stages[order.stage](order)
 
     def _start(self, order: Order) -> Reply:
-        if order.round == 0:
-            self.versions = {0: {peer: 1.0 + peer for peer in self.peers}}
-        else:
-            newest = max(t for t in self.versions if t <= order.round)
-            self.versions[order.round] = self.versions[newest]
-        return self._close(order.round, [0] if order.round == 0 else [])
+        known = [t for t in self.versions if t <= order.round] if order.round else []
+        if not known:
+            self.versions = {order.round: {peer: 1.0 + peer for peer in self.peers}}
+            return self._close(order.round, [order.round])
+        self.versions[order.round] = self.versions[max(known)]
+        return self._close(order.round, [])
 
     def _answer(self, order: Order) -> Reply:
         self.heard = self._hear(order)
