@@ -58,3 +58,8 @@ class Source:
         std = np.sqrt(np.maximum(squares / count - mean**2, 0))
         shape = (-1, *[1] * (self.inputs.ndim - 2))
         return mean.reshape(shape), np.where(std > 0, std, 1.0).reshape(shape)
+
+
+def spread(rows: Ints, count: int) -> Ints:
+    """`count` of the rows at even distances: a stratified choice if the rows are sorted."""
+    return rows[(2 * np.arange(count) + 1) * len(rows) // (2 * max(count, 1))]

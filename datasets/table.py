@@ -1,7 +1,8 @@
 """The one table of data sets, and `load_problem`.
 
-A new data set is a function `read_it(data_dir) -> Source` and a row with `_divided(read_it)`;
-a synthetic problem is a function with `load`'s signature and a row.
+A new data set is a function `read_it(data_dir) -> Source`, or `read_it(data_dir, options)` where
+it has a table of options, and a row with `_divided(read_it)`; a synthetic problem is a function
+with `load`'s signature and a row.
 """
 
 from __future__ import annotations
@@ -12,18 +13,25 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
+from datasets.cinic10 import read_cinic10
 from datasets.digits import read_digits
+from datasets.femnist import FemnistOptions, read_femnist
+from datasets.heart_disease import read_heart_disease
 from datasets.images import read_cifar10, read_cifar100, read_fashion_mnist, read_mnist
+from datasets.ixi import IxiOptions, read_ixi
+from datasets.languages import LanguagesOptions, read_languages
 from datasets.least_squares import LeastSquaresOptions, load_least_squares
 from datasets.noisy_quadratic import NoisyQuadraticOptions, load_noisy_quadratic
+from datasets.office_home import read_office_home
 from datasets.partition import Partition
 from datasets.problem import DataError, Problem
 from datasets.quadratic import QuadraticOptions, load_quadratic
 from datasets.sine import SineOptions, load_sine
 from datasets.source import Source
 from datasets.split import split
+from datasets.wiki40b import Wiki40bOptions, read_wiki40b
 
-Read = Callable[[Path], Source]
+Read = Callable[..., Source]
 
 
 @dataclass(frozen=True)
@@ -50,20 +58,22 @@ class Dataset:
 
 
 @lru_cache(maxsize=2)
-def _read(read: Read, data_dir: Path) -> Source:
-    return read(data_dir)
+def _read(read: Read, data_dir: Path, options: object) -> Source:
+    return read(data_dir) if options is None else read(data_dir, options)
 
 
 @lru_cache(maxsize=8)
-def _split(read: Read, data_dir: Path, partition: Partition, peers: int, seed: int) -> Problem:
-    return split(_read(read, data_dir), partition, peers, seed)
+def _split(
+    read: Read, data_dir: Path, options: object, partition: Partition, peers: int, seed: int
+) -> Problem:
+    return split(_read(read, data_dir, options), partition, peers, seed)
 
 
 def _divided(read: Read) -> Callable[[Partition, int, int, Path, object], Problem]:
     def load(
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
-        return _split(read, data_dir, partition, peers, seed)
+        return _split(read, data_dir, options, partition, peers, seed)
 
     return load
 
@@ -99,6 +109,52 @@ DATASETS: dict[str, Dataset] = {
         "files in data-dir, or a network",
         "mlp",
         _divided(read_cifar100),
+    ),
+    "cinic10": Dataset(
+        "270,000 colour 32x32 photographs, 10 classes",
+        "CINIC-10's train, valid and test in data-dir/cinic10",
+        "mlp",
+        _divided(read_cinic10),
+    ),
+    "femnist": Dataset(
+        "800,000 grey 28x28 characters by 3,550 writers, 62 classes",
+        "LEAF's train/*.json and test/*.json in data-dir/femnist",
+        "mlp",
+        _divided(read_femnist),
+        FemnistOptions,
+    ),
+    "office-home": Dataset(
+        "15,588 images of 65 things in 4 domains, as 512 features each",
+        "the folders of the 4 domains in data-dir/office-home, resnet18-f37072fd.pth in data-dir",
+        "mlp",
+        _divided(read_office_home),
+    ),
+    "heart-disease": Dataset(
+        "740 patients of 4 hospitals, 13 features, healthy or not",
+        "UCI's four processed.*.data in data-dir/heart-disease",
+        "linear",
+        _divided(read_heart_disease),
+    ),
+    "ixi": Dataset(
+        "566 brain scans of 3 hospitals, 48x60x48, and which voxels are brain",
+        "IXI Tiny's *_image.nii.gz and *_label.nii.gz in data-dir/ixi",
+        "",
+        _divided(read_ixi),
+        IxiOptions,
+    ),
+    "languages": Dataset(
+        "one manual in Catalan, Spanish, German, Dutch and others, as bytes",
+        "`apt-get install installation-guide-amd64`, or its texts in data-dir/languages",
+        "",
+        _divided(read_languages),
+        LanguagesOptions,
+    ),
+    "wiki40b": Dataset(
+        "Wikipedia in 40 languages, as GPT-2's tokens or as bytes",
+        "<language>/train.txt and test.txt in data-dir/wiki40b, vocab.json, merges.txt in .../gpt2",
+        "",
+        _divided(read_wiki40b),
+        Wiki40bOptions,
     ),
     "quadratic": Dataset(
         "one quadratic loss per peer, for exact checks",
