@@ -24,7 +24,7 @@ from app.measures import COLUMNS, Column
 from app.rundir import Run
 
 _DEVIATION_IN_TERMINAL = ("accuracy", "gain", "loss_gain")
-IN_TERMINAL = (*_DEVIATION_IN_TERMINAL, "worst_decile", "improved", "loss", "bytes", "seconds")
+_IN_TERMINAL = (*_DEVIATION_IN_TERMINAL, "improved", "loss", "bytes", "seconds")
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,13 @@ def best(made: Sequence[Row], column: Column) -> frozenset[str]:
 
 def table(made: Sequence[Row], title: str) -> Table:
     """The comparison for a terminal of 80 columns: what decides; the files have the rest."""
-    columns = [column for column in shown(made) if column.key in IN_TERMINAL]
+    columns = [column for column in shown(made) if column.key in _IN_TERMINAL]
+    if any(column.key == "accuracy" for column in columns):
+        columns = [column for column in columns if column.key != "loss"]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
     for column in columns:
-        wide = column.key in _DEVIATION_IN_TERMINAL
-        table.add_column(column.title, justify="right", no_wrap=wide)
+        table.add_column(column.title, justify="right", no_wrap=True)
     bold = {column.key: best(made, column) for column in columns}
     for row in made:
         cells = [row.method]

@@ -179,7 +179,7 @@ COLUMNS = (
         deviation=_short,
     ),
     Column(
-        "improved", "improved %", _improved, _percent,
+        "improved", "improved %", _improved, lambda share: f"{100 * share:.0f}",
         "high", "Against local",
         "Share of the peers that end better than under Local.",
     ),
