@@ -53,6 +53,10 @@ class Config:
     topology : who may talk to whom at all.
     topology_degree, topology_probability, topology_file : of "k-regular", "erdos-renyi", "file".
     evaluate_every : rounds between two evaluations; the last round is always evaluated.
+    round_seconds : how long a node may take for one round before the others go on without it.
+    join_seconds : how long the relay waits for peers: for all of them to begin with, later for a
+        quorum where fewer are left.
+    quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
     device : "auto" takes a GPU if there is one.
     dtype : of the parameters; the quadratic problem is always float64.
     out, name : the run directory is `<out>/<name>`; an empty name is made up when the run starts.
@@ -82,6 +86,9 @@ class Config:
     topology_probability: float = 0.5
     topology_file: str = ""
     evaluate_every: int = 10
+    round_seconds: float = 600.0
+    join_seconds: float = 600.0
+    quorum: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     out: str = "runs"
@@ -227,6 +234,10 @@ class Config:
                 raise ConfigError(f"{key} must be at least 1")
         if self.seed < 0:
             raise ConfigError("seed must not be negative")
+        if self.round_seconds <= 0 or self.join_seconds < 0:
+            raise ConfigError("round-seconds must be above 0 and join-seconds not below it")
+        if not 0 <= self.quorum <= self.peers:
+            raise ConfigError(f"quorum must be 0 to {self.peers}, the number of peers")
         if Path(self.name).name != self.name:
             raise ConfigError(f'name must be the name of one directory, not "{self.name}"')
         if self.topology == "file" and not self.topology_file:

@@ -20,7 +20,10 @@ from app.keys import PrivateKeys
 from app.schema import Scalar
 from app.trust import Entry, KeysError, create, read_private, read_trust
 
-_NOT_BOUND = ("out", "data-dir", "device", "name", "run-dir", "resume", "sealing")
+_NOT_BOUND = (
+    *("out", "data-dir", "device", "name", "run-dir", "resume", "sealing"),
+    *("round-seconds", "join-seconds", "quorum"),
+)
 """Keys that may differ between nodes, or between a run and its resumption."""
 
 

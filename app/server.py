@@ -15,11 +15,6 @@ from app.post import GridPost
 from app.recorder import RunRecorder
 from strategies.errors import RelayError
 
-ROUND_SECONDS = 600.0
-"""How long a node may take for a round before the others go on without it."""
-JOIN_SECONDS = 600.0
-"""How long the relay waits until every peer is hosted."""
-
 app = ServerApp()
 
 
@@ -34,11 +29,12 @@ def main(grid: Grid, context: Context) -> None:
     try:
         config.strategy().start(
             grid,
-            timeout=ROUND_SECONDS,
+            timeout=config.round_seconds,
             post=GridPost,
             recorder=recorder,
             ledger=recorder.ledger,
-            join_timeout=JOIN_SECONDS,
+            join_timeout=config.join_seconds,
+            quorum=config.quorum,
         )
     except BaseException as error:
         named = isinstance(error, RelayError)

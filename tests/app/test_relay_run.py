@@ -14,7 +14,6 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp.client_app import ClientAppException
 
-import app.server
 from app.client import hosted
 from app.results import Run
 from app.wire import decode_order
@@ -212,9 +211,8 @@ def test_a_setup_error_is_one_clear_line(start: Callable[..., Path], tmp_path: P
 
 
 def test_a_late_node_is_not_waited_for_and_gets_no_second_order_meanwhile(
-    start: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Path],
 ) -> None:
-    monkeypatch.setattr(app.server, "ROUND_SECONDS", 1.0)
     busy_until = [0.0]
 
     def oversleep(context: Context) -> None:
@@ -230,7 +228,9 @@ def test_a_late_node_is_not_waited_for_and_gets_no_second_order_meanwhile(
         if not busy_until[0] and mishap.happened:
             time.sleep(0.3)  # the others' rounds take a while, so that there is one to come back in
 
-    directory = start(2, "run", watch, workers=2, method="fedavg", num_server_rounds=12)
+    directory = start(
+        2, "run", watch, workers=2, method="fedavg", num_server_rounds=12, round_seconds=1.0
+    )
     assert progress(directory)["status"] == "finished"
     stages = [(order.stage, order.round) for order in mishap.orders]
     back = next(t for stage, t in stages if stage == "start" and t > 0)
@@ -241,10 +241,9 @@ def test_a_late_node_is_not_waited_for_and_gets_no_second_order_meanwhile(
 def test_a_peer_that_nobody_hosts_is_an_error(
     start: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app.server, "JOIN_SECONDS", 0.3)
     monkeypatch.setattr("app.client.hosted", lambda node_config, peers: (0, 1))
     with pytest.raises(RosterError, match="round 0, start: no node hosts peers 2, 3, 4"):
-        start(1, "run")
+        start(1, "run", join_seconds=0.3)
 
 
 # --- resume ----------------------------------------------------------------------------------
