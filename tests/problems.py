@@ -20,12 +20,14 @@ def classification(
     shape: tuple[int, ...] = (1, 4, 4),
     classes: int = 3,
     tests: Sequence[int] | None = None,
+    validations: Sequence[int] | None = None,
     seed: int = 0,
 ) -> Problem:
     """Random inputs and labels; peer i has `sizes[i]` training and `tests[i]` test examples."""
     g = np.random.default_rng(seed)
     tests = [5] * len(sizes) if tests is None else tests
-    total = sum(sizes) + sum(tests)
+    validations = [0] * len(sizes) if validations is None else validations
+    total = sum(sizes) + sum(tests) + sum(validations)
     order = g.permutation(total)  # peers' rows are scattered over the pool
 
     def split(lengths: Sequence[int], first: int) -> Split:
@@ -38,7 +40,7 @@ def classification(
         task="classification",
         inputs=g.normal(1.0, 2.0, (total, *shape)),
         train=split(sizes, 0),
-        validation=split([0] * len(sizes), 0),
+        validation=split(validations, sum(sizes) + sum(tests)),
         test=split(tests, sum(sizes)),
         outputs=classes,
         mean=np.full(shape[:1] + (1,) * (len(shape) - 1), 1.0),

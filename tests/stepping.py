@@ -15,20 +15,36 @@ from app.schema import Scalar
 from clients.engine import Engine
 from clients.letters import Bools
 from datasets import load_problem
+from datasets.problem import Problem
 from strategies.mail import Edges
 
 Reaches = Callable[[int, Edges], Bools]
 """(round, edges (E, 2)) -> (E,) which letters arrive."""
+Ended = Callable[[int, Edges, Bools], object]
+"""(round, its edges (E, 2), which of them were asked (E,))."""
 
 
 class Stepping:
-    """The cohort of a configuration; `state` is what its rule keeps now."""
+    """The cohort of a configuration; `state` is what its rule keeps now.
 
-    def __init__(self, flat: Mapping[str, Scalar], reaches: Reaches | None = None) -> None:
+    Parameters
+    ----------
+    reaches : which letters arrive; default all.
+    problem : what the peers learn from, instead of the configuration's data set.
+    ended : called when a round is absorbed and the next one has not begun.
+    """
+
+    def __init__(
+        self,
+        flat: Mapping[str, Scalar],
+        reaches: Reaches | None = None,
+        *,
+        problem: Problem | None = None,
+        ended: Ended = lambda t, edges, asked: None,
+    ) -> None:
         config = Config.from_flat(flat)
-        data = Path(config.data_dir)
-        problem = load_problem(
-            config.dataset, config.partition, config.peers, config.seed, data,
+        problem = problem or load_problem(
+            config.dataset, config.partition, config.peers, config.seed, Path(config.data_dir),
             config.dataset_options,
         )  # fmt: skip
         engine = Engine(
@@ -39,7 +55,7 @@ class Stepping:
         self.rule = METHODS[config.method].rule(engine, config.options, rounds)
         self.cohort = Cohort(engine, self.rule, rounds)
         self.strategy = config.strategy()
-        self.reaches = reaches
+        self.reaches, self.ended = reaches, ended
         self.round = 0
         self.cohort.begin(1)
 
@@ -58,6 +74,7 @@ class Stepping:
             self.cohort.hear(edges, {})
             self.cohort.answer(t, edges[asked])
             self.cohort.absorb(t, {})
+            self.ended(t, edges, asked)
             self.cohort.begin(t + 1)
             self.round = t
         return self.state

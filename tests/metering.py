@@ -1,0 +1,149 @@
+"""A run whose bills are read round by round, and what the symbols of docs/methods.md mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from app import schema
+from app.config import Config
+from clients.letters import Bools
+from datasets.problem import Problem
+from strategies.mail import Edges
+from strategies.topology import matrix_of
+from tests.inline import Floats
+from tests.stepping import Stepping
+
+Names = dict[str, Any]
+
+
+class Round(NamedTuple):
+    """One round: the symbols of every peer, and what each paid by the page's column, (n,)."""
+
+    names: list[Names]
+    paid: dict[str, Floats]
+
+
+class Metered:
+    """All rounds of a configuration, in `rounds`.
+
+    Parameters
+    ----------
+    problem : what the peers learn from, instead of the configuration's data set.
+    """
+
+    def __init__(self, flat: Mapping[str, Any], problem: Problem | None = None) -> None:
+        self.config = Config.from_flat(flat)
+        stepping = Stepping(flat, problem=problem, ended=self._read)
+        self.cohort, self.rounds = stepping.cohort, list[Round]()
+        self.engine = self.cohort.engine
+        self._passes = np.zeros(self.engine.n)
+        self._count_passes("losses")
+        self._count_passes("example_losses")
+        self.cohort.restart()
+        self._passes[:] = 0  # a start is no round
+        self._totals = dict.fromkeys(("sent", "received", "gradients"), 0 * self._passes)
+        self._w, self._further = self.cohort.rule.weights(self.cohort.state), dict[str, Floats]()
+        self.cohort.begin(1)
+        stepping.to(self.config.num_server_rounds)
+
+    def _count_passes(self, operation: str) -> None:
+        real = getattr(self.engine, operation)
+
+        def counted(x: Tensor, buffers: Any, split: str, peers: Any = None) -> Any:
+            np.add.at(self._passes, np.arange(len(x)) if peers is None else peers, 1)
+            return real(x, buffers, split, peers)
+
+        setattr(self.engine, operation, counted)
+
+    def _read(self, t: int, edges: Edges, asked: Bools) -> None:
+        """What round `t` cost; called between its end and the next one's beginning."""
+        bill = self.cohort.bill
+        totals = {
+            "sent": bill.sent.copy(), "received": bill.received.copy(),
+            "gradients": bill.spent.copy(),
+        }  # fmt: skip
+        paid = {name: total - self._totals[name] for name, total in totals.items()}
+        paid["passes"], self._totals = self._passes.copy(), totals
+        reports = self.cohort.evaluate(t)
+        self._passes[:] = 0  # nor is a report
+        told = {name: np.array([r.metrics[name] for r in reports]) for name in reports[0].metrics}
+        paid["reports"] = told["gradient_evaluations"] - totals["gradients"]
+        assert (bill.spent == totals["gradients"]).all(), "a report is on no other report's bill"
+        assert (told["bytes_sent"] == totals["sent"]).all()
+        assert (told["bytes_received"] == totals["received"]).all()
+        paid["state"] = np.full(self.engine.n, _kept(self.cohort.state))
+        heard = matrix_of(edges, self.engine.n).T  # who hears whom
+        met = matrix_of(edges[asked], self.engine.n).T
+        paid["heard"] = heard.sum(axis=1)
+        near, likes = self.engine.topology, self._w > 0
+        of_all = {
+            "heard": heard.sum(axis=1), "shown": heard.sum(axis=0), "met": met.sum(axis=1),
+            "liked": (near & likes).sum(axis=1), "likers": (near & likes.T).sum(axis=1),
+            "linked": (near & (likes | met)).sum(axis=1),
+            **self._greedy(t, heard.sum(axis=1), told),
+        }  # fmt: skip
+        every = [{name: column[i] for name, column in of_all.items()} for i in range(len(near))]
+        round_ = {"t": t, "estimates": self._estimates(t)}
+        names = [{**self._lasting(i), **round_, **mine} for i, mine in enumerate(every)]
+        self.rounds.append(Round(names, paid))
+        self._w, self._further = np.array([r.weights for r in reports]), told
+
+    def _lasting(self, i: int) -> Names:
+        """The symbols that mean the same in every round."""
+        engine, config = self.engine, self.config
+        near, clusters = engine.topology, engine.clusters
+        own = {key.replace("-", "_"): v for key, v in schema.values(config.options).items()}
+        examples = int(engine.data.shards["train"].lengths_p[i])
+        first, epochs = min(config.batch_size, examples), config.local_epochs
+        asks = own.get("targets", "all")
+        targets = range(engine.n) if asks == "all" else [*map(int, str(asks).split(","))]
+        head = engine.network.columns(engine.network.head)
+        budget = int(own.get("budget", 0))
+        return {
+            **own, "n": engine.n, "d": engine.d, "body": engine.d - int(head.sum()),
+            "b": engine.dtype.itemsize, "N": examples, "B": config.batch_size, "first": first,
+            "train": epochs * examples if epochs else config.local_steps * first,
+            "near": near[i].sum(), "widest": near.sum(axis=1).max(),
+            "mates": 0 if clusters is None else (near[i] & (clusters == clusters[i])).sum(),
+            "targets": near[i, targets].sum(),
+            "by_variance": int(own.get("weights") == "inverse-variance"),
+            "knows": int(own.get("bias") == "oracle"),
+            "parts": 2 if own.get("estimator") == "debiased" else 1,
+            "most": budget + (not own.get("budget_counts_self")) if budget else engine.n,
+        }  # fmt: skip
+
+    def _estimates(self, t: int) -> int:
+        options: Any = self.config.options
+        if self.config.method != "all-for-one" or options.criterion == "oracle":
+            return 0
+        return int((t - 1) % options.refresh_every == 0)
+
+    def _greedy(self, t: int, heard_n: Floats, told: dict[str, Floats]) -> dict[str, Floats]:
+        """DPFL's own symbols."""
+        options: Any = self.config.options
+        if self.config.method != "dpfl":
+            return {}
+        due = t == 1 or (t - 2) % options.period == 0
+        zero = np.zeros(self.engine.n)
+        took_n = told["validation_passes"] - self._further.get("validation_passes", zero)
+        return {
+            "chooses": due * (heard_n > 0),
+            "tried": took_n // 2 - 1 if options.budget else heard_n,
+            "candidates": self._further.get("candidates", zero),
+        }
+
+
+def _kept(state: Any) -> float:
+    """Numbers that a peer keeps beside its model, its statistics and its optimizer's memory."""
+
+    def count(item: Any) -> int:
+        if isinstance(item, Mapping):
+            return sum(map(count, item.values()))
+        return item.numel() if isinstance(item, Tensor) else item.size
+
+    beside = [item for name, item in vars(state).items() if name not in ("x", "buffers", "slots")]
+    return sum(map(count, beside)) / len(state.x)

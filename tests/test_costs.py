@@ -1,0 +1,139 @@
+"""What methods cost: docs/methods.md against runs, to the byte and the example.
+
+A row of the page holds a method's formulas. They are evaluated for every peer and round of small
+runs: uneven data, an uneven topology, several local steps, and the options that change a cost.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.methods import METHODS
+from strategies.everyone import Everyone
+from strategies.pairs import Pairs
+from strategies.silent import Silent
+from strategies.wanted import Wanted, WantedAnswers
+from tests.metering import Metered, Names
+from tests.problems import classification, write_quadratic
+from tests.test_table import REFUSES
+
+PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+EXCHANGES = {
+    Silent: "none",
+    Everyone: "pull",
+    Wanted: "wants",
+    WantedAnswers: "ask",
+    Pairs: "pairs",
+}
+COSTS = ("heard", "sent", "received", "gradients", "reports", "passes", "state")
+
+ROUNDS = 4
+PAIRS = [[0, 1], [1, 2], [2, 3], [3, 0], [0, 2], [3, 4]]  # 3, 2, 3, 3 and 1 neighbours
+SIZES = [1, 5, 9, 16, 23]
+CLUSTERS = np.array([0, 0, 1, 1, 1])
+STEPS: dict[str, Any] = {"local-steps": 3}
+EPOCHS: dict[str, Any] = {"local-epochs": 2}
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "cobo": [{"sampling": "constant", "probability": 0.5, "gamma": 30.0}, {"simplex": True}],
+    "wga": [{"weights": "inverse-variance"}, {"alpha": 0.3, "targets": "0,3"}],
+    "bias-correction": [{"bias": "oracle", "targets": "1,2"}, {"weights": "inverse-variance"}],
+    "all-for-one": [
+        {"estimator": "plain", "refresh-every": 2, "similarity-batch-size": 7},
+        {"estimator": "debiased", "refresh-every": 3, "similarity-batch-size": 10},
+        {"criterion": "oracle"},
+    ],
+    "federico": [
+        {"neighbours": 1, "answer": "epoch", "ensemble": 1}, {"neighbours": 0}, {"ensemble": 0},
+    ],
+    "dpfl": [{"init-epochs": 3}, {"period": 2}, {"period": 2, "refresh": "skip"}, {"budget": 2}],
+    "random-graph": [{"budget": 2}, {"budget": 2, "budget-counts-self": False}],
+    "fedavg-ft": [{"epochs": 3}],
+    "fedprox-ft": [{"epochs": 1}],
+    "apfl": [{"adaptive": True}],
+    "fedrep": [{"head-epochs": 2}],
+    "fedfomo": [{"models": 2}, {"models": 0, "baseline": "previous"}],
+    "clustered-fl": [{"eps1": 10.0, "eps2": 0.0}],
+    "fedem": [{"components": 2}],
+}  # fmt: skip
+"""Options beside the defaults that change a cost, or should not."""
+NEEDS: dict[str, dict[str, Any]] = {"ifca": {"clusters": 2}}
+ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (method, training, {}) for method in METHODS for training in (STEPS, EPOCHS)
+]
+ROWS += [(method, STEPS, options) for method in VARIANTS for options in VARIANTS[method]]
+
+
+@cache
+def table(column: str) -> dict[str, dict[str, str]]:
+    """The page's table that has this column: method -> cells by column."""
+    found: dict[str, dict[str, str]] = {}
+    heads: list[str] = []
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else []
+        heads = heads if heads and cells else cells
+        if column in heads and cells != heads and set(line) - set("|-"):
+            found[cells[0]] = dict(zip(heads, cells, strict=True))
+    return found
+
+
+def formula(method: str, column: str, names: Names) -> int:
+    """What the page says that a peer pays."""
+    text = table("gradients")[method][column].strip("`")
+    return int(eval(text, {"__builtins__": {"min": min, "max": max}}, names))
+
+
+def assert_costs(found: Metered, method: str) -> None:
+    assert len(found.rounds) == ROUNDS
+    for t, (names, paid) in enumerate(found.rounds, start=1):
+        for column in COSTS:
+            expected = [formula(method, column, mine) for mine in names]
+            assert paid[column].tolist() == expected, (column, t)
+
+
+def configuration(method: str, options: dict[str, Any], directory: Path) -> dict[str, Any]:
+    graph = directory / "graph.json"
+    graph.write_text(json.dumps(PAIRS), encoding="utf-8")
+    options = NEEDS.get(method, {}) | options
+    return {
+        "method": method, "peers": len(SIZES), "num-server-rounds": ROUNDS, "batch-size": 4,
+        "learning-rate": 0.05, "topology": "file", "topology-file": str(graph),
+        **{f"{method}.{key}": value for key, value in options.items()},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "training", "options"), ROWS, ids=str)
+def test_a_run_costs_what_the_page_says(
+    tmp_path: Path, method: str, training: dict[str, Any], options: dict[str, Any]
+) -> None:
+    """Five peers with 1 to 23 examples, some of them with one neighbour only."""
+    problem = classification(SIZES, validations=[2, 3, 4, 5, 6])
+    flat = {"model": "mlp", "mlp.hidden": "3", "partition.validation": 0.2, **training}
+    flat |= configuration(method, options, tmp_path)
+    assert_costs(Metered(flat, replace(problem, clusters=CLUSTERS)), method)
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if (m, "quadratic") not in REFUSES])
+def test_a_step_of_a_quadratic_is_one_gradient_in_float64(tmp_path: Path, method: str) -> None:
+    g = np.random.default_rng(0)
+    flat: dict[str, Any] = write_quadratic(
+        tmp_path / "problem.json", g.uniform(0.5, 1.5, (5, 2)), g.normal(size=(5, 2)),
+        g.normal(size=(5, 2)), noise=0.1, samples=SIZES,
+    )  # fmt: skip
+    found = Metered(flat | STEPS | configuration(method, {}, tmp_path))
+    assert_costs(found, method)
+    assert {(mine["N"], mine["b"]) for mine in found.rounds[0].names} == {(1, 8)}
+
+
+def test_every_method_has_its_rows() -> None:
+    costs, papers = table("gradients"), table("paper")
+    assert list(costs) == list(papers) == list(METHODS)
+    for name, method in METHODS.items():
+        assert costs[name]["exchange"] == EXCHANGES[method.strategy]
+        assert papers[name]["paper"]
