@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from app.config import Config
+from app.sealing import Sealing, deployed, peer_of
 from app.wire import decode_order, encode_fault, encode_reply
 from strategies.mail import Order, Reply
 
@@ -52,21 +53,27 @@ def hosted(node_config: Mapping[str, object], peers: int) -> tuple[int, ...]:
     ValueError
         The node configuration does not say.
     """
-    if "partition-id" in node_config and "num-partitions" in node_config:
+    if _simulated(node_config):
         shares = np.array_split(np.arange(peers), int(str(node_config["num-partitions"])))
         return tuple(int(peer) for peer in shares[int(str(node_config["partition-id"]))])
-    peer = node_config.get("peer")
+    peer = node_config["peer"] if "peer" in node_config else peer_of(node_config)
     if type(peer) is not int or not 0 <= peer < peers:
         raise ValueError(
             f"this SuperNode says peer = {peer!r}; start it with --node-config 'peer=K', "
-            f"K from 0 to {peers - 1}"
+            f"K from 0 to {peers - 1}, or with a name that its trust file has"
         )
     return (peer,)
 
 
+def _simulated(node_config: Mapping[str, object]) -> bool:
+    """Whether Flower's simulation made this node; it gives it these two and nothing else."""
+    return node_config.keys() == {"partition-id", "num-partitions"}
+
+
 def _carry_out(order: Order, context: Context) -> Reply:
     node_config, run_config = context.node_config, dict(context.run_config)
-    if "peer" in node_config:  # whoever starts runs has no say in where a hospital's files lie
+    simulated = _simulated(node_config)
+    if not simulated:  # whoever starts runs has no say in where a hospital's files lie
         run_config |= {key: node_config.get(key, value) for key, value in _ITS_OWN.items()}
         run_config["run-dir"] = ""
     config = Config.from_flat(run_config).located(str(context.run_id))
@@ -81,11 +88,12 @@ def _carry_out(order: Order, context: Context) -> Reply:
                 f"peers {list(peers)} stand at round {version!r}, the order builds on "
                 f"{order.round - 1}: a state update was lost, or the node restarted"
             )
-    return _node(config, peers, Path(config.run_dir)).handle(order)
+    sealing = None if simulated else deployed(context.run_config, node_config, peers[0])
+    return _node(config, peers, Path(config.run_dir), sealing).handle(order)
 
 
 @lru_cache(_NODES_IN_MEMORY)
-def _node(config: Config, peers: tuple[int, ...], directory: Path) -> Node:
+def _node(config: Config, peers: tuple[int, ...], directory: Path, sealing: Sealing | None) -> Node:
     from app.node import Node  # here, so that a simulation's main process never loads torch
 
-    return Node(config, peers, directory)
+    return Node(config, peers, directory, sealing)

@@ -61,6 +61,8 @@ class Config:
     dtype : of the parameters; the quadratic problem is always float64.
     out, name : the run directory is `<out>/<name>`; an empty name is made up when the run starts.
     data_dir : where datasets lie or are downloaded to.
+    sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
+        takes part in no other run.
     run_dir : absolute run directory, set by the launcher.
     resume : continue the run in `run_dir`.
     partition : how the examples are split among peers.
@@ -93,6 +95,7 @@ class Config:
     dtype: Literal["float32", "float64"] = "float32"
     out: str = "runs"
     data_dir: str = "data"
+    sealing: bool | Literal["auto"] = "auto"
     name: str = ""
     run_dir: str = ""
     resume: bool = False

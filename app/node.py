@@ -15,9 +15,12 @@ from torch import Tensor
 
 from app.cohort import Bill, Cohort, Foreign
 from app.config import Config
+from app.mailroom import Mailroom
 from app.methods import METHODS
-from app.payload import Layout, PayloadError, decode, encode, layout_of, nbytes
+from app.payload import Layout, PayloadError, decode, encode, largest, layout_of, nbytes
 from app.prepare import problem_of
+from app.seal import SealError
+from app.sealing import Sealing, simulated
 from app.shelf import Shelf, Version, flatten, pack, unflatten, unpack, write
 from clients.engine import Engine
 from strategies.mail import Envelope, Order, Reply, Report
@@ -35,9 +38,16 @@ class Node:
     config : the run's configuration.
     peers : ids of the hosted peers, ascending.
     directory : the run directory on this node's disk.
+    sealing : how letters are sealed; without, as the run's configuration wants it in a simulation.
     """
 
-    def __init__(self, config: Config, peers: Sequence[int], directory: Path) -> None:
+    def __init__(
+        self,
+        config: Config,
+        peers: Sequence[int],
+        directory: Path,
+        sealing: Sealing | None = None,
+    ) -> None:
         self.peers = tuple(int(peer) for peer in peers)
         self._directory = directory
         self._strategy = config.strategy()
@@ -58,6 +68,9 @@ class Node:
         self._shelf = Shelf(directory / "nodes", self.peers)
         # What the cohort in memory is, if it is whole, and the files that say the same.
         self._version: tuple[Version, object] | None = None
+        sealing = sealing or simulated(config, self.peers, directory)
+        self._mailroom = Mailroom(self.peers, directory, sealing)
+        self._unread: list[Envelope] = []
         self._refused: list[str] = []
 
     def handle(self, order: Order) -> Reply:
@@ -68,7 +81,8 @@ class Node:
         NodeError : the state that the order builds on is not on this node's disk, or the relay
             that gave it has been superseded.
         """
-        self._refused = []
+        self._refused, self._unread = [], list(order.letters)
+        self._mailroom.begin(order)
         if order.stage == "start":
             self._shelf.claim(order.attempt)
         elif not self._shelf.claimed(order.attempt):
@@ -85,6 +99,8 @@ class Node:
                 reply = self._absorb(order)
             case "rounds":
                 reply = self._rounds(order)
+        for letter in self._unread:
+            self._refuse(order, letter, "was not to come here")
         self._shelf.forget(before=(order.committed, 0))
         return replace(reply, refused=tuple(self._refused))
 
@@ -111,11 +127,13 @@ class Node:
         size = nbytes(cohort.answer_layout(t))
         ends = zip(cohort.sent.senders.tolist(), cohort.sent.recipients.tolist(), strict=True)
         letters = (
-            Envelope("answer", k, i, t, size, encode(cohort.sent.tensors, row))
+            self._mailroom.close(
+                Envelope("answer", k, i, t, size, encode(cohort.sent.tensors, row)), (i,)
+            )
             for row, (k, i) in enumerate(ends)
             if i not in self.peers
         )
-        return Reply(self.peers, tuple(letters))
+        return Reply(self.peers, tuple(filter(None, letters)))
 
     def _absorb(self, order: Order) -> Reply:
         t, cohort = order.round, self._cohort
@@ -151,36 +169,51 @@ class Node:
         cohort = self._cohort
         wants = cohort.rule.wants(cohort.state, t + 1)
         self._keep((t, 0))
-        letters: list[Envelope] = []
+        letters: list[Envelope | None] = []
         if t == cohort.rounds:
             for peer, tensors in cohort.models().items():
                 write(self._directory / "models" / f"peer-{peer:04d}.safetensors", tensors)
         elif self._strategy.exchanges and len(self.peers) < cohort.engine.n:
             size = nbytes(layout_of(cohort.offers))
             letters = [
-                Envelope("offer", peer, None, t + 1, size, encode(cohort.offers, p))
+                self._mailroom.close(
+                    Envelope("offer", peer, None, t + 1, size, encode(cohort.offers, p)),
+                    self._abroad(peer),
+                )
                 for p, peer in enumerate(self.peers)
             ]
-        return Reply(self.peers, tuple(letters), wants, tuple(reports))
+        return Reply(self.peers, tuple(filter(None, letters)), wants, tuple(reports))
+
+    def _abroad(self, peer: int) -> set[int]:
+        """The peers of other nodes that may hear `peer` at all."""
+        heard_by: list[int] = np.flatnonzero(self._strategy.topology[peer]).tolist()
+        return set(heard_by) - set(self.peers)
 
     def _open(self, order: Order, kind: str, layout: Layout) -> Foreign:
         """Tensors of the envelopes of one kind; bad ones are refused and noted."""
         due = self._due(order, kind)
         opened: dict[tuple[int, int], dict[str, Tensor]] = {}
-        for letter in order.letters:
-            if letter.kind != kind:
-                continue
+        came = [letter for letter in self._unread if letter.kind == kind]
+        self._unread = [letter for letter in self._unread if letter.kind != kind]
+        for letter in came:
             ends = letter.sender, -1 if letter.recipient is None else letter.recipient
             try:
                 if ends not in due:
                     raise PayloadError("was not to come here")
-                opened[ends] = decode(letter.payload, layout)
-            except PayloadError as error:
-                self._refused.append(
-                    f"round {order.round}: peers {list(self.peers)} refused the {kind} of peer "
-                    f"{letter.sender}: it {error}"
-                )
+                if ends in opened:
+                    raise PayloadError("came a second time")
+                opened[ends] = decode(self._mailroom.open(letter, largest(layout)), layout)
+                self._mailroom.received(letter, "accepted")
+            except (PayloadError, SealError) as error:
+                self._refuse(order, letter, str(error))
         return opened
+
+    def _refuse(self, order: Order, letter: Envelope, why: str) -> None:
+        self._mailroom.received(letter, f"refused: it {why}")
+        self._refused.append(
+            f"round {order.round}: peers {list(self.peers)} refused the {letter.kind} of peer "
+            f"{letter.sender}: it {why}"
+        )
 
     def _due(self, order: Order, kind: str) -> set[tuple[int, int]]:
         """(sender, recipient) of the letters that an order's edges bring from elsewhere."""

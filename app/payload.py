@@ -34,6 +34,11 @@ def nbytes(layout: Layout) -> int:
     return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in layout.values())
 
 
+def largest(layout: Layout) -> int:
+    """Bytes that an encoded letter may have at most."""
+    return nbytes(layout) + _HEADER_PER_TENSOR * (len(layout) + 1)
+
+
 def encode(tensors: Mapping[str, Tensor], row: int) -> bytes:
     """One row of stacked tensors as bytes."""
     return save({name: value[row].contiguous().cpu() for name, value in tensors.items()})
@@ -48,9 +53,10 @@ def decode(payload: object, layout: Layout) -> dict[str, Tensor]:
     """
     if not isinstance(payload, bytes):
         raise PayloadError(f"is {type(payload).__name__}, not bytes")
-    most = nbytes(layout) + _HEADER_PER_TENSOR * (len(layout) + 1)
-    if len(payload) > most:
-        raise PayloadError(f"has {len(payload)} bytes, more than the {most} a letter may have")
+    if len(payload) > largest(layout):
+        raise PayloadError(
+            f"has {len(payload)} bytes, more than the {largest(layout)} a letter may have"
+        )
     try:
         tensors = load(payload)
     except (SafetensorError, ValueError, KeyError) as error:

@@ -126,6 +126,7 @@ class RunRecorder:
             "messages": self.ledger.messages,
             "bytes": sum(int(r.metrics.get("bytes_sent") or 0) for r in self._latest.values()),
             "relayed_bytes": self.ledger.nbytes,
+            "sealing_bytes": self.ledger.sealing,
             "refused": self._refused,
             "mean_test_accuracy": measured.get("test_accuracy"),
             "std_test_accuracy": float(np.std(spread)) if spread else None,

@@ -3,7 +3,8 @@
 A `RecordDict` holds a header (`ConfigRecord` "order" or "reply"), in a reply the numbers of the
 reports (`MetricRecord` "metrics", keys "<report>.<metric>", None left out), and one `ArrayRecord`
 "letter-<k>" for each letter. Only nodes make and open payloads: on the relay `Envelope.payload` is
-the `ArrayRecord` itself, forwarded by reference. A node that failed answers a "fault" instead.
+the `ArrayRecord` itself, forwarded by reference. The keys of sealed letters stand in the header, so
+that a recipient gets its own without a new record. A node that failed answers a "fault" instead.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def encode_fault(why: str) -> RecordDict:
 
 
 def decode_reply(record: RecordDict, order: Order) -> Reply | str:
-    """Decode the answer to `order` on the relay; payloads stay sealed.
+    """Decode the answer to `order` on the relay; payloads stay closed.
 
     Returns
     -------
@@ -147,9 +148,13 @@ def _posted(name: str, header: ConfigRecord, letters: Sequence[Envelope]) -> Rec
     ]
     header["letter-rounds"] = [letter.round for letter in letters]
     header["letter-nbytes"] = [letter.nbytes for letter in letters]
+    keys = [(k, peer, key) for k, each in enumerate(letters) for peer, key in each.keys.items()]
+    header["key-letters"] = [k for k, _, _ in keys]
+    header["key-peers"] = [peer for _, peer, _ in keys]
+    header["key-bytes"] = [key for _, _, key in keys]
     record = RecordDict({name: header})
     for k, letter in enumerate(letters):
-        record[f"letter-{k}"] = _sealed(letter.payload)
+        record[f"letter-{k}"] = _wrapped(letter.payload)
     return record
 
 
@@ -164,9 +169,12 @@ def _letters(
         _counts(header, "letter-rounds"),
         _counts(header, "letter-nbytes"),
     ]
+    keys = _keys(header)
     payloads = len(record) - others
     if {len(column) for column in columns} != {payloads}:
         raise WireError(f"{payloads} payloads for {[len(column) for column in columns]} headers")
+    if keys and max(keys) >= payloads:
+        raise WireError(f"key-letters: {max(keys)} is none of {payloads} letters")
     for k, (kind, sender, recipient, t, nbytes) in enumerate(zip(*columns, strict=True)):
         if recipient < _NOBODY:
             raise WireError(f"letter-recipients: {recipient} is no peer")
@@ -177,10 +185,24 @@ def _letters(
         if list(payload) != [_PAYLOAD] or payload[_PAYLOAD].stype != _STYPE:
             raise WireError(f"letter-{k}: not one payload of ours")
         inside = payload[_PAYLOAD].data if opened else payload
-        yield Envelope(kind, sender, to, t, nbytes, inside)
+        yield Envelope(kind, sender, to, t, nbytes, inside, keys.get(k, {}))
 
 
-def _sealed(payload: object) -> ArrayRecord:
+def _keys(header: ConfigRecord) -> dict[int, dict[int, bytes]]:
+    """Letter -> peer -> key."""
+    letters, peers = _counts(header, "key-letters"), _counts(header, "key-peers")
+    values = _list_of(header, "key-bytes", bytes)
+    if not len(letters) == len(peers) == len(values):
+        raise WireError(f"{len(values)} keys of {len(letters)} letters for {len(peers)} peers")
+    keys: dict[int, dict[int, bytes]] = {}
+    for k, peer, key in zip(letters, peers, values, strict=True):
+        if peer in keys.setdefault(k, {}):
+            raise WireError(f"letter-{k}: two keys for peer {peer}")
+        keys[k][peer] = key
+    return keys
+
+
+def _wrapped(payload: object) -> ArrayRecord:
     if isinstance(payload, ArrayRecord):  # the relay forwards what it got
         return payload
     assert isinstance(payload, bytes)

@@ -40,11 +40,13 @@ class Ledger:
     round : last committed round.
     messages : orders sent and replies received.
     nbytes : payload bytes delivered to nodes; a letter for two peers of one node counts once.
+    sealing : bytes of the sealed letters' keys delivered with them.
     """
 
     round: int = 0
     messages: int = 0
     nbytes: int = 0
+    sealing: int = 0
 
 
 class Recorder(Protocol):
@@ -87,6 +89,7 @@ class Broker:
         self._samples = np.zeros(rule.peers, dtype=np.int64)  # as far as announced
         self._messages = ledger.messages
         self._nbytes = ledger.nbytes
+        self._sealing = ledger.sealing
         self._hosts: dict[int, tuple[int, ...]] = {}  # node -> peers, of those that take part
         self._hosts_none: set[int] = set()
         self._offers: dict[int, Envelope] = {}  # by peer, for the next round
@@ -209,7 +212,7 @@ class Broker:
         return t
 
     def _commit(self, t: int) -> None:
-        self._ledger = Ledger(t, self._messages, self._nbytes)
+        self._ledger = Ledger(t, self._messages, self._nbytes, self._sealing)
         by_peer = {(report.round, report.peer): report for report in self._reports}
         reports = [by_peer[key] for key in sorted(by_peer)]
         for evaluated in sorted({report.round for report in reports}):
@@ -236,6 +239,7 @@ class Broker:
         replies: dict[int, Reply] = {}
         for node, order in orders.items():
             self._nbytes += sum(letter.nbytes for letter in order.letters)
+            self._sealing += sum(len(k) for letter in order.letters for k in letter.keys.values())
             reply = outcome.get(node, "no reply")
             if isinstance(reply, str):
                 self._fault(node, order, reply)

@@ -33,10 +33,15 @@ class Round:
     committed: int
 
     def among(self, hosts: Hosts, offers: Offers) -> Round:
-        """The edges whose ends both take part, and whose letter is there if it must travel."""
+        """The edges whose ends both take part, and whose letter is there if it must travel.
+
+        A sealed letter is there only for those whom its sender trusts.
+        """
         home = {peer: node for node, peers in hosts.items() for peer in peers}
         alive = [
-            s in home and r in home and (home[s] == home[r] or s in offers)
+            s in home
+            and r in home
+            and (home[s] == home[r] or (s in offers and offers[s].opens_for(r)))
             for s, r in self.edges.tolist()
         ]
         mask = np.array(alive, dtype=np.bool_)
@@ -78,7 +83,7 @@ class Round:
 
     def _order(self, stage: Stage, peers: tuple[int, ...], letters: Iterable[Envelope]) -> Order:
         touches = np.isin(self.edges, peers).any(axis=1)
-        in_order = tuple(sorted(letters, key=_ends))
+        in_order = tuple(letter.only_for(peers) for letter in sorted(letters, key=_ends))
         edges, asked = self.edges[touches], self.asked[touches]
         return Order(stage, self.t, self.t, edges, asked, in_order, committed=self.committed)
 

@@ -7,8 +7,8 @@ A payload is opaque here. The relay moves it by reference and never looks inside
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -38,6 +38,8 @@ class Envelope:
     round : round the letter belongs to.
     nbytes : bytes of the tensors inside, without any overhead of the wire.
     payload : opaque reference; bytes on a node, a record on the relay.
+    keys : of a sealed letter: peer -> the payload's key, encrypted for that peer and signed; nobody
+        else can open it. Empty: the letter is plain.
     """
 
     kind: Kind
@@ -46,6 +48,15 @@ class Envelope:
     round: int
     nbytes: int
     payload: object = field(repr=False)
+    keys: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+
+    def opens_for(self, peer: int) -> bool:
+        """Whether that peer can read it."""
+        return not self.keys or peer in self.keys
+
+    def only_for(self, peers: Collection[int]) -> Envelope:
+        """The same letter without the keys of all other peers."""
+        return replace(self, keys={p: key for p, key in self.keys.items() if p in peers})
 
 
 @dataclass(frozen=True)
