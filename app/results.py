@@ -1,4 +1,4 @@
-"""Sum up a run: the numbers of summary.json.
+"""Sum up a run: the numbers of summary.json, and graph.csv beside it.
 
 A number that does not exist (no accuracy, no clusters, no validation data) is None.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from app import graph
 from app.rundir import Floats, ResultsError, Run
 from app.scores import score
 
@@ -98,13 +99,21 @@ def recovery(run: Run) -> dict[str, Any] | None:
 
 
 def finish(run_dir: str | Path) -> dict[str, Any]:
-    """Write `summary.json` into the run directory, whole or not at all, and return it."""
-    summary = summarise(Run.read(run_dir))
-    target = Path(run_dir) / "summary.json"
-    draft = target.with_suffix(".json.part")
-    draft.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(draft, target)
+    """Write `graph.csv` and `summary.json` into the run directory and return the summary."""
+    run = Run.read(run_dir)
+    summary = summarise(run)
+    _write(Path(run_dir) / "graph.csv", graph.as_csv(run))
+    _write(
+        Path(run_dir) / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n"
+    )  # last: with it the run is finished
     return summary
+
+
+def _write(target: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    draft = target.with_name(f"{target.name}.part")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, target)
 
 
 def _mean(values: Floats) -> float | None:

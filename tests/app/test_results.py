@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -163,6 +164,24 @@ def test_recovery_of_a_realistic_run(tmp_path: Path) -> None:
 
 def test_recovery_needs_known_clusters(tmp_path: Path) -> None:
     assert summarise(Run.read(write_run(tmp_path, Story(known=False))))["recovery"] is None
+
+
+def test_the_graph_over_rounds_by_hand(tmp_path: Path) -> None:
+    """Peers 0, 1 honest, 2 flipped; at the end 0 hears 1 and 2, 1 hears 0, 2 nobody."""
+    write_config(tmp_path, {"peers": 3})
+    write_metrics(tmp_path, [record(t, k) for t in (0, 5) for k in range(3)])
+    write_split(tmp_path, [0, 0, 1], samples=[1, 1, 1])
+    end = [[1, 0.9, 0.8], [0.7, 1, 0.1], [0, 0, 1]]
+    np.savez(tmp_path / "collaboration.npz", rounds=[0, 5], weights=[np.eye(3), np.array(end)])
+    finish(tmp_path)
+    start, last = csv.DictReader((tmp_path / "graph.csv").read_text().splitlines())
+    assert (start["round"], start["edges"], start["symmetry"]) == ("0", "0", "")
+    assert last["edges"] == "3"
+    assert float(last["collaborators"]) == 1.0
+    assert float(last["sparsity"]) == 0.5
+    assert float(last["symmetry"]) == pytest.approx(2 / 3)
+    assert float(last["precision_0"]) == pytest.approx(2 / 3)
+    assert last["precision_1"] == ""
 
 
 def test_finish_writes_the_summary_whole(tmp_path: Path) -> None:
