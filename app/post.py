@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from flwr.app import DEFAULT_TTL, Message
+from flwr.app import Message
 from flwr.serverapp import Grid
 
 from app.wire import decode_order, decode_reply, encode_fault, encode_order, encode_reply
@@ -14,6 +14,7 @@ from strategies.errors import RelayError, WireError
 from strategies.mail import Order, Reply
 
 _PAUSE = 0.05  # Flower's own loop polls every 3 s
+_GRACE = 60.0  # seconds: two of Flower's heartbeats
 _ACTOR_DIED = 0  # flwr's ErrorCode.UNKNOWN; a simulation puts the dead actor back into its pool
 
 
@@ -53,7 +54,9 @@ class GridPost:
             return {}
         seconds = self._timeout * max(order.last - order.round + 1 for order in orders.values())
         outcome: dict[int, Reply | str] = dict.fromkeys(orders, "cannot be reached")
-        waiting = self._push(orders, ttl=seconds + DEFAULT_TTL)
+        # A message that a node took with it when it died has no reply until it expires, and until
+        # then the node, back again, gets no other.
+        waiting = self._push(orders, ttl=2 * seconds + _GRACE)
         deadline = time.monotonic() + seconds
         while waiting and time.monotonic() < deadline:
             for message in self._grid.pull_messages(list(waiting)):

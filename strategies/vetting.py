@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from strategies.mail import Envelope, Order, Reply, Report
+
+_LINES, _LENGTH = 100, 400
+"""What a node says of refused letters goes into logs: so many lines, so many characters each."""
 
 
 def fault_of(reply: Reply, order: Order, hosted: Sequence[int], n: int) -> str | None:
@@ -49,17 +53,20 @@ def vetted(reply: Reply, order: Order, n: int) -> tuple[Reply, list[str]]:
     reports: list[Report] = []
     for report in reply.reports:
         in_time = order.stage != "answer" and order.round <= report.round <= order.last
-        if in_time and report.peer in reply.peers and len(report.weights) == n:
+        numbers = [*report.weights, *(v for v in report.metrics.values() if v is not None)]
+        sound = len(report.weights) == n and all(map(math.isfinite, numbers))
+        if in_time and report.peer in reply.peers and sound:
             reports.append(report)
         else:
             bad.append(f"a report of peer {report.peer}, round {report.round}")
     wants = reply.wants
     inside = ((wants >= 0) & (wants < n)).all(axis=1)
-    sound = inside & (wants[:, 0] != wants[:, 1]) & np.isin(wants, reply.peers).any(axis=1)
-    bad += [f"the want {want}" for want in wants[~sound].tolist()]
+    kept_w = inside & (wants[:, 0] != wants[:, 1]) & np.isin(wants, reply.peers).any(axis=1)
+    bad += [f"the want {want}" for want in wants[~kept_w].tolist()]
     who = f"round {order.round}, {order.stage}: peers {named(reply.peers)}"
-    refused = [*reply.refused, *(f"{who}: the relay refused {what}" for what in bad)]
-    kept = replace(reply, letters=tuple(letters), reports=tuple(reports), wants=wants[sound])
+    said = [" ".join(line.split())[:_LENGTH] for line in reply.refused[:_LINES]]
+    refused = [*said, *(f"{who}: the relay refused {what}" for what in bad[:_LINES])]
+    kept = replace(reply, letters=tuple(letters), reports=tuple(reports), wants=wants[kept_w])
     return kept, refused
 
 

@@ -312,7 +312,7 @@ def test_a_quorum_begins_without_the_others_and_welcomes_them_later() -> None:
     strategy = make(Everyone, rounds=8)
     nodes = toys(strategy, [0, 1], [2, 3], [4])
     notes = Notes()
-    post = Moody(InlinePost(nodes), {2: range(0, 4)})
+    post = Moody(InlinePost(nodes), {2: range(4)})
     strategy.broker(post, notes, join_timeout=0.0, quorum=4)
     assert (nodes[2].orders[0].stage, nodes[2].orders[0].round) == ("start", 5)
     losses = notes.losses()
@@ -468,6 +468,11 @@ def with_letter(letter: Envelope) -> Callable[[Reply, Order], Reply]:
     return lambda reply, order: replace(reply, letters=(*reply.letters, letter))
 
 
+def with_report(**changes: Any) -> Callable[[Reply, Order], Reply]:
+    report = {"metrics": {}, "weights": 5 * (1.0,)} | changes
+    return lambda reply, order: replace(reply, reports=(Report(order.round, 0, **report),))
+
+
 @pytest.mark.parametrize(
     ("lie", "line"),
     [
@@ -487,6 +492,10 @@ def with_letter(letter: Envelope) -> Callable[[Reply, Order], Reply]:
             "a report of peer 0",
         ),
         (lambda reply, order: replace(reply, refused=("bad letter",)), "^bad letter$"),
+        (lambda reply, order: replace(reply, refused=("a\nb" + 999 * "c",)), "^a bc{397}$"),
+        (with_report(metrics={"test_loss": float("nan")}), "a report of peer 0"),
+        (with_report(metrics={"test_loss": float("inf")}), "a report of peer 0"),
+        (with_report(weights=(*(4 * (1.0,)), float("nan"))), "a report of peer 0"),
     ],
 )
 def test_what_does_not_belong_is_dropped_and_noted(
