@@ -1,0 +1,267 @@
+"""Build the image and run a collaboration of three institutions from it: `make image-test`.
+
+It takes root and Debian's buildah and debootstrap, no Docker engine. The services are those of
+compose.yaml: commands, environment, mounts, secrets and ports are read from the file. buildah's
+containers share the machine's network, so the names of services are names of its loopback here;
+everything else a container sees is what Compose would show it.
+
+It does what README.md tells an operator to do, in the same order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
+RUN = {"peers": 3, "num-server-rounds": 2, "evaluate-every": 2, "local-steps": 1}
+_PATIENCE = 240.0
+_BUILDAH = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
+
+
+@dataclass(frozen=True)
+class Image:
+    """The built image as a root file system that all containers share; they do not write to it."""
+
+    container: str
+    hosts: Path
+    user: str
+    work: str
+    project: Path  # stands for the directory of compose.yaml: data, secrets and volumes are here
+
+    def command(self, service: Mapping[str, Any], arguments: Sequence[str]) -> list[str]:
+        """`buildah run` with what the file says of a service."""
+        options = ["--user", str(service.get("user", self.user))]
+        options += ["--workingdir", service.get("working_dir", self.work)]
+        for name, value in service.get("environment", {}).items():
+            options += ["--env", f"{name}={value}"]
+        for source, target, mode in self._mounts(service):
+            options += ["--volume", f"{source}:{target}:{mode}"]
+        entry = service.get("entrypoint", [])
+        return ["buildah", "run", *options, self.container, "--", *entry, *arguments]
+
+    def _mounts(self, service: Mapping[str, Any]) -> Iterator[tuple[Path, str, str]]:
+        yield self.hosts, "/etc/hosts", "ro"
+        for volume in service.get("volumes", ()):
+            source, target, mode = [*volume.split(":"), "rw"][:3]
+            inside = source if source.startswith("./") else f"volumes/{source}"
+            yield self._mine(self.project / inside), target, mode
+        for target in service.get("tmpfs", ()):
+            yield self._mine(Path(tempfile.mkdtemp(dir=self.project))), target, "rw"
+        for secret in service.get("secrets", ()):
+            source, target = (
+                (secret, secret)
+                if isinstance(secret, str)
+                else (secret["source"], secret["target"])
+            )
+            yield self.project / self.secrets[source], f"/run/secrets/{target}", "ro"
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Name of a secret -> its file."""
+        return {name: secret["file"] for name, secret in compose()["secrets"].items()}
+
+    def _mine(self, directory: Path) -> Path:
+        """A directory that the image's user may write to, as a new named volume is."""
+        directory.mkdir(parents=True, exist_ok=True)
+        uid, gid = (int(part) for part in self.user.split(":"))
+        os.chown(directory, uid, gid)
+        return directory
+
+
+def compose() -> dict[str, Any]:
+    """Read compose.yaml as Compose would with no variable set."""
+    text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (HERE / "compose.yaml").read_text("utf-8"))
+    content: dict[str, Any] = yaml.safe_load(text)
+    return content
+
+
+def build(tag: str) -> None:
+    """Make the base image unless it is there, and build the Dockerfile on it."""
+    base = re.findall(r"^FROM (debian:\S+)", (HERE / "Dockerfile").read_text("utf-8"), re.M)[0]
+    if subprocess.run(["buildah", "inspect", f"localhost/{base}"], capture_output=True).returncode:
+        _do(str(HERE / "base.sh"))
+    with tempfile.TemporaryDirectory() as directory:
+        mounts = [f"--volume={mount}" for mount in _pip(Path(directory))]
+        index = [f"--build-arg=TORCH_INDEX={url}" for url in _torch_index()]
+        file = ["--file", str(HERE / "Dockerfile"), "--tag", tag]
+        _do("buildah", "bud", "--pull-never", *file, *mounts, *index, str(HERE.parent))
+
+
+def _pip(directory: Path) -> Iterator[str]:
+    """What pip in the build needs to reach packages as this machine's pip does."""
+    authority = "/etc/ssl/certs/ca-certificates.crt"
+    yield f"{authority}:{authority}:ro"
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    ).stdout
+    settings = dict(re.findall(r"^(?:global|:env:)\.([\w-]+)='(.*)'$", listed, re.M))
+    settings = {key: value for key, value in settings.items() if key != "cert"}
+    lines = [f"{key} = {value}" for key, value in settings.items()]
+    config = directory / "pip.conf"
+    config.write_text("\n".join(["[global]", f"cert = {authority}", *lines, ""]))
+    yield f"{config}:/etc/pip.conf:ro"
+    for word in " ".join(settings.values()).split():
+        place = Path(word.removeprefix("file://"))
+        if place.is_absolute() and place.is_dir():
+            root = place.parent if word.startswith("file://") else place
+            yield f"{root}:{root}:ro"
+
+
+def _torch_index() -> list[str]:
+    return [url] if (url := os.environ.get("TORCH_INDEX")) else []
+
+
+@contextmanager
+def image(tag: str, project: Path) -> Iterator[Image]:
+    """A container of the image, gone at the end."""
+    container = _said("buildah", "from", "--pull-never", tag)
+    try:
+        config = json.loads(_said("buildah", "inspect", tag))["OCIv1"]["config"]
+        names = " ".join(["localhost", *compose()["services"]])
+        (project / "hosts").write_text(f"127.0.0.1 {names}\n")
+        yield Image(container, project / "hosts", config["User"], config["WorkingDir"], project)
+    finally:
+        _said("buildah", "rm", container)
+
+
+@contextmanager
+def up(found: Image, name: str) -> Iterator[None]:
+    """`docker compose up` of one service."""
+    service = compose()["services"][name]
+    with (found.project / f"{name}.log").open("wb") as log:
+        running = subprocess.Popen(
+            found.command(service, service["command"]),
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
+def until_healthy(found: Image, name: str) -> None:
+    """Wait until a service's health check passes in its container."""
+    service = compose()["services"][name]
+    kind, *check = service["healthcheck"]["test"]
+    assert kind == "CMD"
+    deadline = time.monotonic() + _PATIENCE
+    while subprocess.run(found.command(service, check), capture_output=True).returncode:
+        if time.monotonic() > deadline:
+            sys.exit(f"{name} is not healthy:\n{(found.project / f'{name}.log').read_text()}")
+        time.sleep(1)
+
+
+def operator(found: Image, *arguments: str) -> None:
+    """`docker compose run --rm operator ...`."""
+    print("operator:", *arguments, flush=True)
+    _do(*found.command(compose()["services"]["operator"], arguments))
+
+
+def keys(found: Image) -> None:
+    """Certificates, and the letter keys that the hospitals make and exchange."""
+    certified = ["--hosts", "relay", "localhost", "127.0.0.1", "--nodes", *HOSPITALS]
+    operator(found, "certificates", "/secrets", *certified)
+    for peer, name in enumerate(HOSPITALS):
+        operator(found, "keys", "new", name, "--peer", str(peer), "--out", f"/secrets/{name}")
+    public = [f"/secrets/{name}/{name}.pub.toml" for name in HOSPITALS]
+    for name in HOSPITALS:
+        operator(found, "keys", "trust", *public, "--file", f"/secrets/{name}/trust.toml")
+
+
+def collaborate(found: Image) -> dict[str, Any]:
+    """From no keys to a finished run; its summary."""
+    keys(found)
+    with ExitStack() as stack:
+        for name in ("relay", "relay-executor"):
+            stack.enter_context(up(found, name))
+        until_healthy(found, "relay")
+        registered = ["--nodes", *HOSPITALS, "--register", "relay"]
+        operator(found, "certificates", "/secrets", *registered)
+        for name in HOSPITALS:
+            stack.enter_context(up(found, name))
+            stack.enter_context(up(found, f"{name}-executor"))
+        for name in HOSPITALS:
+            until_healthy(found, name)
+        pairs = [f"{key}={value}" for key, value in RUN.items()]
+        place = ["--federation", "relay", "--out", "/var/lib/coterie", "--name", "trial"]
+        operator(found, "run", *pairs, *place)
+    volumes = found.project / "volumes"
+    for peer, name in enumerate(HOSPITALS):
+        assert (volumes / name / "trial" / "models" / f"peer-{peer:04d}.safetensors").is_file()
+    summary: dict[str, Any] = json.loads((volumes / "relay" / "trial" / "summary.json").read_text())
+    return summary
+
+
+def only_its_own_code(found: Image) -> None:
+    """A node of the image cannot install an app other than the one in it."""
+    service = compose()["services"]["hospital-a-executor"]
+    attempt = "from pathlib import Path; Path('/opt/flwr/apps/other').mkdir()"
+    done = subprocess.run(found.command(service, ["python", "-c", attempt]), capture_output=True)
+    assert b"PermissionError" in done.stderr or b"Read-only" in done.stderr, done.stderr
+
+
+def main() -> None:
+    """Build, run, say how it went."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tag", default="localhost/coterie")
+    parser.add_argument("--built", action="store_true", help="the image is there: do not build it")
+    given = parser.parse_args()
+    missing = [tool for tool in ("buildah", "debootstrap") if not shutil.which(tool)]
+    if missing or os.geteuid():
+        sys.exit(f"image-test needs root, and Debian's packages {' '.join(missing) or 'as root'}")
+    os.environ.update(_BUILDAH)
+    began = time.monotonic()
+    if not given.built:
+        build(given.tag)
+    built = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        project = Path(directory)
+        project.chmod(0o755)
+        with image(given.tag, project) as found:
+            try:
+                only_its_own_code(found)
+                summary = collaborate(found)
+            except BaseException:
+                for log in sorted(project.glob("*.log")):
+                    print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
+                raise
+    size = json.loads(_said("buildah", "images", "--json", given.tag))[0]["size"]
+    print(
+        f"image {size}, built in {built - began:.0f} s; {summary['peers']} institutions, "
+        f"{summary['rounds']} rounds of {summary['method']} in {time.monotonic() - built:.0f} s: "
+        f"test accuracy {summary['mean_test_accuracy']:.4f}"
+    )
+
+
+def _do(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+def _said(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
