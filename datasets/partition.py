@@ -21,6 +21,7 @@ Kind = Literal[
     "pathological",
     "natural",
     "label-groups",
+    "label-groups-dirichlet",
     "label-permutation",
     "label-flip",
 ]
@@ -41,24 +42,40 @@ class Partition:
     Attributes
     ----------
     kind : how examples are divided, see `datasets.kinds.KINDS`.
-    clusters : label-groups, label-permutation: number of clusters of peers.
-    alpha : dirichlet: concentration; small is uneven.
+    clusters : label-groups, label-permutation: number of clusters of peers; label-groups-dirichlet:
+        number of groups of classes.
+    cluster_sizes : label-groups, label-permutation: peers of each cluster, "6-6-7-7"; "even" deals
+        the peers to the clusters in turn; "" draws the peers of label-groups and makes successive
+        peers of label-permutation a cluster.
+    alpha : dirichlet, label-groups-dirichlet: concentration; small is uneven.
     classes_per_peer : pathological: classes each peer holds.
     samples_per_peer : at most so many training examples a peer, validation included, a random
         subset of its share; 0 = all.
     validation : fraction of each peer's training examples set aside for validation.
     flip_fraction : label-flip: fraction of the peers whose labels are flipped.
-    min_samples : dirichlet, pathological: redraw until every share is at least this large.
+    min_samples : dirichlet, label-groups-dirichlet, pathological: redraw until every share is at
+        least this large.
+    missing_classes : natural: classes that each peer has lost, drawn for each.
     """
 
     kind: Kind = "label-permutation"
     clusters: int = 4
+    cluster_sizes: str = ""
     alpha: float = 0.1
     classes_per_peer: int = 3
     samples_per_peer: int = 60
     validation: float = 0.0
     flip_fraction: float = 0.4
     min_samples: int = 10
+    missing_classes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cluster_sizes not in ("", "even") and not all(
+            size.isdecimal() and int(size) > 0 for size in self.cluster_sizes.split("-")
+        ):
+            raise ValueError(
+                f'cluster-sizes wants "even" or numbers like "6-6-7-7", not "{self.cluster_sizes}"'
+            )
 
 
 @dataclass(frozen=True)
@@ -108,6 +125,7 @@ def check(partition: Partition, source: Source, peers: int, seed: int) -> None:
         ("partition.validation", p.validation, 0 <= p.validation < 1, "from 0 to below 1"),
         ("partition.flip-fraction", p.flip_fraction, 0 <= p.flip_fraction <= 1, "from 0 to 1"),
         ("partition.min-samples", p.min_samples, p.min_samples >= 1, "at least 1"),
+        ("partition.missing-classes", p.missing_classes, p.missing_classes >= 0, "0 or more"),
     )
     for key, value, fine, wanted in rules:
         if not fine:

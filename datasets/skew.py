@@ -1,7 +1,10 @@
 """Uneven class proportions: Dirichlet and pathological divisions of both training and test set.
 
-Dir(alpha) over the peers for each class (Hsu et al. 2019), and "Patho(k)" of DPFL (appendix F.5):
-k classes a peer, each class divided by Dir(0.5) among its holders.
+Dir(alpha) over the peers for each class (Hsu et al. 2019), or for each group of classes (FedEM,
+Marfoq et al. 2021, as FedeRiCo's appendix C takes it), and "Patho(k)" of DPFL (appendix F.5): k
+classes a peer, each class divided by Dir(0.5) among its holders.
+
+Legend: c = classes, u = units that are divided (classes or groups of them), p = peers.
 """
 
 from __future__ import annotations
@@ -20,7 +23,29 @@ HOLDER_ALPHA = 0.5  # DPFL's division of a class among its holders
 def dirichlet(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
     """Every peer may hold every class, in proportions drawn from Dir(alpha)."""
     holders = np.ones((source.outputs, peers), dtype=bool)
-    return _divide_classes(source, holders, partition.alpha, partition.min_samples, seed)
+    classes = np.arange(source.outputs)
+    return _divide(source, classes, holders, partition.alpha, partition.min_samples, seed)
+
+
+def groups_of_classes(classes: int, groups: int) -> Ints:
+    """(c,) the group of each class: consecutive classes, as many in each as can be."""
+    return np.arange(classes) * groups // classes
+
+
+def label_groups_dirichlet(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
+    """Every peer holds some of each of `clusters` groups of classes, its share from Dir(alpha).
+
+    Within a group, classes are mixed as they come; a peer has no true cluster.
+    """
+    groups = partition.clusters
+    if groups > source.outputs:
+        raise DataError(
+            f"partition.clusters = {groups}: at most {source.outputs}, {source.name} has so many "
+            "classes"
+        )
+    holders = np.ones((groups, peers), dtype=bool)
+    group_c = groups_of_classes(source.outputs, groups)
+    return _divide(source, group_c, holders, partition.alpha, partition.min_samples, seed)
 
 
 def pathological(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
@@ -44,36 +69,50 @@ def pathological(source: Source, partition: Partition, peers: int, seed: int) ->
         # The classes with fewest holders so far, ties by chance: no class stays without.
         order = np.lexsort((rng.random(len(present)), holders[present].sum(axis=1)))
         holders[present[order[:k]], peer] = True
-    return _divide_classes(source, holders, HOLDER_ALPHA, partition.min_samples, seed)
+    classes = np.arange(source.outputs)
+    return _divide(source, classes, holders, HOLDER_ALPHA, partition.min_samples, seed)
 
 
-def _divide_classes(
-    source: Source, holders_cp: npt.NDArray[np.bool_], alpha: float, least: int, seed: int
+def _divide(
+    source: Source,
+    unit_c: Ints,
+    holders_up: npt.NDArray[np.bool_],
+    alpha: float,
+    least: int,
+    seed: int,
 ) -> Shares:
-    """Divide each class by Dir(alpha) among its holders; the test set in the same proportions."""
+    """Divide each unit by Dir(alpha) among its holders; the test set in the same proportions.
+
+    Parameters
+    ----------
+    unit_c : the unit that each class is part of.
+    """
     rng = stream(seed, DIVIDE)
-    rows_c = [rng.permutation(rows) for rows in _by_class(source, source.train)]
-    test_c = [rng.permutation(rows) for rows in _by_class(source, source.test)]
+
+    def units(rows: Ints) -> list[Ints]:
+        unit = unit_c[source.targets[rows]]
+        return [rng.permutation(rows[unit == u]) for u in range(len(holders_up))]
+
+    rows_u, test_u = units(source.train), units(source.test)
     for _ in range(TRIES):
-        cuts_cp = np.stack(
-            [_cuts(len(rows_c[c]), holders_cp[c], alpha, rng) for c in range(len(rows_c))]
+        cuts_up = np.stack(
+            [
+                _cuts(len(rows), holders_p, alpha, rng)
+                for rows, holders_p in zip(rows_u, holders_up, strict=True)
+            ]
         )
-        counts_cp = np.diff(cuts_cp, axis=1, prepend=0)
-        if counts_cp.sum(axis=0).min() >= least:
+        counts_up = np.diff(cuts_up, axis=1, prepend=0)
+        if counts_up.sum(axis=0).min() >= least:
             break
     else:
         raise DataError(
             f"partition.min-samples = {least}: no division of {source.name} in {TRIES} draws "
-            f"gives each of {holders_cp.shape[1]} peers so many; lower it or `peers`, or raise "
-            "`partition.alpha` (dirichlet) or `partition.classes-per-peer` (pathological)"
+            f"gives each of {holders_up.shape[1]} peers so many; lower it or `peers`, or raise "
+            "`partition.alpha` (dirichlet kinds) or `partition.classes-per-peer` (pathological)"
         )
-    sizes_c1 = np.array([[max(len(rows), 1)] for rows in rows_c])
-    test_cuts_cp = cuts_cp * np.array([[len(rows)] for rows in test_c]) // sizes_c1
-    return Shares(_gather(rows_c, cuts_cp), _gather(test_c, test_cuts_cp), divided_test=True)
-
-
-def _by_class(source: Source, rows: Ints) -> list[Ints]:
-    return [rows[source.targets[rows] == label] for label in range(source.outputs)]
+    sizes_u1 = np.array([[max(len(rows), 1)] for rows in rows_u])
+    test_cuts_up = cuts_up * np.array([[len(rows)] for rows in test_u]) // sizes_u1
+    return Shares(_gather(rows_u, cuts_up), _gather(test_u, test_cuts_up), divided_test=True)
 
 
 def _cuts(
@@ -87,9 +126,9 @@ def _cuts(
     return np.concatenate([[0], ends])[np.cumsum(holders_p)].astype(np.int64)
 
 
-def _gather(rows_c: list[Ints], cuts_cp: Ints) -> list[Ints]:
-    """Each peer's parts of all classes, put together."""
-    parts = [np.split(rows, cuts)[:-1] for rows, cuts in zip(rows_c, cuts_cp, strict=True)]
+def _gather(rows_u: list[Ints], cuts_up: Ints) -> list[Ints]:
+    """Each peer's parts of all units, put together."""
+    parts = [np.split(rows, cuts)[:-1] for rows, cuts in zip(rows_u, cuts_up, strict=True)]
     return [np.concatenate(own) for own in zip(*parts, strict=True)]
 
 

@@ -272,6 +272,109 @@ def test_two_label_groups_are_the_papers() -> None:
         )
 
 
+def test_cobos_cross_device_clusters() -> None:
+    """10 clusters of 6, 6, 7, 7, ... 10, 10 peers, each with 10 of 100 classes, dealt evenly."""
+    source = make_source(classes=100, each=20, each_test=2)
+    sizes = "6-6-7-7-8-8-9-9-10-10"
+    partition = replace(ALL, kind="label-groups", clusters=10, cluster_sizes=sizes)
+    problem = split(source, partition, 80, 0)
+    assert problem.clusters is not None
+    assert np.bincount(problem.clusters).tolist() == [6, 6, 7, 7, 8, 8, 9, 9, 10, 10]
+    for peer, cluster in enumerate(problem.clusters):
+        for part in (problem.train, problem.test):
+            assert set(part.targets[peer] // 10) == {cluster}
+        members = (problem.clusters == cluster).sum()
+        assert len(problem.train.rows[peer]) - 200 // members in (0, 1)
+        assert len(problem.test.rows[peer]) == 20
+    np.testing.assert_array_equal(np.sort(np.concatenate(problem.train.rows)), source.train)
+    assert same(problem, split(source, partition, 80, 0))
+    assert not same(problem, split(source, partition, 80, 1))
+
+
+@pytest.mark.parametrize("kind", ["label-groups", "label-permutation"])
+@pytest.mark.parametrize("sizes", ["even", "1-4-2"])
+def test_cluster_sizes(kind: Kind, sizes: str) -> None:
+    partition = replace(ALL, kind=kind, clusters=3, cluster_sizes=sizes)
+    problem = split(SOURCE, partition, 7, 0)
+    assert problem.clusters is not None
+    expected = [0, 1, 2, 0, 1, 2, 0] if sizes == "even" else [0, 1, 1, 1, 1, 2, 2]
+    assert problem.clusters.tolist() == expected
+    for cluster in range(3):
+        held = [problem.train.rows[peer] for peer in np.flatnonzero(problem.clusters == cluster)]
+        own = SOURCE.train
+        if kind == "label-groups":
+            own = own[np.isin(SOURCE.targets[own], [range(4), range(4, 7), range(7, 10)][cluster])]
+        np.testing.assert_array_equal(np.sort(np.concatenate(held)), own)
+        names = {
+            tuple(sorted(naming(problem, peer).items()))
+            for peer in np.flatnonzero(problem.clusters == cluster)
+        }
+        assert len(names) == 1
+
+
+@pytest.mark.parametrize("sizes", ["odd", "6-", "0-4", "-1", "3-x", "2 2"])
+def test_malformed_cluster_sizes(sizes: str) -> None:
+    with pytest.raises(ValueError, match='cluster-sizes wants "even" or numbers'):
+        Partition(cluster_sizes=sizes)
+
+
+@pytest.mark.parametrize(("alpha", "peers"), [(0.4, 10), (5.0, 4)])
+def test_label_groups_divided_by_dirichlet(alpha: float, peers: int) -> None:
+    """Shares of whole groups: E[sum q^2] = (alpha + 1) / (n alpha + 1), as for single classes.
+
+    80 independent groups, standard deviation of sum q^2 below 0.3: 4 standard errors are 0.14.
+    """
+    source = make_source(classes=20, each=100, each_test=10)
+    partition = replace(ALL, kind="label-groups-dirichlet", clusters=4, alpha=alpha, min_samples=1)
+    squares = []
+    for seed in range(20):
+        problem = split(source, partition, peers, seed)
+        assert problem.clusters is None
+        counts_pc = np.stack([np.bincount(t, minlength=20) for t in problem.train.targets])
+        counts_pu = counts_pc.reshape(peers, 4, 5).sum(axis=2)
+        np.testing.assert_array_equal(counts_pu.sum(axis=0), 500)
+        squares.append(np.square(counts_pu / 500).sum(axis=0))
+        # Within a group the classes are mixed: a large share has a fifth of each.
+        large = counts_pu.max(axis=0) > 200
+        of_class = counts_pc.reshape(peers, 4, 5)[counts_pu.argmax(axis=0), range(4)]
+        assert (
+            np.abs(of_class / of_class.sum(axis=1, keepdims=True) - 0.2)[large].max(initial=0)
+            < 0.15
+        )
+        tests = [np.bincount(t // 5, minlength=4) for t in problem.test.targets]
+        assert np.abs(np.stack(tests) - counts_pu * 50 / 500).max() <= 2  # rounded; one may be lent
+    assert np.mean(squares) == pytest.approx((alpha + 1) / (peers * alpha + 1), abs=0.14)
+
+
+@quick
+@given(st.integers(0, 9), st.integers(0, 2**40))
+def test_missing_classes(missing: int, seed: int) -> None:
+    source = replace(SOURCE, groups=np.arange(len(SOURCE.targets)) // 130)
+    partition = replace(ALL, kind="natural", missing_classes=missing)
+    problem = split(source, partition, 3, seed)
+    whole = split(source, replace(partition, missing_classes=0), 3, seed)
+    everything = [
+        np.concatenate([p.train.rows[i], p.test.rows[i]])
+        for p in (problem, whole)
+        for i in range(3)
+    ]
+    for some, rows in zip(everything[:3], everything[3:], strict=True):
+        kept = np.unique(SOURCE.targets[some])
+        assert len(kept) == 10 - missing
+        np.testing.assert_array_equal(
+            np.sort(some), np.sort(rows[np.isin(SOURCE.targets[rows], kept)])
+        )
+
+
+def test_peers_miss_classes_of_their_own() -> None:
+    source = replace(SOURCE, groups=np.arange(len(SOURCE.targets)) // 130)
+    partition = replace(ALL, kind="natural", missing_classes=5)
+    held = {tuple(np.unique(t)) for t in split(source, partition, 4, 0).train.targets}
+    other = {tuple(np.unique(t)) for t in split(source, partition, 4, 1).train.targets}
+    assert len(held) > 1
+    assert held != other
+
+
 def test_label_permutation() -> None:
     problem = split(SOURCE, replace(ALL, clusters=3), 8, 0)
     np.testing.assert_array_equal(problem.clusters, [0, 0, 0, 1, 1, 1, 2, 2])
@@ -396,6 +499,21 @@ def test_a_peer_is_tested_on_what_the_cap_left_it() -> None:
         ({"flip_fraction": 1.1}, 4, 0, r"partition\.flip-fraction = 1.1"),
         ({"min_samples": 0}, 4, 0, r"partition\.min-samples = 0"),
         ({"kind": "dirichlet", "min_samples": 101}, 4, 0, r"partition\.min-samples = 101"),
+        ({"missing_classes": -1}, 4, 0, r"partition\.missing-classes = -1"),
+        ({"kind": "natural", "missing_classes": 10}, 4, 0, r"missing-classes = 10: .* 10 classes"),
+        (
+            {"kind": "label-groups", "clusters": 2, "cluster_sizes": "2-1"},
+            4,
+            0,
+            r'cluster-sizes = "2-1": 2 clusters of 3 peers, but .*clusters = 2 and peers = 4',
+        ),
+        ({"clusters": 3, "cluster_sizes": "2-2"}, 4, 0, r"2 clusters of 4 peers, but .* = 3 and"),
+        (
+            {"kind": "label-groups-dirichlet", "clusters": 11},
+            4,
+            0,
+            r"partition\.clusters = 11: at most 10",
+        ),
         ({"kind": "natural"}, 27, 0, r"peers = 27: blocks has \d+ natural groups"),
         ({"kind": "iid"}, 401, 0, "partition.kind = 'iid': peer 400 of 401 gets no training"),
     ],
