@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from app import schema
@@ -14,17 +15,18 @@ from clients.letters import Bools
 from datasets.problem import Problem
 from strategies.mail import Edges
 from strategies.topology import matrix_of
-from tests.inline import Floats
 from tests.stepping import Stepping
 
 Names = dict[str, Any]
+Columns = dict[str, npt.NDArray[Any]]
+"""Name -> (n,)."""
 
 
 class Round(NamedTuple):
     """One round: the symbols of every peer, and what each paid by the page's column, (n,)."""
 
     names: list[Names]
-    paid: dict[str, Floats]
+    paid: Columns
 
 
 class Metered:
@@ -45,8 +47,8 @@ class Metered:
         self._count_passes("example_losses")
         self.cohort.restart()
         self._passes[:] = 0  # a start is no round
-        self._totals = dict.fromkeys(("sent", "received", "gradients"), 0 * self._passes)
-        self._w, self._further = self.cohort.rule.weights(self.cohort.state), dict[str, Floats]()
+        self._totals: Columns = dict.fromkeys(("sent", "received", "gradients"), 0 * self._passes)
+        self._w, self._further = self.cohort.rule.weights(self.cohort.state), Columns()
         self.cohort.begin(1)
         stepping.to(self.config.num_server_rounds)
 
@@ -122,7 +124,7 @@ class Metered:
             return 0
         return int((t - 1) % options.refresh_every == 0)
 
-    def _greedy(self, t: int, heard_n: Floats, told: dict[str, Floats]) -> dict[str, Floats]:
+    def _greedy(self, t: int, heard_n: npt.NDArray[np.int64], told: Columns) -> Columns:
         """DPFL's own symbols."""
         options: Any = self.config.options
         if self.config.method != "dpfl":
