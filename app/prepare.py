@@ -10,19 +10,27 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from app.config import Config, ConfigError
+from clients.model_options import check_task
 from datasets.problem import Problem
-from datasets.table import load_problem
+from datasets.table import DATASETS, load_problem
 
 ROWS = 20
 
 
-def problem_of(config: Config) -> Problem:
+def problem_of(config: Config, peer: int | None = None) -> Problem:
     """What the peers of a run learn from.
+
+    Parameters
+    ----------
+    peer : of a deployed node, which may hold its own data only.
 
     Raises
     ------
     DataError : the data set or its partition cannot be had.
     """
+    alone = DATASETS[config.dataset].alone
+    if alone is not None and peer is not None:
+        return alone(peer, config.peers, config.seed, Path(config.data_dir), config.dataset_options)
     return load_problem(
         config.dataset,
         config.partition,
@@ -34,7 +42,7 @@ def problem_of(config: Config) -> Problem:
 
 
 def check(config: Config) -> Problem:
-    """The run's data, once it is sure that graph, data and method go together.
+    """The run's data, once it is sure that graph, data, model and method go together.
 
     A method whose options have `fits(problem)` may refuse data by a ValueError.
 
@@ -44,13 +52,23 @@ def check(config: Config) -> Problem:
     """
     config.graph()
     problem = problem_of(config)
+    check_method(config, problem)
+    return problem
+
+
+def check_method(config: Config, problem: Problem) -> None:
+    """Refuse data that the method cannot learn from.
+
+    Raises
+    ------
+    ConfigError : one line says why.
+    """
     fits = getattr(config.options, "fits", None)
     if fits is not None:
         try:
             fits(problem)
         except ValueError as error:
             raise ConfigError(f"{config.method}: {error}") from None
-    return problem
 
 
 def statistics(problem: Problem) -> Table:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -100,8 +100,13 @@ class Chunks:
         return max(1, min(models, budget // max(examples, 1))), max(1, examples)
 
 
-def held_bytes(forward: Callable[[], Tensor]) -> int:
-    """Bytes that autograd keeps for the backward pass of `forward`, each storage once."""
+def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> int:
+    """Bytes that autograd keeps for the backward pass of `forward`, each storage once.
+
+    Parameters
+    ----------
+    shared : tensors that are there anyway and do not count.
+    """
     storages: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -112,6 +117,8 @@ def held_bytes(forward: Callable[[], Tensor]) -> int:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         kept = forward()  # hold the result: a freed storage could be counted under a reused address
         del kept
+    for tensor in shared:
+        storages.pop(tensor.untyped_storage().data_ptr(), None)
     return sum(storages.values())
 
 

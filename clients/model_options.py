@@ -55,6 +55,54 @@ class ResNet18Options:
     norm: Literal["batch", "group"] = "batch"
 
 
+@dataclass(frozen=True)
+class TransformerOptions:
+    """A decoder-only transformer, trained from scratch.
+
+    Attributes
+    ----------
+    layers, width, heads : blocks, numbers a token is represented by, attention heads.
+    dropout : on embeddings, attention weights and residual branches.
+    """
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.layers, self.width, self.heads) < 1:
+            raise ValueError("layers, width and heads must be at least 1")
+        if self.width % self.heads:
+            raise ValueError(f"width must be a multiple of heads, {self.heads}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError("dropout must be at least 0 and below 1")
+
+
+@dataclass(frozen=True)
+class Gpt2Options:
+    """A public GPT-2, frozen, with low-rank adapters (LoRA) that are trained and exchanged.
+
+    Attributes
+    ----------
+    weights_file : model.safetensors of a GPT-2 of any size.
+    rank, alpha : of the adapters; an adapter's output is scaled by alpha / rank. Alpha is that of
+        Hu et al. (2022) for GPT-2, CoBo's paper does not name it.
+    dropout : on embeddings, attention weights and residual branches.
+    """
+
+    weights_file: str = "data/gpt2/model.safetensors"
+    rank: int = 4
+    alpha: float = 32.0
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError("rank must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ValueError("dropout must be at least 0 and below 1")
+
+
 MODELS: dict[str, str] = {
     "auto": "what suits the dataset",
     "linear": "multinomial logistic regression, or least squares",
@@ -66,6 +114,9 @@ MODELS: dict[str, str] = {
     "cnn-128": "FedeRiCo's three 3x3 convolutions of 128 channels: 303,882 parameters on 3x32x32",
     "resnet9": "CoBo's ResNet-9 with batch norm: 6.6 million parameters",
     "resnet18": "ResNet-18 for small images: 11.2 million parameters",
+    "unet3d": "U-Net for volumes: 246,156 parameters",
+    "transformer": "small transformer for tokens, trained from scratch",
+    "gpt2": "GPT-2's public weights with low-rank adapters: 590 thousand parameters are trained",
 }
 """Model name -> one line of what it is."""
 
@@ -73,5 +124,23 @@ MODEL_OPTIONS: dict[str, type] = {
     "linear": LinearOptions,
     "mlp": MlpOptions,
     "resnet18": ResNet18Options,
+    "transformer": TransformerOptions,
+    "gpt2": Gpt2Options,
 }
 """Model name -> its option table; a model that is not here has no options."""
+
+_TASKS = {"unet3d": "segmentation", "transformer": "language", "gpt2": "language"}
+
+
+def check_task(model: str, task: str) -> None:
+    """See that a model can learn a kind of problem (see `datasets.problem.Problem.task`).
+
+    Raises
+    ------
+    ValueError : it cannot; names those that can.
+    """
+    able = [name for name, kind in _TASKS.items() if kind == task]
+    if model in able or (not able and model not in _TASKS):
+        return
+    known = able or [name for name in MODELS if name not in _TASKS]
+    raise ValueError(f'model = "{model}" cannot learn {task}: choose {", ".join(known)}')

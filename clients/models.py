@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from clients import convnets
 from clients.convnets import Shape
-from clients.model_options import MODEL_OPTIONS, LinearOptions, MlpOptions
+from clients.model_options import MODEL_OPTIONS, LinearOptions, MlpOptions, check_task
+from clients.transformer import gpt2, transformer
+from clients.unet import unet3d
 
 
 class Theta(nn.Module):
@@ -54,6 +56,9 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
     "cnn-128": convnets.cnn_128,
     "resnet9": convnets.resnet9,
     "resnet18": convnets.resnet18,
+    "unet3d": unet3d,
+    "transformer": transformer,
+    "gpt2": gpt2,
 }
 
 
@@ -74,5 +79,6 @@ def build(model: str, options: Any, task: str, shape: Shape, outputs: int) -> nn
             raise ValueError(f'model "{model}" cannot learn a quadratic problem: use "auto"')
         return Theta(outputs)
     model = "mlp" if model == "auto" else model
+    check_task(model, task)
     arguments = (options or MODEL_OPTIONS[model](),) if model in MODEL_OPTIONS else ()
     return BUILDERS[model](shape, outputs, *arguments)

@@ -153,7 +153,7 @@ class Stack:
     def _batch_losses(
         self, x_ed: Tensor | Mapping[str, Tensor], buffers: Buffers, batch: Batch
     ) -> tuple[Tensor, Buffers]:
-        inputs, targets = self.data.examples("train", batch.peers_e, batch.rows_eb)
+        inputs, targets = self.data.minibatch(batch)
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e)
         return (self.task.losses(outputs, targets) * batch.weights_eb).sum(dim=1), after
 
@@ -164,5 +164,8 @@ class Stack:
         weights = torch.zeros(1, probe, dtype=self.dtype, device=self.device)
         batch = Batch(zeros, zeros.expand(1, probe), weights, np.array([probe]), zeros, None)
         x = torch.zeros(1, self.d, dtype=self.dtype, device=self.device, requires_grad=True)
-        held = held_bytes(lambda: self._batch_losses(x, self.network.buffers(1), batch)[0])
+        held = held_bytes(
+            lambda: self._batch_losses(x, self.network.buffers(1), batch)[0],
+            shared=[x, *self.network.module.parameters()],  # they do not grow with the examples
+        )
         return held * max(1, examples // probe) + 4 * self.d * x.element_size()

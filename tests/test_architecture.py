@@ -34,6 +34,8 @@ TORCH: dict[str, set[str]] = {
         "scoring",
         "stack",
         "tasks",
+        "transformer",
+        "unet",
     },
     "datasets": set(),
 }

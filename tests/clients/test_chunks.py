@@ -129,3 +129,4 @@ def test_what_autograd_keeps_is_counted_once() -> None:
     assert held_bytes(lambda: x * x) == 8_000  # one tensor, kept twice
     assert held_bytes(lambda: (x * x).exp()) == 16_000  # and the result of exp
     assert held_bytes(lambda: x + y) == 0
+    assert held_bytes(lambda: x * y, shared=[y[:10]]) == 8_000

@@ -23,7 +23,8 @@ def options_of(model: str) -> Any:
 
 
 def parameters(model: str, shape: Shape, outputs: int, options: Any = None) -> int:
-    return Network(build(model, options or options_of(model), "classification", shape, outputs)).d
+    task = "segmentation" if model == "unet3d" else "classification"
+    return Network(build(model, options or options_of(model), task, shape, outputs)).d
 
 
 def test_every_named_model_can_be_built() -> None:
@@ -48,6 +49,9 @@ def test_every_named_model_can_be_built() -> None:
         ("resnet9", (3, 32, 32), 100, 6_621_540),
         # torchvision's 11,689,512 less the stem's 3*64 (49 - 9) and 513 (1000 - 10) of the head
         ("resnet18", (3, 32, 32), 10, 11_689_512 - 3 * 64 * (49 - 9) - 513 * (1000 - 10)),
+        # 27 (8 + 8*16 + 16*16 + 16*32 + 32*32 + 32*64 + 96*32 + 32*32 + 48*16 + 16*16) weights, the
+        # first bias, 2 (16 + 16 + 32 + 32 + 64 + 32 + 32 + 16 + 16), 10 PReLUs, (16 + 1) 2: FLamby
+        ("unet3d", (1, 48, 60, 48), 2, 246_156),
         ("mlp", (1, 8, 8), 10, (64 + 1) * 64 + (64 + 1) * 10),
         ("mlp", (1, 28, 28), 10, (784 + 1) * 128 + (128 + 1) * 10),
         ("linear", (13,), 1, 14),
@@ -65,7 +69,7 @@ def test_an_mlp_of_given_widths() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("model", sorted(BUILDERS))
+@pytest.mark.parametrize("model", ["linear", "mlp", *CONVOLUTIONAL])
 def test_every_model_learns_from_every_image_shape(model: str, shape: Shape) -> None:
     """Stacked twice on different inputs: gradients reach every tensor and separate the models."""
     g = torch.Generator().manual_seed(0)
@@ -111,6 +115,14 @@ def test_group_norm_has_no_running_statistics_and_couples_no_examples() -> None:
 def test_odd_images_fit(model: str, shape: Shape) -> None:
     module = build(model, None, "classification", shape, 3)
     assert module(torch.zeros(2, *shape)).shape == (2, 3)
+
+
+def test_a_u_net_scores_every_voxel() -> None:
+    for sides in ((8, 4, 5), (9, 12, 7)):
+        module = build("unet3d", None, "segmentation", (1, *sides), 3)
+        assert module(torch.zeros(2, 1, *sides)).shape == (2, 3, *sides)
+    with pytest.raises(ValueError, match=r"volumes.*\(3, 32, 32\)"):
+        build("unet3d", None, "segmentation", (3, 32, 32), 2)
 
 
 def test_a_quadratic_problem_has_one_parameter_called_theta() -> None:
