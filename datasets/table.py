@@ -17,7 +17,9 @@ from datasets.cinic10 import read_cinic10
 from datasets.digits import read_digits
 from datasets.femnist import FemnistOptions, read_femnist
 from datasets.heart_disease import read_heart_disease
+from datasets.image_folder import ImageFolderOptions, read_image_folder
 from datasets.images import read_cifar10, read_cifar100, read_fashion_mnist, read_mnist
+from datasets.institutions import alone, simulated
 from datasets.ixi import IxiOptions, read_ixi
 from datasets.languages import LanguagesOptions, read_languages
 from datasets.least_squares import LeastSquaresOptions, load_least_squares
@@ -29,6 +31,7 @@ from datasets.quadratic import QuadraticOptions, load_quadratic
 from datasets.sine import SineOptions, load_sine
 from datasets.source import Source
 from datasets.split import split
+from datasets.tabular import TableOptions, read_table
 from datasets.wiki40b import Wiki40bOptions, read_wiki40b
 
 Read = Callable[..., Source]
@@ -46,6 +49,8 @@ class Dataset:
     options : dataclass of the table [<name>]; None where there is none.
     local_steps : steps a round that `local-steps = 0` stands for.
     divided : whether the [partition] table says who holds what.
+    alone : (peer, peers, seed, data_dir, options) -> the Problem of a deployed node whose data-dir
+        holds its own peer's data and nobody else's; None where every node has all of the data.
     """
 
     description: str
@@ -55,6 +60,7 @@ class Dataset:
     options: type | None = None
     local_steps: int = 1
     divided: bool = True
+    alone: Callable[[int, int, int, Path, object], Problem] | None = None
 
 
 @lru_cache(maxsize=2)
@@ -155,6 +161,24 @@ DATASETS: dict[str, Dataset] = {
         "",
         _divided(read_wiki40b),
         Wiki40bOptions,
+    ),
+    "image-folder": Dataset(
+        "each peer's own images, a folder for each class",
+        "data-dir: a folder for each peer; on a deployed node its own",
+        "mlp",
+        simulated(read_image_folder),
+        ImageFolderOptions,
+        divided=False,
+        alone=alone(read_image_folder),
+    ),
+    "table": Dataset(
+        "each peer's own table, CSV or Parquet",
+        "data-dir: a folder for each peer; on a deployed node its own",
+        "mlp",
+        simulated(read_table),
+        TableOptions,
+        divided=False,
+        alone=alone(read_table),
     ),
     "quadratic": Dataset(
         "one quadratic loss per peer, for exact checks",
