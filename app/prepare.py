@@ -57,12 +57,17 @@ def check(config: Config) -> Problem:
 
 
 def check_method(config: Config, problem: Problem) -> None:
-    """Refuse data that the method cannot learn from.
+    """Refuse data that the model or the method cannot learn from.
 
     Raises
     ------
     ConfigError : one line says why.
     """
+    try:
+        if config.network != "auto":
+            check_task(config.network, problem.task)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     fits = getattr(config.options, "fits", None)
     if fits is not None:
         try:
