@@ -15,6 +15,7 @@ from app.methods import METHODS
 from app.prepare import check
 from app.rundir import Run
 from app.schema import Scalar
+from datasets.table import DATASETS
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,8 @@ def carry_out(
         if value is not None and value < 1:
             raise ConfigError(f"{flag} must be at least 1")
     directory = Path(given.out or Path(str(flat.get("out", "runs")), "compare", preset))
+    if given.tune:
+        flat = _judged(flat, console)
     wanted = _wanted(given.methods, given.seeds, flat, console)
     workers = given.workers or grid.default_workers()
     settings: dict[str, tune.Settings] = {}
@@ -95,6 +98,19 @@ def _wanted(
     for refusal in refused:
         console.print(f"left out: {refusal}", soft_wrap=True)
     return wanted
+
+
+def _judged(flat: Mapping[str, Scalar], console: Console) -> Mapping[str, Scalar]:
+    """The preset with validation data to choose settings by; says so where that changes it."""
+    after = tune.validating(flat)
+    dataset = str(flat.get("dataset", Config.dataset))
+    if after != dict(flat) and dataset in DATASETS and DATASETS[dataset].divided:
+        console.print(
+            f"partition.validation = {tune.VALIDATION} in all runs: --tune chooses by validation "
+            "data, and the preset sets none aside",
+            soft_wrap=True,
+        )
+    return after
 
 
 def _tuned(

@@ -3,12 +3,13 @@
 Every method gets nine trials on the first seed: three learning rates around the preset's times
 three values of the knob that its `Options.grid` names, or nine learning rates without a knob. The
 trial with the highest mean validation accuracy of the last models wins (least validation loss where
-there is no accuracy); test data is never looked at.
+there is no accuracy); test data is never looked at. Where the preset sets no validation data aside,
+the whole comparison does: what is chosen for a split is used on that split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from app.grid import placed
 from app.methods import METHODS
 from app.rundir import Run
 from app.schema import Scalar
+from clients.rule import Grid
+from datasets.partition import Partition
 
 VALIDATION = 0.2  # of a peer's training samples, where the preset sets none aside
 RATES = (0.3, 1.0, 3.0)
@@ -25,9 +28,15 @@ RATES_ONLY = tuple(round(float(rate), 3) for rate in np.geomspace(0.1, 10, 9))
 Settings = Mapping[str, Scalar]
 
 
+def validating(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The keys of an experiment, with a share of the data for validation where there was none."""
+    share = flat.get("partition.validation", Partition.validation)
+    return {**flat, "partition.validation": share or VALIDATION}
+
+
 def trials(config: Config) -> list[Settings]:
     """The nine settings to try, as keys that override the preset."""
-    grid: Mapping[str, Sequence[Scalar]] = getattr(METHODS[config.method].options, "grid", {})
+    grid: Grid = getattr(METHODS[config.method].options, "grid", {})
     rates = [
         float(f"{config.learning_rate * factor:.6g}") for factor in (RATES if grid else RATES_ONLY)
     ]
@@ -40,12 +49,10 @@ def trials(config: Config) -> list[Settings]:
 
 def trial_configs(config: Config, directory: Path) -> dict[str, tuple[Settings, Config]]:
     """Placed configurations of a method's trials by run directory, with their settings."""
-    flat = config.flat()
-    if config.partition.validation == 0:
-        flat["partition.validation"] = VALIDATION
     made = {}
     for settings in trials(config):
-        trial = placed(Config.from_flat({**flat, **settings}), directory / "tuning")
+        tried = Config.from_flat({**config.flat(), **settings})
+        trial = placed(tried, directory / "tuning")
         made[trial.run_dir] = (settings, trial)
     return made
 

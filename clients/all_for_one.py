@@ -43,12 +43,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from clients.letters import Bools, Ints, Letters
-from clients.rule import Floats, Rule, State, mean_over_steps
+from clients.rule import Floats, Grid, Rule, State, mean_over_steps
 from clients.similarity import by_definition, normalised, ratio
 from clients.streams import Purpose
 
@@ -84,6 +84,7 @@ class Options:
     similarity_batch_size: int = 512
     refresh_every: int = 10
     smoothness: float = 0.0
+    grid: ClassVar[Grid] = {"lambda": (0.05, 0.1, 0.3)}
 
     def __post_init__(self) -> None:
         if not 0 < self.lambda_ < 1:

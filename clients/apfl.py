@@ -17,10 +17,11 @@ do we. v and w have optimizers of their own; the mixture has batch-norm buffers 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from clients.ditto import OwnState
 from clients.fedavg import GlobalModel
+from clients.rule import Grid
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +43,7 @@ class Options:
 
     alpha: float = 0.5
     adaptive: bool = False
+    grid: ClassVar[Grid] = {"alpha": (0.25, 0.5, 0.75)}
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from clients.letters import Bools, Ints, Letters
-from clients.rule import Floats
+from clients.rule import Floats, Grid
 from clients.streams import Purpose, stream
 from clients.wga import Asking, AskingRule, AskingState
 
@@ -47,6 +47,7 @@ class Options(Asking):
     beta: float = 0.05
     bias: Literal["estimated", "oracle"] = "estimated"
     oracle_noise: float = 0.0
+    grid: ClassVar[Grid] = {"beta": (0.01, 0.05, 0.2)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,13 +26,13 @@ brings a model far from theta_c, which may look like pulling apart and cut it of
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from clients.fedavg import FedAvg
 from clients.letters import Bools, Ints, Letters
-from clients.rule import Floats, State
+from clients.rule import Floats, Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +50,7 @@ class Options:
 
     eps1: float = 0.4
     eps2: float = 1.6
+    grid: ClassVar[Grid] = {"eps1": (0.1, 0.4, 1.6)}
 
     def __post_init__(self) -> None:
         if self.eps1 < 0 or self.eps2 < 0:

@@ -22,12 +22,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from clients.letters import Ints, Letters
-from clients.rule import Floats, Rule, State
+from clients.rule import Floats, Grid, Rule, State
 from clients.simplex import project_onto_simplex
 from clients.streams import Purpose
 
@@ -53,6 +53,7 @@ class Options:
     sampling: Literal["constant", "inverse-time", "mixed", "full", "official"] = "full"
     probability: float = 0.0
     simplex: bool = False
+    grid: ClassVar[Grid] = {"gamma": (0.01, 0.03, 0.1)}
 
     def __post_init__(self) -> None:
         if self.gamma < 0 or self.rho < 0:

@@ -11,11 +11,11 @@ batch-norm buffers of its own; the penalty is part of v's objective, so momentum
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from clients.fedavg import GlobalModel
 from clients.fedprox import proximal
-from clients.rule import State
+from clients.rule import Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +28,7 @@ class Options:
     """`lambda_`: strength of the pull towards the global model; 0 is local training."""
 
     lambda_: float = 1.0
+    grid: ClassVar[Grid] = {"lambda": (0.1, 0.3, 1.0)}
 
     def __post_init__(self) -> None:
         if self.lambda_ < 0:

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from clients import greedy
 from clients.letters import Bools, Ints, Letters
-from clients.rule import Floats, Rule, State
+from clients.rule import Floats, Grid, Rule, State
 from clients.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Options:
     tie: Literal["add", "strict"] = "add"
     period: int = 1
     refresh: Literal["reuse", "skip"] = "reuse"
+    grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
 
     def __post_init__(self) -> None:
         if self.budget < 0:

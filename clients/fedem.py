@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from clients.fedavg import FedAvg
 from clients.letters import Letters
-from clients.rule import Floats, State
+from clients.rule import Floats, Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,6 +51,7 @@ class Options:
     """
 
     components: int = 4
+    grid: ClassVar[Grid] = {"components": (2, 3, 4)}
 
     def __post_init__(self) -> None:
         if self.components < 1:

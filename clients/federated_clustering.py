@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 
 from clients.letters import Ints, Letters
-from clients.rule import Floats, Rule, State, mean_over_steps
+from clients.rule import Floats, Grid, Rule, State, mean_over_steps
 from clients.streams import Purpose
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Options:
     radius: Literal["quantile", "truth"] = "quantile"
     quantile: float = 0.2
     iterations: int = 10
+    grid: ClassVar[Grid] = {"quantile": (0.2, 0.35, 0.5)}
 
     def __post_init__(self) -> None:
         if not 0 <= self.quantile <= 1:

@@ -26,13 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from clients.ensemble import NOBODY, kept, known, mixture
 from clients.letters import Bools, Ints, Letters
-from clients.rule import Floats, Rule, State
+from clients.rule import Floats, Grid, Rule, State
 from clients.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class Options:
     sharpness: float = 1.0
     answer: Literal["full-batch", "epoch"] = "full-batch"
     ensemble: int = 16
+    grid: ClassVar[Grid] = {"sharpness": (1.0, 3.0, 9.0)}
 
     def __post_init__(self) -> None:
         if self.neighbours < 0 or self.ensemble < 0:

@@ -23,13 +23,13 @@ Batch-norm buffers stay personal.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from clients.fedavg import FedAvg
 from clients.letters import Bools, Ints, Letters
-from clients.rule import Floats, State
+from clients.rule import Floats, Grid, State
 from clients.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Options:
     epsilon: float = 0.3
     epsilon_decay: float = 0.05
     baseline: Literal["trained", "previous"] = "trained"
+    grid: ClassVar[Grid] = {"epsilon": (0.1, 0.3, 0.6)}
 
     def __post_init__(self) -> None:
         if self.models < 0:

@@ -11,10 +11,10 @@ same local work (no stragglers, exact or inexact solutions as `local-steps` has 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from clients.fedavg import FedAvg
-from clients.rule import State
+from clients.rule import Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,7 @@ class Options:
     """`mu`: strength of the pull towards the model that the round started from."""
 
     mu: float = 0.1
+    grid: ClassVar[Grid] = {"mu": (0.01, 0.1, 1.0)}
 
     def __post_init__(self) -> None:
         if self.mu < 0:

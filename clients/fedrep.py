@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from clients.fedavg import FedAvg
 from clients.letters import Letters
-from clients.rule import State
+from clients.rule import Grid, State
 from clients.streams import Purpose
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Options:
     """`head_epochs`: passes over the own data that a round trains the head for."""
 
     head_epochs: int = 10
+    grid: ClassVar[Grid] = {"head-epochs": (1, 3, 10)}
 
     def __post_init__(self) -> None:
         if self.head_epochs < 1:

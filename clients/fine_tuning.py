@@ -13,12 +13,12 @@ it happens. A peer without validation data takes the current global model.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from clients import fedprox
 from clients.fedavg import GlobalModel
 from clients.letters import Letters
-from clients.rule import State
+from clients.rule import Grid, State
 from clients.streams import Purpose
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Options:
     """`epochs`: passes over the own data from the best global model (10: DPFL on CIFAR-10)."""
 
     epochs: int = 10
+    grid: ClassVar[Grid] = {"epochs": (1, 3, 10)}
 
     def __post_init__(self) -> None:
         if self.epochs < 0:
@@ -39,6 +40,8 @@ class Options:
 @dataclass(frozen=True)
 class ProxOptions(Options, fedprox.Options):
     """Those of FedProx, and of fine-tuning."""
+
+    grid: ClassVar[Grid] = fedprox.Options.grid
 
     def __post_init__(self) -> None:
         fedprox.Options.__post_init__(self)

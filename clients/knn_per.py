@@ -14,12 +14,12 @@ examples have no label (quadratic problems) there is no vote, and the prediction
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from clients.fedavg import GlobalModel
-from clients.rule import State
+from clients.rule import Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +40,7 @@ class Options:
 
     neighbours: int = 10
     lambda_: float = 0.5
+    grid: ClassVar[Grid] = {"lambda": (0.25, 0.5, 0.75)}
 
     def __post_init__(self) -> None:
         if self.neighbours < 1:

@@ -13,10 +13,10 @@ the last step is the same one whenever a report is due.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from clients.fedavg import GlobalModel
-from clients.rule import State
+from clients.rule import Grid, State
 from clients.streams import Purpose
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Options:
     """`alpha`: size of the step that makes the shared model personal; 0 is FedAvg."""
 
     alpha: float = 0.01
+    grid: ClassVar[Grid] = {"alpha": (0.01, 0.03, 0.1)}
 
     def __post_init__(self) -> None:
         if self.alpha < 0:

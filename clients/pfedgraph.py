@@ -24,13 +24,13 @@ alpha 0.2 finds the clusters and stays (0.89).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from clients.fedavg import FedAvg
 from clients.letters import Letters
-from clients.rule import Floats, State
+from clients.rule import Floats, Grid, State
 from clients.simplex import project_onto_simplex
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Options:
 
     alpha: float = 0.8
     lambda_: float = 0.01
+    grid: ClassVar[Grid] = {"alpha": (0.2, 0.8, 3.2)}
 
     def __post_init__(self) -> None:
         if self.alpha <= 0:

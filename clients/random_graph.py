@@ -14,6 +14,7 @@ import numpy as np
 from clients.dpfl import DPFL, DPFLState
 from clients.greedy import Choice
 from clients.letters import Bools, Letters
+from clients.rule import Grid
 from clients.streams import Purpose, stream
 
 
@@ -33,6 +34,7 @@ class Options:
     init_epochs: int = 10
     period: ClassVar[int] = 1
     refresh: ClassVar[str] = "reuse"
+    grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
 
     def __post_init__(self) -> None:
         if self.budget < 0:

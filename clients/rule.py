@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from clients.engine import Engine, Fit, Scores
 
 Floats = npt.NDArray[np.float64]
+Grid = Mapping[str, tuple[float | str, ...]]
+"""`grid` of an option dataclass: the key that `--tune` varies, and the three values it tries."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 import numpy as np
 
 from clients.letters import Bools, Ints, Letters
-from clients.rule import Floats, Rule, State, mean_over_steps
+from clients.rule import Floats, Grid, Rule, State, mean_over_steps
 from clients.streams import Purpose
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class Options(Asking):
     """
 
     curvature_ratio: float = 1.0
+    grid: ClassVar[Grid] = {"alpha": ("auto", 0.25, 0.75)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

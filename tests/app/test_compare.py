@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from app import compare, comparing
-from app.config import Config, ConfigError
+from app.config import Config, ConfigError, flatten
 from app.grid import GridError
 from app.measures import COLUMNS
 from app.results import summarise
@@ -219,6 +220,29 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
     text = said.file.getvalue()
     assert "6 runs to do" in text
     assert "6/6  " in text
+
+
+def test_tuning_chooses_on_validation_data_that_the_preset_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    said = Console(file=io.StringIO(), width=200)
+    line = ["--tune", "--methods", "local,dpfl", "--seeds", "1", "--workers", "1"]
+    comparing.carry_out(command(*line, "--out", str(tmp_path)), "tiny", TINY, said)
+    assert isinstance(said.file, io.StringIO)
+    text = said.file.getvalue()
+    assert text.startswith("partition.validation = 0.2 in all runs")
+    assert "18 runs to do" in text
+    for each in read(tmp_path / "comparison.csv"):
+        final = Run.read(tmp_path / each["run"])
+        settings = json.loads(each["settings"])
+        told = ", ".join(f"{key} = {value}" for key, value in settings.items())
+        assert f"tuned {each['method']}: {told}\n" in text
+        assert flatten(final.config).items() >= {**settings, "partition.validation": 0.2}.items()
+        trials = [Run.read(path) for path in (tmp_path / "tuning").glob(f"{each['method']}-*")]
+        assert len(trials) == 9
+        reached = [np.nanmean(run.at("validation_accuracy", run.last_row())) for run in trials]
+        assert np.nanmean(final.at("validation_accuracy", final.last_row())) == max(reached)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import tune
+from app import schema, tune
 from app.config import Config
 from app.methods import METHODS
 from app.rundir import Run
@@ -45,8 +45,11 @@ def test_every_method_gets_nine_different_trials(method: str, tmp_path: Path) ->
     assert len({tuple(sorted(each.items())) for each in trials}) == 9
     rates = [each["learning-rate"] for each in trials]
     assert min(map(float, rates)) < config.learning_rate < max(map(float, rates))
-    for each in trials:
-        assert all(key == "learning-rate" or key.startswith(f"{method}.") for key in each)
+    grid = getattr(METHODS[method].options, "grid", {})
+    assert [len(values) for values in grid.values()] in ([], [3]), "at most one knob"
+    assert all(
+        each.keys() - {f"{method}.{knob}" for knob in grid} == {"learning-rate"} for each in trials
+    )
     assert len(tune.trial_configs(config, tmp_path)) == 9
 
 
@@ -60,10 +63,17 @@ def test_the_presets_own_rate_is_among_the_trials() -> None:
 
 def test_validation_data_is_set_aside_where_there_is_none(tmp_path: Path) -> None:
     for given_share, used in ((0.0, tune.VALIDATION), (0.3, 0.3)):
-        config = Config.from_flat({"method": "local", "partition.validation": given_share})
-        for directory, (_, made) in tune.trial_configs(config, tmp_path).items():
+        flat = tune.validating({"method": "dpfl", "partition.validation": given_share})
+        for directory, (_, made) in tune.trial_configs(Config.from_flat(flat), tmp_path).items():
             assert made.partition.validation == used
             assert Path(directory).parent == tmp_path / "tuning"
+    assert tune.validating({})["partition.validation"] == tune.VALIDATION
+
+
+def test_a_knob_s_default_is_among_its_values() -> None:
+    for method in METHODS.values():
+        for knob, values in getattr(method.options, "grid", {}).items():
+            assert schema.defaults(method.options)[knob] in values
 
 
 def test_the_last_mean_validation_accuracy_decides(tmp_path: Path) -> None:
