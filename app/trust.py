@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from app.keys import SEAL_BYTES, SIGN_BYTES, PrivateKeys, PublicKeys
 
@@ -109,7 +110,7 @@ def read_private(path: Path) -> PrivateKeys:
         raise KeysError(f"private keys {path}: {error.strerror}") from None
     except KeysError:
         raise
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise KeysError(f"private keys {path}: {error}") from None
 
 
