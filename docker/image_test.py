@@ -30,7 +30,14 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
-RUN = {"peers": 3, "num-server-rounds": 2, "evaluate-every": 2, "local-steps": 1}
+RUN = {
+    "method": "cobo",
+    "peers": 3,
+    "partition.kind": "iid",
+    "num-server-rounds": 2,
+    "evaluate-every": 2,
+    "local-steps": 1,
+}
 _PATIENCE = 240.0
 _BUILDAH = {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
 
@@ -40,7 +47,6 @@ class Image:
     """The built image as a root file system that all containers share; they do not write to it."""
 
     container: str
-    hosts: Path
     user: str
     work: str
     project: Path  # stands for the directory of compose.yaml: data, secrets and volumes are here
@@ -57,7 +63,6 @@ class Image:
         return ["buildah", "run", *options, self.container, "--", *entry, *arguments]
 
     def _mounts(self, service: Mapping[str, Any]) -> Iterator[tuple[Path, str, str]]:
-        yield self.hosts, "/etc/hosts", "ro"
         for volume in service.get("volumes", ()):
             source, target, mode = [*volume.split(":"), "rw"][:3]
             inside = source if source.startswith("./") else f"volumes/{source}"
@@ -131,12 +136,11 @@ def _torch_index() -> list[str]:
 @contextmanager
 def image(tag: str, project: Path) -> Iterator[Image]:
     """A container of the image, gone at the end."""
-    container = _said("buildah", "from", "--pull-never", tag)
+    here = [f"--add-host={name}:127.0.0.1" for name in compose()["services"]]
+    container = _said("buildah", "from", "--pull-never", *here, tag)
     try:
         config = json.loads(_said("buildah", "inspect", tag))["OCIv1"]["config"]
-        names = " ".join(["localhost", *compose()["services"]])
-        (project / "hosts").write_text(f"127.0.0.1 {names}\n")
-        yield Image(container, project / "hosts", config["User"], config["WorkingDir"], project)
+        yield Image(container, config["User"], config["WorkingDir"], project)
     finally:
         _said("buildah", "rm", container)
 
@@ -191,8 +195,7 @@ def keys(found: Image) -> None:
 
 
 def collaborate(found: Image) -> dict[str, Any]:
-    """From no keys to a finished run; its summary."""
-    keys(found)
+    """From keys to a finished run; its summary."""
     with ExitStack() as stack:
         for name in ("relay", "relay-executor"):
             stack.enter_context(up(found, name))
@@ -241,6 +244,7 @@ def main() -> None:
         project.chmod(0o755)
         with image(given.tag, project) as found:
             try:
+                keys(found)
                 only_its_own_code(found)
                 summary = collaborate(found)
             except BaseException:
