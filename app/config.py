@@ -21,7 +21,7 @@ from app import schema
 from app.methods import METHODS
 from app.schema import Scalar
 from clients.model_options import MODEL_OPTIONS, MODELS
-from clients.training import Optimizer, Training
+from clients.training import Augmentation, Optimizer, Training
 from datasets.partition import Partition
 from datasets.table import DATASETS
 from strategies.errors import TopologyError
@@ -79,6 +79,7 @@ class Config:
     batch_size: int = Training.batch_size
     local_steps: int = 0
     local_epochs: int = Training.local_epochs
+    augment: Augmentation = Training.augment
     optimizer: Optimizer = Training.optimizer
     learning_rate: float = Training.learning_rate
     momentum: float = Training.momentum

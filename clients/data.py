@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from clients.augmentation import AUGMENTATIONS
 from clients.batches import Ints, Plan, everything, plan
 from clients.streams import Purpose, stream
 
@@ -55,6 +56,7 @@ class Batch:
     counts_e : examples in it, on the host.
     keys_e : dropout keys.
     noise_ed : gradient noise to add, or None.
+    augmented : whether the run's augmentation is applied, by draws from `keys_e`.
     """
 
     peers_e: Tensor
@@ -63,6 +65,7 @@ class Batch:
     counts_e: Ints
     keys_e: Tensor
     noise_ed: Tensor | None
+    augmented: bool = False
 
     def part(self, at: Part) -> Batch:
         """The minibatches of some of the models, without slots that none of them fills."""
@@ -70,7 +73,7 @@ class Batch:
         noise = None if self.noise_ed is None else self.noise_ed[at]
         return Batch(
             self.peers_e[at], self.rows_eb[at, :width], self.weights_eb[at, :width],
-            self.counts_e[at], self.keys_e[at], noise,
+            self.counts_e[at], self.keys_e[at], noise, self.augmented,
         )  # fmt: skip
 
     def weighted(self, weights_eb: Tensor) -> Batch:
@@ -138,12 +141,33 @@ class Data:
 
         Tokens and classes are int64.
         """
+        inputs, targets = self._gathered(split, peers_e, rows_eb)
+        return self._readied(inputs), targets
+
+    def minibatch(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """`examples` of a training minibatch, augmented as the run wants it.
+
+        Images are padded with zeros before they are normalised: with black.
+        """
+        inputs, targets = self._gathered("train", batch.peers_e, batch.rows_eb)
+        if batch.augmented:
+            inputs = AUGMENTATIONS[self.training.augment](inputs, batch.keys_e)
+        return self._readied(inputs), targets
+
+    def _gathered(
+        self, split: SplitName, peers_e: Tensor, rows_eb: Tensor
+    ) -> tuple[Tensor, Tensor]:
         shard = self.shards[split]
         at = peers_e[:, None], rows_eb
-        inputs, targets = self._pool[shard.rows_pn[at]], shard.targets_pn[at]
-        if self._whole:
-            inputs = inputs.long() if self._tokens else self._normalised(inputs)
-        return inputs, targets if targets.is_floating_point() else targets.long()
+        targets = shard.targets_pn[at]
+        return self._pool[shard.rows_pn[at]], (
+            targets if targets.is_floating_point() else targets.long()
+        )
+
+    def _readied(self, inputs: Tensor) -> Tensor:
+        if not self._whole:
+            return inputs
+        return inputs.long() if self._tokens else self._normalised(inputs)
 
     def _normalised(self, raw: Tensor) -> Tensor:
         return (raw.to(self.dtype) - self._mean) / self._std
@@ -190,16 +214,17 @@ class Data:
                 noise_dimension=0 if self._noise_p is None else dimension,
             ),
             peers,
+            augmented=self.training.augment != "none",
         )
 
     def everything(self, peers: Ints | None = None) -> Batch:
-        """All training data of each peer as one batch, without gradient noise."""
+        """All training data of each peer as one batch, as it is: no noise, no augmentation."""
         peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
         rows_etb, counts_et = everything(self.shards["train"].lengths_p[peers].tolist(), 1)
         whole = Plan(rows_etb, counts_et, np.zeros_like(counts_et), None)
         return self._upload(whole, peers)[0]
 
-    def _upload(self, drawn: Plan, peers: Ints) -> list[Batch]:
+    def _upload(self, drawn: Plan, peers: Ints, *, augmented: bool = False) -> list[Batch]:
         peers_e = torch.from_numpy(peers).to(self.device)
         counts_et1 = drawn.counts_et[..., None]
         valid_etb = np.arange(drawn.rows_etb.shape[2]) < counts_et1
@@ -212,7 +237,7 @@ class Data:
         return [
             Batch(
                 peers_e, rows_etb[:, t], weights_etb[:, t], drawn.counts_et[:, t], keys_et[:, t],
-                None if noise_etd is None else noise_etd[:, t],
+                None if noise_etd is None else noise_etd[:, t], augmented,
             )
             for t in range(drawn.steps)
         ]  # fmt: skip

@@ -194,7 +194,7 @@ class Engine(Scoring):
     def _differentiate(self, x_ed: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
         after = buffers
         if self.task.gradients is not None:
-            inputs, _ = self.data.examples("train", batch.peers_e, batch.rows_eb)
+            inputs, _ = self.data.minibatch(batch)
             losses, values = self.task.gradients(x_ed, inputs, batch.weights_eb)
         else:
             # One leaf for each tensor: through a single one autograd would copy its gradient twice.

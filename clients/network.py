@@ -40,11 +40,12 @@ class Dropout(nn.Module):
             return x
         position = torch.arange(x.numel(), device=x.device).view(x.shape)
         key = getattr(self, _KEY)
-        uniform = _hash32(_hash32(position) ^ key).to(torch.float32) / 2**32
+        uniform = hash32(hash32(position) ^ key).to(torch.float32) / 2**32
         return x * (uniform >= self.p) / (1.0 - self.p)
 
 
-def _hash32(h: Tensor) -> Tensor:
+def hash32(h: Tensor) -> Tensor:
+    """MurmurHash3's finaliser: whole numbers spread over 0 to 2^32 - 1."""
     low = 0xFFFFFFFF
     h = ((h ^ (h >> 16)) * 0x85EBCA6B) & low
     h = ((h ^ (h >> 13)) * 0xC2B2AE35) & low

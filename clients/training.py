@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Optimizer = Literal["sgd", "adam"]
+Augmentation = Literal["none", "crop-flip"]
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,15 @@ class Training:
     local_steps : minibatches a round.
     local_epochs : passes over the own data a round; above 0 it replaces `local_steps`.
     optimizer : "sgd" or "adam".
+    augment : what happens to training images in every minibatch; "crop-flip" moves them by up to
+        an eighth of their side and mirrors every second one. Never in evaluation.
     learning_rate, momentum, weight_decay : the optimizer's; Adam has no momentum.
     """
 
     batch_size: int = 32
     local_steps: int = 10
     local_epochs: int = 0
+    augment: Augmentation = "none"
     optimizer: Optimizer = "sgd"
     learning_rate: float = 0.1
     momentum: float = 0.0
