@@ -64,6 +64,9 @@ def decode_order(record: RecordDict) -> Order:
         if letter.round != t:
             raise WireError(f"a letter of round {letter.round} in an order of round {t}")
     wants = _edges(header, "wants")
+    committed = _count(header, "committed")
+    if committed > t:  # or a node would forget what it needs
+        raise WireError(f"committed: {committed} in an order of round {t}")
     return Order(
         stage,
         t,
@@ -72,7 +75,7 @@ def decode_order(record: RecordDict) -> Order:
         asked.astype(np.bool_),
         letters,
         wants,
-        _count(header, "committed"),
+        committed,
         _taken(header, "attempt", str),
         _samples(header),
     )

@@ -27,7 +27,9 @@ names = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs
 def envelopes(draw: st.DrawFn, t: int) -> Envelope:
     recipient = draw(st.none() | peers)
     kind = "offer" if recipient is None else "answer"
-    return Envelope(kind, draw(peers), recipient, t, draw(rounds), draw(st.binary()))  # type: ignore[arg-type]
+    keys = draw(st.dictionaries(peers, st.binary(), max_size=3))
+    ends = (kind, draw(peers), recipient)
+    return Envelope(*ends, t, draw(rounds), draw(st.binary()), keys)  # type: ignore[arg-type]
 
 
 @st.composite
@@ -39,7 +41,7 @@ def orders(draw: st.DrawFn) -> Order:
         draw(st.lists(st.booleans(), min_size=len(ends), max_size=len(ends))), np.bool_
     )
     letters = tuple(draw(st.lists(envelopes(t), max_size=3)))
-    return Order(stage, t, last, ends, asked, letters, draw(edges), draw(rounds))  # type: ignore[arg-type]
+    return Order(stage, t, last, ends, asked, letters, draw(edges), draw(st.integers(0, t)))  # type: ignore[arg-type]
 
 
 @st.composite
@@ -149,7 +151,11 @@ def test_nodes_neither_copy_what_they_seal_nor_what_they_open() -> None:
 
 def order_record() -> RecordDict:
     pairs: Edges = np.array([[0, 1], [2, 1]])
-    letters = (Envelope("offer", 2, None, 4, 3, b"abc"), Envelope("answer", 2, 1, 4, 3, b"abc"))
+    keys = {1: b"for 1", 3: b"for 3"}
+    letters = (
+        Envelope("offer", 2, None, 4, 3, b"abc", keys),
+        Envelope("answer", 2, 1, 4, 3, b"abc"),
+    )
     return encode_order(Order("absorb", 4, 4, pairs, np.array([True, False]), letters))
 
 
@@ -200,6 +206,7 @@ BROKEN_ORDERS = [
     (put("order", "last", 5), "stage absorb cannot last from round 4 to 5"),
     (put("order", "last", 3), "cannot last from round 4 to 3"),
     (put("order", "committed", -1), "committed: -1 is negative"),
+    (put("order", "committed", 5), "committed: 5 in an order of round 4"),
     (put("order", "edges", bytes(15)), "edges: 15 bytes"),
     (put("order", "edges", bytes(24)), "edges: not pairs"),
     (put("order", "edges", np.array([0, -1]).tobytes()), "edges: not pairs"),
@@ -217,6 +224,13 @@ BROKEN_ORDERS = [
     (put("order", "letter-nbytes", [3, -3]), "letter-nbytes: -3"),
     (put("order", "letter-nbytes", 3), "letter-nbytes is int"),
     (put("order", "letter-nbytes", ["3", "3"]), "letter-nbytes is not a list of int"),
+    (put("order", "key-letters", [0, 2]), "key-letters: 2 is none of 2 letters"),
+    (put("order", "key-letters", [0]), "2 keys of 1 letters for 2 peers"),
+    (put("order", "key-letters", [0, -1]), "key-letters: -1 is negative"),
+    (put("order", "key-peers", [1, 1]), "letter-0: two keys for peer 1"),
+    (put("order", "key-peers", [1, -1]), "key-peers: -1 is negative"),
+    (put("order", "key-bytes", [b"for 1"]), "1 keys of 2 letters for 2 peers"),
+    (put("order", "key-bytes", ["1", "3"]), "key-bytes is not a list of bytes"),
     *((drop("order", key), f"no {key}") for key in cast(ConfigRecord, order_record()["order"])),
 ]
 BROKEN_REPLIES = [
