@@ -118,14 +118,15 @@ def _tuned(
 ) -> dict[str, tune.Settings]:
     """The settings that validation data chooses for each method."""
     trials = {name: tune.trial_configs(config, directory) for name, config in configs.items()}
-    every = [trial for of_method in trials.values() for _, trial in of_method.values()]
-    grid.run_all(every, workers, console)
-    chosen = {
-        name: tune.chosen(
-            (settings, Run.read(trial.run_dir)) for settings, trial in of_method.values()
-        )
-        for name, of_method in trials.items()
+    every = {name: of for of_method in trials.values() for name, of in of_method.items()}
+    labels = {name: f"{c.method}: {tune.told(settings)}" for name, (settings, c) in every.items()}
+    grid.run_all([config for _, config in every.values()], workers, console, labels)
+    done = {
+        method: [(settings, Run.read(run_dir)) for run_dir, (settings, _) in of_method.items()]
+        for method, of_method in trials.items()
     }
-    for name, settings in chosen.items():
-        console.print(f"tuned {name}: " + ", ".join(f"{key} = {v}" for key, v in settings.items()))
+    chosen = {method: tune.chosen(of_method) for method, of_method in done.items()}
+    tune.write(done, directory / "tuning.csv")
+    for method, settings in chosen.items():
+        console.print(f"tuned {method}: {tune.told(settings)}", soft_wrap=True)
     return chosen

@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -59,13 +59,19 @@ def _has_ended(config: Config) -> bool:
     return progress.read(Path(config.run_dir)).get("status") == "finished"
 
 
-def run_all(configs: Sequence[Config], workers: int, console: Console) -> None:
+def run_all(
+    configs: Sequence[Config],
+    workers: int,
+    console: Console,
+    labels: Mapping[str, str] | None = None,
+) -> None:
     """Run what is not finished yet; every run directory has its summary.json afterwards.
 
     Parameters
     ----------
     configs : placed configurations; one that stands there twice runs once.
     workers : runs side by side.
+    labels : run directory -> what to call a run, where method, seed and accuracy do not tell it.
 
     Raises
     ------
@@ -75,7 +81,7 @@ def run_all(configs: Sequence[Config], workers: int, console: Console) -> None:
     if not missing:
         return
     failed = dict[str, str]()
-    watch = _Watch(console, len(missing))
+    watch = _Watch(console, len(missing), labels or {})
     with _threads(), watch.bar, _pool(workers) as pool:
         longest_first = sorted(missing.values(), key=lambda c: -c.num_server_rounds * c.peers)
         waiting = {pool.submit(carry_out, config): config for config in longest_first}
@@ -92,7 +98,7 @@ def run_all(configs: Sequence[Config], workers: int, console: Console) -> None:
             watch.goes_on([c for f, c in waiting.items() if f.running()][:workers])
     if failed:
         (name, why), *more = failed.items()
-        others = f" (and {', '.join(other for other, _ in more)})" if more else ""
+        others = f" (and {len(more)} more)" if more else ""
         raise GridError(f"{name}: {why}{others}")
 
 
@@ -111,8 +117,9 @@ def carry_out(config: Config) -> None:
 class _Watch:
     """What the user sees of a grid: a line for each run that ends, and what is running now."""
 
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console, total: int, labels: Mapping[str, str]) -> None:
         self._console, self._total, self._done = console, total, 0
+        self._labels = labels
         self._spoken = time.monotonic()
         self.bar = Progress(
             MofNCompleteColumn(),
@@ -128,9 +135,10 @@ class _Watch:
     def ended(self, config: Config) -> None:
         self._done += 1
         now = progress.read(Path(config.run_dir))
-        told = f"{progress.describe(now)}  {now.get('seconds', 0.0):.1f} s"
+        default = f"{config.method} seed {config.seed}  {progress.describe(now)}"
+        told = self._labels.get(config.run_dir, default)
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
-        self._console.print(f"{place}  {config.method} seed {config.seed}  {told}", soft_wrap=True)
+        self._console.print(f"{place}  {told}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 
     def goes_on(self, running: Sequence[Config]) -> None:
         states = []

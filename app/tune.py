@@ -9,7 +9,9 @@ the whole comparison does: what is chosen for a split is used on that split.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ VALIDATION = 0.2  # of a peer's training samples, where the preset sets none asi
 RATES = (0.3, 1.0, 3.0)
 RATES_ONLY = tuple(round(float(rate), 3) for rate in np.geomspace(0.1, 10, 9))
 Settings = Mapping[str, Scalar]
+Trial = tuple[Settings, Run]
 
 
 def validating(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -57,13 +60,33 @@ def trial_configs(config: Config, directory: Path) -> dict[str, tuple[Settings, 
     return made
 
 
-def chosen(trials: Iterable[tuple[Settings, Run]]) -> Settings:
+def chosen(trials: Iterable[Trial]) -> Settings:
     """The settings of the best trial; the earlier of equals."""
-    return max(trials, key=lambda trial: _quality(trial[1]))[0]
+    return max(trials, key=lambda trial: quality(trial[1]))[0]
 
 
-def _quality(run: Run) -> float:
-    """Mean over the peers with validation data; a trial in which one diverged is the worst."""
+def told(settings: Settings) -> str:
+    """The settings in a line."""
+    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+
+
+def write(trials: Mapping[str, Sequence[Trial]], path: Path) -> None:
+    """A line for each trial of each method: settings, `quality`, whether it was chosen, the run."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["method", "settings", "quality", "chosen", "run"])
+        for method, of_method in trials.items():
+            best = chosen(of_method)
+            for settings, run in of_method:
+                line = [json.dumps(settings), quality(run), int(settings == best)]
+                writer.writerow([method, *line, run.directory.name])
+
+
+def quality(run: Run) -> float:
+    """Mean validation accuracy (without accuracies: minus loss) of the peers that have it.
+
+    A trial in which a peer diverged is the worst, minus infinity.
+    """
     last = run.last_row()
     value_n = run.at("validation_accuracy", last)
     if np.isnan(value_n).all():
