@@ -9,7 +9,7 @@ import pytest
 
 from app.recorder import RunRecorder
 from app.rundir import Run
-from strategies.broker import Ledger
+from strategies.broker import Attendance, Ledger
 from strategies.mail import Report
 
 
@@ -22,7 +22,8 @@ def report(t: int, peer: int, loss: float | None = 1.0, sent: int = 0) -> Report
 
 
 def record(recorder: RunRecorder, t: int, *reports: Report, refused: int = 0) -> None:
-    recorder.round(Ledger(t, 10 * t + 4, 100 * t), reports, refused * ["bad letter"])
+    here = Attendance(frozenset(r.peer for r in reports), ())
+    recorder.round(Ledger(t, 10 * t + 4, 100 * t), reports, refused * ["bad letter"], here)
 
 
 def make(directory: Path, resume: bool = False) -> RunRecorder:
@@ -51,6 +52,7 @@ def test_progress(tmp_path: Path) -> None:
     record(recorder, 1, refused=2)
     progress = json.loads((tmp_path / "progress.json").read_text())
     assert progress.pop("seconds") >= 0
+    assert {peer: t for peer, (t, _) in progress.pop("heard").items()} == {"0": 0, "1": 0}
     assert progress == {
         "round": 1,
         "rounds": 9,
@@ -59,7 +61,11 @@ def test_progress(tmp_path: Path) -> None:
         "messages": 14,
         "bytes": 11,
         "relayed_bytes": 100,
+        "sealing_bytes": 0,
+        "sealing_bytes": 0,
         "refused": 2,
+        "refusals": ["bad letter", "bad letter"],
+        "faults": [],
         "mean_test_accuracy": 0.375,  # (1/2 + 1/4) / 2
         "std_test_accuracy": 0.125,
         "mean_test_loss": 2.0,
