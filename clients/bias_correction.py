@@ -4,7 +4,7 @@
     c_i <- (1 - beta) c_i + beta b,    c_i = 0 at first; the step uses the c_i from before it.
 
 Symbols: c_i `state.c`, beta `options.beta`; all others, targets and local steps as in
-`clients.wga`. With alpha = "auto", alpha* = N (2 - beta) / (2 (N + 1)) (the authors' code).
+`clients.asking`. With alpha = "auto", alpha* = N (2 - beta) / (2 (N + 1)) (the authors' code).
 
 Variant `bias = "oracle"` (theorem 2): c_i is the true bias at x_i, g on all training data without
 noise, and each helper's share of it is observed with Gaussian noise of standard deviation
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from clients.asking import Asking, AskingRule, AskingState
 from clients.letters import Bools, Ints, Letters
 from clients.rule import Floats, Grid
 from clients.streams import Purpose, stream
-from clients.wga import Asking, AskingRule, AskingState
 
 if TYPE_CHECKING:
     from torch import Tensor

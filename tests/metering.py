@@ -68,7 +68,7 @@ class Metered:
             "sent": bill.sent.copy(), "received": bill.received.copy(),
             "gradients": bill.spent.copy(),
         }  # fmt: skip
-        paid = {name: total - self._totals[name] for name, total in totals.items()}
+        paid: Columns = {name: total - self._totals[name] for name, total in totals.items()}
         paid["passes"], self._totals = self._passes.copy(), totals
         reports = self.cohort.evaluate(t)
         self._passes[:] = 0  # nor is a report
@@ -102,6 +102,8 @@ class Metered:
         examples = int(engine.data.shards["train"].lengths_p[i])
         first, epochs = min(config.batch_size, examples), config.local_epochs
         asks = own.get("targets", "all")
+        same = near[i] if clusters is None else clusters == clusters[i]
+        asking = near[i] & same if own.get("helpers") == "cluster" else near[i]
         targets = range(engine.n) if asks == "all" else [*map(int, str(asks).split(","))]
         head = engine.network.columns(engine.network.head)
         budget = int(own.get("budget", 0))
@@ -110,8 +112,7 @@ class Metered:
             "b": engine.dtype.itemsize, "N": examples, "B": config.batch_size, "first": first,
             "train": epochs * examples if epochs else config.local_steps * first,
             "near": near[i].sum(), "widest": near.sum(axis=1).max(),
-            "mates": 0 if clusters is None else (near[i] & (clusters == clusters[i])).sum(),
-            "targets": near[i, targets].sum(),
+            "mates": (near[i] & same).sum(), "targets": asking[targets].sum(),
             "by_variance": int(own.get("weights") == "inverse-variance"),
             "knows": int(own.get("bias") == "oracle"),
             "parts": 2 if own.get("estimator") == "debiased" else 1,

@@ -42,7 +42,9 @@ STEPS: dict[str, Any] = {"local-steps": 3}
 EPOCHS: dict[str, Any] = {"local-epochs": 2}
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "cobo": [{"sampling": "constant", "probability": 0.5, "gamma": 30.0}, {"simplex": True}],
-    "wga": [{"weights": "inverse-variance"}, {"alpha": 0.3, "targets": "0,3"}],
+    "wga": [
+        {"weights": "inverse-variance"}, {"alpha": 0.3, "targets": "0,3", "helpers": "cluster"},
+    ],
     "bias-correction": [{"bias": "oracle", "targets": "1,2"}, {"weights": "inverse-variance"}],
     "all-for-one": [
         {"estimator": "plain", "refresh-every": 2, "similarity-batch-size": 7},
