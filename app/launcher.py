@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from app import catalogue, comparing, defaults, execution, progress, schema
+from app import catalogue, comparing, defaults, execution, progress, schema, status
 from app.config import Config, ConfigError, flatten, locate, nearest
 from app.grid import GridError
 from app.rundir import ResultsError
@@ -32,6 +32,7 @@ run [PRESET.toml] [key=value ...]       run an experiment
 compare [PRESET.toml] [key=value ...]   run it for several methods and seeds, in one table
 resume RUN_DIR                          continue a run that was stopped
 report RUN_DIR                          write summary and report of a run again
+status [RUN_DIR|CONNECTION]             who takes part, who is missing, what went wrong
 list [methods|datasets|...]             what there is to choose from
 certificates DIRECTORY                  keys and certificates of a deployment's transport
 keys new|trust                          keys of a peer, and of those whom it trusts
@@ -116,6 +117,12 @@ def show(parser: argparse.ArgumentParser, arguments: list[str], console: Console
     catalogue.show(console, [what] if what else catalogue.LISTS)
 
 
+def tell(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """`status`: a run on this machine, or what a SuperLink says."""
+    parser.add_argument("what", nargs="?", metavar="RUN_DIR|CONNECTION", help="(the newest run)")
+    status.show(console, parser.parse_args(arguments).what)
+
+
 def certificates(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """`certificates`: what TLS and SuperNode authentication need, for the relay and for nodes."""
     from app import certificates as transport  # cryptography: only where it is needed
@@ -164,6 +171,7 @@ COMMANDS: Mapping[str, Command] = {
     "resume": resume,
     "report": report,
     "list": show,
+    "status": tell,
     "certificates": certificates,
     "keys": keys,
     "defaults": write_defaults,

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from strategies.broker import Ledger, means
+from strategies.broker import Attendance, Ledger, means
 from strategies.mail import Report
 
 _SAVE_SECONDS = 30.0
+_LINES = 5
+"""How many of the latest errors and refusals are kept for whoever looks at a run."""
 
 
 class RunRecorder:
@@ -51,11 +53,20 @@ class RunRecorder:
         self._refused: int = saved.get("refused", 0)
         self._started: float = time.monotonic() - saved.get("seconds", 0.0)
         self._latest: dict[int, Report] = {}
+        self._heard = {int(peer): when for peer, when in saved.get("heard", {}).items()}
+        self._faults: list[str] = saved.get("faults", [])
+        self._refusals: list[str] = saved.get("refusals", [])
         self._cut()
         self._saved = time.monotonic()
         self._progress("running")
 
-    def round(self, ledger: Ledger, reports: Sequence[Report], refused: Sequence[str]) -> None:
+    def round(
+        self,
+        ledger: Ledger,
+        reports: Sequence[Report],
+        refused: Sequence[str],
+        attendance: Attendance,
+    ) -> None:
         """Commit a round: see `strategies.broker.Recorder`."""
         with self._metrics.open("a", encoding="utf-8") as file:
             for report in reports:
@@ -70,11 +81,14 @@ class RunRecorder:
                 file.write(np.float64(t).tobytes() + matrix.tobytes())
         self.ledger = ledger
         self._refused += len(refused)
+        self._refusals = [*self._refusals, *refused][-_LINES:]
+        self._faults = [*self._faults, *attendance.faults][-_LINES:]
+        self._heard |= dict.fromkeys(attendance.present, (ledger.round, round(time.time(), 3)))
         self._latest |= {report.peer: report for report in reports}
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self._save_collaboration()
         saved = {"ledger": asdict(ledger), "refused": self._refused, "seconds": self._seconds()}
-        _write(self._checkpoint, saved)
+        _write(self._checkpoint, saved | self._seen())
         self._progress("running")
 
     def finish(self) -> None:
@@ -133,7 +147,11 @@ class RunRecorder:
             "mean_test_loss": measured.get("test_loss"),
             "seconds": self._seconds(),
         }
-        _write(self._directory / "progress.json", progress)
+        _write(self._directory / "progress.json", progress | self._seen())
+
+    def _seen(self) -> dict[str, Any]:
+        """What `python -m app status` tells: peer -> last round it ended, and when; last lines."""
+        return {"heard": self._heard, "faults": self._faults, "refusals": self._refusals}
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)

@@ -10,6 +10,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from app import logs
 from app.config import Config
 from app.post import GridPost
 from app.recorder import RunRecorder
@@ -21,6 +22,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run or resume what the run configuration says."""
+    logs.begin()
     config = Config.from_flat(context.run_config).located(str(context.run_id))
     directory = Path(config.run_dir)
     recorder = RunRecorder(directory, config.peers, config.num_server_rounds, resume=config.resume)

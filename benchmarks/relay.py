@@ -26,7 +26,7 @@ from app import progress
 from app.config import Config
 from app.node import Node
 from app.post import InlinePost
-from strategies.broker import Ledger
+from strategies.broker import Attendance, Ledger
 from strategies.mail import Report
 
 METHODS = {"local": 1, "fedavg": 1, "cobo": 2}
@@ -55,7 +55,13 @@ class Clock:
     def __init__(self) -> None:
         self.ticks: dict[int, float] = {}
 
-    def round(self, ledger: Ledger, reports: Sequence[Report], refused: Sequence[str]) -> None:
+    def round(
+        self,
+        ledger: Ledger,
+        reports: Sequence[Report],
+        refused: Sequence[str],
+        attendance: Attendance,
+    ) -> None:
         """Note the time."""
         self.ticks[ledger.round] = time.perf_counter()
 

@@ -49,10 +49,30 @@ class Ledger:
     sealing: int = 0
 
 
+@dataclass(frozen=True)
+class Attendance:
+    """Who took part when a round was committed.
+
+    Attributes
+    ----------
+    present : peers whose node ended the round.
+    faults : a line for each node that failed since the last commit.
+    """
+
+    present: frozenset[int]
+    faults: tuple[str, ...]
+
+
 class Recorder(Protocol):
     """Is told after every round (or stretch of rounds) and makes it last."""
 
-    def round(self, ledger: Ledger, reports: Sequence[Report], refused: Sequence[str]) -> None:
+    def round(
+        self,
+        ledger: Ledger,
+        reports: Sequence[Report],
+        refused: Sequence[str],
+        attendance: Attendance,
+    ) -> None:
         """Commit `ledger.round`: the reports by (round, peer), a line for each refused letter."""
         ...
 
@@ -96,7 +116,8 @@ class Broker:
         self._wants: dict[int, Edges] = {}  # by node, for the next round
         self._reports: list[Report] = []
         self._refused: list[str] = []
-        self._faults: list[str] = []
+        self._faults: list[str] = []  # the latest, for error messages
+        self._untold: list[str] = []  # those since the last commit
         self._means: dict[int, dict[str, float]] = {}
 
     def run(self) -> dict[int, dict[str, float]]:
@@ -150,7 +171,8 @@ class Broker:
                 why = f"round {t}, start: no node hosts peers {named(missing)}"
                 if there < enough:
                     raise RosterError("; ".join([why, *self._faults]), t, "start")
-                _log.warning("%s; going on without", why)
+                where = {"round": t, "stage": "start", "peers": named(missing)}
+                _log.warning("no node hosts them; going on without", extra=where)
                 break
             replies = self._exchange(orders)
             for node, reply in replies.items():
@@ -217,9 +239,20 @@ class Broker:
         reports = [by_peer[key] for key in sorted(by_peer)]
         for evaluated in sorted({report.round for report in reports}):
             self._means[evaluated] = means(r for r in reports if r.round == evaluated)
+        attendance = Attendance(frozenset(self._hosted()), tuple(self._untold))
         if self._recorder is not None:
-            self._recorder.round(self._ledger, reports, tuple(self._refused))
-        self._reports, self._refused = [], []
+            self._recorder.round(self._ledger, reports, tuple(self._refused), attendance)
+        _log.info(
+            "committed",
+            extra={
+                "round": t,
+                "present": len(attendance.present),
+                "messages": self._messages,
+                "bytes": self._nbytes,
+                "refused": len(self._refused),
+            },
+        )
+        self._reports, self._refused, self._untold = [], [], []
 
     def _invitations(self, t: int) -> dict[int, Order]:
         """A "start" for each reachable node that does not take part but may."""
@@ -250,7 +283,7 @@ class Broker:
                 continue
             replies[node], refused = vetted(reply, order, self._rule.peers)
             for line in refused:
-                _log.warning("%s", line)
+                _log.warning("%s", line, extra={"round": order.round, "stage": order.stage})
             self._refused += refused
         return replies
 
@@ -274,9 +307,11 @@ class Broker:
         """Go on without a node."""
         peers = self._drop(node)
         who = f"peers {named(peers)}" if peers else f"node {node}"
+        where = {"round": order.round, "stage": order.stage, "peers": named(peers), "node": node}
+        _log.warning("%s; going on without", why, extra=where)
         fault = f"round {order.round}, {order.stage}: {who}: {why}"
-        _log.warning("%s; going on without", fault)
         self._faults = [*self._faults[-2:], fault]
+        self._untold.append(fault)
 
     def _drop(self, node: int) -> tuple[int, ...]:
         self._wants.pop(node, None)

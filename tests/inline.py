@@ -15,7 +15,7 @@ from app.config import Config
 from app.node import Node
 from app.post import InlinePost
 from app.schema import Scalar
-from strategies.broker import Ledger
+from strategies.broker import Attendance, Ledger
 from strategies.errors import RelayError
 from strategies.mail import Order, Reply, Report
 
@@ -58,7 +58,13 @@ class Run:
     refused: list[str] = field(default_factory=list)
     until: int | None = None
 
-    def round(self, ledger: Ledger, reports: Sequence[Report], refused: Sequence[str]) -> None:
+    def round(
+        self,
+        ledger: Ledger,
+        reports: Sequence[Report],
+        refused: Sequence[str],
+        attendance: Attendance,
+    ) -> None:
         """The relay's recorder."""
         self.ledger = ledger
         self.reports |= {(report.round, report.peer): report for report in reports}

@@ -11,7 +11,7 @@ import pytest
 from flwr.serverapp import Grid
 
 from app.post import InlinePost
-from strategies.broker import Ledger
+from strategies.broker import Attendance, Ledger
 from strategies.errors import RelayError, RosterError
 from strategies.everyone import Everyone
 from strategies.mail import Envelope, Order, Reply, Report, Stage
@@ -39,7 +39,13 @@ class Notes:
     reports: list[Report] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
-    def round(self, ledger: Ledger, reports: Sequence[Report], refused: Sequence[str]) -> None:
+    def round(
+        self,
+        ledger: Ledger,
+        reports: Sequence[Report],
+        refused: Sequence[str],
+        attendance: Attendance,
+    ) -> None:
         self.ledgers.append(ledger)
         self.reports += reports
         self.refused += refused

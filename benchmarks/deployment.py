@@ -1,0 +1,289 @@
+"""A deployment on this machine, as docker/compose.yaml has it: TLS, authentication, executors.
+
+Every service is a process of its own that can be killed and is started again when it ends by
+itself, as `restart: unless-stopped` does. Hosts are names for where a service runs: this machine,
+or a network namespace of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import tomli_w
+
+from app import certificates, progress
+from app.schema import Scalar
+from app.superlink import ROOT
+
+BIN = Path(sys.executable).parent
+CONNECTION = "drill"
+_START_SECONDS = 90.0
+_RESTART_SECONDS = 2.0
+_QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "COLUMNS": "300",
+}
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where services run.
+
+    Attributes
+    ----------
+    address : by which the others reach it.
+    prefix : what a command starts with to run there.
+    """
+
+    address: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
+
+
+@dataclass
+class Service:
+    """A process that is up, down, or about to be started again."""
+
+    host: Host
+    command: tuple[str, ...]
+    log: Path
+    home: Path
+    process: subprocess.Popen[bytes] | None = None
+    due: float = field(default=0.0)
+
+    def start(self) -> None:
+        """Start it; what it prints is appended to its log."""
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [*self.host.prefix, *self.command],
+                cwd=self.home,
+                env=_environment(self.home),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End it with all that it has started."""
+        if self.process is not None:
+            for pid in reversed(family(self.process.pid)):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            self.process.wait()
+            self.process = None
+
+
+class Deployment:
+    """A relay and nodes below `directory`; ends with everything it started.
+
+    Parameters
+    ----------
+    directory : empty; gets secrets, a home for each party, logs.
+    relay : where SuperLink and relay run.
+    nodes : peer -> where it runs.
+    """
+
+    def __init__(self, directory: Path, relay: Host, nodes: Mapping[int, Host]) -> None:
+        self.directory, self.relay = directory, relay
+        self.services: dict[str, Service] = {}
+        self._secrets = directory / "secrets"
+        self._port = _free_port()
+        self._address = f"{relay.address}:{self._port}"
+        certificates.for_relay(self._secrets, [relay.address], days=2)
+        connection = {
+            "address": self._address,
+            "root-certificates": str(self._secrets / "ca.crt"),
+        }
+        self.home("operator").joinpath("config.toml").write_text(
+            tomli_w.dumps({"superlink": {CONNECTION: connection}})
+        )
+        self._add_relay()
+        for peer, host in nodes.items():
+            self._add_node(peer, host)
+
+    def __enter__(self) -> Self:
+        """Start everything and let the nodes in."""
+        try:
+            self.start("superlink", "relay")
+            self.wait(self._healthy, "the SuperLink is not up")
+            os.environ["FLWR_HOME"] = str(self.home("operator"))
+            for public in sorted(self._secrets.glob("*/node.pub")):
+                certificates.register(public, CONNECTION)
+            self.start(*(name for name in self.services if name.startswith("node")))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for service in self.services.values():
+            service.kill()
+
+    def home(self, name: str) -> Path:
+        """The directory of a party: FLWR_HOME, and where its files are written."""
+        home = self.directory / name
+        home.mkdir(parents=True, exist_ok=True)
+        return home
+
+    def start(self, *names: str) -> None:
+        """Start services by name."""
+        for name in names:
+            self.services[name].start()
+
+    def kill(self, *names: str) -> None:
+        """Kill services by name; they stay down until `start`."""
+        for name in names:
+            self.services[name].kill()
+
+    def of_node(self, peer: int) -> tuple[str, str]:
+        """The names of a node's services."""
+        return f"node-{peer}", f"node-{peer}-executor"
+
+    def run(self, overrides: Mapping[str, Scalar], name: str = "run") -> subprocess.Popen[str]:
+        """Start `python -m app run` on this deployment; results go to `operator/<name>`."""
+        pairs = [f"{key}={value}" for key, value in overrides.items()]
+        out = str(self.home("operator"))
+        place = ["--federation", CONNECTION, "--out", out, "--name", name]
+        return subprocess.Popen(
+            [*self.relay.prefix, sys.executable, "-m", "app", "run", *pairs, *place],
+            cwd=ROOT,
+            env=_environment(self.home("operator")),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def progress(self, name: str = "run") -> dict[str, Any]:
+        """progress.json of a run."""
+        return progress.read(self.home("operator") / name)
+
+    def wait(self, until: Callable[[], bool], otherwise: str, seconds: float = 300.0) -> float:
+        """Wait until something is so, starting again what ends by itself; how long it took.
+
+        Raises
+        ------
+        TimeoutError
+            It is not so after `seconds`.
+        """
+        began = time.monotonic()
+        while not until():
+            now = time.monotonic()
+            if now > began + seconds:
+                raise TimeoutError(otherwise)
+            for service in self.services.values():
+                if service.process is not None and service.process.poll() is not None:
+                    service.due = service.due or now + _RESTART_SECONDS
+                    if now > service.due:
+                        service.due = 0.0
+                        service.start()
+            time.sleep(0.05)
+        return time.monotonic() - began
+
+    def _add(self, name: str, host: Host, home: Path, command: str, *arguments: str) -> None:
+        log = self.home("logs") / f"{name}.log"
+        self.services[name] = Service(host, (str(BIN / command), *arguments), log, home)
+
+    def _add_relay(self) -> None:
+        at, secret = self._secrets / "relay", str(self._secrets / "relay" / "superexec.secret")
+        home = self.home("relay")
+        self._add(
+            "superlink", self.relay, home, "flower-superlink", "--isolation", "process",
+            "--host", self.relay.address, "--port", str(self._port),
+            "--database", str(home / "state.db"), "--disable-runtime-dependency-installation",
+            "--ssl-ca-certfile", str(at / "ca.crt"), "--ssl-certfile", str(at / "server.crt"),
+            "--ssl-keyfile", str(at / "server.key"), "--enable-supernode-auth",
+            "--superexec-auth-secret-file", secret,
+        )  # fmt: skip
+        self._add(
+            "relay", self.relay, home, "flower-superexec", "--runtime-api-address", self._address,
+            "--root-certificates", str(at / "ca.crt"), "--superexec-auth-secret-file", secret,
+        )  # fmt: skip
+
+    def _add_node(self, peer: int, host: Host) -> None:
+        public = certificates.for_node(self._secrets, f"node-{peer}")
+        at, home, port = public.parent, self.home(f"node-{peer}"), str(_free_port())
+        secret = str(at / "superexec.secret")
+        node, executor = self.of_node(peer)
+        self._add(
+            node, host, home, "flower-supernode", "--isolation", "process",
+            "--superlink", self._address, "--root-certificates", str(at / "ca.crt"),
+            "--auth-supernode-private-key", str(at / "node.key"),
+            "--port", port, "--superexec-auth-secret-file", secret,
+            "--node-config", f'peer={peer} out="{home}" device="cpu"',
+        )  # fmt: skip
+        self._add(
+            executor, host, home, "flower-superexec", "--insecure",
+            "--runtime-api-address", f"127.0.0.1:{port}", "--superexec-auth-secret-file", secret,
+        )  # fmt: skip
+
+    def _healthy(self) -> bool:
+        url = f"https://{self._address}/health"
+        trust = ssl.create_default_context(cafile=str(self._secrets / "ca.crt"))
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+        )
+        try:
+            with opener.open(url, timeout=2):
+                return True
+        except OSError:
+            return False
+
+
+def family(pid: int) -> list[int]:
+    """A process and all its descendants, parents first."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found = [pid]
+    for member in found:
+        found += parents.get(member, [])
+    return found
+
+
+def committed(state: Mapping[str, Any]) -> int:
+    """Rounds that a run has committed; -1 before it began."""
+    return int(state.get("round", -1))
+
+
+def quadratics(path: Path, peers: int) -> dict[str, Scalar]:
+    """A problem of `peers` quadratics in two camps, written to `path`; its run configuration."""
+    camps = [peer % 2 for peer in range(peers)]
+    problem = {
+        "curvature": [[1.0 + 0.1 * peer, 0.5] for peer in range(peers)],
+        "centre": [[4.0 * camp + 0.1 * peer, 1.0] for peer, camp in enumerate(camps)],
+        "noise": [0.1] * peers,
+        "start": [1.0, 1.0],
+    }
+    path.write_text(json.dumps(problem))
+    return {"dataset": "quadratic", "quadratic.file": str(path), "peers": peers}
+
+
+def _environment(home: Path) -> dict[str, str]:
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    everywhere = {"no_proxy": "*", "NO_PROXY": "*"}
+    return {**os.environ, **_QUIET, **everywhere, "FLWR_HOME": str(home), "PATH": path}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
