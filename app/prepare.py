@@ -57,7 +57,7 @@ def check(config: Config) -> Problem:
 
 
 def check_method(config: Config, problem: Problem) -> None:
-    """Refuse data that the model or the method cannot learn from.
+    """Refuse data that the model, the augmentation or the method cannot take.
 
     Raises
     ------
@@ -68,6 +68,12 @@ def check_method(config: Config, problem: Problem) -> None:
             check_task(config.network, problem.task)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    shape = problem.inputs.shape[1:]
+    if config.augment != "none" and (problem.task != "classification" or len(shape) != 3):
+        raise ConfigError(
+            f'augment = "{config.augment}" wants images, but an example of {problem.name} has '
+            f'shape {shape}: set augment = "none"'
+        )
     fits = getattr(config.options, "fits", None)
     if fits is not None:
         try:
