@@ -11,14 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from app.cohort import Bill, Cohort, Foreign
 from app.config import Config
+from app.disclosure import Disclosure, limited
 from app.mailroom import Mailroom
 from app.methods import METHODS
 from app.payload import Layout, PayloadError, decode, encode, largest, layout_of, nbytes
-from app.prepare import problem_of
+from app.prepare import check_method, problem_of
 from app.seal import SealError
 from app.sealing import Sealing, simulated
 from app.shelf import Shelf, Version, flatten, pack, unflatten, unpack, write
@@ -39,6 +41,12 @@ class Node:
     peers : ids of the hosted peers, ascending.
     directory : the run directory on this node's disk.
     sealing : how letters are sealed; without, as the run's configuration wants it in a simulation.
+    alone : whether the node is deployed: data-dir is that of its one peer.
+    disclosure : what its reports tell.
+
+    Raises
+    ------
+    ConfigError, DataError : this node's data does not fit the run.
     """
 
     def __init__(
@@ -47,12 +55,21 @@ class Node:
         peers: Sequence[int],
         directory: Path,
         sealing: Sealing | None = None,
+        *,
+        alone: bool = False,
+        disclosure: Disclosure = "all",
     ) -> None:
         self.peers = tuple(int(peer) for peer in peers)
         self._directory = directory
         self._strategy = config.strategy()
+        problem = problem_of(config, self.peers[0] if alone else None)
+        check_method(config, problem)
+        self._disclosure: Disclosure = disclosure
+        # n_i of the hosted peers, if the node has to learn those of the others.
+        sees_all = problem.samples.all() or not alone
+        self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
         engine = Engine(
-            problem_of(config),
+            problem,
             config.network,
             config.model_options,
             self.peers,
@@ -60,6 +77,8 @@ class Node:
             seed=config.seed,
             device=config.device,
             dtype=config.dtype,
+            mixed_precision=config.mixed_precision,
+            channels_last=config.channels_last,
             topology=self._strategy.topology,
         )
         rounds = config.num_server_rounds
@@ -90,9 +109,13 @@ class Node:
                 f"peers {list(self.peers)} were started anew since: this order is of an earlier "
                 "attempt at the run"
             )
+        if self._announced:
+            if order.stage == "start" and not len(order.samples):
+                return Reply(self.peers, samples=self._announced)
+            self._cohort.engine.samples = self._samples(order)
         match order.stage:
             case "start":
-                reply = self._start(order)
+                reply = replace(self._start(order), samples=self._announced)
             case "answer":
                 reply = self._answer(order)
             case "absorb":
@@ -103,6 +126,14 @@ class Node:
             self._refuse(order, letter, "was not to come here")
         self._shelf.forget(before=(order.committed, 0))
         return replace(reply, refused=tuple(self._refused))
+
+    def _samples(self, order: Order) -> npt.NDArray[np.float64]:
+        """(n,) n_i as the relay tells them, 0 of a peer that has not come yet; the own ones."""
+        if len(order.samples) != self._cohort.engine.n:
+            raise NodeError(f"{len(order.samples)} numbers of samples in an order")
+        samples = order.samples.astype(np.float64)
+        samples[list(self.peers)] = self._announced
+        return samples
 
     def _start(self, order: Order) -> Reply:
         """Go on from the newest state up to `order.round`, or begin afresh."""
@@ -182,7 +213,8 @@ class Node:
                 )
                 for p, peer in enumerate(self.peers)
             ]
-        return Reply(self.peers, tuple(filter(None, letters)), wants, tuple(reports))
+        told = tuple(limited(report, self._disclosure) for report in reports)
+        return Reply(self.peers, tuple(filter(None, letters)), wants, told)
 
     def _abroad(self, peer: int) -> set[int]:
         """The peers of other nodes that may hear `peer` at all."""

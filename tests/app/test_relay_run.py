@@ -14,8 +14,8 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp.client_app import ClientAppException
 
-from app.client import hosted
 from app.results import Run
+from app.service import hosted
 from app.wire import decode_order
 from strategies.errors import RelayError, RosterError
 from strategies.mail import Order
@@ -241,7 +241,7 @@ def test_a_late_node_is_not_waited_for_and_gets_no_second_order_meanwhile(
 def test_a_peer_that_nobody_hosts_is_an_error(
     start: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.client.hosted", lambda node_config, peers: (0, 1))
+    monkeypatch.setattr("app.service.hosted", lambda node_config, peers: (0, 1))
     with pytest.raises(RosterError, match="round 0, start: no node hosts peers 2, 3, 4"):
         start(1, "run", join_seconds=0.3)
 
