@@ -59,6 +59,9 @@ class Config:
     quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
     device : "auto" takes a GPU if there is one.
     dtype : of the parameters; the quadratic problem is always float64.
+    mixed_precision : compute matrix products and convolutions in bfloat16; parameters, gradients
+        and letters stay float32.
+    channels_last : let images have their channels innermost where a model is called by itself.
     out, name : the run directory is `<out>/<name>`; an empty name is made up when the run starts.
     data_dir : where datasets lie or are downloaded to.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
@@ -94,6 +97,8 @@ class Config:
     quorum: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
+    mixed_precision: bool = False
+    channels_last: bool = False
     out: str = "runs"
     data_dir: str = "data"
     sealing: bool | Literal["auto"] = "auto"
@@ -236,6 +241,8 @@ class Config:
         for key in ("peers", "num-server-rounds", "evaluate-every"):
             if schema.values(self)[key] < 1:  # type: ignore[operator]
                 raise ConfigError(f"{key} must be at least 1")
+        if self.mixed_precision and self.dtype != "float32":
+            raise ConfigError('mixed-precision = true goes with dtype = "float32"')
         if self.seed < 0:
             raise ConfigError("seed must not be negative")
         if self.round_seconds <= 0 or self.join_seconds < 0:

@@ -79,6 +79,8 @@ class Node:
             dtype=config.dtype,
             mixed_precision=config.mixed_precision,
             channels_last=config.channels_last,
+            mixed_precision=config.mixed_precision,
+            channels_last=config.channels_last,
             topology=self._strategy.topology,
         )
         rounds = config.num_server_rounds

@@ -29,6 +29,7 @@ LARGEST = 256  # beyond it a call is long enough that its overhead no longer sho
 ADVANTAGE = 0.9  # a smaller chunk, or more threads, must be better by this factor
 _THREADS = torch.get_num_threads()  # as many as the process may use
 measured: dict[tuple[object, ...], Choice] = {}
+widths: dict[tuple[object, ...], int] = {}
 
 
 class Chunks:
@@ -71,16 +72,31 @@ class Chunks:
             torch.set_num_threads(measured[key].threads)
         return min(models, measured[key].models)
 
+    def width(self, examples: int, held: Callable[[], int]) -> int:
+        """Examples per call of a batch of `examples`: all that one model alone may hold.
+
+        Parameters
+        ----------
+        held : as in `size`.
+        """
+        key = (*self._network, examples)
+        if key not in widths:
+            widths[key] = max(1, min(examples, examples * self._memory // max(held(), 1)))
+        return widths[key]
+
     def _fastest(self, most: int, call: Callable[[int], object]) -> Choice:
         sizes = sorted({most} | {2**k for k in range(most.bit_length()) if 2**k < most})
         threads = {1, _THREADS} if self._device.type == "cpu" else {_THREADS}
         choices = [Choice(size, t) for size in reversed(sizes) for t in sorted(threads)]
         if len(choices) == 1:
             return choices[0]
-        best, best_time = choices[0], float("inf")
+        best, best_time = choices[-1], float("inf")
         for choice in choices:
             torch.set_num_threads(choice.threads)
-            call(choice.models)  # warm-up
+            try:
+                call(choice.models)  # warm-up
+            except torch.OutOfMemoryError:
+                continue  # the bound counts what autograd keeps, not every kernel's scratch space
             elapsed = min(self._time(call, choice.models) for _ in range(2)) / choice.models
             if elapsed < best_time * ADVANTAGE:
                 best, best_time = choice, elapsed

@@ -197,18 +197,36 @@ class Engine(Scoring):
             inputs, _ = self.data.minibatch(batch)
             losses, values = self.task.gradients(x_ed, inputs, batch.weights_eb)
         else:
-            # One leaf for each tensor: through a single one autograd would copy its gradient twice.
-            leaves = {k: v.detach().requires_grad_() for k, v in self.network.named(x_ed).items()}
-            losses, after = self._batch_losses(leaves, buffers, batch)
-            found = torch.autograd.grad(
-                losses.sum(), tuple(leaves.values()), materialize_grads=True
-            )
-            values = torch.empty_like(x_ed)
-            for view, gradient in zip(self.network.named(values).values(), found, strict=True):
-                view.copy_(gradient)
+            losses, values, after = self._descents(x_ed, buffers, batch)
         if batch.noise_ed is not None:
             values = values + batch.noise_ed
         return Gradients(values, losses.detach(), {k: v.detach() for k, v in after.items()})
+
+    def _descents(
+        self, x_ed: Tensor, buffers: Buffers, batch: Batch
+    ) -> tuple[Tensor, Tensor, Buffers]:
+        """Losses, gradients and buffers by autograd.
+
+        A batch of which one model alone holds more than fits is worked off in parts. Their sum is
+        what the whole gives, unless examples of a batch see each other (batch norm).
+        """
+        examples = batch.rows_eb.shape[1]
+        width = examples
+        if not self.network.coupled:
+            width = self._chunks.width(examples, lambda: self.holds(examples))
+        values = torch.empty_like(x_ed)
+        total, after = x_ed.new_zeros(len(x_ed)), buffers
+        for first in range(0, examples, width):
+            # One leaf for each tensor: through a single one autograd would copy its gradient twice.
+            leaves = {k: v.detach().requires_grad_() for k, v in self.network.named(x_ed).items()}
+            losses, after = self._batch_losses(leaves, buffers, batch, slice(first, first + width))
+            found = torch.autograd.grad(
+                losses.sum(), tuple(leaves.values()), materialize_grads=True
+            )
+            for view, gradient in zip(self.network.named(values).values(), found, strict=True):
+                view.copy_(gradient) if first == 0 else view.add_(gradient)
+            total += losses.detach()
+        return total, values, after
 
 
 def _copied(fit: Fit) -> Fit:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+
+from clients.precision import MixedPrecision
 
 Buffers = dict[str, Tensor]
 """Buffers by name, each with a leading axis of models."""
@@ -28,17 +31,24 @@ class Dropout(nn.Module):
     torch's dropout draws from one global stream; under vmap its masks would depend on which
     peers happen to be stacked together. Here the engine writes a key per model and step into a
     buffer, and a counter hash (MurmurHash3's finaliser) turns key and position into a uniform.
+
+    Attributes
+    ----------
+    first : where in its minibatch the first example lies, when only a part of it is shown.
     """
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
+        self.first = 0
         self.register_buffer(_KEY, torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0.0:
             return x
         position = torch.arange(x.numel(), device=x.device).view(x.shape)
+        if self.first:
+            position = position + self.first * (x.numel() // len(x))
         key = getattr(self, _KEY)
         uniform = hash32(hash32(position) ^ key).to(torch.float32) / 2**32
         return x * (uniform >= self.p) / (1.0 - self.p)
@@ -55,6 +65,13 @@ def hash32(h: Tensor) -> Tensor:
 class Network:
     """The template of a stacked model: names, shapes and the batched call.
 
+    Parameters
+    ----------
+    mixed_precision : compute in bfloat16 where `clients.precision` says so; the outputs are of
+        the models' type.
+    channels_last : let the channels of images lie innermost in calls of a single model, which
+        tensor cores like. Stacked models are grouped convolutions, for which torch would undo it.
+
     Attributes
     ----------
     names, shapes, sizes : of the trainable tensors, in the order they lie in a row of `x_ed`.
@@ -62,8 +79,11 @@ class Network:
     coupled : whether an example's output depends on the rest of its batch (batch norm).
     """
 
-    def __init__(self, template: nn.Module) -> None:
+    def __init__(
+        self, template: nn.Module, *, mixed_precision: bool = False, channels_last: bool = False
+    ) -> None:
         self.module = _keyed(template)
+        self._mixed_precision, self._channels_last = mixed_precision, channels_last
         trainable = [(k, v) for k, v in self.module.named_parameters() if v.requires_grad]
         self.names = [name for name, _ in trainable]
         self.shapes = [tuple(value.shape) for _, value in trainable]
@@ -111,7 +131,9 @@ class Network:
         module = copy.deepcopy(self.module)
         parent, _, child = _layer(self.names[-1]).rpartition(".")
         setattr(module.get_submodule(parent), child, nn.Identity())
-        return Network(module)
+        return Network(
+            module, mixed_precision=self._mixed_precision, channels_last=self._channels_last
+        )
 
     def buffers(self, models: int) -> Buffers:
         """The template's buffers, once for each model."""
@@ -123,6 +145,7 @@ class Network:
         buffers: Buffers,
         inputs_eb: Tensor,
         keys_e: Tensor | None = None,
+        first: int = 0,
     ) -> tuple[Tensor, Buffers]:
         """Outputs (E, b, ...) of each model on its own inputs (E, b, ...).
 
@@ -130,6 +153,7 @@ class Network:
         ----------
         x_ed : the models, as rows or already as `named` tensors.
         keys_e : dropout keys; None evaluates (no dropout, batch norm by its running statistics).
+        first : where in the minibatch the inputs begin, if they are a part of it.
 
         Returns
         -------
@@ -138,6 +162,7 @@ class Network:
         self.module.train(keys_e is not None)
         state = dict(buffers)
         for number, name in enumerate(self._dropouts):
+            self.module.get_submodule(_layer(name)).first = first  # type: ignore[assignment]
             assert keys_e is not None or not self.module.training
             state[name] = (
                 keys_e + number * LAYER_STEP
@@ -149,15 +174,23 @@ class Network:
             parameters: dict[str, Tensor], before: Buffers, inputs: Tensor
         ) -> tuple[Tensor, Buffers]:
             after = {name: value.clone() for name, value in before.items()}
-            outputs = functional_call(self.module, (parameters, after), (inputs,))
+            with MixedPrecision() if self._mixed_precision else nullcontext():
+                outputs = functional_call(self.module, (parameters, after), (inputs,))
+            if self._mixed_precision:
+                outputs = outputs.float()
             return outputs, {name: after[name] for name in buffers}
 
         parameters = self.named(x_ed) if isinstance(x_ed, Tensor) else dict(x_ed)
         if len(inputs_eb) == 1:  # vmap would make grouped convolutions of it, at twice the time
-            outputs, after = one(_only(parameters), _only(state), inputs_eb[0])
+            outputs, after = one(_only(parameters), _only(state), self._laid_out(inputs_eb[0]))
             return outputs[None], {name: value[None] for name, value in after.items()}
         outputs, after = vmap(one)(parameters, state, inputs_eb)
         return outputs, after
+
+    def _laid_out(self, inputs_b: Tensor) -> Tensor:
+        if self._channels_last and inputs_b.dim() == 4:
+            return inputs_b.contiguous(memory_format=torch.channels_last)
+        return inputs_b
 
 
 def _only(stacks: Mapping[str, Tensor]) -> dict[str, Tensor]:

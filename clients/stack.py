@@ -44,6 +44,7 @@ class Stack:
     chunk : models per batched call; 0 measures a few and keeps the fastest that fits `memory`.
     memory : bound in bytes on what one chunk holds for its backward pass; 0 takes a share of
         what is free.
+    mixed_precision, channels_last : see `clients.network.Network`.
 
     Attributes
     ----------
@@ -68,10 +69,14 @@ class Stack:
         topology: Bools | None = None,
         chunk: int = 0,
         memory: int = 0,
+        mixed_precision: bool = False,
+        channels_last: bool = False,
     ) -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
+        if mixed_precision and dtype != "float32":
+            raise ValueError(f"mixed-precision goes with dtype float32, not {dtype}")
         self.dtype = torch.float64 if problem.task == "quadratic" else getattr(torch, dtype)
         self.peers = np.asarray(peers, dtype=np.int64)
         self.n, self.samples = len(problem.samples), np.asarray(problem.samples, dtype=np.float64)
@@ -87,10 +92,16 @@ class Stack:
         made_of = model, model_options, problem.task, shape, problem.outputs
         self._build: Callable[[], nn.Module] = lambda: build(*made_of)
         self._start = problem.start
-        self.network = Network(self._fresh(0).to(self.device, self.dtype))
+        self.network = Network(
+            self._fresh(0).to(self.device, self.dtype),
+            mixed_precision=mixed_precision,
+            channels_last=channels_last,
+        )
         self.d = self.network.d
         self.spent = np.zeros(len(self.peers), dtype=np.int64)
-        self._chunks = Chunks((*made_of, self.dtype), self.device, chunk, memory)
+        self._chunks = Chunks(
+            (*made_of, self.dtype, mixed_precision, channels_last), self.device, chunk, memory
+        )
 
     def tensor(self, values: npt.ArrayLike) -> Tensor:
         """A tensor of the engine's precision on its device."""
@@ -151,11 +162,16 @@ class Stack:
             return self._build()
 
     def _batch_losses(
-        self, x_ed: Tensor | Mapping[str, Tensor], buffers: Buffers, batch: Batch
+        self,
+        x_ed: Tensor | Mapping[str, Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        at: slice = slice(None),
     ) -> tuple[Tensor, Buffers]:
-        inputs, targets = self.data.minibatch(batch)
-        outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e)
-        return (self.task.losses(outputs, targets) * batch.weights_eb).sum(dim=1), after
+        """Weighted losses (E,) of minibatches, or of their slots `at`, and the buffers after."""
+        inputs, targets = (value[:, at] for value in self.data.minibatch(batch))
+        outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
+        return (self.task.losses(outputs, targets) * batch.weights_eb[:, at]).sum(dim=1), after
 
     def holds(self, examples: int) -> int:
         """Bytes that one model holds for a backward pass over `examples` examples."""

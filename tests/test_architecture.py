@@ -31,6 +31,7 @@ TORCH: dict[str, set[str]] = {
         "engine",
         "models",
         "network",
+        "precision",
         "scoring",
         "stack",
         "tasks",

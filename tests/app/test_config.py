@@ -118,6 +118,10 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"resume": 1}, "resume = 1: wants true or false"),
         ({"learning-rate": "fast"}, 'learning-rate = "fast": wants a number'),
         ({"learning-rate": float("nan")}, "learning-rate = nan: wants a number"),
+        (
+            {"mixed-precision": True, "dtype": "float64"},
+            'mixed-precision = true goes with dtype = "float32"',
+        ),
         ({"dtype": "float16"}, 'dtype = "float16": wants "float32" or "float64"'),
         ({"mlp.hidden": 64}, "mlp.hidden = 64: wants a string"),
         ({"method": "cobbo"}, 'unknown method "cobbo", did you mean "cobo"?'),

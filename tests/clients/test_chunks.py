@@ -67,6 +67,22 @@ def test_a_chunk_fits_the_memory(
     assert max(work.calls, default=0) <= min(models, most)
 
 
+def test_a_chunk_that_runs_out_of_memory_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch, lambda models: 1.0)
+
+    def call(models: int) -> None:
+        work(models)
+        if models > 8:
+            raise torch.OutOfMemoryError
+
+    assert of().size(24, 32, lambda: 1, call) == 8
+
+
+@pytest.mark.parametrize(("memory", "width"), [(1000, 32), (320, 32), (160, 16), (5, 1)])
+def test_a_batch_is_cut_where_one_model_alone_holds_too_much(memory: int, width: int) -> None:
+    assert of(memory, name=f"cut {memory}").width(32, lambda: 320) == width
+
+
 def test_a_fixed_chunk_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch, lambda models: 1.0)
     assert of(chunk=5).size(24, 32, lambda: 1, work) == 5
