@@ -24,7 +24,7 @@ from typing import Any, Self
 
 import tomli_w
 
-from app import certificates, progress
+from app import certificates, guard, progress, trust
 from app.schema import Scalar
 from app.superlink import ROOT
 
@@ -115,6 +115,9 @@ class Deployment:
             tomli_w.dumps({"superlink": {CONNECTION: connection}})
         )
         self._add_relay()
+        letters = self._secrets / "letters"
+        entries = [trust.create(f"node-{peer}", letters, peer)[2] for peer in nodes]
+        (letters / "trust.toml").write_text("".join(entry.toml() for entry in entries))
         for peer, host in nodes.items():
             self._add_node(peer, host)
 
@@ -133,8 +136,7 @@ class Deployment:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for service in self.services.values():
-            service.kill()
+        self.kill(*self.services)
 
     def home(self, name: str) -> Path:
         """The directory of a party: FLWR_HOME, and where its files are written."""
@@ -148,9 +150,13 @@ class Deployment:
             self.services[name].start()
 
     def kill(self, *names: str) -> None:
-        """Kill services by name; they stay down until `start`."""
+        """Kill services by name, as SIGKILL does; they stay down until `start`."""
         for name in names:
             self.services[name].kill()
+        for name in names:  # a node's worker is nobody's child
+            for pid in guard.working_in(self.services[name].home) if "node" in name else ():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def of_node(self, peer: int) -> tuple[str, str]:
         """The names of a node's services."""
@@ -221,12 +227,14 @@ class Deployment:
         at, home, port = public.parent, self.home(f"node-{peer}"), str(_free_port())
         secret = str(at / "superexec.secret")
         node, executor = self.of_node(peer)
+        letters = self._secrets / "letters"
+        own = f'name="{node}" keys="{letters / node}.key" trust="{letters / "trust.toml"}"'
         self._add(
             node, host, home, "flower-supernode", "--isolation", "process",
             "--superlink", self._address, "--root-certificates", str(at / "ca.crt"),
             "--auth-supernode-private-key", str(at / "node.key"),
             "--port", port, "--superexec-auth-secret-file", secret,
-            "--node-config", f'peer={peer} out="{home}" device="cpu"',
+            "--node-config", f'{own} out="{home}" device="cpu"',
         )  # fmt: skip
         self._add(
             executor, host, home, "flower-superexec", "--insecure",

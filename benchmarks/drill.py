@@ -1,0 +1,200 @@
+"""Fault drills: what a deployment does when hosts and links fail. `make drill`, as root.
+
+A relay and three nodes are hosts of their own: network namespaces with a link each to a switch.
+One run goes on while a node is cut off, a node is killed, and the SuperLink is killed; each comes
+back. The table says what it cost; the run must finish with nothing lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.deployment import Deployment, Host, committed, quadratics
+
+NODES = 3
+ROUNDS = 60
+ROUND_SECONDS = 20
+OUTAGE = 3  # rounds that the others go on alone before a host comes back
+_SWITCH = "coterie-switch"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault.
+
+    Attributes
+    ----------
+    rounds : that the peer was not part of, or for the SuperLink, that took longer.
+    closed : seconds from the fault to the end of the round it struck.
+    recovery : seconds from the return of what failed to the end of a round with everybody.
+    lost : what was lost.
+    """
+
+    fault: str
+    rounds: int
+    closed: float
+    recovery: float
+    lost: str
+
+
+@contextmanager
+def network() -> Iterator[dict[str, Host]]:
+    """A switch, and hosts `relay` and `node-K` linked to it; gone at the end."""
+    names = ["relay", *(f"node-{k}" for k in range(NODES))]
+    spaces = {name: f"coterie-{name}" for name in names}
+    try:
+        _ip("netns", "add", _SWITCH)
+        _ip("-n", _SWITCH, "link", "add", "switch", "type", "bridge")
+        _ip("-n", _SWITCH, "link", "set", "switch", "up")
+        hosts = {}
+        for number, (name, space) in enumerate(spaces.items(), start=1):
+            _ip("netns", "add", space)
+            _ip(
+                "-n", _SWITCH, "link", "add", name, "type", "veth",
+                "peer", "name", "eth0", "netns", space,
+            )  # fmt: skip
+            _ip("-n", _SWITCH, "link", "set", name, "master", "switch", "up")
+            _ip("-n", space, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            _ip("-n", space, "link", "set", "eth0", "up")
+            _ip("-n", space, "link", "set", "lo", "up")
+            hosts[name] = Host(f"10.77.0.{number}", ("ip", "netns", "exec", space))
+        yield hosts
+    finally:
+        for space in (*spaces.values(), _SWITCH):
+            subprocess.run(["ip", "netns", "del", space], capture_output=True)
+
+
+def plug(name: str, state: str) -> None:
+    """Set a host's link to the switch "up" or "down"."""
+    _ip("-n", _SWITCH, "link", "set", name, state)
+
+
+class Drill:
+    """Faults on one run of a deployment."""
+
+    def __init__(self, deployment: Deployment, run: subprocess.Popen[str]) -> None:
+        self._deployment = deployment
+        self._run = run
+
+    def reach(self, t: int) -> float:
+        """Wait until round `t` is committed; seconds."""
+
+        def done() -> bool:
+            if self._run.poll() is not None:
+                assert self._run.stdout is not None
+                sys.exit(f"the run ended too early:\n{self._run.stdout.read()}")
+            return committed(self._deployment.progress()) >= t
+
+        return self._deployment.wait(done, f"round {t} does not end")
+
+    def outage(self, fault: str, peer: int, begin: Any, end: Any) -> Row:
+        """Let a node fail, let the others go on, let it come back."""
+        last = self._now()
+        begin()
+        closed = self.reach(last + 1)
+        self.reach(last + 1 + OUTAGE)
+        left = self._heard(peer)
+        end()
+        recovery = self._deployment.wait(lambda: self._heard(peer) > left, f"{fault}: stays away")
+        return self._row(fault, self._heard(peer) - left - 1, closed, recovery, peer)
+
+    def superlink(self) -> Row:
+        """Kill the SuperLink in the middle of a round and start it again."""
+        last = self._now()
+        began = time.monotonic()
+        self._deployment.kill("superlink")
+        time.sleep(5)
+        self._deployment.start("superlink")
+        self.reach(last + 1)
+        closed = time.monotonic() - began
+        everybody = lambda: min(map(self._heard, range(NODES))) > last  # noqa: E731
+        recovery = closed - 5 + self._deployment.wait(everybody, "nobody comes back")
+        missed = max(0, max(map(self._heard, range(NODES))) - last - 1)
+        return self._row("SuperLink killed for 5 s", missed, closed, recovery, None)
+
+    def _row(self, fault: str, rounds: int, closed: float, back: float, peer: int | None) -> Row:
+        row = Row(fault, rounds, round(closed, 1), round(back, 1), self._lost(peer))
+        print(row, flush=True)
+        return row
+
+    def _now(self) -> int:
+        return committed(self._deployment.progress())
+
+    def _heard(self, peer: int) -> int:
+        return int(self._deployment.progress()["heard"][str(peer)][0])
+
+    def _lost(self, peer: int | None) -> str:
+        """Whether what a peer had computed is still there: its bill never goes back."""
+        bills: dict[int, int] = {}
+        for line in self._metrics():
+            if line["gradient_evaluations"] < bills.get(line["peer"], 0):
+                return f"state of peer {line['peer']} before round {line['round']}"
+            bills[line["peer"]] = line["gradient_evaluations"]
+        return "nothing"
+
+    def _metrics(self) -> list[dict[str, Any]]:
+        file = self._deployment.home("operator") / "run" / "metrics.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines(keepends=True)]
+
+
+def main() -> None:
+    """Run the drills and print the table."""
+    if os.geteuid():
+        sys.exit("network namespaces need root")
+    with tempfile.TemporaryDirectory() as directory, network() as hosts:
+        nodes = {peer: hosts[f"node-{peer}"] for peer in range(NODES)}
+        config = quadratics(Path(directory) / "problem.json", NODES) | {
+            "method": "fedavg", "num-server-rounds": ROUNDS, "evaluate-every": 1,
+            "round-seconds": ROUND_SECONDS,
+        }  # fmt: skip
+        place = Path(directory)
+        with Deployment(place, hosts["relay"], nodes) as deployment:
+            run = deployment.run(config)
+            drill = Drill(deployment, run)
+            try:
+                rows = list(_faults(drill, deployment))
+                deployment.wait(lambda: run.poll() is not None, "the run does not end", 600)
+            except BaseException:
+                for log in sorted((place / "logs").glob("*.log")):
+                    print(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}")
+                raise
+            finally:
+                run.kill()
+            if run.returncode:
+                assert run.stdout is not None
+                sys.exit(run.stdout.read())
+            final = deployment.progress()
+    print(f"{final['status']}: {final['round']} rounds in {final['seconds']:.0f} s")
+    print(json.dumps([asdict(row) for row in rows], indent=1))
+
+
+def _faults(drill: Drill, deployment: Deployment) -> Iterator[Row]:
+    drill.reach(3)
+    yield drill.outage(
+        f"link of a node cut for {OUTAGE} rounds", 1,
+        lambda: plug("node-1", "down"), lambda: plug("node-1", "up"),
+    )  # fmt: skip
+    services = deployment.of_node(2)
+    yield drill.outage(
+        f"node killed (SIGKILL), restarted after {OUTAGE} rounds", 2,
+        lambda: deployment.kill(*services), lambda: deployment.start(*services),
+    )  # fmt: skip
+    yield drill.superlink()
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+if __name__ == "__main__":
+    main()
