@@ -16,10 +16,9 @@ estimation batch of b_alpha examples, drawn apart from its training minibatch:
     plain     r^_ik = max(0, 1 - |G_i - G_k|^2 / |G_i|^2)                        (equation 1)
     debiased  r^_ik = max(0, 1 - <G'_k - G'_i, G''_k - G''_i> / <G'_i, G''_i>),
 
-G', G'' on two disjoint halves of the batch. Noise adds to both of equation 1's norms: identical
-peers stay together only while |grad R_i|^2 >= (1 + lambda) / (1 - lambda) times the noise of G_i,
-and every peer ends alone. Products across halves are free of that. r^ is averaged over refreshes
-with memory `estimator_ema`, and a denominator below 0 is no estimate: the last r^ stands.
+G', G'' on two disjoint halves of the batch (`clients.similarity`). Noise adds to both of equation
+1's norms: identical peers stay together only while |grad R_i|^2 >= (1 + lambda) / (1 - lambda)
+times the noise of G_i, and every peer ends alone. Products across halves are free of that.
 
 Weights over those who are there, from r_ik = 0 where k never was:
 
@@ -30,12 +29,11 @@ Weights over those who are there, from r_ik = 0 where k never was:
 The paper's weights sum to (sigma_psi / sigma_phi)^2 >= 1, and its theorem 1 wants eta times that
 below 1 / beta; nothing is capped, a step that is too long is warned about.
 
-Readings and deviations: a debiased r^ is at most 1. Where both gradients are 0, r = 1; where only
-G_i is, r = 0. A batch beyond n_i is all data, and the one example of a peer with no more is in both
-halves. The paper asks before each step. With more `local-steps` a helper answers with the mean over
-as many minibatches at x0, the model that opened the round, and a step descends sum_k alpha_ik
-(g_k(x0) + g_i(x) - g_i(x0)), the term k = i being g_i(x): helpers' gradients move along as the own
-one does. Weight on oneself alone is local training, bit for bit.
+Readings and deviations: a batch beyond n_i is all data, and the one example of a peer with no more
+is in both halves. The paper asks before each step. With more `local-steps` a helper answers with
+the mean over as many minibatches at x0, the model that opened the round, and a step descends
+sum_k alpha_ik (g_k(x0) + g_i(x) - g_i(x0)), the term k = i being g_i(x): helpers' gradients move
+along as the own one does. Weight on oneself alone is local training, bit for bit.
 """
 
 from __future__ import annotations
@@ -48,9 +46,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from clients.letters import Bools, Ints, Letters
-from clients.rule import Floats, Grid, Rule, State, mean_over_steps
-from clients.similarity import by_definition, normalised, ratio
-from clients.streams import Purpose
+from clients.rule import Floats, Grid, Rule, State
+from clients.similarity import Estimator, by_definition, normalised
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,8 +111,13 @@ class AllForOne(Rule[AllForOneState]):
 
     def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
         super().__init__(engine, options, rounds)
-        # The paper's estimate is one gradient; products across halves need two.
-        self._parts = ("G",) if options.estimator == "plain" else ("G'", "G''")
+        debiased = options.estimator == "debiased"
+        self._estimator = Estimator(
+            engine,
+            options.similarity_batch_size,
+            options.estimator_ema if debiased else 0.0,
+            debiased,
+        )
         self._near_pn: Bools = engine.topology[engine.peers] | (self.eye() > 0)
         self._warned = False
 
@@ -132,31 +134,26 @@ class AllForOne(Rule[AllForOneState]):
         return options.criterion != "oracle" and (round_ - 1) % options.refresh_every == 0
 
     def answer_shapes(self, round_: int) -> dict[str, tuple[int, ...]]:
-        parts = self._parts if self.is_refreshed(round_) else ()
+        parts = self._estimator.parts if self.is_refreshed(round_) else ()
         return dict.fromkeys(("g", *parts), (self.engine.d,))
 
     def answer(
         self, state: AllForOneState, round_: int, asked: Letters
     ) -> tuple[AllForOneState, Mapping[str, Tensor]]:
-        own, x_ed = self.local(asked.recipients), asked.each("x")
-        buffers = {name: value[own] for name, value in state.buffers.items()}
-        batches = self.engine.batches(round_, Purpose.ANSWER, peers=own, partners=asked.senders)
-        found = [self.engine.gradients(x_ed, buffers, batch).values for batch in batches]
-        answer = {"g": mean_over_steps(found, batches)}
+        answer = {"g": self.gradients_at(asked, state, round_)}
         if self.is_refreshed(round_):
-            answer |= self._estimation(x_ed, buffers, round_, own)
+            own = self.local(asked.recipients)
+            buffers = {name: value[own] for name, value in state.buffers.items()}
+            answer |= self._estimator.gradients(asked.each("x"), buffers, round_, own)
         return state, answer
 
     def absorb(
-        self,
-        state: AllForOneState,
-        round_: int,
-        offers: Letters,
-        sent: Letters,
-        answers: Letters,
+        self, state: AllForOneState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> AllForOneState:
         if self.is_refreshed(round_):
-            state = replace(state, r=self._ratios_after(state, round_, answers))
+            everybody = np.arange(len(state.x))
+            own = self._estimator.gradients(state.x, state.buffers, round_, everybody)
+            state = replace(state, r=self._estimator.ratios(state.r, own, answers))
         there_pn = answers.heard(self.engine.peers, self.engine.n) | (self.eye() > 0)
         alpha_pn = self._alpha(state, there_pn)
         self._warn_if_long(alpha_pn)
@@ -190,44 +187,6 @@ class AllForOne(Rule[AllForOneState]):
         r_pn = np.where(there_pn, np.nan_to_num(state.r), 0.0)
         weigh = by_definition if o.weights == "paper" else normalised
         return weigh(r_pn, self.engine.samples, o.lambda_ if o.criterion == "binary" else None)
-
-    def _estimation(
-        self, x_ed: Tensor, buffers: Buffers, round_: int, own: Ints
-    ) -> dict[str, Tensor]:
-        """Gradients at any models, (E, d) each, on the estimation batches of hosted peers."""
-        batches = self.engine.batches(
-            round_,
-            Purpose.ESTIMATE,
-            peers=own,
-            steps=1,
-            batch_size=self.options.similarity_batch_size,
-            halves=len(self._parts) == 2,
-        )
-        return {
-            part: self.engine.gradients(x_ed, buffers, batch).values
-            for part, batch in zip(self._parts, batches, strict=True)
-        }
-
-    def _ratios_after(self, state: AllForOneState, round_: int, answers: Letters) -> Floats:
-        """Ratios after the estimates of a refresh round; who did not answer keeps the last one."""
-        everybody = np.arange(len(self.engine.peers))
-        own = self._estimation(state.x, state.buffers, round_, everybody)
-        if not len(answers):
-            return state.r
-        inner, rows = self.engine.inner, self.local(answers.recipients)
-        first, last = self._parts[0], self._parts[-1]
-        squared_p = inner(own[first], own[last]).cpu().numpy()
-        away_e, away2_e = (answers.each(part) - own[part][rows] for part in (first, last))
-        found_e = ratio(inner(away_e, away2_e).cpu().numpy(), squared_p[rows])
-        at = rows, answers.senders
-        before_e = state.r[at]
-        memory = 0.0 if first == last else self.options.estimator_ema
-        mixed_e = memory * before_e + (1 - memory) * found_e
-        r_pn = state.r.copy()
-        r_pn[at] = np.where(
-            np.isnan(found_e), before_e, np.where(np.isnan(before_e), found_e, mixed_e)
-        )
-        return r_pn
 
     def _warn_if_long(self, alpha_pn: Floats) -> None:
         if self._warned or self.options.weights != "paper":

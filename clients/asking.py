@@ -29,7 +29,6 @@ import numpy as np
 
 from clients.letters import Bools, Ints, Letters
 from clients.rule import Floats, Rule, State, mean_over_steps
-from clients.streams import Purpose
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,13 +139,10 @@ class AskingRule(Rule[S], Generic[S]):
         return shapes | ({"variance": (1,)} if self._by_variance else {})
 
     def answer(self, state: S, round_: int, asked: Letters) -> tuple[S, Mapping[str, Tensor]]:
-        own, x_ed = self.local(asked.recipients), asked.each("x")
-        buffers = {name: value[own] for name, value in state.buffers.items()}
-        batches = self.engine.batches(round_, Purpose.ANSWER, peers=own, partners=asked.senders)
-        found = [self.engine.gradients(x_ed, buffers, batch).values for batch in batches]
-        answer = {"g": mean_over_steps(found, batches)}
+        answer = {"g": self.gradients_at(asked, state, round_)}
         if self._by_variance:
-            answer["variance"] = self.engine.tensor(state.variance[own, None])
+            own_e1 = self.local(asked.recipients)[:, None]
+            answer["variance"] = self.engine.tensor(state.variance[own_e1])
         return state, answer
 
     def absorb(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:

@@ -32,7 +32,6 @@ import numpy as np
 
 from clients.letters import Ints, Letters
 from clients.rule import Floats, Grid, Rule, State, mean_over_steps
-from clients.streams import Purpose
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -98,11 +97,7 @@ class FederatedClustering(Rule[FederatedClusteringState]):
     def answer(
         self, state: FederatedClusteringState, round_: int, asked: Letters
     ) -> tuple[FederatedClusteringState, Mapping[str, Tensor]]:
-        own, x_ed = self.local(asked.recipients), asked.each("x")
-        buffers = {name: value[own] for name, value in state.buffers.items()}
-        batches = self.engine.batches(round_, Purpose.ANSWER, peers=own, partners=asked.senders)
-        found = [self.engine.gradients(x_ed, buffers, batch).values for batch in batches]
-        return state, {"g": mean_over_steps(found, batches)}
+        return state, {"g": self.gradients_at(asked, state, round_)}
 
     def absorb(
         self,

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.letters import Bools, Ints, Letters
+from clients.streams import Purpose
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -186,6 +187,14 @@ class Rule(Generic[S]):
             return self.engine.tensor(np.zeros((len(weights_pn), self.engine.d)))
         weights_e = weights_pn[rows, answers.senders]
         return self.engine.collect(weights_e, answers[name], answers.rows, rows)
+
+    def gradients_at(self, asked: Letters, state: S, round_: int) -> Tensor:
+        """Mean gradient (E, d) at each model that asks, over a round's minibatches of own data."""
+        own, x_ed = self.local(asked.recipients), asked.each("x")
+        buffers = {name: value[own] for name, value in state.buffers.items()}
+        batches = self.engine.batches(round_, Purpose.ANSWER, peers=own, partners=asked.senders)
+        found = [self.engine.gradients(x_ed, buffers, batch).values for batch in batches]
+        return mean_over_steps(found, batches)
 
 
 def mean_over_steps(values: Sequence[Tensor], batches: Sequence[Batch]) -> Tensor:

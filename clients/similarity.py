@@ -1,14 +1,86 @@
 """From gradients that resemble each other to collaboration weights (All-for-one, section 4).
 
-Light decisions on small arrays. Legend: p = peers of this node, n = all peers; n_k = samples of
-peer k, whose gradient variance is taken as proportional to 1 / n_k (remark 1).
+The similarity ratio r_ik of peer k at peer i's model is estimated from gradients on estimation
+batches: G (plain), or G', G'' on the two halves of a batch (debiased). Readings: an estimate is at
+most 1; where both gradients are 0 it is 1, where only G_i is, 0; a denominator below 0 is no
+estimate, and the last one stands.
+
+Legend: p = peers of this node, n = all peers, e = letters, d = parameters; n_k = samples of peer
+k, whose gradient variance is taken as proportional to 1 / n_k (remark 1).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from clients.letters import Ints, Letters
 from clients.rule import Floats
+from clients.streams import Purpose
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.engine import Engine
+    from clients.network import Buffers
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Estimates of the similarity ratio, and their moving average over refreshes.
+
+    Attributes
+    ----------
+    batch_size : examples behind an estimate.
+    memory : share of the last estimates in an average, 0 for none.
+    debiased : products across two halves of the batch, instead of norms on all of it.
+    """
+
+    engine: Engine
+    batch_size: int
+    memory: float
+    debiased: bool
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the gradients behind an estimate."""
+        return ("G'", "G''") if self.debiased else ("G",)
+
+    def gradients(
+        self, x_ed: Tensor, buffers: Buffers, round_: int, own: Ints
+    ) -> dict[str, Tensor]:
+        """The parts at any models, (E, d) each, from the data of hosted peers `own` (E,)."""
+        batches = self.engine.batches(
+            round_, Purpose.ESTIMATE, peers=own, steps=1, batch_size=self.batch_size,
+            halves=self.debiased,
+        )  # fmt: skip
+        return {
+            part: self.engine.gradients(x_ed, buffers, batch).values
+            for part, batch in zip(self.parts, batches, strict=True)
+        }
+
+    def ratios(self, r_pn: Floats, own: dict[str, Tensor], answers: Letters) -> Floats:
+        """Ratios after a refresh; nan where never estimated. Who did not answer keeps the last one.
+
+        Parameters
+        ----------
+        own : the parts at the hosted peers' own models, from their own data.
+        answers : the same from the peers they asked.
+        """
+        if not len(answers):
+            return r_pn
+        inner, rows = self.engine.inner, np.searchsorted(self.engine.peers, answers.recipients)
+        first, last = self.parts[0], self.parts[-1]
+        squared_p = inner(own[first], own[last]).cpu().numpy()
+        away_e, away2_e = (answers.each(part) - own[part][rows] for part in (first, last))
+        found_e = ratio(inner(away_e, away2_e).cpu().numpy(), squared_p[rows])
+        at, r_pn = (rows, answers.senders), r_pn.copy()
+        mixed_e = self.memory * r_pn[at] + (1 - self.memory) * found_e
+        mixed_e = np.where(np.isnan(r_pn[at]), found_e, mixed_e)
+        r_pn[at] = np.where(np.isnan(found_e), r_pn[at], mixed_e)
+        return r_pn
 
 
 def ratio(apart: Floats, squared: Floats) -> Floats:
