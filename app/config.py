@@ -116,6 +116,13 @@ class Config:
         return Training(**{item.name: getattr(self, item.name) for item in fields(Training)})
 
     @property
+    def validation(self) -> tuple[str, float]:
+        """Key and value of the share of its examples that a peer sets aside to judge by."""
+        if hasattr(self.dataset_options, "validation"):
+            return f"{self.dataset}.validation", self.dataset_options.validation
+        return "partition.validation", self.partition.validation
+
+    @property
     def network(self) -> str:
         """The model by name, "auto" resolved; "auto" where the problem brings its parameters."""
         return _model(self.model, self.dataset) or "auto"

@@ -66,10 +66,11 @@ class Options:
 
     def check(self, config: Any) -> None:
         """Refuse a run in which peers have nothing to judge by."""
-        if config.partition.validation == 0 and config.dataset != "quadratic":
+        key, share = config.validation
+        if share == 0 and config.dataset != "quadratic":
             raise ValueError(
-                "peers weigh models by validation loss, but partition.validation = 0 sets no "
-                "examples aside; try partition.validation = 0.2"
+                f"peers weigh models by validation loss, but {key} = 0 sets no examples aside; "
+                f"try {key} = 0.2"
             )
 
 
