@@ -6,6 +6,7 @@ Flower's process of a message calls this itself, or lets the node's worker do it
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,12 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.app import RecordDict
 
+from app import logs
 from app.config import Config
 from app.disclosure import Disclosure, disclosure_of
 from app.schema import Scalar
 from app.sealing import Sealing, deployed, peer_of
 from app.wire import decode_order, encode_fault, encode_reply
 from strategies.mail import Order, Reply
+from strategies.vetting import named
 
 if TYPE_CHECKING:
     from app.node import Node
@@ -76,17 +79,29 @@ def carry_out(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
     What goes wrong becomes one line for the relay and a log here. A deployed node sends only lines
     that were written for this; what others say may tell of its files.
     """
+    if not job.simulated:
+        logs.begin()
+    where: dict[str, object] = {"run": job.run_id}
+    began = time.monotonic()
     try:
         order = decode_order(record)
-        reply = encode_reply(_reply(order, job), order)
+        where |= {"round": order.round, "stage": order.stage, "letters": len(order.letters)}
+        reply = _reply(order, job)
+        answer = encode_reply(reply, order)
     except Exception as error:
-        _log.exception("the order could not be carried out")
-        ours = job.simulated or type(error).__module__.partition(".")[0] in _OURS
-        line = (
-            f"{type(error).__name__}: {error}" if ours else f"{type(error).__name__}, see its log"
-        )
-        return encode_fault(line), job.version
-    return reply, job.version if order.stage == "answer" else order.last
+        told = type(error).__module__.partition(".")[0] in _OURS
+        line = f"{type(error).__name__}: {error}"
+        if told:
+            _log.error("%s", line, extra=where)
+        else:
+            _log.exception("%s", line, extra=where)
+        shown = told or job.simulated
+        return encode_fault(line if shown else f"{type(error).__name__}, see its log"), job.version
+    where |= {"peers": named(reply.peers), "refused": len(reply.refused)}
+    _log.info("done", extra=where | {"seconds": round(time.monotonic() - began, 3)})
+    for line in reply.refused:
+        _log.warning("%s", line, extra=where)
+    return answer, job.version if order.stage == "answer" else order.last
 
 
 def hosted(node_config: Mapping[str, object], peers: int) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from flwr.app import RecordDict
 
-from app import parcel, service
+from app import logs, parcel, service
 from app.service import Job, ServiceError, hosted
 from app.wire import encode_fault
 
@@ -49,8 +49,10 @@ def carry_out(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
         patience = 2 * config.round_seconds
         return _handed_over(record, job, desk, f"worker-{peers[0]:04d}", patience)
     except Exception as error:
-        _log.exception("the worker could not carry out the order")
-        return encode_fault(f"{type(error).__name__}: {error}"), job.version
+        line = f"{type(error).__name__}: {error}"
+        logs.begin()
+        _log.error("%s", line, extra={"run": job.run_id})
+        return encode_fault(line), job.version
 
 
 def _handed_over(
@@ -170,5 +172,5 @@ def _serve(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
+    logs.begin()
     main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
