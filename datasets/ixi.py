@@ -59,12 +59,13 @@ def read_ixi(data_dir: Path, options: object) -> Source:
             "(torchio.datasets.IXITiny) or FLamby (fed_ixi)"
         )
 
-    def read() -> Arrays:
-        volumes, masks = zip(*(_read(*pair, options.sides) for _, *pair in pairs), strict=True)
+    def make() -> Arrays:
+        read = [_read(volume, mask, options.sides) for _, volume, mask in pairs]
+        volumes, masks = zip(*read, strict=True)
         return {"volumes": np.stack(volumes)[:, None], "masks": np.stack(masks)}
 
-    files = [path for _, *pair in pairs for path in pair]
-    arrays = cached(data_dir, "ixi", files, f"1 {options.size}", read)
+    files = [path for _, *both in pairs for path in both]
+    arrays = cached(data_dir, "ixi", files, f"1 {options.size}", make)
     hospital = np.array([HOSPITALS.index(name) for name, *_ in pairs], dtype=np.int64)
     test = np.zeros(len(pairs), dtype=bool)
     for own in (np.flatnonzero(hospital == number) for number in range(len(HOSPITALS))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ def write_cinic10(data_dir: Path, each: int = 2) -> list[Bytes]:
     return images
 
 
-def leaf(path: Path, users: dict[str, tuple[Sequence[Sequence[float]], Sequence[int]]]) -> None:
+def leaf(path: Path, users: Mapping[str, tuple[Sequence[Sequence[float]], Sequence[int]]]) -> None:
     """A LEAF file of these writers' (images, labels)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = {name: {"x": [list(x) for x in xs], "y": list(y)} for name, (xs, y) in users.items()}

@@ -124,7 +124,7 @@ def test_evaluation_and_whole_gradients_see_the_images_as_they_are() -> None:
         e.gradients(x, buffers, batch).values
         for e, batch in zip((plain, augmented), batches, strict=True)
     ]
-    assert not torch.allclose(*drawn)
+    assert not torch.allclose(drawn[0], drawn[1])
 
 
 def offsets(images_ebchw: Tensor) -> tuple[list[tuple[int, int]], list[bool]]:

@@ -307,7 +307,7 @@ def test_cluster_sizes(kind: Kind, sizes: str) -> None:
         np.testing.assert_array_equal(np.sort(np.concatenate(held)), own)
         names = {
             tuple(sorted(naming(problem, peer).items()))
-            for peer in np.flatnonzero(problem.clusters == cluster)
+            for peer in np.flatnonzero(problem.clusters == cluster).tolist()
         }
         assert len(names) == 1
 

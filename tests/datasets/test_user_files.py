@@ -22,6 +22,7 @@ from datasets.heart_disease import read_heart_disease
 from datasets.ixi import IxiOptions, read_ixi
 from datasets.languages import LanguagesOptions, read_languages
 from datasets.office_home import DOMAINS, WEIGHTS, read_office_home
+from datasets.problem import Ints
 from datasets.source import Source, spread
 from datasets.wiki40b import Wiki40bOptions, read_wiki40b
 from tests import tiny_files as tiny
@@ -351,7 +352,7 @@ def test_an_impossible_size_is_refused(size: str) -> None:
 # ---- Languages --------------------------------------------------------------------------------
 
 
-def decoded(source: Source, rows: np.ndarray) -> str:  # type: ignore[type-arg]
+def decoded(source: Source, rows: Ints) -> str:
     return bytes(source.inputs[rows].reshape(-1).tolist()).decode(errors="replace")
 
 
@@ -359,7 +360,8 @@ def test_languages(tmp_path: Path) -> None:
     tiny.write_languages(tmp_path)
     source = read_languages(tmp_path, LanguagesOptions(codes="ca-es", context=16))
     assert source.task == "language"
-    assert (source.outputs, source.inputs.dtype) == (256, np.uint8)
+    assert source.outputs == 256
+    assert source.inputs.dtype == np.uint8
     assert source.inputs.shape == source.targets.shape
     assert source.groups is not None
     np.testing.assert_array_equal(source.inputs[:, 1:], source.targets[:, :-1])
@@ -455,7 +457,8 @@ def test_wiki40b_in_gpt2s_tokens(tmp_path: Path) -> None:
         read_wiki40b(tmp_path, table)
     tiny.write_gpt2_vocabulary(tmp_path)
     source = read_wiki40b(tmp_path, table)
-    assert (source.outputs, source.inputs.dtype) == (50_257, np.int32)
+    assert source.outputs == 50_257
+    assert source.inputs.dtype == np.int32
     vocabulary = json.loads((tmp_path / "gpt2" / "vocab.json").read_text())
     assert source.groups is not None
     own = source.inputs[source.train[source.groups[source.train] == 0]].reshape(-1)
@@ -486,13 +489,17 @@ WRITE: dict[str, Callable[[Path], object]] = {
     "cinic10": tiny.write_cinic10,
     "femnist": tiny.write_femnist,
 }
+READ: dict[str, Callable[[Path], Source]] = {
+    "cinic10": read_cinic10,
+    "femnist": lambda data_dir: read_femnist(data_dir, FemnistOptions()),
+}
 
 
 @pytest.mark.parametrize("name", WRITE)
 def test_statistics_are_of_the_training_images(tmp_path: Path, name: str) -> None:
     WRITE[name](tmp_path)
-    reading = {"cinic10": read_cinic10, "femnist": lambda d: read_femnist(d, FemnistOptions())}
-    source = reading[name](tmp_path)
+    read = READ[name]
+    source = read(tmp_path)
     training = source.inputs[source.train].astype(np.float64)
     mean, std = source.normalisation
     np.testing.assert_allclose(mean[:, 0, 0], training.mean(axis=(0, 2, 3)))
