@@ -195,7 +195,8 @@ class Network:
 
 def _only(stacks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a single model."""
-    return {name: value[0] for name, value in stacks.items()}
+    # Unlike that of an index, the gradient of a squeeze is a view: nothing is copied.
+    return {name: value.squeeze(0) for name, value in stacks.items()}
 
 
 def _layer(name: str) -> str:

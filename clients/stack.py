@@ -184,4 +184,5 @@ class Stack:
             lambda: self._batch_losses(x, self.network.buffers(1), batch)[0],
             shared=[x, *self.network.module.parameters()],  # they do not grow with the examples
         )
-        return held * max(1, examples // probe) + 4 * self.d * x.element_size()
+        # Beside activations: the gradient tensor by tensor, as a row, and what backward puts aside.
+        return held * max(1, examples // probe) + 5 * self.d * x.element_size()

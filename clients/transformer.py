@@ -12,8 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -181,6 +179,10 @@ def gpt2(shape: Shape, outputs: int, options: Gpt2Options) -> nn.Module:
 @lru_cache(maxsize=1)
 def _read(path: Path) -> dict[str, Tensor]:
     """The tensors of a GPT-2 in Hugging Face's naming, linear maps as torch.nn.Linear has them."""
+    # Only here, so that all other networks run where nothing but torch and NumPy is installed.
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         tensors = load_file(path)
     except FileNotFoundError:
