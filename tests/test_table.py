@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.config import ConfigError
 from app.methods import METHODS
 from tests.inline import Run, run
 from tests.problems import write_quadratic
@@ -130,5 +131,5 @@ def test_reports_make_sense(runs: Runs, method: str, problem: str) -> None:
 
 @pytest.mark.parametrize(("method", "problem"), REFUSES)
 def test_a_problem_that_does_not_suit_is_refused(tmp_path: Path, method: str, problem: str) -> None:
-    with pytest.raises(ValueError, match=REFUSES[method, problem]):
+    with pytest.raises(ConfigError, match=REFUSES[method, problem]):
         run(configuration(method, problem, tmp_path), tmp_path)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.config import Config
+from app.config import Config, ConfigError
 from app.prepare import problem_of
 from clients.engine import Engine
 from clients.fedavg import FedAvg, Options
@@ -101,5 +101,5 @@ def test_the_oracle_listens_inside_its_cluster(tmp_path: Path) -> None:
 
 
 def test_an_oracle_without_clusters_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"partition\.kind"):
+    with pytest.raises(ConfigError, match=r"partition\.kind"):
         run(quadratic(tmp_path) | {"method": "oracle"}, tmp_path)
