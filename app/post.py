@@ -14,6 +14,8 @@ from strategies.errors import RelayError, WireError
 from strategies.mail import Order, Reply
 
 _PAUSE = 0.05  # Flower's own loop polls every 3 s
+_SHARE = 0.05  # of the wait so far: asking a SuperLink 20 times a second costs it a fifth of a core
+_LONGEST = 1.0
 _GRACE = 60.0  # seconds: two of Flower's heartbeats
 _ACTOR_DIED = 0  # flwr's ErrorCode.UNKNOWN; a simulation puts the dead actor back into its pool
 
@@ -57,14 +59,15 @@ class GridPost:
         # A message that a node took with it when it died has no reply until it expires, and until
         # then the node, back again, gets no other.
         waiting = self._push(orders, ttl=2 * seconds + _GRACE)
-        deadline = time.monotonic() + seconds
-        while waiting and time.monotonic() < deadline:
+        began = time.monotonic()
+        while waiting and time.monotonic() < began + seconds:
             for message in self._grid.pull_messages(list(waiting)):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None:
                     outcome[node] = _opened(message, orders[node])
             if waiting:
-                time.sleep(_PAUSE)
+                waited = time.monotonic() - began
+                time.sleep(min(max(_PAUSE, _SHARE * waited), _LONGEST, max(seconds - waited, 0)))
         outcome |= dict.fromkeys(waiting.values(), f"no reply within {seconds:g} s")
         self._unanswered |= waiting
         return outcome

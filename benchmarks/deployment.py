@@ -95,7 +95,7 @@ class Deployment:
     ----------
     directory : empty; gets secrets, a home for each party, logs.
     relay : where SuperLink and relay run.
-    nodes : peer -> where it runs.
+    nodes : peer -> where it runs; without any, whoever comes is let in.
     """
 
     def __init__(self, directory: Path, relay: Host, nodes: Mapping[int, Host]) -> None:
@@ -112,7 +112,7 @@ class Deployment:
         self.home("operator").joinpath("config.toml").write_text(
             tomli_w.dumps({"superlink": {CONNECTION: connection}})
         )
-        self._add_relay()
+        self._add_relay(("--enable-supernode-auth",) if nodes else ())
         letters = self._secrets / "letters"
         entries = [trust.create(f"node-{peer}", letters, peer)[2] for peer in nodes]
         (letters / "trust.toml").write_text("".join(entry.toml() for entry in entries))
@@ -156,6 +156,14 @@ class Deployment:
     def of_node(self, peer: int) -> tuple[str, str]:
         """The names of a node's services."""
         return f"node-{peer}", f"node-{peer}-executor"
+
+    def start_fleet(self, nodes: int) -> None:
+        """Start `nodes` SuperNodes in one process: `benchmarks.fleet` in `fleet/`."""
+        command = [sys.executable, "-m", "benchmarks.fleet", self._address]
+        command += [str(self._secrets / "ca.crt"), str(self.home("fleet")), str(nodes)]
+        log = self.home("logs") / "fleet.log"
+        self.services["fleet"] = Service(self.relay, tuple(command), log, ROOT)
+        self.start("fleet")
 
     def run(self, overrides: Mapping[str, Scalar], name: str = "run") -> subprocess.Popen[str]:
         """Start `python -m app run` on this deployment; results go to `operator/<name>`."""
@@ -201,7 +209,7 @@ class Deployment:
         log = self.home("logs") / f"{name}.log"
         self.services[name] = Service(host, (str(BIN / command), *arguments), log, home)
 
-    def _add_relay(self) -> None:
+    def _add_relay(self, authenticated: tuple[str, ...]) -> None:
         at, secret = self._secrets / "relay", str(self._secrets / "relay" / "superexec.secret")
         home = self.home("relay")
         self._add(
@@ -209,8 +217,8 @@ class Deployment:
             "--host", self.relay.address, "--port", str(self._port),
             "--database", str(home / "state.db"), "--disable-runtime-dependency-installation",
             "--ssl-ca-certfile", str(at / "ca.crt"), "--ssl-certfile", str(at / "server.crt"),
-            "--ssl-keyfile", str(at / "server.key"), "--enable-supernode-auth",
-            "--superexec-auth-secret-file", secret,
+            "--ssl-keyfile", str(at / "server.key"), "--superexec-auth-secret-file", secret,
+            *authenticated,
         )  # fmt: skip
         self._add(
             "relay", self.relay, home, "flower-superexec", "--runtime-api-address", self._address,
@@ -237,9 +245,10 @@ class Deployment:
         )  # fmt: skip
 
     def _registered(self) -> bool:
-        """Whether the SuperLink is up and knows the nodes."""
+        """Whether the SuperLink is up and has let all nodes in."""
         nodes = [public.parent.name for public in self._secrets.glob("*/node.pub")]
         command = ["certificates", str(self._secrets), "--nodes", *nodes, "--register", CONNECTION]
+        command = command if nodes else ["status", CONNECTION]
         done = subprocess.run(
             [*self.relay.prefix, sys.executable, "-m", "app", *command],
             cwd=ROOT,
@@ -247,6 +256,23 @@ class Deployment:
             capture_output=True,
         )
         return not done.returncode
+
+
+def finish(deployment: Deployment, run: subprocess.Popen[str], seconds: float = 600) -> None:
+    """Wait until a run has ended well.
+
+    Raises
+    ------
+    RuntimeError
+        It failed; says what it said.
+    """
+    try:
+        deployment.wait(lambda: run.poll() is not None, "the run does not end", seconds)
+    finally:
+        run.kill()
+    assert run.stdout is not None
+    if run.returncode:
+        raise RuntimeError(run.stdout.read())
 
 
 def family(pid: int) -> list[int]:

@@ -1,0 +1,117 @@
+"""What 1, 10 and 50 nodes cost the relay in time, CPU and memory: `python -m benchmarks.nodes`.
+
+FedAvg on digits, full topology: every node's model goes to every other, so n (n - 1) letters a
+round. SuperLink and relay are as in a deployment; the nodes are those of `benchmarks.fleet`.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from app import trust
+from benchmarks.deployment import Deployment, Host, committed, family, finish
+
+ROUNDS = 6
+FIRST = 2  # rounds before the clock starts
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size.
+
+    Attributes
+    ----------
+    round_s : median seconds a round.
+    letters_mb : payload that the relay delivers in a round, in MB.
+    superlink_cpu_s, relay_cpu_s : CPU seconds a round of the SuperLink and of the ServerApp.
+    superlink_mb, relay_mb : their peak resident memory, in MB.
+    """
+
+    nodes: int
+    round_s: float
+    letters_mb: float
+    superlink_cpu_s: float
+    relay_cpu_s: float
+    superlink_mb: float
+    relay_mb: float
+
+
+class Meter:
+    """CPU and memory of a service and its children, as the kernel counts them."""
+
+    def __init__(self, deployment: Deployment, name: str) -> None:
+        process = deployment.services[name].process
+        assert process is not None
+        self._pid = process.pid
+        self.peak_mb = 0.0
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far; also looks at the memory."""
+        ticks = 0
+        for pid in family(self._pid):
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                status = Path(f"/proc/{pid}/status").read_text()
+            except OSError:
+                continue
+            ticks += int(fields[11]) + int(fields[12])
+            if "VmHWM" in status:
+                self.peak_mb = max(self.peak_mb, int(status.split("VmHWM:")[1].split()[0]) / 1e3)
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measured(nodes: int, directory: Path) -> Row:
+    """Run one size."""
+    with Deployment(directory, Host(), {}) as deployment:
+        letters = deployment.home("fleet") / "letters"
+        entries = [trust.create(f"node-{k}", letters, k)[2] for k in range(nodes)]
+        (letters / "trust.toml").write_text("".join(entry.toml() for entry in entries))
+        deployment.start_fleet(nodes)
+        run = deployment.run({
+            "method": "fedavg", "peers": nodes, "num-server-rounds": ROUNDS,
+            "evaluate-every": ROUNDS, "partition.kind": "iid", "partition.samples-per-peer": 30,
+            "local-steps": 1,
+        })  # fmt: skip
+        meters = [Meter(deployment, name) for name in ("superlink", "relay")]
+        ticks: dict[int, tuple[float, list[float], float]] = {}
+
+        def tick() -> bool:
+            now = deployment.progress()
+            cpu = [meter.cpu_s() for meter in meters]
+            if now:
+                ticks.setdefault(committed(now), (now["seconds"], cpu, now["relayed_bytes"]))
+            return run.poll() is not None
+
+        deployment.wait(tick, "the run does not end", 280)
+        finish(deployment, run)
+    ends = [ticks[t] for t in sorted(ticks) if FIRST <= t < ROUNDS]
+    rounds = max(t for t in ticks if t < ROUNDS) - min(t for t in ticks if t >= FIRST)
+    link, relay = ((ends[-1][1][k] - ends[0][1][k]) / rounds for k in range(2))
+    return Row(
+        nodes,
+        round(statistics.median(b[0] - a[0] for a, b in pairwise(ends)), 1),
+        round((ends[-1][2] - ends[0][2]) / rounds / 1e6, 3),
+        round(link, 2),
+        round(relay, 2),
+        round(meters[0].peak_mb),
+        round(meters[1].peak_mb),
+    )
+
+
+def rows(sizes: Iterator[int]) -> Iterator[Row]:
+    """Run all sizes."""
+    for nodes in sizes:
+        with tempfile.TemporaryDirectory() as directory:
+            yield measured(nodes, Path(directory))
+
+
+if __name__ == "__main__":
+    for row in rows(map(int, sys.argv[1:] or ["1", "10", "50"])):
+        print(row, flush=True)

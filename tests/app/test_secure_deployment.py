@@ -1,0 +1,37 @@
+"""Three institutions over TLS, known by their keys, with sealed letters and separate executors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.rundir import Run
+from benchmarks.deployment import Deployment, Host, finish, quadratics
+from benchmarks.parity import difference
+from tests.inprocess import simulate
+
+PEERS = 3
+
+
+@pytest.mark.slow
+def test_a_secure_deployment_computes_what_a_simulation_does(tmp_path: Path) -> None:
+    config = quadratics(tmp_path / "problem.json", PEERS) | {
+        "method": "cobo", "num-server-rounds": 2, "evaluate-every": 1, "cobo.sampling": "full",
+    }  # fmt: skip
+    simulate(config | {"run-dir": str(tmp_path / "expected")}, nodes=1)
+    place = tmp_path / "deployment"
+    with Deployment(place, Host(), {peer: Host() for peer in range(PEERS)}) as deployment:
+        finish(deployment, deployment.run(config), 280)
+        run = Run.read(deployment.home("operator") / "run")
+        assert difference(run, Run.read(tmp_path / "expected")) < 1e-10
+        for peer in range(PEERS):
+            home = deployment.home(f"node-{peer}") / "run"
+            assert (home / "models" / f"peer-{peer:04d}.safetensors").is_file()
+            letters = [
+                json.loads(line)
+                for line in (home / f"audit-{peer:04d}.jsonl").read_text().splitlines()
+            ]
+            assert letters
+            assert all(letter["sealed"] for letter in letters)
