@@ -24,16 +24,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from clients import greedy
+from clients import greedy, validation
 from clients.letters import Bools, Ints, Letters
 from clients.rule import Floats, Grid, Rule, State
 from clients.streams import Purpose, stream
+from clients.validation import Kept, better, buffers_of, judged
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Kept = dict[str, "Tensor"]
-"""A model put aside: its validation "loss" (P,), "x" (P, d), and its buffers."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +64,7 @@ class Options:
             raise ValueError("init-epochs and period must be at least 1")
 
     def check(self, config: Any) -> None:
-        """Refuse a run in which peers have nothing to judge by."""
-        key, share = config.validation
-        if share == 0 and config.dataset != "quadratic":
-            raise ValueError(
-                f"peers choose by validation loss, but {key} = 0 sets no examples aside; "
-                f"try {key} = 0.2"
-            )
+        validation.required(config)
 
 
 @dataclass(frozen=True)
@@ -105,7 +97,7 @@ class DPFL(Rule[DPFLState]):
 
     def init(self) -> DPFLState:
         state, eye = self.start(), self.eye()
-        kept = self._judged(state.x, state)
+        kept = judged(self.engine, state.x, state.buffers)
         return DPFLState(
             **vars(state),
             before=kept,
@@ -137,13 +129,14 @@ class DPFL(Rule[DPFLState]):
         built_p = state.fresh & due_p
         shares_pn = (chosen_pn & heard_pn | (self.eye() > 0)) * self.engine.samples
         x_pd = self.average(offers, "x", shares_pn)
-        before = self._judged(state.x, state)
+        before = judged(self.engine, state.x, state.buffers)
+        after = judged(self.engine, x_pd, state.buffers)
         return replace(
             state,
             x=x_pd,
             before=before,
-            best_before=_better(state.best_before, before),
-            best_after=_better(state.best_after, self._judged(x_pd, state)),
+            best_before=better(self.engine, state.best_before, before),
+            best_after=better(self.engine, state.best_after, after),
             omega=np.where(built_p[:, None], chosen_pn, state.omega),
             fresh=state.fresh & ~due_p,
             chosen=chosen_pn,
@@ -187,11 +180,10 @@ class DPFL(Rule[DPFLState]):
             "best_after_averaging": state.best_after,
         }
         for name, kept in models.items():
-            buffers = {b: kept[f"buffers.{b}"] for b in state.buffers}
-            scores = self.engine.losses(kept["x"], buffers, "test")
-            judged = kept["loss"].isfinite()
-            found[f"{name}_test_loss"] = scores.losses.where(judged, np.nan).cpu().numpy()
-            found[f"{name}_test_accuracy"] = scores.accuracies.where(judged, np.nan).cpu().numpy()
+            scores = self.engine.losses(kept["x"], buffers_of(kept), "test")
+            known = kept["loss"].isfinite()
+            found[f"{name}_test_loss"] = scores.losses.where(known, np.nan).cpu().numpy()
+            found[f"{name}_test_accuracy"] = scores.accuracies.where(known, np.nan).cpu().numpy()
         return found
 
     @property
@@ -208,17 +200,3 @@ class DPFL(Rule[DPFLState]):
         later = state.chosen if self.options.refresh == "reuse" else self.eye() > 0
         used: Bools = state.omega if self._refreshes(round_) else later
         return np.where(state.fresh[:, None], state.omega, used)
-
-    def _judged(self, x_pd: Tensor, state: State) -> Kept:
-        """Models and what the peers' validation data say of them."""
-        losses = self.engine.losses(x_pd, state.buffers, "validation").losses
-        return {"loss": losses, "x": x_pd, **{f"buffers.{k}": v for k, v in state.buffers.items()}}
-
-
-def _better(kept: Kept, new: Kept) -> Kept:
-    """The models put aside, or the new ones where their validation loss is lower."""
-    lower = new["loss"] < kept["loss"]
-    return {
-        name: value.where(lower.view(-1, *[1] * (value.dim() - 1)), kept[name])
-        for name, value in new.items()
-    }

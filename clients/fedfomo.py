@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from clients import validation
 from clients.fedavg import FedAvg
 from clients.letters import Bools, Ints, Letters
 from clients.rule import Floats, Grid, State
@@ -65,13 +66,7 @@ class Options:
             raise ValueError("epsilon-decay must not be negative")
 
     def check(self, config: Any) -> None:
-        """Refuse a run in which peers have nothing to judge by."""
-        key, share = config.validation
-        if share == 0 and config.dataset != "quadratic":
-            raise ValueError(
-                f"peers weigh models by validation loss, but {key} = 0 sets no examples aside; "
-                f"try {key} = 0.2"
-            )
+        validation.required(config)
 
 
 @dataclass(frozen=True)

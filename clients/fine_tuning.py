@@ -13,16 +13,14 @@ it happens. A peer without validation data takes the current global model.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from clients import fedprox
 from clients.fedavg import GlobalModel
 from clients.letters import Letters
 from clients.rule import Grid, State
 from clients.streams import Purpose
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from clients.validation import Kept, better, buffers_of, judged
 
 
 @dataclass(frozen=True)
@@ -50,17 +48,9 @@ class ProxOptions(Options, fedprox.Options):
 
 @dataclass(frozen=True)
 class BestState(State):
-    """The shared model's state, and the best one put aside.
+    """The shared model's state, and the `best` one put aside."""
 
-    Attributes
-    ----------
-    best, best_buffers : as `x` and `buffers`.
-    best_loss : (P,) its validation loss.
-    """
-
-    best: Tensor
-    best_buffers: dict[str, Tensor]
-    best_loss: Tensor
+    best: Kept
 
 
 class FineTuned(GlobalModel[BestState]):
@@ -68,34 +58,19 @@ class FineTuned(GlobalModel[BestState]):
 
     def init(self) -> BestState:
         start = self.start()
-        loss_p = self.engine.losses(start.x, start.buffers, "validation").losses
-        return BestState(**vars(start), best=start.x, best_buffers=start.buffers, best_loss=loss_p)
+        return BestState(**vars(start), best=judged(self.engine, start.x, start.buffers))
 
     def absorb(
         self, state: BestState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> BestState:
         state = super().absorb(state, round_, offers, sent, answers)
-        loss_p = self.engine.losses(state.x, state.buffers, "validation").losses
-        unjudged_p = self.engine.data.shards["validation"].lengths_p == 0
-        better_p = (loss_p < state.best_loss) | loss_p.new_tensor(unjudged_p).bool()
-
-        def newer(now: Tensor, before: Tensor) -> Tensor:
-            return now.where(better_p.view(-1, *[1] * (now.dim() - 1)), before)
-
-        return replace(
-            state,
-            best=newer(state.x, state.best),
-            best_buffers={k: newer(v, state.best_buffers[k]) for k, v in state.buffers.items()},
-            best_loss=newer(loss_p, state.best_loss),
-        )
+        new = judged(self.engine, state.x, state.buffers)
+        return replace(state, best=better(self.engine, state.best, new))
 
     def personal(self, state: BestState) -> BestState:
-        fit = self.engine.fit(
-            state.best,
-            state.best_buffers,
-            self.engine.slots(state.best),
-            self.engine.batches(0, Purpose.TUNE, epochs=self.options.epochs),
-        )
+        best, batches = state.best, self.engine.batches(0, Purpose.TUNE, epochs=self.options.epochs)
+        slots = self.engine.slots(best["x"])
+        fit = self.engine.fit(best["x"], buffers_of(best), slots, batches)
         return replace(state, x=fit.x, buffers=fit.buffers)
 
 
