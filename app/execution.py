@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import subprocess
@@ -18,9 +19,18 @@ from rich.table import Table
 
 from app import prepare, progress
 from app.config import Config, ConfigError
-from app.superlink import FlowerError, private_superlink, simulation_config, workspace
+from app.superlink import (
+    FlowerError,
+    Workspace,
+    private_superlink,
+    simulation_config,
+    workspace,
+)
 
 _PAUSE = 0.1
+_AGAIN_SECONDS = 2.0
+_DOWN_SECONDS = 600.0
+"""How long the SuperLink of a deployment may be down."""
 _LOG_SECONDS = 10.0
 """How long the log of a failed run may take to arrive."""
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|[╭╮╰╯│─]")
@@ -84,14 +94,18 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     with workspace(_new_log(run_dir), home) as space:
         flower = space.submit(federation, replace(config, run_dir="").flat(), {})
-        if _follow(flower, config, console):
+        while not _follow(flower, config, console):
+            run_id = _started(space.log)
+            status = _status(space, federation, run_id)
+            if status == "finished:completed":
+                break
+            if status.startswith("finished"):
+                raise _failure(space.log)
+            time.sleep(_AGAIN_SECONDS)  # the log broke off: the SuperLink is being restarted
+            flower = space.popen("flwr", "log", run_id, federation, "--stream")
+        else:
             conclude(run_dir, console)
             return
-        run_id = _started(space.log)
-        command = ["flwr", "list", federation, "--run-id", run_id, "--format", "json"]
-        listed = subprocess.run(command, env=space.environment, capture_output=True, text=True)
-        if "finished:completed" not in listed.stdout:
-            raise _failure(space.log)
     console.print(f"done; the results are in {config.out}/{config.name} on the relay's machine")
 
 
@@ -178,6 +192,24 @@ def _follow(flower: subprocess.Popen[bytes], config: Config, console: Console) -
             if ended:
                 return False
             time.sleep(_PAUSE)
+
+
+def _status(space: Workspace, federation: str, run_id: str) -> str:
+    """What Flower says of a run: "running", "finished:completed", ...
+
+    Raises
+    ------
+    RunError
+        The SuperLink has not answered for long.
+    """
+    command = ["flwr", "list", federation, "--run-id", run_id, "--format", "json"]
+    deadline = time.monotonic() + _DOWN_SECONDS
+    while time.monotonic() < deadline:
+        listed = subprocess.run(command, env=space.environment, capture_output=True, text=True)
+        with suppress(ValueError, KeyError, IndexError):
+            return str(json.loads(listed.stdout)["runs"][0]["status"])
+        time.sleep(_AGAIN_SECONDS)
+    raise _failure(space.log)
 
 
 def _failure(log: Path) -> RunError:

@@ -1,5 +1,7 @@
 """Fault drills: what a deployment does when hosts and links fail. `make drill`, as root.
 
+`python -m benchmarks.drill [link] [node] [superlink]` runs some of them.
+
 A relay and three nodes are hosts of their own: network namespaces with a link each to a switch.
 One run goes on while a node is cut off, a node is killed, and the SuperLink is killed; each comes
 back. The table says what it cost; the run must finish with nothing lost.
@@ -13,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +24,9 @@ from typing import Any
 from benchmarks.deployment import Deployment, Host, committed, finish, quadratics
 
 NODES = 3
-ROUNDS = 26
+ROUNDS = {"link": 9, "node": 9, "superlink": 4}
+"""Fault -> rounds that go by until it is over, at most."""
+FIRST = 3  # rounds before the first fault
 ROUND_SECONDS = 30
 OUTAGE = 2  # rounds that the others go on alone before a host comes back
 _SWITCH = "coterie-switch"
@@ -97,7 +101,9 @@ class Drill:
 
         return self._deployment.wait(done, f"round {t} does not end")
 
-    def outage(self, fault: str, peer: int, begin: Any, end: Any) -> Row:
+    def outage(
+        self, fault: str, peer: int, begin: Callable[[], None], end: Callable[[], None]
+    ) -> Row:
         """Let a node fail, let the others go on, let it come back."""
         last = self._now()
         begin()
@@ -151,10 +157,12 @@ def main() -> None:
     """Run the drills and print the table."""
     if os.geteuid():
         sys.exit("network namespaces need root")
+    faults = sys.argv[1:] or list(ROUNDS)
+    rounds = FIRST + sum(ROUNDS[fault] for fault in faults)
     with tempfile.TemporaryDirectory() as directory, network() as hosts:
         nodes = {peer: hosts[f"node-{peer}"] for peer in range(NODES)}
         config = quadratics(Path(directory) / "problem.json", NODES) | {
-            "method": "fedavg", "num-server-rounds": ROUNDS, "evaluate-every": 1,
+            "method": "fedavg", "num-server-rounds": rounds, "evaluate-every": 1,
             "round-seconds": ROUND_SECONDS,
         }  # fmt: skip
         place = Path(directory)
@@ -162,7 +170,7 @@ def main() -> None:
             run = deployment.run(config)
             drill = Drill(deployment, run)
             try:
-                rows = list(_faults(drill, deployment))
+                rows = [_struck(fault, drill, deployment) for fault in faults]
                 finish(deployment, run)
             except BaseException:
                 for log in sorted((place / "logs").glob("*.log")):
@@ -175,18 +183,22 @@ def main() -> None:
     print(json.dumps([asdict(row) for row in rows], indent=1))
 
 
-def _faults(drill: Drill, deployment: Deployment) -> Iterator[Row]:
-    drill.reach(3)
-    yield drill.outage(
-        f"link of a node cut for {OUTAGE} rounds", 1,
-        lambda: plug("node-1", "down"), lambda: plug("node-1", "up"),
-    )  # fmt: skip
-    services = deployment.of_node(2)
-    yield drill.outage(
-        f"node killed (SIGKILL), restarted after {OUTAGE} rounds", 2,
-        lambda: deployment.kill(*services), lambda: deployment.start(*services),
-    )  # fmt: skip
-    yield drill.superlink()
+def _struck(fault: str, drill: Drill, deployment: Deployment) -> Row:
+    drill.reach(FIRST)
+    match fault:
+        case "link":
+            what = f"link of a node cut for {OUTAGE} rounds"
+            return drill.outage(
+                what, 1, lambda: plug("node-1", "down"), lambda: plug("node-1", "up")
+            )
+        case "node":
+            what = f"node killed (SIGKILL), restarted after {OUTAGE} rounds"
+            services = deployment.of_node(2)
+            return drill.outage(
+                what, 2, lambda: deployment.kill(*services), lambda: deployment.start(*services)
+            )
+        case _:
+            return drill.superlink()
 
 
 def _ip(*arguments: str) -> None:
