@@ -36,7 +36,7 @@ class Mailroom:
         self._trust: Mapping[int, Entry] = {}
         self._scope = Scope(self._run, sealing.terms, "")
         self._committed = 0  # the last round that the relay called over for good
-        self._offered: dict[str, str] = {}  # hosted peer -> digest of its latest plain offer
+        self._offered: dict[str, str] = {}  # "round peer" -> digest of a hosted peer's plain offer
         self._heard: dict[int, bytes] = {}  # sender -> digest of its plain offer in this order
         self._digested: tuple[object, bytes] = (None, b"")
 
@@ -65,6 +65,11 @@ class Mailroom:
             )
         if order.committed > self._committed:
             self._committed = order.committed
+            self._offered = {
+                key: digest
+                for key, digest in self._offered.items()
+                if int(key.partition(" ")[0]) > order.committed
+            }
             self._remember()
 
     def close(self, letter: Envelope, to: Collection[int]) -> Envelope | None:
@@ -80,7 +85,8 @@ class Mailroom:
             assert letter.recipient is not None
             about = self._heard[letter.recipient]
         else:
-            self._offered[str(letter.sender)] = digest_of(letter.payload).hex()
+            offered = digest_of(letter.payload).hex()
+            self._offered[f"{letter.round} {letter.sender}"] = offered
             self._remember()
         if not trusted:
             return None
@@ -118,7 +124,7 @@ class Mailroom:
         reader = next((peer for peer in self._peers if peer in letter.keys), self._peers[0])
         if to is not None and to in self._own:
             reader = to
-        about = b"" if to is None else bytes.fromhex(self._offered.get(str(to), ""))
+        about = b"" if to is None else bytes.fromhex(self._offered.get(f"{letter.round} {to}", ""))
         plain = unseal(
             letter,
             self._scope,

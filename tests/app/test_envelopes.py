@@ -1,0 +1,32 @@
+"""A few hundred bad letters of every kind; `python -m benchmarks.envelopes` sends 10,000."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks.envelopes import Target, attack, mutations
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return Target(tmp_path_factory.mktemp("node"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.filterwarnings("ignore")
+def test_no_bad_letter_is_accepted_and_none_crashes_the_node(target: Target, seed: int) -> None:
+    found = attack(target, seed, 100)
+    assert (found["crash"], found["accepted"]) == (0, 0)
+    assert found["letters"] > 100
+    assert found["letters refused"] > 50
+
+
+def test_every_mutation_is_bad_on_its_own(target: Target) -> None:
+    rng = random.Random(0)
+    for name, mutate in mutations(target).items():
+        for kind in ("offer", "answer"):
+            letter = mutate(rng, target.write(kind, 1, 1))
+            reply = target.node.handle(target.order([letter]))
+            assert len(reply.refused) == 1, (name, kind)
