@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from app.payload import Layout, layout_of, nbytes
+from app.precision import Precision, rounded
 from clients.data import SplitName
 from clients.engine import Engine
 from clients.letters import Ints, Letters
@@ -52,8 +53,11 @@ class Cohort:
     heard, sent : models heard and answers given in this round.
     """
 
-    def __init__(self, engine: Engine, rule: Rule[Any], rounds: int) -> None:
+    def __init__(
+        self, engine: Engine, rule: Rule[Any], rounds: int, precision: Precision = "full"
+    ) -> None:
         self.engine, self.rule, self.rounds = engine, rule, rounds
+        self.precision: Precision = precision
         self.peers = engine.peers
         self._hosted = np.zeros(engine.n, dtype=np.bool_)
         self._hosted[self.peers] = True
@@ -72,7 +76,8 @@ class Cohort:
         """Write the offers of round `t`, unless the run is over."""
         self.offers = {}
         if t <= self.rounds:
-            self.state, self.offers = self.rule.offer(self.state, t)
+            self.state, offers = self.rule.offer(self.state, t)
+            self.offers = rounded(offers, self.precision)
 
     def hear(self, edges: Edges, foreign: Foreign) -> None:
         """Put the round's offers together; an edge whose letter is missing is left out."""
@@ -105,6 +110,7 @@ class Cohort:
         if not len(letters):
             return
         self.state, tensors = self.rule.answer(self.state, t, letters)
+        tensors = rounded(tensors, self.precision)
         rows = np.arange(len(letters))
         self.sent = Letters(letters.recipients, letters.senders, rows, letters.recipients, tensors)
         self._charge(self.bill.sent, letters.recipients, self.answer_layout(t))
@@ -177,7 +183,7 @@ class Cohort:
         }
 
     def _charge(self, account: Ints, peers: Ints, layout: Layout) -> None:
-        np.add.at(account, np.searchsorted(self.peers, peers), nbytes(layout))
+        np.add.at(account, np.searchsorted(self.peers, peers), nbytes(layout, self.precision))
 
 
 def no_letters() -> Letters:

@@ -62,6 +62,7 @@ class Config:
     mixed_precision : compute matrix products and convolutions in bfloat16; parameters, gradients
         and letters stay float32.
     channels_last : let images have their channels innermost where a model is called by itself.
+    payload : precision in which models and answers travel; see `app.precision`.
     out, name : the run directory is `<out>/<name>`; an empty name is made up when the run starts.
     data_dir : where datasets lie or are downloaded to.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
@@ -99,6 +100,7 @@ class Config:
     dtype: Literal["float32", "float64"] = "float32"
     mixed_precision: bool = False
     channels_last: bool = False
+    payload: Literal["full", "float16", "bfloat16", "int8"] = "full"
     out: str = "runs"
     data_dir: str = "data"
     sealing: bool | Literal["auto"] = "auto"

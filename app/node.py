@@ -79,13 +79,11 @@ class Node:
             dtype=config.dtype,
             mixed_precision=config.mixed_precision,
             channels_last=config.channels_last,
-            mixed_precision=config.mixed_precision,
-            channels_last=config.channels_last,
             topology=self._strategy.topology,
         )
         rounds = config.num_server_rounds
         rule = METHODS[config.method].rule(engine, config.options, rounds)
-        self._cohort = Cohort(engine, rule, rounds)
+        self._cohort = Cohort(engine, rule, rounds, config.payload)
         self._shelf = Shelf(directory / "nodes", self.peers)
         # What the cohort in memory is, if it is whole, and the files that say the same.
         self._version: tuple[Version, object] | None = None
@@ -157,11 +155,14 @@ class Node:
         cohort.hear(order.edges, self._open(order, "offer", layout_of(cohort.offers)))
         cohort.answer(t, order.edges[order.asked])
         self._keep((t - 1, 1))
-        size = nbytes(cohort.answer_layout(t))
+        size = nbytes(cohort.answer_layout(t), cohort.precision)
         ends = zip(cohort.sent.senders.tolist(), cohort.sent.recipients.tolist(), strict=True)
         letters = (
             self._mailroom.close(
-                Envelope("answer", k, i, t, size, encode(cohort.sent.tensors, row)), (i,)
+                Envelope(
+                    "answer", k, i, t, size, encode(cohort.sent.tensors, row, cohort.precision)
+                ),
+                (i,),
             )
             for row, (k, i) in enumerate(ends)
             if i not in self.peers
@@ -207,10 +208,11 @@ class Node:
             for peer, tensors in cohort.models().items():
                 write(self._directory / "models" / f"peer-{peer:04d}.safetensors", tensors)
         elif self._strategy.exchanges and len(self.peers) < cohort.engine.n:
-            size = nbytes(layout_of(cohort.offers))
+            precision = cohort.precision
+            size = nbytes(layout_of(cohort.offers), precision)
             letters = [
                 self._mailroom.close(
-                    Envelope("offer", peer, None, t + 1, size, encode(cohort.offers, p)),
+                    Envelope("offer", peer, None, t + 1, size, encode(cohort.offers, p, precision)),
                     self._abroad(peer),
                 )
                 for p, peer in enumerate(self.peers)
@@ -225,7 +227,7 @@ class Node:
 
     def _open(self, order: Order, kind: str, layout: Layout) -> Foreign:
         """Tensors of the envelopes of one kind; bad ones are refused and noted."""
-        due = self._due(order, kind)
+        due, precision = self._due(order, kind), self._cohort.precision
         opened: dict[tuple[int, int], dict[str, Tensor]] = {}
         came = [letter for letter in self._unread if letter.kind == kind]
         self._unread = [letter for letter in self._unread if letter.kind != kind]
@@ -236,7 +238,8 @@ class Node:
                     raise PayloadError("was not to come here")
                 if ends in opened:
                     raise PayloadError("came a second time")
-                opened[ends] = decode(self._mailroom.open(letter, largest(layout)), layout)
+                plain = self._mailroom.open(letter, largest(layout, precision))
+                opened[ends] = decode(plain, layout, precision)
                 self._mailroom.received(letter, "accepted")
             except (PayloadError, SealError) as error:
                 self._refuse(order, letter, str(error))

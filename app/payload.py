@@ -2,22 +2,29 @@
 
 The format is safetensors: names, types and shapes in a JSON header, then raw bytes. Nothing that
 arrives is trusted: names, types, shapes, size and finiteness are compared with what a letter of
-this run must hold, and one that differs is refused.
+this run must hold, and one that differs is refused. The header of such a letter is known to the
+byte, so in a good one it is compared, not parsed, and the numbers are used where they lie.
 """
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Mapping
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
-Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""Name -> shape and type of each tensor in a letter."""
+from app.precision import Entry, Layout, Precision, packed, travelling, unpacked
 
 _HEADER_PER_TENSOR = 512  # generous bound on safetensors' header
+_CODES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
 
 
 class PayloadError(ValueError):
@@ -29,23 +36,27 @@ def layout_of(tensors: Mapping[str, Tensor]) -> Layout:
     return {name: (tuple(value.shape[1:]), value.dtype) for name, value in tensors.items()}
 
 
-def nbytes(layout: Layout) -> int:
-    """Bytes of the tensors in one letter, without the header."""
-    return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in layout.values())
+def nbytes(layout: Layout, precision: Precision = "full") -> int:
+    """Bytes of the tensors in one letter as it travels, without the header."""
+    return sum(_size(each) for each in travelling(layout, precision).values())
 
 
-def largest(layout: Layout) -> int:
+def largest(layout: Layout, precision: Precision = "full") -> int:
     """Bytes that an encoded letter may have at most."""
-    return nbytes(layout) + _HEADER_PER_TENSOR * (len(layout) + 1)
+    travels = travelling(layout, precision)
+    return nbytes(travels) + _HEADER_PER_TENSOR * (len(travels) + 1)
 
 
-def encode(tensors: Mapping[str, Tensor], row: int) -> bytes:
-    """One row of stacked tensors as bytes."""
-    return save({name: value[row].contiguous().cpu() for name, value in tensors.items()})
+def encode(tensors: Mapping[str, Tensor], row: int, precision: Precision = "full") -> bytes:
+    """One row of stacked tensors as bytes; copied once, from where it lies."""
+    own = {name: v.contiguous().cpu() for name, v in packed(tensors, row, precision).items()}
+    layout = {name: (tuple(v.shape), v.dtype) for name, v in own.items()}
+    pieces = [own[name].reshape(-1).view(torch.uint8).numpy().data for name in _order(layout)]
+    return b"".join([_header(layout), *pieces])
 
 
-def decode(payload: object, layout: Layout) -> dict[str, Tensor]:
-    """The tensors in a payload.
+def decode(payload: object, layout: Layout, precision: Precision = "full") -> dict[str, Tensor]:
+    """The tensors in a payload; not to be written to: they may lie in the payload itself.
 
     Raises
     ------
@@ -53,10 +64,26 @@ def decode(payload: object, layout: Layout) -> dict[str, Tensor]:
     """
     if not isinstance(payload, bytes):
         raise PayloadError(f"is {type(payload).__name__}, not bytes")
-    if len(payload) > largest(layout):
+    if len(payload) > largest(layout, precision):
         raise PayloadError(
-            f"has {len(payload)} bytes, more than the {largest(layout)} a letter may have"
+            f"has {len(payload)} bytes, more than the {largest(layout, precision)} a letter may "
+            "have"
         )
+    travels = travelling(layout, precision)
+    header = _header(travels)
+    if payload.startswith(header) and len(payload) == len(header) + nbytes(travels):
+        tensors = _views(payload, len(header), travels)
+    else:
+        tensors = _parsed(payload, travels)
+    tensors = unpacked(tensors, layout, precision)
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise PayloadError(f'tensor "{name}" is not finite')
+    return tensors
+
+
+def _parsed(payload: bytes, layout: Layout) -> dict[str, Tensor]:
+    """What another writer of safetensors may have written, in another order."""
     try:
         tensors = load(payload)
     except (SafetensorError, ValueError, KeyError) as error:
@@ -64,10 +91,48 @@ def decode(payload: object, layout: Layout) -> dict[str, Tensor]:
     found = {name: (tuple(value.shape), value.dtype) for name, value in tensors.items()}
     if found != dict(layout):
         raise PayloadError(f"holds {_text(found)}, expected {_text(layout)}")
-    for name, value in tensors.items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
-            raise PayloadError(f'tensor "{name}" is not finite')
     return tensors
+
+
+def _views(payload: bytes, start: int, layout: Layout) -> dict[str, Tensor]:
+    """Tensors that lie in the payload, from `start` on."""
+    found = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that bytes must not be written to
+        for name in _order(layout):
+            shape, dtype = layout[name]
+            count = torch.Size(shape).numel()
+            if count:
+                flat = torch.frombuffer(payload, dtype=dtype, count=count, offset=start)
+                found[name] = flat.view(shape)
+            else:
+                found[name] = torch.empty(shape, dtype=dtype)
+            start += _size(layout[name])
+    return found
+
+
+def _header(layout: Layout) -> bytes:
+    """The first bytes of a letter."""
+    entries, end = {}, 0
+    for name in _order(layout):
+        (shape, dtype), start = layout[name], end
+        end += _size(layout[name])
+        entries[name] = {
+            "dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [start, end],
+        }  # fmt: skip
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _order(layout: Layout) -> list[str]:
+    """Names, those of wide numbers first: so that all numbers lie aligned."""
+    return sorted(layout, key=lambda name: (-layout[name][1].itemsize, name))
+
+
+def _size(entry: Entry) -> int:
+    shape, dtype = entry
+    return torch.Size(shape).numel() * dtype.itemsize
 
 
 def _text(layout: Layout) -> str:

@@ -22,7 +22,7 @@ MODULES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob(
 RELAY = {"app/server.py", "app/post.py", "app/wire.py", "app/recorder.py"}
 """Modules of the relay process, beside all of strategies/."""
 TORCH: dict[str, set[str]] = {
-    "app": {"cohort", "inline", "node", "payload", "shelf"},
+    "app": {"cohort", "inline", "node", "payload", "precision", "shelf"},
     "strategies": set(),
     "clients": {
         "chunks",

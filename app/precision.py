@@ -1,0 +1,128 @@
+"""The precision in which tensors travel.
+
+"float16" and "bfloat16" halve a letter of float32. "int8" is the microscaling format MXINT8 (Open
+Compute Project, 2023): blocks of 32 numbers share an exponent e, and each is a whole multiple of
+2^e from -127 to 127, so an error is at most 1/127 of the largest in its block.
+
+Whoever hosts whom, all peers see the same numbers: what a peer shows is rounded before anybody,
+itself included, reads it, and packing what is rounded is exact. Tensors of fewer than 64 numbers
+(a cluster's number, mixture weights) travel as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Precision = Literal["full", "float16", "bfloat16", "int8"]
+Entry = tuple[tuple[int, ...], torch.dtype]
+Layout = Mapping[str, Entry]
+"""Name -> shape and type of each tensor in a letter."""
+
+BLOCK = 32
+_SMALL = 64
+_LEAST, _MOST, _NOT_FINITE = -100, 121, -128
+_SUFFIX = ".exponent"
+
+
+def travelling(layout: Layout, precision: Precision) -> dict[str, Entry]:
+    """The layout in which letters of `layout` travel."""
+    found = dict[str, Entry]()
+    for name, (shape, dtype) in layout.items():
+        if not _is_reduced(shape, dtype, precision):
+            found[name] = shape, dtype
+        elif precision == "int8":
+            found[name] = shape, torch.int8
+            found[name + _SUFFIX] = (-(-torch.Size(shape).numel() // BLOCK),), torch.int8
+        else:
+            found[name] = shape, getattr(torch, precision)
+    return found
+
+
+def rounded(tensors: Mapping[str, Tensor], precision: Precision) -> Mapping[str, Tensor]:
+    """Stacked tensors (S, ...) as their readers will see them."""
+    return _each(tensors, precision, lambda value: _read(_written(value, precision), value))
+
+
+def packed(tensors: Mapping[str, Tensor], row: int, precision: Precision) -> dict[str, Tensor]:
+    """One row of stacked tensors in the layout in which it travels."""
+    found = dict[str, Tensor]()
+    for name, value in tensors.items():
+        if not _is_reduced(value.shape[1:], value.dtype, precision):
+            found[name] = value[row]
+            continue
+        parts = _written(value[row : row + 1], precision)
+        found[name] = parts[0][0].view(value.shape[1:])
+        if len(parts) == 2:
+            found[name + _SUFFIX] = parts[1][0]
+    return found
+
+
+def unpacked(
+    tensors: Mapping[str, Tensor], layout: Layout, precision: Precision
+) -> dict[str, Tensor]:
+    """The tensors of a letter that travelled: the inverse of `packed`."""
+    found = dict[str, Tensor]()
+    for name, (shape, dtype) in layout.items():
+        if not _is_reduced(shape, dtype, precision):
+            found[name] = tensors[name]
+            continue
+        parts = [tensors[name].reshape(1, -1)]
+        if precision == "int8":
+            parts.append(tensors[name + _SUFFIX][None])
+        found[name] = _read(tuple(parts), torch.empty((1, *shape), dtype=dtype))[0]
+    return found
+
+
+def _is_reduced(shape: tuple[int, ...], dtype: torch.dtype, precision: Precision) -> bool:
+    size = torch.Size(shape).numel()
+    return precision != "full" and dtype.is_floating_point and size >= _SMALL
+
+
+def _each(
+    tensors: Mapping[str, Tensor], precision: Precision, what: Callable[[Tensor], Tensor]
+) -> Mapping[str, Tensor]:
+    return {
+        name: what(value) if _is_reduced(value.shape[1:], value.dtype, precision) else value
+        for name, value in tensors.items()
+    }
+
+
+def _written(value: Tensor, precision: Precision) -> tuple[Tensor, ...]:
+    """(S, numbers) in the precision, and for int8 the exponents (S, blocks)."""
+    flat_sd = value.flatten(1)
+    if precision != "int8":
+        dtype = getattr(torch, precision)
+        most = torch.finfo(dtype).max
+        return (flat_sd.clamp(-most, most).where(flat_sd.isfinite(), flat_sd).to(dtype),)
+    blocks_sbk = _blocks(flat_sd)
+    largest_sb = blocks_sbk.abs().amax(dim=2)
+    fraction_sb, exponent_sb = torch.frexp(largest_sb)
+    exponent_sb = exponent_sb - 7 + (fraction_sb > 127 / 128)
+    exponent_sb = exponent_sb.clamp(_LEAST, _MOST)
+    whole_sbk = torch.ldexp(blocks_sbk, -exponent_sb[..., None]).round().clamp(-127, 127)
+    finite_sb = largest_sb.isfinite()
+    exponent_sb = exponent_sb.where(finite_sb, torch.full_like(exponent_sb, _NOT_FINITE))
+    whole_sbk = whole_sbk.where(finite_sb[..., None], torch.zeros_like(whole_sbk))
+    whole_sd = whole_sbk.flatten(1)[:, : flat_sd.shape[1]]
+    return whole_sd.to(torch.int8).contiguous(), exponent_sb.to(torch.int8)
+
+
+def _read(parts: tuple[Tensor, ...], like: Tensor) -> Tensor:
+    """What was written, in the shape and type of `like`."""
+    values_sd = parts[0].to(like.dtype)
+    if len(parts) == 2:
+        exponent_sb1 = parts[1].to(torch.int32)[..., None]
+        scaled_sbk = torch.ldexp(_blocks(values_sd), exponent_sb1)
+        scaled_sbk = scaled_sbk.masked_fill(exponent_sb1 == _NOT_FINITE, torch.nan)
+        values_sd = scaled_sbk.flatten(1)[:, : values_sd.shape[1]]
+    return values_sd.reshape(like.shape)
+
+
+def _blocks(flat_sd: Tensor) -> Tensor:
+    """(S, blocks, BLOCK), the last one filled up with zeros."""
+    missing = -flat_sd.shape[1] % BLOCK
+    return torch.nn.functional.pad(flat_sd, (0, missing)).unflatten(1, (-1, BLOCK))
