@@ -12,10 +12,9 @@ from app import compare, compare_page, grid, tune
 from app import report_words as words
 from app.config import Config, ConfigError, nearest
 from app.methods import METHODS
-from app.prepare import check
+from app.prepare import check, problem_of
 from app.rundir import Run
 from app.schema import Scalar
-from datasets.table import DATASETS
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -101,13 +100,21 @@ def _wanted(
 
 
 def _judged(flat: Mapping[str, Scalar], console: Console) -> Mapping[str, Scalar]:
-    """The preset with validation data to choose settings by; says so where that changes it."""
+    """The preset with validation data to choose settings by; says so where that changes it.
+
+    Raises
+    ------
+    ConfigError, DataError : its data set cannot set any aside.
+    """
     after = tune.validating(flat)
-    dataset = str(flat.get("dataset", Config.dataset))
-    if after != dict(flat) and dataset in DATASETS and DATASETS[dataset].divided:
+    before, config = (Config.from_flat({**keys, "method": "local"}) for keys in (flat, after))
+    if not any(len(rows) for rows in problem_of(config).validation.rows):
+        raise ConfigError(f"--tune chooses by validation data, which {config.dataset} has not")
+    if config != before:
+        key, share = config.validation
         console.print(
-            f"partition.validation = {tune.VALIDATION} in all runs: --tune chooses by validation "
-            "data, and the preset sets none aside",
+            f"{key} = {share} in all runs: --tune chooses by validation data, and the preset "
+            "sets none aside",
             soft_wrap=True,
         )
     return after

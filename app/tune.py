@@ -22,7 +22,6 @@ from app.methods import METHODS
 from app.rundir import Run
 from app.schema import Scalar
 from clients.rule import Grid
-from datasets.partition import Partition
 
 VALIDATION = 0.2  # of a peer's training samples, where the preset sets none aside
 RATES = (0.3, 1.0, 3.0)
@@ -33,8 +32,8 @@ Trial = tuple[Settings, Run]
 
 def validating(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The keys of an experiment, with a share of the data for validation where there was none."""
-    share = flat.get("partition.validation", Partition.validation)
-    return {**flat, "partition.validation": share or VALIDATION}
+    key, share = Config.from_flat({**flat, "method": "local"}).validation
+    return {**flat, key: share or VALIDATION}
 
 
 def trials(config: Config) -> list[Settings]:

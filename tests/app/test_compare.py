@@ -262,6 +262,14 @@ def test_a_wrong_request_starts_nothing(tmp_path: Path, words: str, said: str) -
     assert not (tmp_path / "out").exists()
 
 
+def test_there_is_nothing_to_tune_by_without_validation_data(tmp_path: Path) -> None:
+    given = command("--tune", "--methods", "local", "--out", str(tmp_path / "out"))
+    flat = TINY | {"dataset": "least-squares"}
+    with pytest.raises(ConfigError, match="which least-squares has not"):
+        comparing.carry_out(given, "p", flat, Console(file=io.StringIO()))
+    assert not (tmp_path / "out").exists()
+
+
 def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Config] = []
 
