@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,9 +113,7 @@ class Deployment:
             tomli_w.dumps({"superlink": {CONNECTION: connection}})
         )
         self._add_relay(("--enable-supernode-auth",) if nodes else ())
-        letters = self._secrets / "letters"
-        entries = [trust.create(f"node-{peer}", letters, peer)[2] for peer in nodes]
-        (letters / "trust.toml").write_text("".join(entry.toml() for entry in entries))
+        exchange_keys(self._secrets / "letters", list(nodes))
         for peer, host in nodes.items():
             self._add_node(peer, host)
 
@@ -256,6 +254,13 @@ class Deployment:
             capture_output=True,
         )
         return not done.returncode
+
+
+def exchange_keys(directory: Path, peers: Sequence[int]) -> None:
+    """Make `node-K.key` for each peer K, and one trust.toml for all."""
+    directory.mkdir(parents=True)
+    entries = [trust.create(f"node-{peer}", directory, peer)[2] for peer in peers]
+    (directory / "trust.toml").write_text("".join(entry.toml() for entry in entries))
 
 
 def finish(deployment: Deployment, run: subprocess.Popen[str], seconds: float = 600) -> None:

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from app import trust
-from benchmarks.deployment import Deployment, Host, committed, family, finish
+from benchmarks.deployment import Deployment, Host, committed, exchange_keys, family, finish
 
 ROUNDS = 6
 FIRST = 2  # rounds before the clock starts
@@ -70,9 +69,7 @@ class Meter:
 def measured(nodes: int, directory: Path) -> Row:
     """Run one size."""
     with Deployment(directory, Host(), {}) as deployment:
-        letters = deployment.home("fleet") / "letters"
-        entries = [trust.create(f"node-{k}", letters, k)[2] for k in range(nodes)]
-        (letters / "trust.toml").write_text("".join(entry.toml() for entry in entries))
+        exchange_keys(deployment.home("fleet") / "letters", range(nodes))
         deployment.start_fleet(nodes)
         run = deployment.run({
             "method": "fedavg", "peers": nodes, "num-server-rounds": ROUNDS,
