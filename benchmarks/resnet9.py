@@ -129,9 +129,9 @@ def by_modules(s: Setting) -> Callable[[int], None]:
     pool = (torch.tensor(data.inputs, device=s.device).float() - 127.5) / 73.9
     layout = torch.channels_last if s.channels_last else torch.contiguous_format
     modules = [
-        build("resnet9", None, "classification", pool.shape[1:], CLASSES).to(
-            s.device, memory_format=layout
-        )
+        build("resnet9", None, "classification", pool.shape[1:], CLASSES)
+        .to(s.device)
+        .to(memory_format=layout)
         for _ in range(s.peers)
     ]
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.01, momentum=0.9) for m in modules]
@@ -197,10 +197,12 @@ def measure(s: Setting) -> Row:
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    seconds(1, 3)  # warm-up: the engine chooses its chunks, two iterations of CoBo draw pairs
+    # The engine chooses its chunks: for CoBo once for each doubling of the gradients asked for.
+    warm = 11 if s.way == "cobo" else 3
+    seconds(1, warm)
     if s.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    each = seconds(3, 3 + s.steps) / s.steps
+    each = seconds(warm, warm + s.steps) / s.steps
     if s.device == "cuda":
         peak = torch.cuda.max_memory_allocated() / GIB
     else:

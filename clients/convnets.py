@@ -120,7 +120,8 @@ class Residual(nn.Module):
         self.branch = branch
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.branch(x)
+        branch: Tensor = self.branch(x)
+        return x + branch
 
 
 class GlobalMaxPool(nn.Module):

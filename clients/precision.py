@@ -34,17 +34,18 @@ class MixedPrecision(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in VOLUMES and args[0].device.type == "cpu":
+        given: Any = args[0] if args else None
+        if func in VOLUMES and given.device.type == "cpu":
             # The CPU's gradient of such a weight in bfloat16 is memory that nobody wrote.
-            return func(*(_as(value, torch.float32) for value in args), **kwargs).bfloat16()
+            found: Tensor = func(*[_as(value, torch.float32) for value in args], **kwargs)
+            return found.bfloat16()
         if func in LOW:
             return func(*(_as(value, torch.bfloat16) for value in args), **kwargs)
         if func in FULL:
-            given, *rest = args
-            return func(given.float(), *rest, **kwargs).to(given.dtype)
+            return func(given.float(), *args[1:], **kwargs).to(given.dtype)
         return func(*args, **kwargs)
 
 
-def _as(value: object, dtype: torch.dtype) -> object:
+def _as(value: Any, dtype: torch.dtype) -> Any:
     floating = isinstance(value, Tensor) and value.is_floating_point()
-    return value.to(dtype) if floating else value  # type: ignore[union-attr]
+    return value.to(dtype) if floating else value

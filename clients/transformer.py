@@ -72,7 +72,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop_1(self.attn(self.ln_1(x)))
-        return x + self.drop_2(self.mlp(self.ln_2(x)))
+        found: Tensor = x + self.drop_2(self.mlp(self.ln_2(x)))
+        return found
 
 
 class Transformer(nn.Module):
@@ -137,7 +138,9 @@ def adapt(network: Transformer, rank: int, alpha: float) -> Transformer:
         for name in _MAPS:
             parent, _, child = name.rpartition(".")
             layer = block.get_submodule(parent)
-            setattr(layer, child, Adapted(layer.get_submodule(child), rank, alpha))
+            base = layer.get_submodule(child)
+            assert isinstance(base, nn.Linear)
+            setattr(layer, child, Adapted(base, rank, alpha))
     return network
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from clients.convnets import Shape
 from clients.model_options import MODEL_OPTIONS, MODELS, MlpOptions, ResNet18Options
-from clients.models import BUILDERS, Shape, build
+from clients.models import BUILDERS, build
 from clients.network import Network
 
 CONVOLUTIONAL = ["lenet", "lenet-femnist", "cnn", "cnn-mnist", "cnn-128", "resnet9", "resnet18"]

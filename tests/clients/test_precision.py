@@ -79,14 +79,14 @@ def test_channels_last_is_a_layout_and_nothing_else(model: str) -> None:
         if given[0].shape[1] > 1 and max(given[0].shape[2:]) > 1:
             seen.append(given[0].is_contiguous(memory_format=torch.channels_last))
 
-    found = []
+    found: list[Tensor] = []
     for channels_last in (False, True):
         engine = engine_of(model, chunk=1, dtype="float64", channels_last=channels_last)
         for layer in engine.network.module.modules():
             if channels_last and isinstance(layer, nn.Conv2d):
                 layer.register_forward_pre_hook(note)
         found.append(trained(engine).x)
-    assert torch.allclose(*found, rtol=1e-9, atol=1e-12)
+    assert torch.allclose(found[0], found[1], rtol=1e-9, atol=1e-12)
     assert seen
     assert all(seen)  # it lasts through pooling, batch norm and residual branches
 

@@ -17,12 +17,14 @@ from clients.model_options import Gpt2Options, TransformerOptions
 from clients.models import build
 from clients.network import Network
 from clients.training import Training
-from clients.transformer import Transformer, adapt
+from clients.transformer import Adapted, Transformer, adapt
 from datasets.problem import Problem
 from tests.clients.gpt2_file import write_gpt2
 from tests.clients.test_twins import problem_of
 
-SIZES = {"vocabulary": 11, "context": 8, "width": 128, "layers": 2}
+
+def small(file: Path, prefix: str = "") -> dict[str, Tensor]:
+    return write_gpt2(file, vocabulary=11, context=8, width=128, layers=2, prefix=prefix)
 
 
 def gpt2(file: Path, **options: float) -> Transformer:
@@ -76,7 +78,7 @@ def test_gpt2_is_as_large_as_the_public_one_and_its_adapters_as_the_paper_says()
 
 @pytest.mark.parametrize("prefix", ["", "transformer."])
 def test_weights_of_the_public_format_give_gpt2(prefix: str, tmp_path: Path) -> None:
-    w = write_gpt2(tmp_path / "w.safetensors", **SIZES, prefix=prefix)
+    w = small(tmp_path / "w.safetensors", prefix)
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
     found = gpt2(tmp_path / "w.safetensors")(tokens)  # adapters start at zero
     for row, expected in zip(found, tokens, strict=True):
@@ -84,7 +86,7 @@ def test_weights_of_the_public_format_give_gpt2(prefix: str, tmp_path: Path) -> 
 
 
 def test_an_adapter_adds_a_map_of_low_rank(tmp_path: Path) -> None:
-    w = write_gpt2(tmp_path / "w.safetensors", **SIZES)
+    w = small(tmp_path / "w.safetensors")
     network = gpt2(tmp_path / "w.safetensors", rank=3, alpha=6.0)
     names = [name for name, value in network.named_parameters() if value.requires_grad]
     assert len(names) == 2 * 4 * 2
@@ -92,8 +94,9 @@ def test_an_adapter_adds_a_map_of_low_rank(tmp_path: Path) -> None:
     g = torch.Generator().manual_seed(1)
     for name in {n[:-2] for n in names}:
         adapter = network.get_submodule(name)
-        adapter.B.data = 0.1 * torch.randn(adapter.B.shape, generator=g)  # type: ignore[union-attr, operator]
-        w[f"{name}.weight"] = w[f"{name}.weight"] + 2.0 * (adapter.B @ adapter.A).detach().T  # type: ignore[operator]
+        assert isinstance(adapter, Adapted)
+        adapter.B.data = 0.1 * torch.randn(adapter.B.shape, generator=g)
+        w[f"{name}.weight"] = w[f"{name}.weight"] + 2.0 * (adapter.B @ adapter.A).detach().T
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9]])
     assert torch.allclose(network(tokens)[0], by_hand(w, tokens[0], heads=2), atol=1e-4)
 
@@ -105,7 +108,7 @@ def language(peers: int = 2) -> Problem:
 
 
 def test_peers_share_one_base_and_hold_adapters_only(tmp_path: Path) -> None:
-    write_gpt2(tmp_path / "w.safetensors", **SIZES)
+    small(tmp_path / "w.safetensors")
     options = Gpt2Options(str(tmp_path / "w.safetensors"), rank=1, dropout=0.0)
     training = Training(batch_size=5, local_steps=2, learning_rate=0.002)
     engine = Engine(language(), "gpt2", options, [0, 1], training, device="cpu")
@@ -169,7 +172,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no GPT-2"):
         gpt2(file)
     other = tmp_path / "v.safetensors"
-    write_gpt2(other, **SIZES)
+    small(other)
     with pytest.raises(ValueError, match="knows 11 tokens, but the data set has 256"):
         build("gpt2", Gpt2Options(str(other)), "language", (6,), 256)
     with pytest.raises(ValueError, match="at most 8 tokens"):

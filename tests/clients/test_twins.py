@@ -17,7 +17,7 @@ from clients.models import BUILDERS, build
 from clients.network import LAYER_STEP, Dropout
 from clients.tasks import TASKS
 from clients.training import Training
-from datasets.problem import Problem, Split
+from datasets.problem import Problem, Split, Task
 from tests.clients.gpt2_file import write_gpt2
 from tests.problems import classification
 
@@ -53,6 +53,7 @@ def problem_of(model: str, shape: tuple[int, ...]) -> Problem:
     def with_targets(split: Split, high: int, shape: tuple[int, ...]) -> Split:
         return Split(split.rows, tuple(g.integers(high, size=(len(r), *shape)) for r in split.rows))
 
+    task: Task
     if model in ("transformer", "gpt2"):
         tokens = g.integers(VOCABULARY, size=problem.inputs.shape)
         task, high, target = "language", VOCABULARY, shape
