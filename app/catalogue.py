@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from app import schema
-from app.config import tables
 from app.methods import METHODS
+from app.options import tables
 from app.superlink import ROOT
 from clients.model_options import MODELS
 from datasets.kinds import KINDS
@@ -42,15 +42,31 @@ def models() -> Table:
 
 
 def presets() -> Table:
-    """Every preset; its first comment line says what it is."""
+    """Every preset: what it reproduces, what it needs and how long it takes, as far as it says."""
+    folder = ROOT / "presets"
     rows = []
-    for path in sorted((ROOT / "presets").rglob("*.toml")):
+    for path in sorted(folder.rglob("*.toml")):
         text = path.read_text(encoding="utf-8")
-        title = text.splitlines()[0].lstrip("# ") if text.startswith("#") else ""
-        preset = tomllib.loads(text)
-        problem = f"{preset.get('method', '')} on {preset.get('dataset', '')}"
-        rows.append((str(path.relative_to(ROOT)), title, problem))
-    return _table("presets", ("preset", "what it is", "runs"), rows)
+        said = notes(text)
+        data = DATASETS[tomllib.loads(text)["dataset"]].needs
+        needs = "; ".join(filter(None, (data, said.get("needs"))))
+        title = said[""] + (f"\nas {said['reproduces']}" if "reproduces" in said else "")
+        name = str(path.relative_to(folder).with_suffix(""))
+        rows.append((name, title, needs, said.get("takes", "")))
+    return _table("presets", ("preset", "what it is, what it reproduces", "needs", "takes"), rows)
+
+
+def notes(preset: str) -> dict[str, str]:
+    """What the comment lines at the head of a preset say.
+
+    Returns
+    -------
+    "" -> the first line; "reproduces", "needs" and "takes" -> the rest of a line "# Needs: ...".
+    """
+    lines = [line[1:].strip() for line in preset.splitlines() if line.startswith("#")]
+    marks = (line.partition(": ") for line in lines[1:])
+    keyed = {key.lower(): said for key, _, said in marks if key in ("Reproduces", "Needs", "Takes")}
+    return {"": lines[0] if lines else "", **keyed}
 
 
 LISTS = {
@@ -74,7 +90,9 @@ def _keys(table: str) -> str:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
-    table = Table(*columns, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -49,11 +49,13 @@ def natural(source: Source, partition: Partition, peers: int, seed: int) -> Shar
         )
     left = _left(source, source.groups, partition.missing_classes, seed)
     train, test = source.train[left[source.train]], source.test[left[source.test]]
-    groups = np.intersect1d(source.groups[train], source.groups[test])
+    held, counts = np.unique(source.groups[train], return_counts=True)
+    groups = np.intersect1d(held[counts >= partition.min_samples], source.groups[test])
     if peers > len(groups):
         raise DataError(
-            f"peers = {peers}: {source.name} has {len(groups)} natural groups with training and "
-            f"test examples; choose at most {len(groups)}"
+            f"peers = {peers}: {source.name} has {len(groups)} natural groups with test examples "
+            f"and partition.min-samples = {partition.min_samples} training examples; choose at "
+            f"most {len(groups)} or lower it"
         )
     chosen = np.sort(stream(seed, ASSIGN).choice(groups, peers, replace=False))
 

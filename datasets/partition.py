@@ -54,7 +54,7 @@ class Partition:
     validation : fraction of each peer's training examples set aside for validation.
     flip_fraction : label-flip: fraction of the peers whose labels are flipped.
     min_samples : dirichlet, label-groups-dirichlet, pathological: redraw until every share is at
-        least this large.
+        least this large; natural: pass over groups with fewer training examples.
     missing_classes : natural: classes that each peer has lost, drawn for each.
     """
 

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app import defaults, schema
-from app.config import Config, ConfigError, flatten
+from app.catalogue import notes
+from app.config import Config, ConfigError
 from app.methods import METHODS
+from app.options import flatten
 from app.superlink import ROOT
 from clients.model_options import MODEL_OPTIONS, MODELS, MlpOptions
 from clients.models import BUILDERS
@@ -79,10 +81,15 @@ def test_only_the_chosen_tables_are_kept() -> None:
     assert not any(key.startswith(("cobo.", "quadratic.")) for key in config.flat())
 
 
+def test_the_notes_of_a_preset() -> None:
+    text = "# Title: one\n# Reproduces: table 1\n# Other: words\n# Takes: 2 min\nmethod = 'x'\n"
+    assert notes(text) == {"": "Title: one", "reproduces": "table 1", "takes": "2 min"}
+
+
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_presets_are_valid_and_say_what_they_are(preset: Path) -> None:
     text = preset.read_text()
-    assert text.startswith("# ")
+    assert notes(text)[""]
     Config.from_flat(flatten(tomllib.loads(text)))
 
 

@@ -16,7 +16,9 @@ from tests import published_files as published
 from tests import tiny_files as tiny
 from tests.inline import run
 
-NATURAL = {"partition.kind": "natural", "partition.samples-per-peer": 0}
+NATURAL = {
+    "partition.kind": "natural", "partition.samples-per-peer": 0, "partition.min-samples": 2,
+}  # fmt: skip
 IID = {"partition.kind": "iid", "partition.samples-per-peer": 0}
 SMALL_IMAGES = {"model": "linear", "learning-rate": 0.01, "peers": 2, **IID}
 TRANSFORMER = {

@@ -366,6 +366,19 @@ def test_missing_classes(missing: int, seed: int) -> None:
         )
 
 
+def test_natural_groups_with_fewer_are_passed_over() -> None:
+    """Training examples of groups 0 to 3: 5, 10, 15, 370."""
+    groups = np.zeros(len(SOURCE.targets), dtype=np.int64)
+    groups[SOURCE.train] = np.repeat([0, 1, 2, 3], [5, 10, 15, 370])
+    groups[SOURCE.test] = np.arange(len(SOURCE.test)) % 4
+    source = replace(SOURCE, groups=groups)
+    partition = replace(ALL, kind="natural", min_samples=10)
+    problem = split(source, partition, 3, 0)
+    assert problem.samples.tolist() == [10, 15, 370]
+    with pytest.raises(DataError, match=r"has 3 natural groups .*min-samples = 10 .* most 3"):
+        split(source, partition, 4, 0)
+
+
 def test_peers_miss_classes_of_their_own() -> None:
     source = replace(SOURCE, groups=np.arange(len(SOURCE.targets)) // 130)
     partition = replace(ALL, kind="natural", missing_classes=5)

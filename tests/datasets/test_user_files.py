@@ -125,9 +125,8 @@ def test_femnist(tmp_path: Path) -> None:
     assert letters.outputs == 10
     assert sorted(letters.targets) == [0, 1, 9]
     assert len(letters.test) == 1
-    problem = load_problem(
-        "femnist", Partition(kind="natural", samples_per_peer=0), 2, 0, tmp_path, FemnistOptions()
-    )
+    partition = Partition(kind="natural", samples_per_peer=0, min_samples=1)
+    problem = load_problem("femnist", partition, 2, 0, tmp_path, FemnistOptions())
     assert [len(rows) for rows in problem.train.rows] == [1, 2]  # Amy and Zoe: Bob has no test
 
 
