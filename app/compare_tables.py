@@ -12,9 +12,9 @@ import tomli_w
 from app import compare
 from app import report_words as words
 from app.compare import Row
-from app.config import flatten
 from app.measures import Column
 from app.methods import METHODS
+from app.options import flatten
 
 _TABLE = Template("""<section>
 <div class="head"><h2>Results</h2></div>

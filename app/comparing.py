@@ -10,8 +10,9 @@ from rich.console import Console
 
 from app import compare, compare_page, grid, tune
 from app import report_words as words
-from app.config import Config, ConfigError, nearest
+from app.config import Config, ConfigError
 from app.methods import METHODS
+from app.options import nearest
 from app.prepare import check, problem_of
 from app.rundir import Run
 from app.schema import Scalar

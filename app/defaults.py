@@ -7,7 +7,8 @@ import tomllib
 import tomli_w
 
 from app import schema
-from app.config import Config, ConfigError, flatten, keys, tables
+from app.config import Config, ConfigError
+from app.options import flatten, keys, tables
 from app.schema import Scalar
 from app.superlink import ROOT
 

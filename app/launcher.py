@@ -18,8 +18,9 @@ from typing import Any
 from rich.console import Console
 
 from app import catalogue, comparing, defaults, execution, progress, schema, status
-from app.config import Config, ConfigError, flatten, locate, nearest
+from app.config import Config, ConfigError
 from app.grid import GridError
+from app.options import flatten, locate, nearest
 from app.rundir import ResultsError
 from app.schema import Scalar
 from app.superlink import ROOT, FlowerError

@@ -15,9 +15,10 @@ import pytest
 from rich.console import Console
 
 from app import compare, comparing
-from app.config import Config, ConfigError, flatten
+from app.config import Config, ConfigError
 from app.grid import GridError
 from app.measures import COLUMNS
+from app.options import flatten
 from app.results import summarise
 from app.rundir import Run
 from app.schema import Scalar
