@@ -35,15 +35,19 @@ class LanguagesOptions:
     ----------
     codes : the languages, one peer each under partition.kind = "natural".
     context : tokens of an example.
+    test_examples : of each language, the first of its test part; 0: all.
     """
 
     codes: str = "ca-es-de-nl"
     context: int = 128
+    test_examples: int = 0
 
     def __post_init__(self) -> None:
         languages_of(self.codes)
         if self.context < 1:
             raise ValueError("context must be at least 1")
+        if self.test_examples < 0:
+            raise ValueError("test-examples must not be negative")
 
 
 def read_languages(data_dir: Path, options: object) -> Source:
@@ -51,7 +55,8 @@ def read_languages(data_dir: Path, options: object) -> Source:
     assert isinstance(options, LanguagesOptions)
     tokens = tokeniser()
     texts = [_text(data_dir, code) for code in languages_of(options.codes)]
-    streams = [_divided(tokens(text)) for text in texts]
+    end = options.test_examples * options.context + 1 if options.test_examples else None
+    streams = [(train, test[:end]) for train, test in (_divided(tokens(t)) for t in texts)]
     return language_source("languages", streams, options.context, "bytes")
 
 

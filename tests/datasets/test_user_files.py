@@ -376,6 +376,20 @@ def test_languages(tmp_path: Path) -> None:
     np.testing.assert_equal(source.normalisation, blank)
 
 
+def test_a_language_is_tested_on_as_many_examples_as_asked_for(tmp_path: Path) -> None:
+    tiny.write_languages(tmp_path)
+    whole, some = (
+        read_languages(tmp_path, LanguagesOptions(codes="ca-es", context=16, test_examples=k))
+        for k in (0, 3)
+    )
+    assert some.groups is not None
+    assert np.bincount(some.groups[some.test]).tolist() == [3, 3]
+    assert len(some.train) == len(whole.train)
+    for group in (0, 1):
+        firsts, all_ = (s.inputs[s.test[s.groups[s.test] == group]] for s in (some, whole))
+        np.testing.assert_array_equal(firsts, all_[:3])
+
+
 def test_test_stretches_of_a_text_are_its_own(tmp_path: Path) -> None:
     """Numbers in order: those for testing are stretches of 4,096 bytes, the fifth of each five."""
     folder = tmp_path / "languages"
