@@ -234,7 +234,7 @@ install_from_fab(build_fab_from_disk(app), skip_prompt=True)
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.startswith("/opt/flwr/apps/coterie."), done.stderr
     refused = ("PermissionError", "Read-only file system")
-    assert done.returncode and any(why in done.stderr for why in refused), done.stderr
+    assert any(why in done.stderr for why in refused), done.stderr
 
 
 def main() -> None:
