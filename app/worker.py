@@ -46,7 +46,8 @@ def carry_out(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
         desk = Path(config.run_dir) / "nodes"
         desk.mkdir(parents=True, exist_ok=True)
         # The relay has given up by then; twice, because loading the data is not a round's work.
-        patience = 2 * config.round_seconds
+        rounds = config.evaluate_every if config.peers == 1 else 1  # alone: many in one order
+        patience = 2 * config.round_seconds * rounds
         return _handed_over(record, job, desk, f"worker-{peers[0]:04d}", patience)
     except Exception as error:
         line = f"{type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import engine, relay
+from benchmarks import engine, path, relay
 
 RESULTS = Path(__file__).parent / "results.json"
 
@@ -40,6 +40,8 @@ def main() -> None:
     results = {
         "machine": machine,
         "relay": show(console, "A round without the peers' own work", relay.rows()),
+        "messages": show(console, "A message to a deployed peer", path.messages()),
+        "letters": show(console, "A letter, written, handed over, read", path.letters()),
         "engine": show(console, "SGD steps a second: stacked against a loop", engine.rows()),
         "load_1min_at_end": engine.machine()["load_1min"],
     }
