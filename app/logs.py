@@ -39,15 +39,24 @@ class KeyValue(logging.Formatter):
         return line
 
 
-def begin(level: int = logging.INFO) -> None:
+class StandardError(logging.Handler):
+    """Writes lines to whatever standard error is now."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
+
+
+def begin() -> None:
     """Write what `coterie.*` logs to standard error, once however often this is called."""
     ours = logging.getLogger("coterie")
-    ours.setLevel(level)
-    if not any(isinstance(handler.formatter, KeyValue) for handler in ours.handlers):
-        handler = logging.StreamHandler(sys.stderr)
+    ours.setLevel(logging.INFO)
+    if not any(isinstance(handler, StandardError) for handler in ours.handlers):
+        handler = StandardError()
         handler.setFormatter(KeyValue())
         ours.addHandler(handler)
-        ours.propagate = False
 
 
 def _value(value: object) -> str:

@@ -275,9 +275,9 @@ def finish(deployment: Deployment, run: subprocess.Popen[str], seconds: float = 
         deployment.wait(lambda: run.poll() is not None, "the run does not end", seconds)
     finally:
         run.kill()
-    assert run.stdout is not None
+    said, _ = run.communicate()
     if run.returncode:
-        raise RuntimeError(run.stdout.read())
+        raise RuntimeError(said)
 
 
 def family(pid: int) -> list[int]:

@@ -73,7 +73,7 @@ def measured(nodes: int, directory: Path) -> Row:
         deployment.start_fleet(nodes)
         run = deployment.run({
             "method": "fedavg", "peers": nodes, "num-server-rounds": ROUNDS,
-            "evaluate-every": ROUNDS, "partition.kind": "iid", "partition.samples-per-peer": 30,
+            "evaluate-every": 1, "partition.kind": "iid", "partition.samples-per-peer": 30,
             "local-steps": 1,
         })  # fmt: skip
         meters = [Meter(deployment, name) for name in ("superlink", "relay")]

@@ -18,7 +18,7 @@ PEERS = 3
 @pytest.mark.slow
 def test_a_secure_deployment_computes_what_a_simulation_does(tmp_path: Path) -> None:
     config = quadratics(tmp_path / "problem.json", PEERS) | {
-        "method": "cobo", "num-server-rounds": 2, "evaluate-every": 1, "cobo.sampling": "full",
+        "method": "cobo", "num-server-rounds": 1, "evaluate-every": 1, "cobo.sampling": "full",
     }  # fmt: skip
     simulate(config | {"run-dir": str(tmp_path / "expected")}, nodes=1)
     place = tmp_path / "deployment"
