@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from app import compare
+from app import compare, quantities
 from app import report_words as words
 from app.compare import Row
 from app.compare_data import page_data
@@ -116,18 +116,18 @@ def _facts(rows: Sequence[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
     first = runs[0]
     seeds = [str(run.config.get("seed")) for run in rows[0].runs]
-    peers = words.plural(first.peers, "peer")
+    peers = quantities.plural(first.peers, "peer")
     if first.clusters is not None:
-        peers += f" in {words.plural(len(set(first.clusters.tolist())), 'true cluster')}"
+        peers += f" in {quantities.plural(len(set(first.clusters.tolist())), 'true cluster')}"
     partition = first.config.get("partition")
     kind = partition.get("kind") if isinstance(partition, dict) else None
     return [
         str(first.config.get("dataset", "unknown data")),
         *([f"{kind} split"] if kind else []),
         peers,
-        words.plural(len(rows), "method"),
+        quantities.plural(len(rows), "method"),
         f"seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)}",
-        words.plural(
+        quantities.plural(
             int(first.config.get("num-server-rounds", first.rounds.max(initial=0))), "round"
         ),
         words.date(runs),
@@ -139,7 +139,7 @@ def _notice(rows: Sequence[Row]) -> str:
     unfinished = sum(run.progress.get("status") != "finished" for run in runs)
     if not unfinished:
         return ""
-    told = f"{unfinished} of {words.plural(len(runs), 'run')} have not finished"
+    told = f"{unfinished} of {quantities.plural(len(runs), 'run')} have not finished"
     return f'<p class="notice" role="note">{told}; the numbers are those so far.</p>'
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tomli_w
 
-from app import compare
+from app import compare, quantities
 from app import report_words as words
 from app.compare import Row
 from app.measures import Column
@@ -77,7 +77,7 @@ def _cell(row: Row, column: Column, best: frozenset[str], start: bool) -> str:
     spread = f"<small>± {escape(deviation)}</small>" if deviation else ""
     names = " ".join(name for name, has in (("start", start), ("best", row.method in best)) if has)
     value = "" if found is None else f' data-value="{found[0]!r}"'
-    text = words.NONE if found is None else escape(mean)
+    text = quantities.NONE if found is None else escape(mean)
     return f"<td{value}{_class(names)}><span>{text}</span>{spread}</td>"
 
 
@@ -109,7 +109,7 @@ def settings(rows: Sequence[Row]) -> str:
         )
         body.append(
             f'<tr><td>{escape(row.method)}</td><td class="text">'
-            f'<ul class="own">{cells or words.NONE}</ul></td></tr>'
+            f'<ul class="own">{cells or quantities.NONE}</ul></td></tr>'
         )
     about = "What the methods do not share."
     if any(row.settings for row in rows):

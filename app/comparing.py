@@ -8,8 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app import compare, compare_page, grid, tune
-from app import report_words as words
+from app import compare, compare_page, grid, quantities, tune
 from app.config import Config, ConfigError
 from app.methods import METHODS
 from app.options import nearest
@@ -59,7 +58,7 @@ def carry_out(
     runs = {name: [Run.read(c.run_dir) for c in configs] for name, configs in placed.items()}
     rows = compare.rows(runs, settings)
     compare.write(rows, directory)
-    title = f"{preset}, {words.plural(given.seeds, 'seed')}"
+    title = f"{preset}, {quantities.plural(given.seeds, 'seed')}"
     console.print(compare.table(rows, title))
     return compare_page.write(rows, directory, preset)
 

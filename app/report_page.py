@@ -7,6 +7,7 @@ from html import escape
 from string import Template
 from typing import Any
 
+from app import quantities
 from app import report_words as words
 from app.page import document
 from app.page_plot import PLOT
@@ -103,16 +104,16 @@ def render(run: Run, summary: Mapping[str, Any], data: Mapping[str, Any], date: 
 
 def _facts(run: Run, summary: Mapping[str, Any], date: str) -> list[str]:
     clusters = run.clusters
-    peers = words.plural(run.peers, "peer")
+    peers = quantities.plural(run.peers, "peer")
     if clusters is not None:
-        peers += f" in {words.plural(len(set(clusters.tolist())), 'true cluster')}"
+        peers += f" in {quantities.plural(len(set(clusters.tolist())), 'true cluster')}"
     partition = run.config.get("partition")
     kind = partition.get("kind") if isinstance(partition, dict) else None
     return [
         peers,
         *([f"{kind} split"] if kind else []),
         f"seed {summary['seed']}",
-        words.plural(summary["rounds"], "round"),
+        quantities.plural(summary["rounds"], "round"),
         date,
     ]
 
@@ -145,8 +146,8 @@ def _sections(run: Run, summary: Mapping[str, Any], data: Mapping[str, Any]) -> 
         about = "Payload bytes between peers, counted the same whoever hosts them."
         if summary["messages"] is not None and summary["wall_seconds"] is not None:
             about += (
-                f" The relay exchanged {words.plural(summary['messages'], 'message')} with the"
-                f" nodes in {words.duration(summary['wall_seconds'])}."
+                f" The relay exchanged {quantities.plural(summary['messages'], 'message')} with the"
+                f" nodes in {quantities.duration(summary['wall_seconds'])}."
             )
         sections.append(COST_SECTION.substitute(about=about, rows=rows))
     sections.append(CONFIG_SECTION.substitute(configuration=words.configuration(run.config)))
