@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from app import worker
-from app.schema import Scalar
 from app.service import Job, carry_out
 
 _STATE = "coterie"
@@ -23,8 +20,8 @@ def handle(message: Message, context: Context) -> Message:
     version = state["version"] if isinstance(state, ConfigRecord) else None
     job = Job(
         context.run_id,
-        cast(dict[str, Scalar], context.run_config),
-        cast(dict[str, Scalar], context.node_config),
+        context.run_config,
+        context.node_config,
         version if isinstance(version, int) else None,
     )
     warm = not job.simulated and job.node_config.get("worker", True)

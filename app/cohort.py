@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from app.payload import Layout, layout_of, nbytes
-from app.precision import Precision, rounded
+from app.payload import layout_of, nbytes
+from app.precision import Layout, Precision, rounded
 from clients.data import SplitName
 from clients.engine import Engine
 from clients.letters import Ints, Letters

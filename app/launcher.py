@@ -149,11 +149,12 @@ def certificates(parser: argparse.ArgumentParser, arguments: list[str], console:
 def keys(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """`keys`: for sealed letters."""
     from app import keying  # cryptography: only where it is needed
+    from app.trust import KeysError
 
     keying.options(parser)
     try:
         keying.carry_out(parser.parse_args(arguments), console)
-    except keying.KeysError as error:
+    except KeysError as error:
         raise ConfigError(str(error)) from None
 
 

@@ -19,7 +19,8 @@ from app.config import Config
 from app.disclosure import Disclosure, limited
 from app.mailroom import Mailroom
 from app.methods import METHODS
-from app.payload import Layout, PayloadError, decode, encode, largest, layout_of, nbytes
+from app.payload import PayloadError, decode, encode, largest, layout_of, nbytes
+from app.precision import Layout
 from app.prepare import check_method, problem_of
 from app.seal import SealError
 from app.sealing import Sealing, simulated

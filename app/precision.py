@@ -125,4 +125,5 @@ def _read(parts: tuple[Tensor, ...], like: Tensor) -> Tensor:
 def _blocks(flat_sd: Tensor) -> Tensor:
     """(S, blocks, BLOCK), the last one filled up with zeros."""
     missing = -flat_sd.shape[1] % BLOCK
-    return torch.nn.functional.pad(flat_sd, (0, missing)).unflatten(1, (-1, BLOCK))
+    blocks_sbk: Tensor = torch.nn.functional.pad(flat_sd, (0, missing)).unflatten(1, (-1, BLOCK))
+    return blocks_sbk

@@ -156,8 +156,8 @@ def main(desk: Path, name: str, parent: int, idle: float = IDLE_SECONDS) -> None
         with suppress(ProcessLookupError):
             watch = os.pidfd_open(parent)
             while True:
-                ready, _, _ = select.select([listener, watch], [], [], idle)
-                if listener not in ready:
+                ready, _, _ = select.select([listener.fileno(), watch], [], [], idle)
+                if listener.fileno() not in ready:
                     break
                 connection, _ = listener.accept()
                 with connection, suppress(ConnectionError):

@@ -164,8 +164,8 @@ def mutations(target: Target) -> Mapping[str, Callable[[random.Random, Envelope]
         return replace(letter, **{part: getattr(other, part)})
 
     return {
-        "payload bits": lambda r, x: replace(x, payload=flipped(r, x.payload)),  # type: ignore[arg-type]
-        "payload length": lambda r, x: replace(x, payload=cut_or_grown(r, x.payload)),  # type: ignore[arg-type]
+        "payload bits": lambda r, x: replace(x, payload=flipped(r, x.payload)),
+        "payload length": lambda r, x: replace(x, payload=cut_or_grown(r, x.payload)),
         "payload noise": lambda r, x: replace(x, payload=r.randbytes(r.randint(0, 4000))),
         "key bits": lambda r, x: key(x, flipped(r, x.keys[0])),
         "key length": lambda r, x: key(x, cut_or_grown(r, x.keys[0])),
@@ -193,10 +193,12 @@ def broken(rng: random.Random, record: RecordDict) -> RecordDict:
     header = record["order"]
     assert isinstance(header, ConfigRecord)
     name = rng.choice(sorted(header))
+    scalars: list[Any] = [-1, 2**62, True, "", "x", b"", b"x", 0.5]
+    lists: list[Any] = [[], [0], [-1], ["x"], [b"x"], [0] * 99]
     what: list[Callable[[], None]] = [
         lambda: header.__delitem__(name),
-        lambda: header.__setitem__(name, rng.choice([-1, 2**62, True, "", "x", b"", b"x", 0.5])),
-        lambda: header.__setitem__(name, rng.choice([[], [0], [-1], ["x"], [b"x"], [0] * 99])),
+        lambda: header.__setitem__(name, rng.choice(scalars)),
+        lambda: header.__setitem__(name, rng.choice(lists)),
         lambda: record.__delitem__(rng.choice(sorted(record))),
         lambda: record.__setitem__(f"letter-{rng.randint(0, 9)}", ConfigRecord()),
     ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -211,11 +211,11 @@ def numbers(name: str, text: str, count: int | None = None) -> Floats | None:
     return found
 
 
-def check_shared(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
+def check_shared(mean: Floats | None, std: Floats | None) -> None:
     """Both or neither, and no deviation of 0."""
     if (mean is None) != (std is None):
         raise ValueError("give both mean and std, or neither: then each peer takes its own")
-    if std is not None and min(std) <= 0:
+    if std is not None and std.min() <= 0:
         raise ValueError("std must be above 0")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from app.config import Config
 from app.mailroom import Mailroom
+from app.schema import Scalar
 from app.seal import SealError
 from app.sealing import Sealing, simulated, terms_of
 from app.trust import KeysError
@@ -111,9 +112,22 @@ def test_the_trust_file_is_read_again_for_each_order(run: Path) -> None:
 
 def test_the_terms_are_what_results_depend_on() -> None:
     flat = CONFIG.flat()
-    same = {"out": "x", "name": "y", "resume": True, "run-dir": "/z", "device": "cpu", "quorum": 2}
+    same: dict[str, Scalar] = {
+        "out": "x",
+        "name": "y",
+        "resume": True,
+        "run-dir": "/z",
+        "device": "cpu",
+        "quorum": 2,
+    }
     assert terms_of(flat | same) == terms_of(flat)
-    for change in ({"seed": 1}, {"learning-rate": 0.2}, {"method": "fedavg"}, {"cobo.rho": 1.0}):
+    changes: list[dict[str, Scalar]] = [
+        {"seed": 1},
+        {"learning-rate": 0.2},
+        {"method": "fedavg"},
+        {"cobo.rho": 1.0},
+    ]
+    for change in changes:
         assert terms_of(flat | change) != terms_of(flat)
 
 

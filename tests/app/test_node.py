@@ -218,7 +218,7 @@ def test_a_bad_offer_is_refused_and_the_round_goes_on(tmp_path: Path, how: str) 
     [{"sender": 0}, {"sender": 2}, {"sender": 17}, {"sender": 3, "recipient": 0}],
     ids=str,
 )
-def test_a_letter_nobody_was_to_get_is_refused(tmp_path: Path, claimed: dict[str, int]) -> None:
+def test_a_letter_nobody_was_to_get_is_refused(tmp_path: Path, claimed: dict[str, Any]) -> None:
     """Above all one that claims to come from a peer of this very node."""
     flat, edges = DIGITS | {"method": "fedavg"}, np.array([[3, 0]])
     nodes = nodes_of(flat, tmp_path / "one", [[0, 1], [2, 3]])

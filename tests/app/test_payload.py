@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
-from app.payload import Layout, PayloadError, decode, encode, layout_of, nbytes
+from app.payload import PayloadError, decode, encode, layout_of, nbytes
+from app.precision import Layout
 
 LAYOUT: Layout = {
     "x": ((2, 3), torch.float32),

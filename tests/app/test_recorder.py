@@ -62,7 +62,6 @@ def test_progress(tmp_path: Path) -> None:
         "bytes": 11,
         "relayed_bytes": 100,
         "sealing_bytes": 0,
-        "sealing_bytes": 0,
         "refused": 2,
         "refusals": ["bad letter", "bad letter"],
         "faults": [],

@@ -33,6 +33,12 @@ EDGES = np.array([[1, 0]])
 WORKER = "worker-0000"
 
 
+def array_in(record: RecordDict, name: str) -> Array:
+    arrays = record[name]
+    assert isinstance(arrays, ArrayRecord)
+    return arrays["payload"]
+
+
 def job_of(out: Path, peer: int = 0, version: int | None = None, **changes: Any) -> Job:
     return Job(7, RUN | changes, {"peer": peer, "out": str(out), "device": "cpu"}, version)
 
@@ -152,7 +158,7 @@ def test_an_order_that_kills_the_worker_is_a_fault(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    over, ended = threading.Event(), []
+    over, ended = threading.Event(), list[object]()
 
     def hang(connection: socket.socket) -> None:
         parcel.send(connection, {"code": str(worker._ROOT)}, RecordDict())
@@ -161,7 +167,8 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(worker, "_end", ended.append)
     fake(tmp_path / "run" / "nodes", hang)
     record, _ = worker.carry_out(
-        encode_order(Order("start", 0, 0)), job_of(tmp_path, **{"round-seconds": 0.05})
+        encode_order(Order("start", 0, 0)),
+        job_of(tmp_path, **{"round-seconds": 0.05}),  # type: ignore[arg-type]
     )
     over.set()
     assert "did not finish within 0.1 s and was ended" in str(
@@ -235,8 +242,8 @@ def test_every_record_goes_through_a_socket() -> None:
     assert repr(dict(found["c"])) == repr(dict(record["c"]))
     assert dict(found["m"]) == dict(record["m"])
     for name in ("a", "empty"):
-        assert found[name]["payload"].data == record[name]["payload"].data
-        assert found[name]["payload"].stype == "coterie.payload"
+        assert array_in(found, name).data == array_in(record, name).data
+        assert array_in(found, name).stype == "coterie.payload"
 
 
 def test_large_arrays_go_through_a_socket() -> None:
@@ -248,4 +255,4 @@ def test_large_arrays_go_through_a_socket() -> None:
         thread.start()
         _, found = parcel.receive(other)
         thread.join()
-    assert found["a"]["payload"].data == data
+    assert array_in(found, "a").data == data

@@ -119,7 +119,7 @@ def test_parquet_is_csv(tmp_path: Path) -> None:
     ward(tmp_path / "a", 3)
     from_csv = alone("table", tmp_path / "a", ROWS, 0)
     columns = np.genfromtxt(tmp_path / "a" / "data.csv", delimiter=",", names=True, dtype=None)
-    made = pa.table({name: columns[name] for name in columns.dtype.names})
+    made = pa.table({name: columns[name] for name in columns.dtype.names or ()})
     (tmp_path / "b").mkdir()
     pyarrow.parquet.write_table(made, tmp_path / "b" / "data.parquet")
     from_parquet = alone("table", tmp_path / "b", ROWS, 0)

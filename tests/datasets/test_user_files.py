@@ -383,11 +383,13 @@ def test_a_language_is_tested_on_as_many_examples_as_asked_for(tmp_path: Path) -
         for k in (0, 3)
     )
     assert some.groups is not None
+    assert whole.groups is not None
     assert np.bincount(some.groups[some.test]).tolist() == [3, 3]
     assert len(some.train) == len(whole.train)
     for group in (0, 1):
-        firsts, all_ = (s.inputs[s.test[s.groups[s.test] == group]] for s in (some, whole))
-        np.testing.assert_array_equal(firsts, all_[:3])
+        firsts = some.inputs[some.test[some.groups[some.test] == group]]
+        every = whole.inputs[whole.test[whole.groups[whole.test] == group]]
+        np.testing.assert_array_equal(firsts, every[:3])
 
 
 def test_test_stretches_of_a_text_are_its_own(tmp_path: Path) -> None:
