@@ -29,6 +29,7 @@ from app.superlink import ROOT
 BIN = Path(sys.executable).parent
 CONNECTION = "drill"
 _START_SECONDS = 90.0
+_OURS = ("env", f"PYTHONPATH={ROOT}")  # nodes have what Flower brings them and nothing else
 _RESTART_SECONDS = 2.0
 _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -89,11 +90,11 @@ class Service:
 
 
 class Deployment:
-    """A relay and nodes below `directory`; ends with everything it started.
+    """A relay and nodes below `directory`; everything is gone when it ends, however it ends.
 
     Parameters
     ----------
-    directory : empty; gets secrets, a home for each party, logs.
+    directory : for secrets, a home for each party, logs.
     relay : where SuperLink and relay run.
     nodes : peer -> where it runs; without any, whoever comes is let in.
     """
@@ -119,6 +120,11 @@ class Deployment:
 
     def __enter__(self) -> Self:
         """Start everything and let the nodes in."""
+        self._guard = subprocess.Popen(
+            [sys.executable, guard.__file__, str(self.directory)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         try:
             self.start("superlink", "relay")
             self.wait(self._registered, "the SuperLink lets no nodes in", _START_SECONDS)
@@ -130,6 +136,7 @@ class Deployment:
 
     def __exit__(self, *exception: object) -> None:
         self.kill(*self.services)
+        self._guard.communicate()
 
     def home(self, name: str) -> Path:
         """The directory of a party: FLWR_HOME, and where its files are written."""
@@ -157,10 +164,10 @@ class Deployment:
 
     def start_fleet(self, nodes: int) -> None:
         """Start `nodes` SuperNodes in one process: `benchmarks.fleet` in `fleet/`."""
-        command = [sys.executable, "-m", "benchmarks.fleet", self._address]
+        command = [*_OURS, sys.executable, "-m", "benchmarks.fleet", self._address]
         command += [str(self._secrets / "ca.crt"), str(self.home("fleet")), str(nodes)]
         log = self.home("logs") / "fleet.log"
-        self.services["fleet"] = Service(self.relay, tuple(command), log, ROOT)
+        self.services["fleet"] = Service(self.relay, tuple(command), log, self.home("fleet"))
         self.start("fleet")
 
     def run(self, overrides: Mapping[str, Scalar], name: str = "run") -> subprocess.Popen[str]:
@@ -169,8 +176,8 @@ class Deployment:
         out = str(self.home("operator"))
         place = ["--federation", CONNECTION, "--out", out, "--name", name]
         return subprocess.Popen(
-            [*self.relay.prefix, sys.executable, "-m", "app", "run", *pairs, *place],
-            cwd=ROOT,
+            [*self.relay.prefix, *_OURS, sys.executable, "-m", "app", "run", *pairs, *place],
+            cwd=self.home("operator"),
             env=_environment(self.home("operator")),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
