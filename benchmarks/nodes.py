@@ -71,10 +71,11 @@ def measured(nodes: int, directory: Path) -> Row:
     with Deployment(directory, Host(), {}) as deployment:
         exchange_keys(deployment.home("fleet") / "letters", range(nodes))
         deployment.start_fleet(nodes)
+        sparse = {"topology": "k-regular", "topology-degree": 4} if nodes > 5 else {}
         run = deployment.run({
             "method": "fedavg", "peers": nodes, "num-server-rounds": ROUNDS,
             "evaluate-every": 1, "partition.kind": "iid", "partition.samples-per-peer": 30,
-            "local-steps": 1, **({"topology": "k-regular", "topology-degree": 4} if nodes > 5 else {}),
+            "local-steps": 1, **sparse,
         })  # fmt: skip
         meters = [Meter(deployment, name) for name in ("superlink", "relay")]
         ticks: dict[int, tuple[float, list[float], float]] = {}

@@ -2,6 +2,7 @@
 
 The same configuration is run in one process of this machine, and by three institutions over TLS
 with authentication and sealed letters. Prints the largest relative difference of any metric.
+`python -m benchmarks.parity [METHOD ...]`
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +72,9 @@ def simulated(config: Config) -> Run:
     return Run.read(config.run_dir)
 
 
-def rows(deployment: Deployment, directory: Path) -> Iterator[Row]:
-    """Run every method both ways."""
-    for method in METHODS:
+def rows(deployment: Deployment, directory: Path, methods: Sequence[str]) -> Iterator[Row]:
+    """Run each method both ways."""
+    for method in methods:
         config = Config.from_flat(settings(method) | {"run-dir": str(directory / method)})
         expected = simulated(config)
         began = time.monotonic()
@@ -88,7 +89,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         with Deployment(place / "deployment", Host(), {k: Host() for k in range(PEERS)}) as there:
-            for row in rows(there, place):
+            for row in rows(there, place, sys.argv[1:] or list(METHODS)):
                 print(row, flush=True)
                 if row.difference > 1e-5:
                     sys.exit(f"{row.method}: deployment and simulation differ")
