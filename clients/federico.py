@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from clients.ensemble import NOBODY, kept, known, mixture
+from clients.exploring import epsilon_greedy
 from clients.letters import Bools, Ints, Letters
 from clients.rule import Floats, Grid, Rule, State
 from clients.streams import Purpose, stream
@@ -136,17 +137,11 @@ class FedeRiCo(Rule[FedeRiCoState]):
 
     def _sample(self, g: np.random.Generator, others: Ints, score_n: Floats) -> Ints:
         """M of the others: any, or those of least score."""
-        options: Options = self.options
-        m = min(options.neighbours, len(others))
-        any_first = g.permutation(others)
-        best_first = any_first[np.argsort(score_n[any_first], kind="stable")]
-        if options.coin == "per-round":
-            return (any_first if g.random() < options.epsilon else best_first)[:m]
-        chosen: dict[int, None] = {}
-        for explore in g.random(m) < options.epsilon:
-            order = any_first if explore else best_first
-            chosen[next(int(k) for k in order if k not in chosen)] = None
-        return np.array(list(chosen), dtype=np.int64)
+        m = min(self.options.neighbours, len(others))
+        chance = g.permutation(others)
+        best = chance[np.argsort(score_n[chance], kind="stable")]
+        coins = g.random(1 if self.options.coin == "per-round" else m) < self.options.epsilon
+        return epsilon_greedy(np.broadcast_to(coins, m), chance, best)
 
     def answer(
         self, state: FedeRiCoState, round_: int, asked: Letters
@@ -158,12 +153,7 @@ class FedeRiCo(Rule[FedeRiCoState]):
         return state, {"g": self._weighted(w_e, x_ed, buffers, round_, own, asked.senders)[0]}
 
     def absorb(
-        self,
-        state: FedeRiCoState,
-        round_: int,
-        offers: Letters,
-        sent: Letters,
-        answers: Letters,
+        self, state: FedeRiCoState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> FedeRiCoState:
         if not len(sent):  # nobody was heard, and `answer` was not called
             state = self.heard(state, offers)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from clients import validation
+from clients.exploring import epsilon_greedy
 from clients.fedavg import FedAvg
 from clients.letters import Bools, Ints, Letters
 from clients.rule import Floats, Grid, State
@@ -136,16 +137,16 @@ class FedFomo(FedAvg[FedFomoState]):
         """(P, n) whose models each peer pulls in a round."""
         n, options = self.engine.n, self.options
         epsilon = options.epsilon - options.epsilon_decay * (round_ - 1)
-        far_pn = ~self.engine.topology[self.engine.peers]
-        wanted = far_pn.copy()
+        wanted = np.zeros(state.affinity.shape, dtype=np.bool_)
         for p, i in enumerate(self.engine.peers):
-            g = stream(self.engine.seed, int(i), round_, Purpose.CHOICE)
+            g, near = (
+                stream(self.engine.seed, int(i), round_, Purpose.CHOICE),
+                self.engine.topology[i],
+            )
             best, chance = np.lexsort((g.random(n), -state.affinity[p])), g.permutation(n)
-            near = np.count_nonzero(~far_pn[p])
-            for explores in g.random(n - 1)[: min(options.models or n, near)] < epsilon:
-                left = chance if explores else best
-                wanted[p, left[~wanted[p, left]][0]] = True
-        wanted[far_pn] = False
+            slots = min(options.models or n, int(near.sum()))
+            explores = g.random(n - 1)[:slots] < epsilon
+            wanted[p, epsilon_greedy(explores, chance[near[chance]], best[near[best]])] = True
         return wanted
 
 
