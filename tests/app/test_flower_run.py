@@ -10,16 +10,20 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tomli_w
 
 from app.results import Run
+from app.seal import KEY
+from app.trust import create
 from tests.inprocess import ROOT, simulate
 
 BIN = Path(sys.executable).parent
@@ -129,15 +133,22 @@ def free_port() -> int:
 
 @dataclass
 class Federation:
-    """A SuperLink and its SuperNodes; FLWR_HOME `home` knows it as `loopback`."""
+    """A SuperLink and its SuperNodes; FLWR_HOME `home` knows it as `loopback`.
+
+    The SuperNodes have keys and trust each other, unless they are not `sealed`.
+    """
 
     home: Path
     port: int
+    superlink: subprocess.Popen[bytes]
+    sealed: bool = True
 
     def supernode(self, peer: int, name: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
         """A SuperNode that hosts `peer` and keeps its files below `home`."""
         command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}"]
         own = f'peer={peer} out="{self.home}"'
+        if self.sealed:
+            own += f' keys="{self.home}/peer-{peer}.key" trust="{self.home}/trust.toml"'
         options = ["--port", str(free_port()), "--node-config", own]
         return process(self.home / f"{name}.log", self.home, *command, *options)
 
@@ -150,9 +161,12 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
     (home / "config.toml").write_text(tomli_w.dumps({"superlink": {"loopback": connection}}))
     command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
     no_installation = "--disable-runtime-dependency-installation"
-    with process(tmp_path / "superlink.log", home, *command, no_installation):
+    entries = [create(f"peer-{peer}", home, peer)[2] for peer in range(PEERS)]
+    (home / "trust.toml").write_text("\n".join(entry.toml() for entry in entries))
+    on_disk = ["--database", str(home / "state.db")]
+    with process(tmp_path / "superlink.log", home, *command, no_installation, *on_disk) as relay:
         wait_until_healthy(port)
-        yield Federation(home, port)
+        yield Federation(home, port, relay)
 
 
 def wait_until_healthy(port: int) -> None:
@@ -179,6 +193,12 @@ def test_deployment(
     same_results(Run.read(tmp_path / "run"), expected)
     assert len(list((federation.home / "run" / "models").iterdir())) == PEERS
     assert not (tmp_path / "run" / "models").exists()
+    said = json.loads((tmp_path / "run" / "progress.json").read_text())
+    assert said["sealing_bytes"] == ROUNDS * 2 * PEERS * (PEERS - 1) * KEY
+    for peer in range(PEERS):
+        audit = (federation.home / "run" / f"audit-{peer:04d}.jsonl").read_text().splitlines()
+        verdicts = Counter(json.loads(line)["verdict"] for line in audit)
+        assert verdicts == {"sent": ROUNDS * PEERS, "accepted": ROUNDS * 2 * (PEERS - 1)}
 
 
 @pytest.mark.slow
@@ -213,3 +233,86 @@ def committed(directory: Path) -> int:
     """Rounds that the run has committed."""
     path = directory / "progress.json"
     return int(json.loads(path.read_text())["round"]) if path.exists() else -1
+
+
+# --- what the relay can see ------------------------------------------------------------------
+
+_DIMENSION = 4096
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sealed", [True, False])
+def test_planted_weights_are_nowhere_at_the_relay_if_letters_are_sealed(
+    sealed: bool, federation: Federation, tmp_path: Path
+) -> None:
+    """A model of random numbers that hardly moves, looked for in the relay's memory and files.
+
+    Plain letters are the control: there the same search has to find them in memory.
+    """
+    federation.sealed = sealed
+    planted = np.random.default_rng().uniform(1, 2, _DIMENSION)
+    still: dict[str, Any] = {"curvature": 2 * [_DIMENSION * [1.0]], "noise": [0.0, 0.0]}
+    still |= {"centre": 2 * [planted.tolist()], "start": planted.tolist()}
+    file = tmp_path / "planted.json"
+    file.write_text(json.dumps(still))
+    run_config: dict[str, str | int] = {
+        "method": "fedavg", "dataset": "quadratic", "quadratic.file": str(file), "peers": 2,
+        "num-server-rounds": 3, "evaluate-every": 3, "sealing": "auto" if sealed else "false",
+    }  # fmt: skip
+    # Two places in it: a chunk or a page may begin within one of them, not within both.
+    needles = [planted[k : k + 4].tobytes() for k in (_DIMENSION // 3, _DIMENSION // 2)]
+    home, found, looks = str(federation.home), set[str](), 0
+    with ExitStack() as stack:
+        for peer in (0, 1):
+            stack.enter_context(federation.supernode(peer, f"node-{peer}"))
+        running = launched(run_config, tmp_path, "--federation", "loopback", FLWR_HOME=home)
+        relay = stack.enter_context(running)
+        while relay.poll() is None:
+            for pid in family(federation.superlink.pid):  # the ServerApp is a child of it
+                found |= {f"memory of {name_of(pid)}"} if holds(memory(pid), needles) else set()
+            looks += 1
+            time.sleep(1)  # the run needs the core, too
+        wait_for_success(relay)
+    hospitals = federation.home / "run"
+    files = {path for path in tmp_path.rglob("*") if path.is_file()}
+    holding = {path for path in files if holds(iter([path.read_bytes()]), needles)}
+    assert any(hospitals in path.parents for path in holding), "the search finds what is there"
+    found |= {path.name for path in holding if hospitals not in path.parents}
+    assert looks >= 5
+    if sealed:
+        assert not found
+    else:
+        assert any(place.startswith("memory of") for place in found)
+
+
+def family(pid: int) -> set[int]:
+    """A process and all that descend from it."""
+    found = {pid}
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in (thread / "children").read_text().split():
+                found |= family(int(child))
+    return found
+
+
+def name_of(pid: int) -> str:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return next((Path(w.decode()).name for w in words if b"flwr" in w or b"flower" in w), "?")
+    return "?"
+
+
+def memory(pid: int) -> Iterator[bytes]:
+    """Everything that a process has in memory and may write to."""
+    with suppress(OSError), open(f"/proc/{pid}/mem", "rb", buffering=0) as content:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, mode, *_ = line.split()
+            first, last = (int(end, 16) for end in span.split("-"))
+            if mode.startswith("rw"):
+                with suppress(OSError, ValueError):
+                    content.seek(first)
+                    yield content.read(last - first)
+
+
+def holds(content: Iterator[bytes], needles: list[bytes]) -> bool:
+    return any(needle in part for part in content for needle in needles)
