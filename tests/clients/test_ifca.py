@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from app.config import Config
+from app.options import ConfigError
 from app.prepare import problem_of
 from clients.engine import Engine
 from clients.ifca import Ifca, Options
@@ -102,7 +103,7 @@ def test_the_true_number_of_clusters_is_the_default(tmp_path: Path) -> None:
 
 def test_where_no_clusters_are_known_their_number_is_asked_for(tmp_path: Path) -> None:
     for flat in (camps(tmp_path, "ifca"), digits("ifca", **{"partition.kind": "iid"})):
-        with pytest.raises(ValueError, match=r"set ifca\.clusters"):
+        with pytest.raises(ConfigError, match=r"set ifca\.clusters"):
             run(flat, tmp_path)
     with pytest.raises(ValueError, match="must not be negative"):
         Options(-1)
