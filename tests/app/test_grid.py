@@ -145,12 +145,14 @@ def test_a_failed_run_is_one_line_and_the_others_stay(tmp_path: Path) -> None:
 
 
 SCRIPT = """
+import signal
 import sys
 from pathlib import Path
 from rich.console import Console
 from app.config import Config
 from app.grid import placed, run_all
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     flat = {"method": "fedavg", "peers": 2, "num-server-rounds": 10**6,
             "evaluate-every": 10**6, "partition.clusters": 2}
     runs = [placed(Config.from_flat({**flat, "seed": s}), Path(sys.argv[1])) for s in (0, 1, 2)]
@@ -173,7 +175,10 @@ def test_no_worker_outlives_an_interruption(tmp_path: Path, how: signal.Signals)
         while not any(tmp_path.glob("runs/*/progress.json")) and time.monotonic() < until:
             time.sleep(0.1)
         process.send_signal(how)
-        assert process.wait(20) != 0
+        try:
+            assert process.wait(20) != 0
+        finally:
+            process.kill()
     until = time.monotonic() + 10
     while (alive := _session(process.pid)) and time.monotonic() < until:
         time.sleep(0.1)
