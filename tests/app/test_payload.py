@@ -51,6 +51,11 @@ def test_a_letter_is_read_as_it_was_written(row: int) -> None:
     assert nbytes(LAYOUT) < len(payload) <= nbytes(LAYOUT) + 512
 
 
+def test_finite_numbers_whose_sum_is_not_are_a_letter() -> None:
+    tensors = {"x": torch.full((1, 100), 3e38)}
+    assert torch.equal(decode(encode(tensors, 0), layout_of(tensors))["x"], tensors["x"][0])
+
+
 def test_an_empty_letter_is_a_letter() -> None:
     assert decode(encode({}, 0), {}) == {}
     assert nbytes({}) == 0
