@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from app.schema import Scalar
 from benchmarks.deployment import Deployment, Host, committed, exchange_keys, family, finish
 
 ROUNDS = 4
@@ -71,7 +72,9 @@ def measured(nodes: int, directory: Path) -> Row:
     with Deployment(directory, Host(), {}) as deployment:
         exchange_keys(deployment.home("fleet") / "letters", range(nodes))
         deployment.start_fleet(nodes)
-        sparse = {"topology": "k-regular", "topology-degree": 4} if nodes > 5 else {}
+        sparse: dict[str, Scalar] = (
+            {"topology": "k-regular", "topology-degree": 4} if nodes > 5 else {}
+        )
         run = deployment.run({
             "method": "fedavg", "peers": nodes, "num-server-rounds": ROUNDS,
             "evaluate-every": 1, "partition.kind": "iid", "partition.samples-per-peer": 30,
