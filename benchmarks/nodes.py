@@ -78,7 +78,7 @@ def measured(nodes: int, directory: Path) -> Row:
         run = deployment.run({
             "method": "fedavg", "peers": nodes, "num-server-rounds": ROUNDS,
             "evaluate-every": 1, "partition.kind": "iid", "partition.samples-per-peer": 30,
-            "local-steps": 1, **sparse,
+            "local-steps": 1, **(sparse if nodes > 5 else {}),
         })  # fmt: skip
         meters = [Meter(deployment, name) for name in ("superlink", "relay")]
         ticks: dict[int, tuple[float, list[float], float]] = {}
