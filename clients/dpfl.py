@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -32,6 +32,8 @@ from clients.validation import Kept, better, buffers_of, judged
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from datasets.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,9 @@ class Options:
         if self.init_epochs < 1 or self.period < 1:
             raise ValueError("init-epochs and period must be at least 1")
 
-    def check(self, config: Any) -> None:
-        validation.required(config)
+    def fits(self, problem: Problem) -> None:
+        """Refuse data without validation examples."""
+        validation.required(problem)
 
 
 @dataclass(frozen=True)

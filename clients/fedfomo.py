@@ -23,7 +23,7 @@ Batch-norm buffers stay personal.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
+
+    from datasets.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,9 @@ class Options:
         if self.epsilon_decay < 0:
             raise ValueError("epsilon-decay must not be negative")
 
-    def check(self, config: Any) -> None:
-        validation.required(config)
+    def fits(self, problem: Problem) -> None:
+        """Refuse data without validation examples."""
+        validation.required(problem)
 
 
 @dataclass(frozen=True)

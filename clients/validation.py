@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from datasets.table import DATASETS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from clients.engine import Engine
     from clients.network import Buffers
+    from datasets.problem import Problem
 
 Kept = dict[str, "Tensor"]
 """A model of every peer: its validation "loss" (P,), "x" (P, d), and its buffers."""
 
 
-def required(config: Any) -> None:
-    """Refuse a run in which peers have nothing to judge by."""
-    key, share = config.validation
-    if share == 0 and config.dataset != "quadratic":
-        raise ValueError(
-            f"peers judge models by validation loss, but {key} = 0 sets no examples aside; "
-            f"try {key} = 0.2"
-        )
+def required(problem: Problem) -> None:
+    """Refuse data of which peers have nothing to judge by."""
+    if problem.validation.sizes.any():
+        return
+    row = DATASETS[problem.name]
+    if row.divided or hasattr(row.options, "validation"):
+        remedy = f"set {'partition' if row.divided else problem.name}.validation = 0.2"
+    else:
+        remedy = "choose another data set, or a method that needs none"
+    raise ValueError(
+        f"peers judge models by validation loss, but {problem.name} sets no examples aside: "
+        f"{remedy}"
+    )
 
 
 def judged(engine: Engine, x_pd: Tensor, buffers: Buffers) -> Kept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import pytest
 
 from app.config import Config, ConfigError
 from app.node import Node
+from app.prepare import check
 from clients.letters import Letters
 from clients.streams import Purpose, stream
 from tests.inline import run
@@ -231,7 +233,6 @@ def test_who_heard_nobody_keeps_looking(
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"dataset": "digits"}, "partition.validation"),
         ({"dpfl.budget": -1}, "budget"),
         ({"dpfl.init-epochs": 0}, "init-epochs"),
         ({"dpfl.period": 0}, "period"),
@@ -244,7 +245,17 @@ def test_refusals(keys: Flat, message: str) -> None:
         Config.from_flat({"method": "dpfl", **keys})
 
 
-def test_validation_data_or_the_quadratic_problem_will_do() -> None:
-    Config.from_flat({"method": "dpfl", "partition.validation": 0.2})
-    Config.from_flat({"method": "dpfl", "dataset": "quadratic", "quadratic.file": "x.json"})
-    Config.from_flat({"method": "random-graph"})
+@pytest.mark.parametrize("method", ["dpfl", "fedfomo"])
+def test_validation_examples_are_asked_of_the_data(tmp_path: Path, method: str) -> None:
+    def refused(**keys: Any) -> str:
+        config = Config.from_flat({"method": method, "peers": 4, **keys})
+        with pytest.raises(ConfigError, match=f"^{method}: peers judge models by valid") as caught:
+            check(config)
+        return str(caught.value)
+
+    assert refused().endswith("digits sets no examples aside: set partition.validation = 0.2")
+    assert "partition" not in refused(dataset="sine")
+    check(Config.from_flat({"method": method, "partition.validation": 0.2}))
+    problem = write_quadratic(tmp_path / "problem.json", [[1.0]] * 4, [[0.0]] * 4, [0.0])
+    check(Config.from_flat({"method": method, **problem}))
+    check(Config.from_flat({"method": "random-graph"}))

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from app.config import Config, ConfigError
+from app.config import Config
 from app.prepare import problem_of
 from clients.engine import Engine
 from clients.fedfomo import FedFomo, Options, first_order
 from clients.letters import Letters
-from tests.baselines import digits
 from tests.camps import CAMP, Plain, camps, one_peer
 from tests.inline import Floats, run
 from tests.problems import write_quadratic
@@ -187,11 +186,6 @@ def test_one_peer_alone_trains(tmp_path: Path, baseline: str) -> None:
     local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
     assert np.abs(found.theta() - local.theta()).max() < 1e-15
     assert found.weights().item() == 1.0
-
-
-def test_without_held_out_data_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"partition\.validation"):
-        run(digits("fedfomo", **{"partition.validation": 0.0}), tmp_path)
 
 
 @pytest.mark.parametrize(
