@@ -75,6 +75,8 @@ class TopLevel:
     augment: Augmentation = Training.augment
     optimizer: Optimizer = Training.optimizer
     learning_rate: float = Training.learning_rate
+    learning_rate_decay: float = Training.learning_rate_decay
+    learning_rate_decay_every: int = Training.learning_rate_decay_every
     momentum: float = Training.momentum
     weight_decay: float = Training.weight_decay
     topology: Topology = "full"
@@ -110,7 +112,9 @@ class TopLevel:
             raise ValueError("round-seconds must be above 0 and join-seconds not below it")
         if not 0 <= self.quorum <= self.peers:
             raise ValueError(f"quorum must be 0 to {self.peers}, the number of peers")
-        if Path(self.name).name != self.name:
+        if not 0 < self.topology_probability <= 1:
+            raise ValueError("topology-probability must be above 0 and at most 1")
+        if Path(self.name).name != self.name or self.name == "..":
             raise ValueError(f'name must be the name of one directory, not "{self.name}"')
         if self.topology == "file" and not self.topology_file:
             raise ValueError('topology = "file" needs topology-file')

@@ -77,7 +77,7 @@ class APFL(GlobalModel[APFLState]):
             found = engine.gradients(state.mixture(v_pd), buffers, batch)
             if self.options.adaptive and batch is batches[0]:
                 slope_p = engine.inner(v_pd - state.x, found.values).to(alpha_p)
-                alpha_p = alpha_p.sub(slope_p, alpha=engine.training.learning_rate).clamp(0.0, 1.0)
+                alpha_p = alpha_p.sub(slope_p, alpha=engine.training.rate(round_)).clamp(0.0, 1.0)
             # The shared model takes its step on the same minibatch.
             state = state.trained(engine.fit(state.x, state.buffers, state.slots, [batch]))
             return found._replace(values=state.alpha[:, None] * found.values)

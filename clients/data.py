@@ -57,6 +57,7 @@ class Batch:
     keys_e : dropout keys.
     noise_ed : gradient noise to add, or None.
     augmented : whether the run's augmentation is applied, by draws from `keys_e`.
+    round : the round it was drawn for; 0 for none.
     """
 
     peers_e: Tensor
@@ -66,6 +67,7 @@ class Batch:
     keys_e: Tensor
     noise_ed: Tensor | None
     augmented: bool = False
+    round: int = 0
 
     def part(self, at: Part) -> Batch:
         """The minibatches of some of the models, without slots that none of them fills."""
@@ -73,7 +75,7 @@ class Batch:
         noise = None if self.noise_ed is None else self.noise_ed[at]
         return Batch(
             self.peers_e[at], self.rows_eb[at, :width], self.weights_eb[at, :width],
-            self.counts_e[at], self.keys_e[at], noise, self.augmented,
+            self.counts_e[at], self.keys_e[at], noise, self.augmented, self.round,
         )  # fmt: skip
 
     def weighted(self, weights_eb: Tensor) -> Batch:
@@ -118,6 +120,7 @@ class Data:
         self.shards = {name: self._shard(split, kept) for name, split in splits.items()}
         noise = np.zeros(1) if problem.noise is None else problem.noise[peers]
         self._noise_p = self._tensor(noise) if noise.any() else None
+        self._noise_dimension = problem.outputs if noise.any() else 0
 
     def _shard(self, split: Split, kept: Ints) -> Shard:
         rows = [np.searchsorted(kept, split.rows[p]) for p in self.peers]
@@ -183,7 +186,6 @@ class Data:
         epochs: int | None = None,
         batch_size: int | None = None,
         halves: bool = False,
-        dimension: int = 0,
     ) -> list[Batch]:
         """Minibatches of training data for E models, one `Batch` a step.
 
@@ -193,7 +195,6 @@ class Data:
         partners : (E,) peers the draws are made for; separates several draws of one peer.
         steps, epochs, batch_size : default to the run's training configuration.
         halves : instead, one draw of `batch_size` examples as two disjoint minibatches.
-        dimension : parameters of a model, for problems with gradient noise.
         """
         peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
         partners = np.zeros_like(peers) if partners is None else partners
@@ -211,9 +212,10 @@ class Data:
                 steps=steps or 0,
                 epochs=epochs or 0,
                 halves=halves,
-                noise_dimension=0 if self._noise_p is None else dimension,
+                noise_dimension=self._noise_dimension,
             ),
             peers,
+            round_,
             augmented=self.training.augment != "none",
         )
 
@@ -224,7 +226,9 @@ class Data:
         whole = Plan(rows_etb, counts_et, np.zeros_like(counts_et), None)
         return self._upload(whole, peers)[0]
 
-    def _upload(self, drawn: Plan, peers: Ints, *, augmented: bool = False) -> list[Batch]:
+    def _upload(
+        self, drawn: Plan, peers: Ints, round_: int = 0, *, augmented: bool = False
+    ) -> list[Batch]:
         peers_e = torch.from_numpy(peers).to(self.device)
         counts_et1 = drawn.counts_et[..., None]
         valid_etb = np.arange(drawn.rows_etb.shape[2]) < counts_et1
@@ -237,7 +241,7 @@ class Data:
         return [
             Batch(
                 peers_e, rows_etb[:, t], weights_etb[:, t], drawn.counts_et[:, t], keys_et[:, t],
-                None if noise_etd is None else noise_etd[:, t], augmented,
+                None if noise_etd is None else noise_etd[:, t], augmented, round_,
             )
             for t in range(drawn.steps)
         ]  # fmt: skip

@@ -81,33 +81,34 @@ class Engine(Scoring):
         training = training or self.training
         after = _copied(Fit(x_ed, buffers, slots))
         for number, batch in enumerate(batches):
+            rate = training.rate(batch.round)
             if gradient is not None:
                 found = gradient(after.x if number else x_ed, after.buffers, batch)
                 after = after._replace(buffers=dict(found.buffers))
                 working = _working(batch.counts_e)
-                self._descend(after, found.values[working], working, training, drift)
+                self._descend(after, found.values[working], working, training, rate, drift)
                 continue
             for at in self._parts(after.x, after.buffers, batch):
                 piece = self._differentiate_part(after.x, after.buffers, batch, at)
                 _store(after.buffers, piece.buffers, at)
-                self._descend(after, piece.values, at, training, drift)
+                self._descend(after, piece.values, at, training, rate, drift)
         return after
 
-    def step(self, x_ed: Tensor, g_ed: Tensor, slots: optimizers.Slots) -> Fit:
-        """One optimizer step down gradients that came from elsewhere."""
+    def step(self, x_ed: Tensor, g_ed: Tensor, slots: optimizers.Slots, round_: int) -> Fit:
+        """One optimizer step of a round, down gradients that came from elsewhere."""
         after = _copied(Fit(x_ed, {}, slots))
-        optimizers.step(self.training, after.x, g_ed, after.slots)
+        optimizers.step(self.training, self.training.rate(round_), after.x, g_ed, after.slots)
         return after
 
     def _descend(
-        self, fit: Fit, g_ed: Tensor, at: Part, training: Training, drift: Drift | None
+        self, fit: Fit, g_ed: Tensor, at: Part, training: Training, rate: float, drift: Drift | None
     ) -> None:
         """One step of the models `at` down their gradients."""
         x_ed, slots = fit.x[at], {name: value[at] for name, value in fit.slots.items()}
         pull_ed = None if drift is None else drift(x_ed, at)
-        optimizers.step(training, x_ed, g_ed, slots)
+        optimizers.step(training, rate, x_ed, g_ed, slots)
         if pull_ed is not None:
-            x_ed.sub_(pull_ed, alpha=training.learning_rate)
+            x_ed.sub_(pull_ed, alpha=rate)
         if not isinstance(at, slice):  # else they are views
             fit.x[at] = x_ed
             _store(fit.slots, slots, at)

@@ -160,7 +160,7 @@ class FedeRiCo(Rule[FedeRiCoState]):
         w_p = self.weights(state)[self._all, self.engine.peers]
         own_pd, buffers = self._weighted(w_p, state.x, state.buffers, round_, self._all)
         g_pd = own_pd + self.answered(answers, "g", np.ones_like(state.last))
-        fit = self.engine.step(state.x, g_pd, state.slots)
+        fit = self.engine.step(state.x, g_pd, state.slots, round_)
         return state.trained(fit._replace(buffers=buffers))
 
     def heard(self, state: FedeRiCoState, letters: Letters) -> FedeRiCoState:
@@ -221,5 +221,5 @@ class FedeRiCo(Rule[FedeRiCoState]):
             purpose = Purpose.TRAIN if partners is None else Purpose.ANSWER
             batches = self.engine.batches(round_, purpose, peers=own, partners=partners, epochs=1)
             fit = self.engine.fit(x_ed, buffers, {}, batches, training=self._plain)
-            g_ed, after = (x_ed - fit.x) / self._plain.learning_rate, fit.buffers
+            g_ed, after = (x_ed - fit.x) / self._plain.rate(round_), fit.buffers
         return self.engine.tensor(w_e)[:, None] * g_ed, after

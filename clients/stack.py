@@ -52,6 +52,7 @@ class Stack:
     topology : (n, n) who may talk to whom, symmetric, empty diagonal.
     outputs : classes, or outputs of a regression.
     noise : (n,) deviation of the gradient noise, where the problem states it, else None.
+    batches : draws minibatches of training data, see `clients.data.Data.batches`.
     spent : (P,) examples each peer has differentiated so far: the bill for gradients.
     """
 
@@ -87,6 +88,7 @@ class Stack:
         self.data = Data(
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
+        self.batches = self.data.batches
         self.task = TASKS[problem.task]
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs
@@ -128,24 +130,6 @@ class Stack:
     def slots(self, x_ed: Tensor) -> optimizers.Slots:
         """Fresh optimizer state for the models `x_ed`."""
         return optimizers.slots(self.training, x_ed)
-
-    def batches(
-        self,
-        round_: int,
-        purpose: Purpose = Purpose.TRAIN,
-        *,
-        peers: Ints | None = None,
-        partners: Ints | None = None,
-        steps: int | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        halves: bool = False,
-    ) -> list[Batch]:
-        """Minibatches of training data, one `Batch` a step; see `Data.batches`."""
-        return self.data.batches(
-            round_, purpose, peers=peers, partners=partners, steps=steps, epochs=epochs,
-            batch_size=batch_size, halves=halves, dimension=self.d,
-        )  # fmt: skip
 
     def _drawn(self, peers: Iterable[int]) -> Tensor:
         """The start models that some peers draw, (K, d)."""

@@ -22,6 +22,8 @@ class Training:
     augment : what happens to training images in every minibatch; "crop-flip" moves them by up to
         an eighth of their side and mirrors every second one. Never in evaluation.
     learning_rate, momentum, weight_decay : the optimizer's; Adam has no momentum.
+    learning_rate_decay : factor on the learning rate after every `learning_rate_decay_every`
+        rounds; 1 keeps it.
     """
 
     batch_size: int = 32
@@ -30,6 +32,8 @@ class Training:
     augment: Augmentation = "none"
     optimizer: Optimizer = "sgd"
     learning_rate: float = 0.1
+    learning_rate_decay: float = 1.0
+    learning_rate_decay_every: int = 1
     momentum: float = 0.0
     weight_decay: float = 0.0
 
@@ -42,9 +46,18 @@ class Training:
             raise ValueError("local-steps or local-epochs must be at least 1")
         if self.learning_rate <= 0:
             raise ValueError("learning-rate must be above 0")
+        if not 0 < self.learning_rate_decay <= 1:
+            raise ValueError("learning-rate-decay must be above 0 and at most 1")
+        if self.learning_rate_decay_every < 1:
+            raise ValueError("learning-rate-decay-every must be at least 1")
         if not 0 <= self.momentum < 1:
             raise ValueError("momentum must be at least 0 and below 1")
         if self.momentum > 0 and self.optimizer == "adam":
             raise ValueError('momentum belongs to optimizer "sgd"; "adam" has its own')
         if self.weight_decay < 0:
             raise ValueError("weight-decay must not be negative")
+
+    def rate(self, round_: int) -> float:
+        """The learning rate of a round, from 1; what belongs to none, 0, has that of the first."""
+        decays = max(round_ - 1, 0) // self.learning_rate_decay_every
+        return self.learning_rate * self.learning_rate_decay**decays

@@ -141,6 +141,8 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"batch-size": 0}, "batch-size must be at least 1"),
         ({"local-steps": -1}, "must not be negative"),
         ({"learning-rate": 0}, "learning-rate must be above 0"),
+        ({"learning-rate-decay": 0}, "learning-rate-decay must be above 0"),
+        ({"learning-rate-decay-every": 0}, "learning-rate-decay-every must be at least 1"),
         ({"momentum": 1}, "momentum must be at least 0 and below 1"),
         ({"weight-decay": -0.1}, "weight-decay must not be negative"),
         ({"optimizer": "adam", "momentum": 0.9}, "momentum belongs to optimizer"),

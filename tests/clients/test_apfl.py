@@ -15,11 +15,12 @@ from tests.inline import Floats, run
 
 def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
     """Mixtures, global models, and the shares alpha."""
-    q, eta, momentum = quadratics(flat), flat["learning-rate"], flat["momentum"]
+    q, momentum = quadratics(flat), flat["momentum"]
     w, v = q.start.copy(), q.start.copy()
     pace_w, pace_v = np.zeros_like(w), np.zeros_like(v)
     alpha = np.full(PEERS, flat["apfl.alpha"])
-    for _ in range(flat["num-server-rounds"]):
+    for t in range(flat["num-server-rounds"]):
+        eta = flat["learning-rate"] * flat.get("learning-rate-decay", 1.0) ** t
         for i in range(PEERS):
             moved = alpha[i]
             for step in range(flat["local-steps"]):
@@ -37,7 +38,8 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int, adaptive: bool) -> None:
-    flat = quadratic(tmp_path, "apfl", **{"apfl.alpha": 0.3, "apfl.adaptive": adaptive})
+    options = {"apfl.alpha": 0.3, "apfl.adaptive": adaptive, "learning-rate-decay": 0.9}
+    flat = quadratic(tmp_path, "apfl", **options)
     found, (mixture, w, alpha) = run(flat, tmp_path, nodes), twin(flat)
     assert np.abs(found.theta() - mixture).max() < 1e-12
     q = quadratics(flat)

@@ -28,7 +28,7 @@ TRAININGS = {
     "sgd": Training(),
     "momentum": Training(momentum=0.9),
     "weight decay": Training(weight_decay=0.1),
-    "both": Training(momentum=0.9, weight_decay=0.1),
+    "both, decaying": Training(momentum=0.9, weight_decay=0.1, learning_rate_decay=0.5),
     "adam": Training(optimizer="adam", learning_rate=0.01),
     "adam, weight decay": Training(optimizer="adam", learning_rate=0.01, weight_decay=0.1),
 }
@@ -102,6 +102,7 @@ def plain_loop(
             count = int(batch.counts_e[p])
             if count == 0:
                 continue
+            optimizer.param_groups[0]["lr"] = engine.training.rate(batch.round)
             dropouts = [m for m in module.modules() if isinstance(m, Dropout)]
             for number, dropout in enumerate(dropouts):
                 dropout.get_buffer("dropout_key").copy_(batch.keys_e[p] + number * LAYER_STEP)
@@ -115,7 +116,7 @@ def plain_loop(
             optimizer.step()
             if drift:
                 after = parameters_to_vector(module.parameters()).detach()
-                moved = after - engine.training.learning_rate * drift(p)(before)
+                moved = after - engine.training.rate(batch.round) * drift(p)(before)
                 vector_to_parameters(moved, module.parameters())
         trained.append(parameters_to_vector(module.parameters()).detach())
         modules.append(module)
@@ -148,12 +149,12 @@ def normed(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", TRAININGS)
-@pytest.mark.parametrize("passes", [{"local_steps": 6}, {"local_epochs": 2}])
+@pytest.mark.parametrize("passes", [{"local_steps": 3}, {"local_epochs": 1}])
 def test_training_equals_a_plain_loop(name: str, passes: dict[str, Any], dtype: str) -> None:
     problem = classification(SIZES)
     training = replace(TRAININGS[name], batch_size=4, **passes)
     engine = engine_of(problem, "linear", training=training, dtype=dtype)
-    batches = engine.batches(1)
+    batches = [*engine.batches(1), *engine.batches(2)]
     x_pd, fit = train(engine, batches)
     expected, _ = plain_loop(engine, problem, "linear", x_pd, batches)
     assert fit.x.dtype == getattr(torch, dtype)
@@ -165,8 +166,8 @@ def test_training_equals_a_plain_loop(name: str, passes: dict[str, Any], dtype: 
 def test_a_proximal_objective_and_a_drift_equal_a_plain_loop(name: str) -> None:
     """FedProx's mu/2 |x - anchor|^2 goes through the optimizer, a drift beside it."""
     problem = classification(SIZES)
-    engine = engine_of(problem, training=replace(TRAININGS[name], batch_size=4, local_epochs=2))
-    batches = engine.batches(1)
+    engine = engine_of(problem, training=replace(TRAININGS[name], batch_size=4, local_epochs=1))
+    batches = [*engine.batches(1), *engine.batches(2)]
     x_pd, buffers = engine.initial()
     anchor_pd, pull_pd = (torch.randn(x_pd.shape, dtype=x_pd.dtype) for _ in range(2))
 
@@ -387,13 +388,13 @@ def test_float32_sums_are_accumulated_in_float64() -> None:
 
 
 def test_one_step_down_given_gradients() -> None:
-    training = Training(momentum=0.9, weight_decay=0.1)
-    engine = engine_of(classification(SIZES), training=training)
+    engine = engine_of(classification(SIZES), training=TRAININGS["both, decaying"])
     x_pd, _ = engine.initial(common=False)
     slots, twin = engine.slots(x_pd), x_pd.clone().requires_grad_()
     optimizer = torch.optim.SGD([twin], lr=0.1, momentum=0.9, weight_decay=0.1)
     for seed in range(3):
+        optimizer.param_groups[0]["lr"] = 0.1 * 0.5**seed
         twin.grad = torch.randn(x_pd.shape, dtype=x_pd.dtype, generator=torch.manual_seed(seed))
-        x_pd, _, slots = engine.step(x_pd, twin.grad, slots)
+        x_pd, _, slots = engine.step(x_pd, twin.grad, slots, seed + 1)
         optimizer.step()
     assert torch.allclose(x_pd, twin, rtol=0, atol=1e-14)

@@ -58,6 +58,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
     a, c = problem.inputs[:N, 0], problem.inputs[:N, 1]
     beta, sharpness = flat.get("federico.beta", 0.6), flat.get("federico.sharpness", 1.0)
     eta, momentum = flat["learning-rate"], flat.get("momentum", 0.0)
+    decay = flat.get("learning-rate-decay", 1.0)
 
     def loss(i: int, x: Floats) -> float:
         return float(0.5 * a[i] @ (x - c[i]) ** 2)
@@ -83,7 +84,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
             else:
                 m[b] = momentum * m[b] + g
                 g = m[b]
-            phi[b] = phi[b] - eta * g
+            phi[b] = phi[b] - eta * decay ** (t - 1) * g
     mixtures = [
         sum(w[i, j] * loss(i, phi[i] if i == j else heard[j]) for j in range(N)) for i in range(N)
     ]
@@ -95,9 +96,17 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
     [
         ({}, 1),
         ({"federico.beta": 0.3, "federico.sharpness": 3.0}, 2),
-        ({"federico.tracking": "accumulate", "momentum": 0.5}, 1),
+        ({"federico.tracking": "accumulate", "momentum": 0.5, "learning-rate-decay": 0.9}, 1),
         ({"optimizer": "adam", "learning-rate": 0.05, "federico.loss": "sum"}, 1),
-        ({"federico.answer": "epoch", "federico.coin": "per-slot", "federico.epsilon": 1.0}, 1),
+        (
+            {
+                "federico.answer": "epoch",
+                "federico.coin": "per-slot",
+                "federico.epsilon": 1.0,
+                "learning-rate-decay": 0.9,
+            },
+            1,
+        ),
     ],
     ids=str,
 )
@@ -130,7 +139,11 @@ def flat_models(found: Run) -> list[torch.Tensor]:
     [
         ({"optimizer": "adam", "learning-rate": 0.01}, {"batch-size": 100}, True),
         ({"momentum": 0.9}, {"batch-size": 100}, True),
-        ({"federico.answer": "epoch", "batch-size": 8}, {"local-epochs": 1}, False),
+        (
+            {"federico.answer": "epoch", "batch-size": 8, "learning-rate-decay": 0.5},
+            {"local-epochs": 1},
+            False,
+        ),
     ],
 )
 def test_without_neighbours_it_is_local_training(
