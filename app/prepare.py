@@ -44,7 +44,7 @@ def problem_of(config: Config, peer: int | None = None) -> Problem:
 def check(config: Config) -> Problem:
     """The run's data, once it is sure that graph, data, model and method go together.
 
-    A method whose options have `fits(problem)` may refuse data by a ValueError.
+    A method or a model whose options have `fits(problem)` may refuse by a ValueError.
 
     Raises
     ------
@@ -74,12 +74,14 @@ def check_method(config: Config, problem: Problem) -> None:
             f'augment = "{config.augment}" wants images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
         )
-    fits = getattr(config.options, "fits", None)
-    if fits is not None:
-        try:
-            fits(problem)
-        except ValueError as error:
-            raise ConfigError(f"{config.method}: {error}") from None
+    chosen = (config.method, config.options), (config.network, config.model_options)
+    for name, options in chosen:
+        fits = getattr(options, "fits", None)
+        if fits is not None:
+            try:
+                fits(problem)
+            except ValueError as error:
+                raise ConfigError(f"{name}: {error}") from None
 
 
 def statistics(problem: Problem) -> Table:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from datasets.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,12 @@ class TransformerOptions:
 
 @dataclass(frozen=True)
 class Gpt2Options:
-    """A public GPT-2, frozen, with low-rank adapters (LoRA) that are trained and exchanged.
+    """A trained GPT-2, frozen, with low-rank adapters (LoRA) that are trained and exchanged.
 
     Attributes
     ----------
-    weights_file : model.safetensors of a GPT-2 of any size.
+    weights_file : model.safetensors of a GPT-2 of any size, or what a run of model =
+        "transformer" saved, models/peer-0000.safetensors, with heads 64 wide like GPT-2's.
     rank, alpha : of the adapters; an adapter's output is scaled by alpha / rank. Alpha is that of
         Hu et al. (2022) for GPT-2, CoBo's paper does not name it.
     dropout : on embeddings, attention weights and residual branches.
@@ -102,6 +107,26 @@ class Gpt2Options:
         if not 0 <= self.dropout < 1:
             raise ValueError("dropout must be at least 0 and below 1")
 
+    def fits(self, problem: Problem) -> None:
+        """Refuse to begin without the base."""
+        self.base()
+
+    def base(self) -> Path:
+        """The file of the base.
+
+        Raises
+        ------
+        ValueError : it is not there; says how to get it.
+        """
+        path = Path(self.weights_file)
+        if not path.is_file():
+            raise ValueError(
+                f"no weights in {path} (gpt2.weights-file): download GPT-2's model.safetensors "
+                "from https://huggingface.co/openai-community/gpt2, or take "
+                'models/peer-0000.safetensors of a run with model = "transformer"'
+            )
+        return path
+
 
 MODELS: dict[str, str] = {
     "auto": "what suits the dataset",
@@ -116,7 +141,7 @@ MODELS: dict[str, str] = {
     "resnet18": "ResNet-18 for small images: 11.2 million parameters",
     "unet3d": "U-Net for volumes: 246,156 parameters",
     "transformer": "small transformer for tokens, trained from scratch",
-    "gpt2": "GPT-2's public weights with low-rank adapters: 590 thousand parameters are trained",
+    "gpt2": "a trained GPT-2, frozen, with low-rank adapters that are trained and exchanged",
 }
 """Model name -> one line of what it is."""
 

@@ -19,6 +19,7 @@ from clients.convnets import Shape
 from clients.model_options import Gpt2Options, TransformerOptions
 
 HEAD = 64  # width of a head in every public GPT-2
+_OWN = "head.weight"  # the untied head: only our own files have one
 _MAPS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")  # a block's linear maps
 
 
@@ -153,25 +154,28 @@ def transformer(shape: Shape, outputs: int, options: TransformerOptions) -> nn.M
 
 
 def gpt2(shape: Shape, outputs: int, options: Gpt2Options) -> nn.Module:
-    """GPT-2's public weights, frozen, with adapters of `options.rank`: these are what is trained.
+    """A trained GPT-2, frozen, with adapters of `options.rank`: these are what is trained.
 
-    All sizes of GPT-2 fit; the small one has 124,439,808 parameters and, at rank 4, 589,824 more
-    in its adapters: CoBo's 0.47 %.
+    All sizes of the public GPT-2 fit; the small one has 124,439,808 parameters and, at rank 4,
+    589,824 more in its adapters: CoBo's 0.47 %. So does what a run of `transformer` saved.
     """
-    weights = _read(Path(options.weights_file))
+    weights = _read(options.base())
     (vocabulary, width), context = weights["wte.weight"].shape, len(weights["wpe.weight"])
     if outputs != vocabulary:
         raise ValueError(
             f"gpt2: {options.weights_file} knows {vocabulary} tokens, but the data set has "
             f'{outputs}: choose its vocabulary "gpt2", or model = "transformer"'
         )
+    if width % HEAD:
+        raise ValueError(f"gpt2: heads are {HEAD} wide, but {options.weights_file} is {width} wide")
     if _length(shape) > context:
         raise ValueError(f"gpt2 reads at most {context} tokens: lower the data set's context")
     layers = len({name.split(".")[1] for name in weights if name.startswith("h.")})
     with torch.device("meta"):  # the weights come from the file
         network = Transformer(
-            vocabulary, context, width, layers, width // HEAD, options.dropout, tied=True
-        )
+            vocabulary, context, width, layers, width // HEAD, options.dropout,
+            tied=_OWN not in weights,
+        )  # fmt: skip
     try:
         network.load_state_dict(weights, assign=True)
     except RuntimeError as error:
@@ -181,23 +185,20 @@ def gpt2(shape: Shape, outputs: int, options: Gpt2Options) -> nn.Module:
 
 @lru_cache(maxsize=1)
 def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a GPT-2 in Hugging Face's naming, linear maps as torch.nn.Linear has them."""
+    """The tensors of a GPT-2 by their names here, linear maps as torch.nn.Linear has them."""
     # Only here, so that all other networks run where nothing but torch and NumPy is installed.
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         tensors = load_file(path)
-    except FileNotFoundError:
-        raise ValueError(
-            f"gpt2 wants GPT-2's weights in {path} (gpt2.weights-file): download "
-            "model.safetensors from https://huggingface.co/openai-community/gpt2"
-        ) from None
     except SafetensorError as error:
         raise ValueError(f"gpt2.weights-file = {path} is no safetensors file: {error}") from None
     named = {name.removeprefix("transformer."): value.float() for name, value in tensors.items()}
+    # Hugging Face's linear maps are (inputs, outputs).
+    turned = () if _OWN in named else tuple(f"{m}.weight" for m in _MAPS)
     own = {
-        name: value.T.contiguous() if name.endswith(tuple(f"{m}.weight" for m in _MAPS)) else value
+        name: value.T.contiguous() if name.endswith(turned) else value
         for name, value in named.items()
         # The causal mask and the tied head are in some files; neither is a weight of its own.
         if not name.endswith((".attn.bias", ".attn.masked_bias")) and name != "lm_head.weight"

@@ -93,6 +93,33 @@ def test_a_run_on_tiny_files(tmp_path: Path, dataset: str) -> None:
     assert not any(array.flags.writeable for array in (problem.inputs, problem.mean))
 
 
+def test_what_a_run_saved_is_the_base_of_another(tmp_path: Path) -> None:
+    tiny.write_languages(tmp_path)
+    flat = {
+        "method": "local", "dataset": "languages", "num-server-rounds": 1, "batch-size": 4,
+        "optimizer": "adam", "learning-rate": 0.01, "device": "cpu", "data-dir": str(tmp_path),
+        "languages.codes": "ca-es", "languages.context": 16,
+    }  # fmt: skip
+    of_base = {
+        "peers": 1, **IID, "local-steps": 10, "model": "transformer",
+        "transformer.layers": 1, "transformer.width": 64, "transformer.heads": 1,
+    }  # fmt: skip
+    file = tmp_path / "models" / "peer-0000.safetensors"
+    adapted = {
+        "peers": 2, **NATURAL, "model": "gpt2",
+        "gpt2.weights-file": str(file), "method": "cobo", "cobo.simplex": True,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"^gpt2: no weights in .*transformer"):
+        check(Config.from_flat(flat | adapted))
+    base = run(flat | of_base, tmp_path)
+    assert file.is_file()
+    found = run(flat | adapted, tmp_path / "adapted")
+    learnt = base.metric("test_loss").mean()
+    assert found.metric("test_loss", 0).mean() == pytest.approx(learnt, abs=0.05)
+    assert found.metric("train_loss").mean() < learnt < base.metric("test_loss", 0).mean() - 0.5
+    assert all(name.endswith((".A", ".B")) for model in found.models() for name in model)
+
+
 @pytest.mark.parametrize("dataset", ["heart-disease", "languages", "ixi"])
 def test_what_is_no_image_is_not_augmented(tmp_path: Path, dataset: str) -> None:
     write, flat = ROWS[dataset]

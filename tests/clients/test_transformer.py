@@ -20,7 +20,9 @@ from clients.training import Training
 from clients.transformer import Adapted, Transformer, adapt
 from datasets.problem import Problem
 from tests.clients.gpt2_file import write_gpt2
+from tests.clients.test_memory import peak
 from tests.clients.test_twins import problem_of
+from tests.problems import classification
 
 
 def small(file: Path, prefix: str = "") -> dict[str, Tensor]:
@@ -132,6 +134,36 @@ def test_peers_share_one_base_and_hold_adapters_only(tmp_path: Path) -> None:
     assert engine.holds(2) < 4 * frozen
 
 
+def test_a_further_peer_adds_no_base(tmp_path: Path) -> None:
+    """What eight peers hold for a step, activations included, is less than one more base."""
+    write_gpt2(tmp_path / "w.safetensors", vocabulary=11, context=8, width=256, layers=2)
+    problem = classification([1] * 8, shape=(6,), classes=11)
+    rows = np.arange(len(problem.inputs) * 6).reshape(-1, 6) % 11
+    train = replace(problem.train, targets=tuple((rows[r] + 1) % 11 for r in problem.train.rows))
+    engine = Engine(
+        replace(problem, inputs=rows, task="language", train=train), "gpt2",
+        Gpt2Options(str(tmp_path / "w.safetensors"), dropout=0.0), range(8),
+        Training(batch_size=1, local_steps=1), device="cpu", chunk=8,
+    )  # fmt: skip
+    frozen = sum(v.nbytes for v in engine.network.module.parameters() if not v.requires_grad)
+    made = peak(lambda: engine.initial(common=False))
+    x_pd, buffers = engine.initial()
+    most = peak(lambda: engine.fit(x_pd, buffers, engine.slots(x_pd), engine.batches(1)))
+    assert made < frozen
+    assert most < frozen
+
+
+def test_a_saved_transformer_is_a_base(tmp_path: Path) -> None:
+    """What a run of the small transformer saves: untied, linear maps (outputs, inputs)."""
+    own = build("transformer", TransformerOptions(2, 128, 2), "language", (8,), 11).eval()
+    save_file(own.state_dict(), tmp_path / "peer-0000.safetensors")
+    tokens = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
+    found = gpt2(tmp_path / "peer-0000.safetensors")  # adapters start at zero
+    assert torch.equal(found(tokens), own(tokens))
+    trained = [name for name, value in found.named_parameters() if value.requires_grad]
+    assert all(name.endswith((".A", ".B")) for name in trained)
+
+
 def test_the_next_token_is_not_seen() -> None:
     network = build("transformer", TransformerOptions(2, 16, 4), "language", (7,), 11).eval()
     tokens = torch.randint(11, (1, 7), generator=torch.Generator().manual_seed(0))
@@ -168,6 +200,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"something else")
     with pytest.raises(ValueError, match="no safetensors"):
         gpt2(file)
+    narrow = build("transformer", TransformerOptions(1, 32, 4), "language", (8,), 11)
+    save_file(narrow.state_dict(), tmp_path / "n.safetensors")
+    with pytest.raises(ValueError, match=r"64 wide, but .*n\.safetensors is 32 wide"):
+        gpt2(tmp_path / "n.safetensors")
     save_file({"x": torch.zeros(1)}, file)
     with pytest.raises(ValueError, match="no GPT-2"):
         gpt2(file)
