@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from app import whole
 from app.config import ConfigError
 
 _CA_DAYS = 3650
@@ -40,10 +41,17 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
     ----------
     hosts : every name and address by which nodes, operators and executors reach the relay.
     days : how long the certificate is valid.
+
+    Raises
+    ------
+    ConfigError
+        A name cannot be that of a host, or there is no day.
     """
+    if days < 1:
+        raise ConfigError(f"--days {days}: a certificate is valid for a day at least")
+    names = [_host(host) for host in hosts]
     authority_key, authority = _authority(directory)
     key = ec.generate_private_key(_CURVE())
-    names = [_host(host) for host in hosts]
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     certificate = (
         _unsigned(hosts[0], key.public_key(), authority.subject, days)
@@ -155,6 +163,8 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if not host.isascii():
+            raise ConfigError(f"--hosts {host}: write the name in ASCII (xn--...)") from None
         return x509.DNSName(host)
 
 
@@ -178,9 +188,8 @@ def _pem_of(certificate: x509.Certificate) -> bytes:
 
 def _write(path: Path, content: bytes, *, public: bool = False) -> None:
     """Write a file that only its owner may read, unless it is `public`."""
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if public else 0o600)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    os.replace(part, path)
+    with whole.drafted(path) as draft:
+        draft.unlink(missing_ok=True)
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if public else 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)

@@ -8,14 +8,14 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from app import compare, quantities
+from app import compare, quantities, whole
 from app import report_words as words
 from app.compare import Row
 from app.compare_data import page_data
 from app.compare_figures import FIGURES
 from app.compare_script import CURVES, TABLE
 from app.compare_tables import results, settings
-from app.page import document, write_whole
+from app.page import document
 from app.page_plot import PLOT
 from app.page_script import HELPERS
 
@@ -65,7 +65,7 @@ def write(rows: Sequence[Row], directory: Path, title: str) -> Path:
     path of the page.
     """
     target = directory / "comparison.html"
-    write_whole(target, render(rows, title))
+    whole.write(target, render(rows, title))
     return target
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from app import prepare, progress
+from app import prepare, progress, quantities
 from app.config import Config, ConfigError
 from app.superlink import (
     FlowerError,
@@ -136,8 +136,8 @@ def digest(summary: Mapping[str, Any]) -> Table:
         table.add_row("worst tenth of peers", f"{worst:.4f}")
     if summary.get("mean_test_loss") is not None:
         table.add_row("test loss", f"{summary['mean_test_loss']:.6g}")
-    table.add_row("between peers", progress.in_bytes(summary.get("total_bytes") or 0))
-    table.add_row("time", f"{summary.get('wall_seconds') or 0:.1f} s")
+    table.add_row("between peers", quantities.size(summary.get("total_bytes") or 0))
+    table.add_row("time", quantities.duration(summary.get("wall_seconds")))
     return table
 
 

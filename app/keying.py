@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from app import whole
 from app.trust import Entry, KeysError, create, read_entries, read_trust
 
 
@@ -56,16 +57,13 @@ def _trust(files: Sequence[Path], peer: int | None, target: Path, console: Conso
             raise KeysError(f"{target} has an entry [{entry.name}] already: remove it first")
         known.add(entry.name)
     before = target.read_text(encoding="utf-8") if target.exists() else ""
-    part = target.with_suffix(".part")
-    part.write_text(before + "".join(f"\n{entry.toml()}" for entry in entries), encoding="utf-8")
-    try:
-        read_trust(part)
-    except KeysError as error:
-        raise KeysError(str(error).replace(str(part), str(target))) from None
-    else:
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole.drafted(target) as draft:
+        text = before + "".join(f"\n{entry.toml()}" for entry in entries)
+        draft.write_text(text, encoding="utf-8")
+        try:
+            read_trust(draft)
+        except KeysError as error:
+            raise KeysError(str(error).replace(str(draft), str(target))) from None
     for entry in entries:
         _show(entry, console)
     console.print(f"in {target}. Compare fingerprints over another channel.", soft_wrap=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app import whole
 from app.audit import Audit
 from app.keys import PrivateKeys
 from app.seal import TAG, Scope, SealError, digest_of, seal, unseal
@@ -119,7 +119,7 @@ class Mailroom:
         if not letter.keys:
             raise SealError("is not sealed")
         if letter.sender not in self._trust:
-            raise SealError(f"is from a peer that is not in {self._sealing.trust}")
+            raise SealError("is from a peer that is not in the trust file")
         to = letter.recipient
         reader = next((peer for peer in self._peers if peer in letter.keys), self._peers[0])
         if to is not None and to in self._own:
@@ -164,7 +164,5 @@ class Mailroom:
         self._committed, self._offered = memory["committed"], memory["offered"]
 
     def _remember(self) -> None:
-        part = self._memory.with_suffix(".part")
         memory = {"committed": self._committed, "offered": self._offered}
-        part.write_text(json.dumps(memory), encoding="utf-8")
-        os.replace(part, self._memory)
+        whole.write(self._memory, json.dumps(memory))

@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from app.progress import in_bytes
+from app import quantities
 from app.report_data import weights_between
-from app.results import accuracy_statistics
+from app.results import accuracy_statistics, mean
 from app.rundir import Floats, Run
 from app.scores import GraphScores, score
 
@@ -101,7 +101,7 @@ def _gain(*, accuracy: bool) -> Measure:
     def mean_gain(run: Run, local: Run | None) -> float | None:
         if local is None or has_accuracy(local) is not accuracy:
             return None
-        return _mean(gains(run, local))
+        return mean(gains(run, local))
 
     return mean_gain
 
@@ -110,11 +110,11 @@ def _improved(run: Run, local: Run | None) -> float | None:
     if local is None:
         return None
     gain_n = gains(run, local)
-    return _mean((gain_n > 0).astype(np.float64)[~np.isnan(gain_n)])
+    return mean((gain_n > 0).astype(np.float64)[~np.isnan(gain_n)])
 
 
 def _field(name: str) -> Measure:
-    return lambda run, _: _mean(last(run, name))
+    return lambda run, _: mean(last(run, name))
 
 
 def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
@@ -129,11 +129,6 @@ def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
 def _seconds(run: Run, _: Run | None) -> float | None:
     seconds = run.progress.get("seconds")
     return None if seconds is None else float(seconds)
-
-
-def _mean(values: Floats) -> float | None:
-    values = values[~np.isnan(values)]
-    return float(values.mean()) if len(values) and np.isfinite(values).all() else None
 
 
 COLUMNS = (
@@ -201,7 +196,7 @@ COLUMNS = (
         "Share of the peers whose largest weight goes to their true cluster.",
     ),
     Column(
-        "bytes", "sent / peer", _field("bytes_sent"), in_bytes,
+        "bytes", "sent / peer", _field("bytes_sent"), quantities.size,
         "", "Cost",
         "Payload bytes that a peer sends, mean over peers.",
     ),

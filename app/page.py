@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from html import escape
-from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -79,10 +77,3 @@ def embed(data: Mapping[str, Any]) -> str:
     """Write JSON that is safe inside a script element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def write_whole(target: Path, page: str) -> None:
-    """Write a page that is there whole or as it was."""
-    draft = target.with_suffix(".html.part")
-    draft.write_text(page, encoding="utf-8")
-    os.replace(draft, target)

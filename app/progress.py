@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from app import quantities
 
 _PLAIN_SECONDS = 10.0
 
@@ -68,13 +69,5 @@ def describe(progress: Mapping[str, Any]) -> str:
         parts.append(f"accuracy {accuracy:.3f}" + ("" if spread is None else f" ± {spread:.3f}"))
     elif loss is not None:
         parts.append(f"loss {loss:.4g}")
-    parts.append(in_bytes(progress.get("bytes") or 0))
+    parts.append(quantities.size(progress.get("bytes") or 0))
     return "  ".join(parts)
-
-
-def in_bytes(count: float) -> str:
-    """`count` bytes in a unit for people: 3.2 MB."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    power = min(int(math.log10(count) // 3), 4)
-    return f"{count / 1000**power:.1f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

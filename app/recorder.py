@@ -8,15 +8,15 @@ collaboration.npz is written from the rows now and then, and at the end.
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from app import whole
 from strategies.broker import Attendance, Ledger, means
 from strategies.mail import Report
 
@@ -88,7 +88,7 @@ class RunRecorder:
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self._save_collaboration()
         saved = {"ledger": asdict(ledger), "refused": self._refused, "seconds": self._seconds()}
-        _write(self._checkpoint, saved | self._seen())
+        whole.write(self._checkpoint, json.dumps(saved | self._seen()) + "\n")
         self._progress("running")
 
     def finish(self) -> None:
@@ -106,12 +106,15 @@ class RunRecorder:
         lines = (
             self._metrics.read_bytes().splitlines(keepends=True) if self._metrics.exists() else []
         )
-        whole = [line for line in lines if line.endswith(b"\n")]
         committed = self.ledger.round or -1  # round 0 is measured again
-        kept = [line for line in whole if json.loads(line)["round"] <= committed]
-        _replace(self._metrics, b"".join(kept))
+        kept = [
+            line
+            for line in lines
+            if line.endswith(b"\n") and json.loads(line)["round"] <= committed
+        ]
+        whole.write(self._metrics, b"".join(kept))
         records = self._collaboration()
-        _replace(self._weights, records[records[:, 0] <= committed].tobytes())
+        whole.write(self._weights, records[records[:, 0] <= committed].tobytes())
 
     def _collaboration(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """(R, 1 + n * n): round and collaboration matrix of each evaluated round."""
@@ -121,11 +124,11 @@ class RunRecorder:
 
     def _save_collaboration(self) -> None:
         records = self._collaboration()
-        target = self._directory / "collaboration.npz"
-        part = target.with_suffix(".part.npz")
         matrices = records[:, 1:].reshape(-1, self._peers, self._peers)
-        np.savez_compressed(part, rounds=records[:, 0].astype(np.int64), weights=matrices)
-        os.replace(part, target)
+        rounds = records[:, 0].astype(np.int64)
+        target = self._directory / "collaboration.npz"
+        with whole.drafted(target) as draft, draft.open("wb") as file:
+            np.savez_compressed(file, rounds=rounds, weights=matrices)
         self._saved = time.monotonic()
 
     def _progress(self, status: str, error: str | None = None) -> None:
@@ -147,7 +150,8 @@ class RunRecorder:
             "mean_test_loss": measured.get("test_loss"),
             "seconds": self._seconds(),
         }
-        _write(self._directory / "progress.json", progress | self._seen())
+        told = json.dumps(progress | self._seen()) + "\n"
+        whole.write(self._directory / "progress.json", told)
 
     def _seen(self) -> dict[str, Any]:
         """What `python -m app status` tells: peer -> last round it ended, and when; last lines."""
@@ -163,14 +167,3 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     return content
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    _replace(path, (json.dumps(content) + "\n").encode())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or as it was."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)

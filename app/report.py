@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app import report_figures
+from app import report_figures, whole
 from app import report_words as words
-from app.page import write_whole
 from app.report_data import page_data
 from app.report_page import render
 from app.results import summarise
@@ -35,5 +34,5 @@ def write(run_dir: str | Path) -> Path:
     report_figures.draw(run)
     page = render(run, summarise(run), page_data(run), words.date([run]))
     target = run.directory / "report.html"
-    write_whole(target, page)
+    whole.write(target, page)
     return target

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from app import graph
+from app import graph, whole
 from app.rundir import Floats, ResultsError, Run
 from app.scores import score
 
@@ -42,7 +41,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "rounds": run.progress.get("round", int(run.rounds[-1]) if len(run.rounds) else 0),
         **accuracy_statistics(run.at("test_accuracy", last_n), run.samples),
         **{f"best_{name}": value for name, value in accuracy_statistics(best, run.samples).items()},
-        "mean_test_loss": None if diverged else _mean(loss_n),
+        "mean_test_loss": None if diverged else mean(loss_n),
         "diverged_peers": diverged,
         "recovery": recovery(run),
         "total_bytes": _total(run.at("bytes_sent", last_n)),
@@ -69,10 +68,10 @@ def accuracy_statistics(accuracy_n: Floats, samples_n: Floats | None) -> dict[st
     if samples_n is not None and samples_n[has_n].sum() > 0:
         weighted = float(np.average(accuracy_n[has_n], weights=samples_n[has_n]))
     return {
-        "mean_test_accuracy": _mean(values),
+        "mean_test_accuracy": mean(values),
         "weighted_mean_test_accuracy": weighted,
         "std_test_accuracy": float(values.std()) if len(values) else None,
-        "worst_decile_test_accuracy": _mean(values[: max(1, len(values) // 10)]),
+        "worst_decile_test_accuracy": mean(values[: max(1, len(values) // 10)]),
     }
 
 
@@ -102,21 +101,14 @@ def finish(run_dir: str | Path) -> dict[str, Any]:
     """Write `graph.csv` and `summary.json` into the run directory and return the summary."""
     run = Run.read(run_dir)
     summary = summarise(run)
-    _write(Path(run_dir) / "graph.csv", graph.as_csv(run))
-    _write(
-        Path(run_dir) / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n"
-    )  # last: with it the run is finished
+    whole.write(run.directory / "graph.csv", graph.as_csv(run))
+    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+    whole.write(run.directory / "summary.json", text)  # last: with it the run is finished
     return summary
 
 
-def _write(target: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    draft = target.with_name(f"{target.name}.part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, target)
-
-
-def _mean(values: Floats) -> float | None:
+def mean(values: Floats) -> float | None:
+    """Mean of the values that are there (not NaN); None of none, or if one is not finite."""
     values = values[~np.isnan(values)]
     return float(values.mean()) if len(values) and np.isfinite(values).all() else None
 

@@ -8,7 +8,6 @@ another node between runs.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from app import whole
 from clients.letters import Letters
 
 Version = tuple[int, int]
@@ -50,9 +50,7 @@ class Shelf:
     def claim(self, attempt: str) -> None:
         """From now on these peers belong to that attempt at the run."""
         for path in self._peers.values():
-            part = path / "attempt.part"
-            part.write_text(attempt, encoding="utf-8")
-            os.replace(part, path / "attempt")
+            whole.write(path / "attempt", attempt)
 
     def claimed(self, attempt: str) -> bool:
         """Whether that attempt was the last to claim every peer."""
@@ -85,11 +83,11 @@ class Shelf:
 def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file that is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
     # Clones: a state and its offers may share memory, which safetensors refuses to write.
     own = torch.contiguous_format
-    save_file({k: v.detach().cpu().clone(memory_format=own) for k, v in tensors.items()}, part)
-    os.replace(part, path)
+    copies = {k: v.detach().cpu().clone(memory_format=own) for k, v in tensors.items()}
+    with whole.drafted(path) as draft:
+        save_file(copies, draft)
 
 
 def flatten(state: object) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from app import progress
+from app import progress, quantities
 from app.config import ConfigError
 
 ROWS = 20
@@ -80,8 +80,9 @@ def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableTyp
     state = now["status"] if now["status"] != "running" else f"running, last word {_ago(ago)}"
     yield f"{directory.name}: round {now['round']} of {now['rounds']}, {state}"
     yield (
-        f"{progress.describe(now)}; over the relay {progress.in_bytes(now.get('relayed_bytes', 0))}"
-        f" in {now['messages']} messages; {now['refused']} letters refused"
+        f"{progress.describe(now)}; over the relay {quantities.size(now.get('relayed_bytes', 0))}"
+        f" in {quantities.plural(now['messages'], 'message')};"
+        f" {quantities.plural(now['refused'], 'letter')} refused"
     )
     heard = {int(peer): (int(t), at) for peer, (t, at) in now.get("heard", {}).items()}
     missing = sorted(peer for peer, (t, _) in heard.items() if t < now["round"])
@@ -94,7 +95,7 @@ def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableTyp
         ]
         yield _table(("peer", "last round", "heard", ""), rows[:ROWS])
         more = f"; {len(heard) - ROWS} not shown" if len(heard) > ROWS else ""
-        yield f"{len(here)} peers take part, {len(missing)} are missing{more}"
+        yield f"peers taking part: {len(here)}, missing: {len(missing)}{more}"
     yield from _last("last errors", [*now.get("faults", ()), *filter(None, [now.get("error")])])
     yield from _last("last refused", now.get("refusals", ()))
 
@@ -139,9 +140,9 @@ def _flwr(*arguments: str) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        answer = {"error-message": " ".join(done.stderr.split())}
+        answer = {"error-message": done.stderr}
     if not answer.get("success", not done.returncode):
-        why = answer.get("error-message", "Flower does not answer")
+        why = " ".join(str(answer.get("error-message", "Flower does not answer")).split())
         raise ConfigError(f"{arguments[-1]} is no run directory, and as a connection: {why}")
     return answer
 

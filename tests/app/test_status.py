@@ -48,9 +48,9 @@ def test_a_missing_peer_stands_first_with_its_last_round_and_why(tmp_path: Path)
         ("0", "3", False),
         ("2", "3", False),
     ]
-    assert "2 peers take part, 1 are missing" in text
+    assert "peers taking part: 2, missing: 1" in text
     assert "no reply within 5 s" in text
-    assert "1 letters refused" in text
+    assert "1 letter refused" in text
     assert "a letter of peer 2" in text
 
 
@@ -58,7 +58,7 @@ def test_a_restarted_relay_still_knows_who_was_missing(tmp_path: Path) -> None:
     commit(RunRecorder(tmp_path / "run", 2, 9), 4, {0, 1})
     again = RunRecorder(tmp_path / "run", 2, 9, resume=True)
     commit(again, 5, {0})
-    assert "1 peers take part, 1 are missing" in said(tmp_path / "run")
+    assert "peers taking part: 1, missing: 1" in said(tmp_path / "run")
 
 
 def test_why_a_run_failed_is_said(tmp_path: Path) -> None:
