@@ -86,7 +86,7 @@ def show(console: Console, names: Iterable[str]) -> None:
 
 def _keys(table: str) -> str:
     options = schema.defaults(tables()[table]) if table in tables() else {}
-    return "\n".join(f"{table}.{key} = {value}" for key, value in options.items())
+    return "\n".join(f"{table}.{key} = {schema.written(value)}" for key, value in options.items())
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:

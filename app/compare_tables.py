@@ -7,9 +7,7 @@ from html import escape
 from string import Template
 from typing import Any
 
-import tomli_w
-
-from app import compare, quantities
+from app import compare, quantities, schema
 from app import report_words as words
 from app.compare import Row
 from app.measures import Column
@@ -87,7 +85,7 @@ def _class(names: str) -> str:
 
 def settings(rows: Sequence[Row]) -> str:
     """Render what the methods have in common, and what each has of its own."""
-    flat = [{**flatten(dict(run.config))} for row in rows for run in row.runs]
+    flat = [flatten(dict(run.config)) for row in rows for run in row.runs]
     common = {
         key: value
         for key, value in flat[0].items()
@@ -104,7 +102,7 @@ def settings(rows: Sequence[Row]) -> str:
         }
         cells = "".join(
             f"<li{_class('tuned' if key in row.settings else '')}><code>{escape(key)} = "
-            f"{escape(tomli_w.dumps({'v': value})[4:].strip())}</code></li>"
+            f"{escape(schema.written(value))}</code></li>"
             for key, value in own.items()
         )
         body.append(

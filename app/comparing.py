@@ -20,7 +20,7 @@ from app.schema import Scalar
 def options(parser: argparse.ArgumentParser) -> None:
     """The command's flags, beside preset and overrides."""
     parser.add_argument("--methods", required=True, help="names with commas, or all")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds 0..N-1 (3)")
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from `seed` on (3)")
     parser.add_argument("--tune", action="store_true", help="choose settings on validation data")
     parser.add_argument("--workers", type=int, help="runs side by side (one per core)")
     parser.add_argument("--out", help="directory of the comparison (runs/compare/<preset>)")

@@ -70,7 +70,8 @@ class Config(TopLevel):
             try:
                 given[table][name] = schema.convert(value, annotation)
             except ValueError as error:
-                raise ConfigError(f"{key} = {_toml(value)}: {error}") from None
+                said = " ".join(schema.written(value).split())  # a list would be many lines
+                raise ConfigError(f"{key} = {said}: {error}") from None
         made = {table: _make(table, given[table]) for table in given if table}
         top: dict[str, Any] = dict(given[""])
         choice = {key: top.get(key, getattr(cls, key)) for key in ("method", "dataset", "model")}
@@ -197,7 +198,3 @@ def _make(table: str, values: Mapping[str, Scalar]) -> object:
         return tables()[table](**values)
     except ValueError as error:
         raise ConfigError(f"{table}: {error}") from None
-
-
-def _toml(value: object) -> str:
-    return tomli_w.dumps({"v": value})[4:].strip()

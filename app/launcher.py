@@ -9,57 +9,53 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from rich.console import Console
 
-from app import catalogue, comparing, defaults, execution, progress, schema, status
+from app import catalogue, comparing, defaults, execution, progress, status
 from app.config import Config, ConfigError
 from app.grid import GridError
-from app.options import flatten, locate, nearest
+from app.items import read_items, read_toml
+from app.options import nearest
 from app.rundir import ResultsError
-from app.schema import Scalar
 from app.superlink import ROOT, FlowerError
 from datasets.problem import DataError
 
-_HELP = """\
-python -m app COMMAND ...
 
-run [PRESET.toml] [key=value ...]       run an experiment
-compare [PRESET.toml] [key=value ...]   run it for several methods and seeds, in one table
-resume RUN_DIR                          continue a run that was stopped
-report RUN_DIR                          write summary and report of a run again
-status [RUN_DIR|CONNECTION]             who takes part, who is missing, what went wrong
-list [methods|datasets|...]             what there is to choose from
-certificates DIRECTORY                  keys and certificates of a deployment's transport
-keys new|trust                          keys of a peer, and of those whom it trusts
-defaults                                write every key with its default to pyproject.toml
+class _Parser(argparse.ArgumentParser):
+    """What is wrong with a command line is one line, too."""
 
-Each takes --help. Keys that are not given have the values in pyproject.toml.\
-"""
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} ({self.prog} --help says more)")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says; the exit code."""
     console = Console(highlight=False, markup=False)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_HELP)
+        print(_help())
         return 0
     name, *rest = arguments
     try:
         if name not in COMMANDS:
             raise ConfigError(f'unknown command "{name}"{nearest(name, COMMANDS)}')
-        COMMANDS[name](argparse.ArgumentParser(f"python -m app {name}"), rest, console)
+        command = COMMANDS[name]
+        parser = _Parser(f"python -m app {name}", description=command.about)
+        command.carry_out(parser, rest, console)
     except (ConfigError, DataError, ResultsError) as error:
         return _complain(str(error), 2)
     except FlowerError as error:
         return _complain(f"Flower could not start: {error}", 1)
     except (execution.RunError, GridError) as error:
         return _complain(f"the run failed: {error}", 1)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _complain(f"{error.filename}: {error.strerror}", 1)
     except KeyboardInterrupt:
         return _complain("stopped", 130)
     return 0
@@ -75,6 +71,8 @@ def run(parser: argparse.ArgumentParser, arguments: list[str], console: Console)
     _, flat = read_items(given.items)
     flat |= {key: getattr(given, key) for key in ("out", "name") if getattr(given, key)}
     config = Config.from_flat(flat).located(time.strftime("%Y%m%d-%H%M%S"))
+    if config.resume:
+        raise ConfigError("resume = true is what `python -m app resume RUN_DIR` sets")
     if Path(config.run_dir).exists():
         raise ConfigError(f"{config.run_dir} exists already: choose another name, or resume it")
     _start(config, given, console)
@@ -166,85 +164,40 @@ def write_defaults(parser: argparse.ArgumentParser, arguments: list[str], consol
     console.print(f"wrote every key with its default to {path}")
 
 
-Command = Callable[[argparse.ArgumentParser, list[str], Console], None]
+@dataclass(frozen=True)
+class Command:
+    """One command: what `--help` says of its arguments and of itself, and what does it."""
+
+    arguments: str
+    about: str
+    carry_out: Callable[[argparse.ArgumentParser, list[str], Console], None]
+
+
 COMMANDS: Mapping[str, Command] = {
-    "run": run,
-    "compare": compare,
-    "resume": resume,
-    "report": report,
-    "list": show,
-    "status": tell,
-    "certificates": certificates,
-    "keys": keys,
-    "defaults": write_defaults,
+    "run": Command("[PRESET.toml] [key=value ...]", "run an experiment", run),
+    "compare": Command(
+        "[PRESET.toml] [key=value ...]",
+        "run an experiment for several methods and seeds",
+        compare,
+    ),
+    "resume": Command("RUN_DIR", "continue a run that was stopped", resume),
+    "report": Command("RUN_DIR", "write summary and report of a run again", report),
+    "status": Command(
+        "[RUN_DIR|CONNECTION]", "who takes part, who is missing, what went wrong", tell
+    ),
+    "list": Command("[methods|datasets|...]", "what there is to choose from", show),
+    "certificates": Command(
+        "DIRECTORY", "keys and certificates of a deployment's transport", certificates
+    ),
+    "keys": Command("new|trust", "keys of a peer, and of those whom it trusts", keys),
+    "defaults": Command("", "write every key with its default to pyproject.toml", write_defaults),
 }
 
 
-def read_items(items: Sequence[str]) -> tuple[str, dict[str, Scalar]]:
-    """The preset's name ("default" without one), and defaults < preset < overrides as flat keys.
-
-    Raises
-    ------
-    ConfigError
-        An item is neither a preset nor a valid `key=value`.
-    """
-    presets = [item for item in items if "=" not in item]
-    if len(presets) > 1:
-        raise ConfigError(f"one preset at a time, not {' and '.join(presets)}")
-    flat = defaults.of_project()
-    for preset in presets:
-        flat |= read_toml(find_preset(preset))
-    for item in items:
-        if item not in presets:
-            flat |= read_override(item)
-    return Path(presets[0]).stem if presets else "default", flat
-
-
-def find_preset(preset: str) -> Path:
-    """The file of a preset: a path, or one under `presets/` with or without .toml.
-
-    Raises
-    ------
-    ConfigError
-        There is no such file.
-    """
-    ours = ROOT / "presets"
-    for path in (Path(preset), ours / preset, ours / f"{preset}.toml"):
-        if path.is_file():
-            return path
-    known = [str(path.relative_to(ours).with_suffix("")) for path in ours.rglob("*.toml")]
-    raise ConfigError(f"no preset {preset}{nearest(preset, known)}")
-
-
-def read_toml(path: Path) -> dict[str, Scalar]:
-    """Flat keys of a TOML file.
-
-    Raises
-    ------
-    ConfigError
-        It is not TOML.
-    """
-    try:
-        nested: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    return flatten(nested)
-
-
-def read_override(item: str) -> dict[str, Scalar]:
-    """The key and value of `key=value`.
-
-    Raises
-    ------
-    ConfigError
-        The key is unknown or the value of the wrong type.
-    """
-    key, _, text = item.partition("=")
-    _, _, annotation = locate(key)
-    try:
-        return {key: schema.read(text, annotation)}
-    except ValueError as error:
-        raise ConfigError(f"{item}: {error}") from None
+def _help() -> str:
+    lines = [f"{f'{name} {of.arguments}':<40}{of.about}" for name, of in COMMANDS.items()]
+    last = "Each takes --help. Keys that are not given have the values in pyproject.toml."
+    return "\n".join(["python -m app COMMAND ...", "", *lines, "", last])
 
 
 def _add_items(parser: argparse.ArgumentParser) -> None:

@@ -207,7 +207,8 @@ def _read_metrics(path: Path, peers: int) -> tuple[Ints, dict[str, Floats], Bool
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 if number == len(lines):  # cut off in mid-write: the run goes on or was killed
                     break
-                raise ResultsError(f"{path}:{number}: not a measurement: {error}") from error
+                why = f"no {error}" if isinstance(error, KeyError) else error
+                raise ResultsError(f"{path}:{number}: not a measurement: {why}") from error
             records[key] = values  # a resumed run may repeat a round; its last word counts
     rounds = sorted({each for each, _ in records})
     row = {each: index for index, each in enumerate(rounds)}

@@ -13,6 +13,8 @@ from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import tomli_w
+
 Scalar = bool | int | float | str
 _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 
@@ -39,7 +41,7 @@ def values(options: object) -> dict[str, Scalar]:
     return {key: getattr(options, name) for key, (name, _) in keys(type(options)).items()}  # type: ignore[arg-type]
 
 
-def convert(value: object, annotation: Any) -> Scalar:
+def convert(value: Any, annotation: Any) -> Scalar:
     """`value` as `annotation` wants it: an int serves as a float, nothing else is converted.
 
     Raises
@@ -52,10 +54,11 @@ def convert(value: object, annotation: Any) -> Scalar:
             if value == kind:
                 return kind
         elif kind is float:
-            if type(value) in (int, float) and abs(value) <= sys.float_info.max:  # type: ignore[arg-type]
-                return float(value)  # type: ignore[arg-type]
-        elif type(value) is kind and not (kind is int and abs(value) >= 2**63):  # type: ignore[arg-type]
-            return value  # type: ignore[return-value]
+            if type(value) in (int, float) and abs(value) <= sys.float_info.max:
+                return float(value)
+        elif type(value) is kind and not (kind is int and abs(value) >= 2**63):
+            same: Scalar = value
+            return same
     raise ValueError(f"wants {_describe(annotation)}")
 
 
@@ -71,6 +74,11 @@ def read(text: str, annotation: Any) -> Scalar:
         return convert(tomllib.loads(f"value = {text}")["value"], annotation)
     except ValueError:
         return convert(text, annotation)
+
+
+def written(value: object) -> str:
+    """A value as it stands in a TOML file, and as it may be typed at the prompt."""
+    return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from app import schema
 from app.config import Config
 from app.grid import placed
 from app.methods import METHODS
@@ -66,7 +67,7 @@ def chosen(trials: Iterable[Trial]) -> Settings:
 
 def told(settings: Settings) -> str:
     """The settings in a line."""
-    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+    return ", ".join(f"{key} = {schema.written(value)}" for key, value in settings.items())
 
 
 def write(trials: Mapping[str, Sequence[Trial]], path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from rich.console import Console
 
-from app import execution, guard, launcher, progress
+from app import execution, guard, launcher, progress, quantities
 from app.config import Config
 from app.superlink import ROOT, simulation_config, workspace
 
@@ -82,6 +82,15 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run dataset=quadratic", "quadratic.file"),
         ("run dataset=quadratic quadratic.file=none.json", "none.json"),
         ("run broken.toml", "broken.toml is not TOML"),
+        ("run strange.toml", 'strange.toml: unknown key "pears", did you mean "peers"?'),
+        ("run list.toml", "seed = [ 1, 2, ]: wants an integer"),
+        ("run peers", "peers wants a value"),
+        ("run name=..", "name must be the name of one directory"),
+        ("run topology-probability=2", "topology-probability must be above 0 and at most 1"),
+        ("run resume=true", "`python -m app resume RUN_DIR`"),
+        ("run --nodes two", "invalid int value: 'two'"),
+        ("certificates made --hosts relay --days 0", "--days 0: a certificate is valid for a day"),
+        ("certificates made --hosts größe", "--hosts größe: write the name in ASCII"),
         ("run --name taken --out .", "exists already"),
         ("resume taken", "taken is not a run directory"),
         ("resume finished", "finished is finished already"),
@@ -94,6 +103,8 @@ def test_a_wrong_request_is_one_line_and_leaves_nothing(
     line: str, said: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (elsewhere / "broken.toml").write_text("peers = = 8")
+    (elsewhere / "strange.toml").write_text("pears = 8")
+    (elsewhere / "list.toml").write_text("seed = [1, 2]")
     (elsewhere / "taken").mkdir()
     (elsewhere / "finished").mkdir()
     (elsewhere / "finished" / "config.toml").write_text(Config.from_flat({}).toml())
@@ -104,6 +115,14 @@ def test_a_wrong_request_is_one_line_and_leaves_nothing(
     assert said in complaint
     assert complaint.count("\n") == 1
     assert sorted(elsewhere.rglob("*")) == before
+
+
+def test_a_place_that_cannot_be_written_to_is_one_line(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "taken").write_text("a file")
+    assert launcher.main(["certificates", "taken/inside", "--nodes", "a"]) == 1
+    assert capsys.readouterr().err == "taken/inside/a: Not a directory\n"
 
 
 def test_the_process_exits_with_that_code(elsewhere: Path) -> None:
@@ -184,13 +203,13 @@ def test_progress_in_words() -> None:
         {"mean_test_accuracy": 0.5, "std_test_accuracy": 0.125, "bytes": 0}
     ) == ("accuracy 0.500 ± 0.125  0 B")
     assert progress.describe({"mean_test_accuracy": None, "mean_test_loss": 1.5, "bytes": 2e6}) == (
-        "loss 1.5  2.0 MB"
+        "loss 1.5  2.00 MB"
     )
-    assert [progress.in_bytes(n) for n in (999, 1000, 3.2e9, 5e16)] == [
+    assert [quantities.size(n) for n in (999, 1000, 31.25e9, 5e16)] == [
         "999 B",
-        "1.0 kB",
-        "3.2 GB",
-        "50000.0 TB",
+        "1.00 kB",
+        "31.2 GB",
+        "50000 TB",
     ]
 
 
