@@ -74,11 +74,7 @@ class Job:
 
 
 def carry_out(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Carry out an order; its reply, and the round of the state that it leaves.
-
-    What goes wrong becomes one line for the relay and a log here. A deployed node sends only lines
-    that were written for this; what others say may tell of its files.
-    """
+    """Carry out an order; its reply or fault, and the round of the state that it leaves."""
     if not job.simulated:
         logs.begin()
     where: dict[str, object] = {"run": job.run_id}
@@ -89,19 +85,33 @@ def carry_out(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
         reply = _reply(order, job)
         answer = encode_reply(reply, order)
     except Exception as error:
-        told = type(error).__module__.partition(".")[0] in _OURS
-        line = f"{type(error).__name__}: {error}"
-        if told:
-            _log.error("%s", line, extra=where)
-        else:
-            _log.exception("%s", line, extra=where)
-        shown = told or job.simulated
-        return encode_fault(line if shown else f"{type(error).__name__}, see its log"), job.version
+        return fault(error, job, where), job.version
     where |= {"peers": named(reply.peers), "refused": len(reply.refused)}
     _log.info("done", extra=where | {"seconds": round(time.monotonic() - began, 3)})
     for line in reply.refused:
         _log.warning("%s", line, extra=where)
     return answer, job.version if order.stage == "answer" else order.last
+
+
+def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
+    """What went wrong, as one line for the relay and a log here.
+
+    A deployed node sends only lines that were written for this: what others say may tell of its
+    files.
+
+    Parameters
+    ----------
+    error : it is being handled.
+    where : fields of the log's line.
+    """
+    told = type(error).__module__.partition(".")[0] in _OURS
+    line = f"{type(error).__name__}: {error}"
+    if told:
+        _log.error("%s", line, extra=where)
+    else:
+        _log.exception("%s", line, extra=where)
+    shown = told or job.simulated
+    return encode_fault(line if shown else f"{type(error).__name__}, see the log of this node")
 
 
 def hosted(node_config: Mapping[str, object], peers: int) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ by itself when nobody needs it for long, or when the process that starts the mes
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import select
 import signal
@@ -26,7 +25,6 @@ from flwr.app import RecordDict
 
 from app import logs, parcel, service
 from app.service import Job, ServiceError, hosted
-from app.wire import encode_fault
 
 IDLE_SECONDS = 900.0
 """How long a worker waits for the next message."""
@@ -34,8 +32,6 @@ _START_SECONDS = 120.0
 _PAUSE = 0.02
 _started: list[subprocess.Popen[bytes]] = []  # kept: Python complains of one that it forgets
 _ROOT = Path(__file__).resolve().parents[1]
-
-_log = logging.getLogger("coterie.worker")
 
 
 def carry_out(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
@@ -50,10 +46,8 @@ def carry_out(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
         patience = 2 * config.round_seconds * rounds
         return _handed_over(record, job, desk, f"worker-{peers[0]:04d}", patience)
     except Exception as error:
-        line = f"{type(error).__name__}: {error}"
         logs.begin()
-        _log.error("%s", line, extra={"run": job.run_id})
-        return encode_fault(line), job.version
+        return service.fault(error, job, {"run": job.run_id}), job.version
 
 
 def _handed_over(

@@ -157,6 +157,18 @@ def test_an_order_that_kills_the_worker_is_a_fault(tmp_path: Path) -> None:
     assert version == 4
 
 
+@pytest.mark.parametrize("carry_out", [worker.carry_out, service.carry_out])
+def test_what_was_not_written_for_the_relay_stays_in_the_log(
+    carry_out: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").write_text("a file where the run directory should be")
+    record, version = carry_out(encode_order(Order("start", 0, 0)), job_of(tmp_path))
+    told = decode_reply(record, Order("start", 0, 0))
+    assert str(told).endswith("Error, see the log of this node")
+    assert version is None
+    assert str(tmp_path) in capsys.readouterr().err
+
+
 def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over, ended = threading.Event(), list[object]()
 
