@@ -10,19 +10,19 @@ that a recipient gets its own without a new record. A node that failed answers a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from app import fields
 from strategies.errors import WireError
 from strategies.mail import Edges, Envelope, Kind, Order, Reply, Report, Stage
 
 _PAYLOAD = "payload"
 _STYPE = "coterie.payload"
 _NOBODY = -1
-T = TypeVar("T")
 
 
 def encode_order(order: Order) -> RecordDict:
@@ -34,10 +34,10 @@ def encode_order(order: Order) -> RecordDict:
             "last": order.last,
             "committed": order.committed,
             "attempt": order.attempt,
-            "samples": _packed(order.samples, "<i8"),
-            "edges": _packed(order.edges, "<i8"),
-            "asked": _packed(order.asked, "u1"),
-            "wants": _packed(order.wants, "<i8"),
+            "samples": fields.packed(order.samples, "<i8"),
+            "edges": fields.packed(order.edges, "<i8"),
+            "asked": fields.packed(order.asked, "u1"),
+            "wants": fields.packed(order.wants, "<i8"),
         }
     )
     return _posted("order", header, order.letters)
@@ -51,12 +51,12 @@ def decode_order(record: RecordDict) -> Order:
     WireError
         The record is not an order.
     """
-    header = _taken(record, "order", ConfigRecord)
-    stage: Stage = _one_of(_taken(header, "stage", str), Stage)
-    t, last = _count(header, "round"), _count(header, "last")
+    header = fields.taken(record, "order", ConfigRecord)
+    stage: Stage = fields.one_of(fields.taken(header, "stage", str), Stage)
+    t, last = fields.count(header, "round"), fields.count(header, "last")
     if last < t or (stage != "rounds" and last != t):
         raise WireError(f"stage {stage} cannot last from round {t} to {last}")
-    edges, asked = _edges(header, "edges"), _unpacked(header, "asked", "u1")
+    edges, asked = _edges(header, "edges"), fields.unpacked(header, "asked", "u1")
     if asked.shape != (len(edges),) or (asked > 1).any():
         raise WireError(f"asked: not {len(edges)} marks of 0 and 1")
     letters = tuple(_letters(record, header, 1, opened=True))
@@ -64,7 +64,7 @@ def decode_order(record: RecordDict) -> Order:
         if letter.round != t:
             raise WireError(f"a letter of round {letter.round} in an order of round {t}")
     wants = _edges(header, "wants")
-    committed = _count(header, "committed")
+    committed = fields.count(header, "committed")
     if committed > t:  # or a node would forget what it needs
         raise WireError(f"committed: {committed} in an order of round {t}")
     return Order(
@@ -76,7 +76,7 @@ def decode_order(record: RecordDict) -> Order:
         letters,
         wants,
         committed,
-        _taken(header, "attempt", str),
+        fields.taken(header, "attempt", str),
         _samples(header),
     )
 
@@ -93,12 +93,12 @@ def encode_reply(reply: Reply, order: Order) -> RecordDict:
             "stage": order.stage,
             "round": order.round,
             "peers": list(reply.peers),
-            "wants": _packed(reply.wants, "<i8"),
+            "wants": fields.packed(reply.wants, "<i8"),
             "refused": list(reply.refused),
             "samples": list(reply.samples),
             "report-rounds": [report.round for report in reply.reports],
             "report-peers": [report.peer for report in reply.reports],
-            "report-weights": _packed([report.weights for report in reply.reports], "<f8"),
+            "report-weights": fields.packed([report.weights for report in reply.reports], "<f8"),
             "report-metrics": list(metrics),
         }
     )
@@ -125,18 +125,18 @@ def decode_reply(record: RecordDict, order: Order) -> Reply | str:
         The record is neither, or answers another order.
     """
     if "fault" in record:
-        return _taken(_taken(record, "fault", ConfigRecord), "why", str)
-    header = _taken(record, "reply", ConfigRecord)
-    answers = (_taken(header, "stage", str), _count(header, "round"))
+        return fields.taken(fields.taken(record, "fault", ConfigRecord), "why", str)
+    header = fields.taken(record, "reply", ConfigRecord)
+    answers = (fields.taken(header, "stage", str), fields.count(header, "round"))
     if answers != (order.stage, order.round):
         raise WireError(f"a reply to {answers}, not to {(order.stage, order.round)}")
     return Reply(
-        tuple(_counts(header, "peers")),
+        tuple(fields.counts(header, "peers")),
         tuple(_letters(record, header, 2, opened=False)),
         _edges(header, "wants"),
         tuple(_reports(record, header)),
-        tuple(_list_of(header, "refused", str)),
-        tuple(_counts(header, "samples")),
+        tuple(fields.list_of(header, "refused", str)),
+        tuple(fields.counts(header, "samples")),
     )
 
 
@@ -166,11 +166,11 @@ def _letters(
 ) -> Iterator[Envelope]:
     """The letters of a record that has `others` entries beside them."""
     columns: list[list[Any]] = [
-        _list_of(header, "letter-kinds", str),
-        _counts(header, "letter-senders"),
-        _list_of(header, "letter-recipients", int),
-        _counts(header, "letter-rounds"),
-        _counts(header, "letter-nbytes"),
+        fields.list_of(header, "letter-kinds", str),
+        fields.counts(header, "letter-senders"),
+        fields.list_of(header, "letter-recipients", int),
+        fields.counts(header, "letter-rounds"),
+        fields.counts(header, "letter-nbytes"),
     ]
     keys = _keys(header)
     payloads = len(record) - others
@@ -182,9 +182,9 @@ def _letters(
         if recipient < _NOBODY:
             raise WireError(f"letter-recipients: {recipient} is no peer")
         to = None if recipient == _NOBODY else recipient
-        if (_one_of(kind, Kind) == "answer") != (to is not None):
+        if (fields.one_of(kind, Kind) == "answer") != (to is not None):
             raise WireError(f"letter-{k}: an {kind} to {'nobody' if to is None else 'one peer'}")
-        payload = _taken(record, f"letter-{k}", ArrayRecord)
+        payload = fields.taken(record, f"letter-{k}", ArrayRecord)
         if list(payload) != [_PAYLOAD] or payload[_PAYLOAD].stype != _STYPE:
             raise WireError(f"letter-{k}: not one payload of ours")
         inside = payload[_PAYLOAD].data if opened else payload
@@ -193,8 +193,8 @@ def _letters(
 
 def _keys(header: ConfigRecord) -> dict[int, dict[int, bytes]]:
     """Letter -> peer -> key."""
-    letters, peers = _counts(header, "key-letters"), _counts(header, "key-peers")
-    values = _list_of(header, "key-bytes", bytes)
+    letters, peers = fields.counts(header, "key-letters"), fields.counts(header, "key-peers")
+    values = fields.list_of(header, "key-bytes", bytes)
     if not len(letters) == len(peers) == len(values):
         raise WireError(f"{len(values)} keys of {len(letters)} letters for {len(peers)} peers")
     keys: dict[int, dict[int, bytes]] = {}
@@ -216,13 +216,13 @@ def _wrapped(payload: object) -> ArrayRecord:
 
 
 def _reports(record: RecordDict, header: ConfigRecord) -> Iterator[Report]:
-    rounds, peers = _counts(header, "report-rounds"), _counts(header, "report-peers")
-    weights = _unpacked(header, "report-weights", "<f8")
+    rounds, peers = fields.counts(header, "report-rounds"), fields.counts(header, "report-peers")
+    weights = fields.unpacked(header, "report-weights", "<f8")
     if len(peers) != len(rounds) or weights.size % max(len(rounds), 1):
         raise WireError(f"{len(rounds)} reports of {len(peers)} peers and {weights.size} weights")
     metrics: list[dict[str, float | None]] = [{} for _ in rounds]
-    values = _taken(record, "metrics", MetricRecord)
-    names = _list_of(header, "report-metrics", str)
+    values = fields.taken(record, "metrics", MetricRecord)
+    names = fields.list_of(header, "report-metrics", str)
     if not values.keys() <= set(names):
         raise WireError(f"metrics: {', '.join(values.keys() - set(names))} not announced")
     for key in names:
@@ -236,64 +236,17 @@ def _reports(record: RecordDict, header: ConfigRecord) -> Iterator[Report]:
         yield Report(t, peer, measured, tuple(row.tolist()))
 
 
-# --- fields ----------------------------------------------------------------------------------
-
-
-def _taken(fields: RecordDict | ConfigRecord, key: str, kind: type[T]) -> T:
-    if key not in fields:
-        raise WireError(f"no {key}")
-    value = fields[key]
-    if type(value) is not kind:  # a bool is not an int
-        raise WireError(f"{key} is {type(value).__name__}, not {kind.__name__}")
-    return value
-
-
-def _list_of(header: ConfigRecord, key: str, kind: type[T]) -> list[T]:
-    values: list[Any] = _taken(header, key, list)
-    if any(type(value) is not kind for value in values):
-        raise WireError(f"{key} is not a list of {kind.__name__}")
-    return values
-
-
-def _count(header: ConfigRecord, key: str) -> int:
-    return _not_negative(key, [_taken(header, key, int)])[0]
-
-
-def _counts(header: ConfigRecord, key: str) -> list[int]:
-    return _not_negative(key, _list_of(header, key, int))
-
-
-def _not_negative(key: str, values: list[int]) -> list[int]:
-    if any(value < 0 for value in values):
-        raise WireError(f"{key}: {min(values)} is negative")
-    return values
-
-
-def _one_of(value: str, names: Any) -> Any:
-    if value not in get_args(names):
-        raise WireError(f"{value!r} is none of {', '.join(get_args(names))}")
-    return value
-
-
-def _packed(values: npt.ArrayLike, dtype: str) -> bytes:
-    return np.ascontiguousarray(values, dtype=dtype).tobytes()
-
-
-def _unpacked(header: ConfigRecord, key: str, dtype: str) -> npt.NDArray[Any]:
-    buffer = _taken(header, key, bytes)
-    if len(buffer) % np.dtype(dtype).itemsize:
-        raise WireError(f"{key}: {len(buffer)} bytes are no {np.dtype(dtype).name} numbers")
-    return np.frombuffer(buffer, dtype=dtype)
+# --- arrays ----------------------------------------------------------------------------------
 
 
 def _samples(header: ConfigRecord) -> npt.NDArray[np.int64]:
-    samples = _unpacked(header, "samples", "<i8").astype(np.int64)
-    _not_negative("samples", samples.tolist())
+    samples = fields.unpacked(header, "samples", "<i8").astype(np.int64)
+    fields.not_negative("samples", samples.tolist())
     return samples
 
 
 def _edges(header: ConfigRecord, key: str) -> Edges:
-    ends = _unpacked(header, key, "<i8").astype(np.int64)
+    ends = fields.unpacked(header, key, "<i8").astype(np.int64)
     if ends.size % 2 or (ends < 0).any():
         raise WireError(f"{key}: not pairs of peers")
     return ends.reshape(-1, 2)

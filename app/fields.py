@@ -1,0 +1,72 @@
+"""The fields of Flower's records, read with suspicion.
+
+Every function that reads raises `WireError` and names the key where a field is missing, of another
+type or out of range.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ConfigRecord, RecordDict
+
+from strategies.errors import WireError
+
+T = TypeVar("T")
+
+
+def taken(fields: RecordDict | ConfigRecord, key: str, kind: type[T]) -> T:
+    """The field `key`, which has to be of exactly that type."""
+    if key not in fields:
+        raise WireError(f"no {key}")
+    value = fields[key]
+    if type(value) is not kind:  # a bool is not an int
+        raise WireError(f"{key} is {type(value).__name__}, not {kind.__name__}")
+    return value
+
+
+def list_of(header: ConfigRecord, key: str, kind: type[T]) -> list[T]:
+    """The field `key`, a list of exactly that type."""
+    values: list[Any] = taken(header, key, list)
+    if any(type(value) is not kind for value in values):
+        raise WireError(f"{key} is not a list of {kind.__name__}")
+    return values
+
+
+def count(header: ConfigRecord, key: str) -> int:
+    """The field `key`, an int that is not negative."""
+    return not_negative(key, [taken(header, key, int)])[0]
+
+
+def counts(header: ConfigRecord, key: str) -> list[int]:
+    """The field `key`, a list of ints that are not negative."""
+    return not_negative(key, list_of(header, key, int))
+
+
+def not_negative(key: str, values: list[int]) -> list[int]:
+    """The values of field `key`, of which none may be negative."""
+    if any(value < 0 for value in values):
+        raise WireError(f"{key}: {min(values)} is negative")
+    return values
+
+
+def one_of(value: str, names: Any) -> Any:
+    """The value, which has to be one of a `Literal`'s."""
+    if value not in get_args(names):
+        raise WireError(f"{value!r} is none of {', '.join(get_args(names))}")
+    return value
+
+
+def packed(values: npt.ArrayLike, dtype: str) -> bytes:
+    """Numbers as bytes."""
+    return np.ascontiguousarray(values, dtype=dtype).tobytes()
+
+
+def unpacked(header: ConfigRecord, key: str, dtype: str) -> npt.NDArray[Any]:
+    """The field `key`, the bytes of numbers of that type, (m,)."""
+    buffer = taken(header, key, bytes)
+    if len(buffer) % np.dtype(dtype).itemsize:
+        raise WireError(f"{key}: {len(buffer)} bytes are no {np.dtype(dtype).name} numbers")
+    return np.frombuffer(buffer, dtype=dtype)
