@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import engine, path, relay
+from benchmarks import engine, path, relay, seals
 
 RESULTS = Path(__file__).parent / "results.json"
 
@@ -42,6 +42,7 @@ def main() -> None:
         "relay": show(console, "A round without the peers' own work", relay.rows()),
         "messages": show(console, "A message to a deployed peer", path.messages()),
         "letters": show(console, "A letter, written, handed over, read", path.letters()),
+        "seals": show(console, "Sealing a letter, and opening it", seals.rows()),
         "engine": show(console, "SGD steps a second: stacked against a loop", engine.rows()),
         "load_1min_at_end": engine.machine()["load_1min"],
     }

@@ -20,6 +20,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +87,10 @@ def letters() -> Iterator[Letter]:
         layout = layout_of(tensors)
         for precision in PRECISIONS:
             shown = rounded(tensors, precision)
-            yield _letter(
-                size, precision, lambda: encode(shown, 0, precision),  # noqa: B023
-                lambda payload: decode(payload, layout, precision),  # noqa: B023
-            )  # fmt: skip
-        yield _letter(
-            size, "library", lambda: safetensors.save({"x": tensors["x"][0]}),  # noqa: B023
-            safetensors.load,
-        )  # fmt: skip
+            read = partial(decode, layout=layout, precision=precision)
+            yield _letter(size, precision, partial(encode, shown, 0, precision), read)
+        write = partial(safetensors.save, {"x": tensors["x"][0]})
+        yield _letter(size, "library", write, safetensors.load)
 
 
 def _letter(
@@ -103,15 +100,16 @@ def _letter(
     repeats = 20 if size < 10_000_000 else 3
     return Letter(
         size, name, round(len(payload) / 1e6, 2),
-        _milliseconds(write, repeats),
-        _milliseconds(lambda: _through_a_socket(payload), repeats),
-        _milliseconds(lambda: read(payload), repeats),
+        milliseconds(write, repeats),
+        milliseconds(lambda: _through_a_socket(payload), repeats),
+        milliseconds(lambda: read(payload), repeats),
         round(_allocated(write) / len(payload), 2),
         round(_allocated(lambda: read(payload)) / len(payload), 2),
     )  # fmt: skip
 
 
-def _milliseconds(work: Callable[[], object], repeats: int) -> float:
+def milliseconds(work: Callable[[], object], repeats: int) -> float:
+    """Median time of some repetitions."""
     taken = []
     for _ in range(repeats):
         start = time.perf_counter()
