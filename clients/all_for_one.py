@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from clients.letters import Bools, Ints, Letters
-from clients.rule import Floats, Grid, Rule, State
+from clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
 from clients.similarity import Estimator, by_definition, normalised
 
 if TYPE_CHECKING:
@@ -98,6 +98,11 @@ class Options:
         if self.smoothness < 0:
             raise ValueError("smoothness must not be negative")
 
+    def fits(self, problem: Clustered) -> None:
+        """Refuse an oracle of clusters that nobody knows."""
+        if self.criterion == "oracle":
+            true_clusters(problem, 'set criterion = "binary" or "continuous"')
+
 
 @dataclass(frozen=True)
 class AllForOneState(State):
@@ -143,7 +148,7 @@ class AllForOne(Rule[AllForOneState]):
         answer = {"g": self.gradients_at(asked, state, round_)}
         if self.is_refreshed(round_):
             own = self.local(asked.recipients)
-            buffers = {name: value[own] for name, value in state.buffers.items()}
+            buffers = state.buffers_at(own)
             answer |= self._estimator.gradients(asked.each("x"), buffers, round_, own)
         return state, answer
 

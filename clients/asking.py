@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 import numpy as np
 
 from clients.letters import Bools, Ints, Letters
-from clients.rule import Floats, Rule, State, mean_over_steps
+from clients.rule import Clustered, Floats, Rule, State, mean_over_steps, true_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,6 +74,11 @@ class Asking:
         """Refuse a target that is no peer."""
         if max(self.asking(config.peers)) >= config.peers:
             raise ValueError(f'targets = "{self.targets}", but peers are 0 to {config.peers - 1}')
+
+    def fits(self, problem: Clustered) -> None:
+        """Refuse helpers in clusters that nobody knows."""
+        if self.helpers == "cluster":
+            true_clusters(problem, 'set helpers = "all"')
 
 
 @dataclass(frozen=True)

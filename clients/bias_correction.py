@@ -115,5 +115,5 @@ class BiasCorrection(AskingRule[BiasState]):
 
     def _truth(self, state: BiasState, x_ed: Tensor, peers: Ints) -> Tensor:
         """Gradients on all of the peers' training data, without noise (E, d)."""
-        buffers = {name: value[peers] for name, value in state.buffers.items()}
-        return self.engine.gradients(x_ed, buffers, self.engine.data.everything(peers)).values
+        whole = self.engine.data.everything(peers)
+        return self.engine.gradients(x_ed, state.buffers_at(peers), whole).values

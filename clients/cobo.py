@@ -97,8 +97,7 @@ class CoBo(Rule[CoBoState]):
         batch = self.engine.batches(
             round_, Purpose.ANSWER, peers=own, partners=asked.senders, steps=1
         )[0]
-        buffers = {name: value[own] for name, value in state.buffers.items()}
-        return state, {"g": self.engine.gradients(z_ed, buffers, batch).values}
+        return state, {"g": self.engine.gradients(z_ed, state.buffers_at(own), batch).values}
 
     def absorb(
         self, state: CoBoState, round_: int, offers: Letters, sent: Letters, answers: Letters

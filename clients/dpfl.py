@@ -153,8 +153,8 @@ class DPFL(Rule[DPFLState]):
         """Whom each peer averages with, among its candidates (P, n)."""
 
         def losses(x_ed: Tensor, peers: Ints) -> Floats:
-            buffers = {name: value[peers] for name, value in state.buffers.items()}
-            scores = self.engine.losses(x_ed.to(state.x), buffers, "validation", peers)
+            own = state.buffers_at(peers)
+            scores = self.engine.losses(x_ed.to(state.x), own, "validation", peers)
             found: Floats = scores.losses.cpu().numpy()
             return found
 

@@ -140,17 +140,8 @@ class FedEM(FedAvg[FedEMState]):
         return replace(state, x=state.members[largest], buffers=own | everything)
 
     def evaluate(self, state: FedEMState, split: SplitName) -> Scores:
-        engine, pi_pk = self.engine, self.engine.tensor(state.pi)
-
-        def predict(at: Tensor, inputs_eb: Tensor) -> Tensor:
-            shares = []
-            for k in range(self.options.components):
-                own = {name: value[at, k] for name, value in state.statistics.items()}
-                said = engine.task.predict(engine.network(state.members[at, k], own, inputs_eb)[0])
-                shares.append(said * pi_pk[at, k].view(-1, *[1] * (said.dim() - 1)))
-            return sum(shares[1:], shares[0])
-
-        return engine.prediction_losses(predict, split)
+        pi_pk = self.engine.tensor(state.pi)
+        return self.engine.mixture_losses(pi_pk, state.members, state.statistics, split)
 
     def weights(self, state: FedEMState) -> Floats:
         return state.w

@@ -26,24 +26,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
 from clients.letters import Ints, Letters
-from clients.rule import Floats, Grid, Rule, State, mean_over_steps
+from clients.rule import Clustered, Floats, Grid, Rule, State, mean_over_steps, true_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from clients.data import Batch
-    from clients.engine import Engine, Gradients
+    from clients.engine import Gradients
     from clients.network import Buffers
-
-
-class _Clustered(Protocol):
-    @property
-    def clusters(self) -> Ints | None: ...
 
 
 @dataclass(frozen=True)
@@ -68,10 +63,10 @@ class Options:
         if self.iterations < 1:
             raise ValueError("iterations must be at least 1")
 
-    def fits(self, problem: _Clustered) -> None:
+    def fits(self, problem: Clustered) -> None:
         """Refuse a truth that nobody knows."""
-        if self.radius == "truth" and problem.clusters is None:
-            raise ValueError('the true clusters are unknown here: set radius = "quantile"')
+        if self.radius == "truth":
+            true_clusters(problem, 'set radius = "quantile"')
 
 
 @dataclass(frozen=True)
@@ -83,10 +78,6 @@ class FederatedClusteringState(State):
 
 class FederatedClustering(Rule[FederatedClusteringState]):
     """Gradients far from the own one do not count."""
-
-    def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
-        super().__init__(engine, options, rounds)
-        options.fits(engine)
 
     def init(self) -> FederatedClusteringState:
         return FederatedClusteringState(**vars(self.start()), w=self.eye())

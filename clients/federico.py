@@ -148,8 +148,7 @@ class FedeRiCo(Rule[FedeRiCoState]):
     ) -> tuple[FedeRiCoState, Mapping[str, Tensor]]:
         state = self.heard(state, asked)
         own, x_ed = self.local(asked.recipients), asked.each("x")
-        buffers = {name: value[own] for name, value in state.buffers.items()}
-        w_e = self.weights(state)[own, asked.senders]
+        buffers, w_e = state.buffers_at(own), self.weights(state)[own, asked.senders]
         return state, {"g": self._weighted(w_e, x_ed, buffers, round_, own, asked.senders)[0]}
 
     def absorb(
@@ -168,8 +167,8 @@ class FedeRiCo(Rule[FedeRiCoState]):
         own, last = self.local(letters.recipients), state.last.copy()
         last[self._all, self.engine.peers] = self._losses(state.x, state.buffers, self._all)
         if len(letters):
-            buffers = {name: value[own] for name, value in state.buffers.items()}
-            last[own, letters.senders] = self._losses(letters.each("x"), buffers, own)
+            found = self._losses(letters.each("x"), state.buffers_at(own), own)
+            last[own, letters.senders] = found
         seen, beta = np.nan_to_num(last), self.options.beta
         if self.options.tracking == "ema":
             tracked = (1 - beta) * state.tracked + beta * seen
@@ -189,7 +188,9 @@ class FedeRiCo(Rule[FedeRiCoState]):
         peers = self.engine.peers
         w_pn = self._softmax(state, known(state.authors, peers, self.engine.n))
         w_pm, x_pmd = mixture(state.x, state.members, state.authors, w_pn, peers)
-        return self.engine.mixture_losses(self.engine.tensor(w_pm), x_pmd, state.buffers, split)
+        members = w_pm.shape[1]
+        own = {k: v[:, None].expand(-1, members, *v.shape[1:]) for k, v in state.buffers.items()}
+        return self.engine.mixture_losses(self.engine.tensor(w_pm), x_pmd, own, split)
 
     def _softmax(self, state: FedeRiCoState, among_pn: Bools) -> Floats:
         z_pn = np.where(among_pn, -self.options.sharpness * state.tracked, -np.inf)

@@ -113,8 +113,7 @@ class FedFomo(FedAvg[FedFomoState]):
         of = np.append(others, peers)  # everybody weighs its own model too
         authors = np.append(offers.senders, engine.peers)
         x_ed = offers["x"][np.append(offers.rows, np.searchsorted(offers.authors, engine.peers))]
-        buffers = {name: value[of] for name, value in state.buffers.items()}
-        losses_e = engine.losses(x_ed, buffers, "validation", of).losses.cpu().numpy()
+        losses_e = engine.losses(x_ed, state.buffers_at(of), "validation", of).losses.cpu().numpy()
         base_p = engine.losses(base_pd, state.buffers, "validation").losses.cpu().numpy()
         away_ed = x_ed - base_pd[of]
         away_e = np.sqrt(engine.inner(away_ed, away_ed).cpu().numpy())

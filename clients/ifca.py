@@ -21,24 +21,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clients.fedavg import FedAvg
 from clients.letters import Ints, Letters
-from clients.rule import Floats, State
+from clients.rule import Clustered, Floats, State, true_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from clients.engine import Engine
     from clients.network import Buffers
-
-
-class _Clustered(Protocol):
-    @property
-    def clusters(self) -> Ints | None: ...
 
 
 @dataclass(frozen=True)
@@ -56,17 +51,13 @@ class Options:
         if self.clusters < 0:
             raise ValueError("clusters must not be negative")
 
-    def fits(self, problem: _Clustered) -> None:
+    def fits(self, problem: Clustered) -> None:
         """Refuse to guess the number of clusters."""
         self.number(problem)
 
-    def number(self, problem: _Clustered) -> int:
+    def number(self, problem: Clustered) -> int:
         """K on a problem."""
-        if self.clusters:
-            return self.clusters
-        if problem.clusters is None:
-            raise ValueError("the true number of clusters is unknown here: set ifca.clusters")
-        return len(np.unique(problem.clusters))
+        return self.clusters or len(np.unique(true_clusters(problem, "set ifca.clusters")))
 
 
 @dataclass(frozen=True)

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from clients.fedavg import FedAvg
 from clients.letters import Ints
-from clients.rule import Floats, State
-
-
-class _Clustered(Protocol):
-    @property
-    def clusters(self) -> Ints | None: ...
+from clients.rule import Clustered, Floats, State, true_clusters
 
 
 @dataclass(frozen=True)
 class Options:
     """The oracle has no options: it knows."""
 
-    def fits(self, problem: _Clustered) -> None:
+    def fits(self, problem: Clustered) -> None:
         """Refuse data whose clusters nobody knows."""
-        if problem.clusters is None:
-            raise ValueError(
-                "the true clusters are unknown here: set partition.kind to label-permutation, "
-                "label-groups or label-flip"
-            )
+        true_clusters(problem)
 
 
 class Oracle(FedAvg[State]):

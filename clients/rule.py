@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,28 @@ Grid = Mapping[str, tuple[float | str, ...]]
 """`grid` of an option dataclass: the key that `--tune` varies, and the three values it tries."""
 
 
+class Clustered(Protocol):
+    """What may know the peers' true clusters: a problem, an engine."""
+
+    @property
+    def clusters(self) -> Ints | None: ...
+
+
+def true_clusters(
+    of: Clustered,
+    remedy: str = "set partition.kind to label-permutation, label-groups or label-flip",
+) -> Ints:
+    """(n,) the true cluster of each peer.
+
+    Raises
+    ------
+    ValueError : nobody knows it; says the remedy.
+    """
+    if of.clusters is None:
+        raise ValueError(f"the true clusters are unknown here: {remedy}")
+    return of.clusters
+
+
 @dataclass(frozen=True)
 class State:
     """What every peer keeps.
@@ -44,6 +66,10 @@ class State:
     x: Tensor
     buffers: dict[str, Tensor]
     slots: dict[str, Tensor]
+
+    def buffers_at(self, rows: Ints) -> dict[str, Tensor]:
+        """The buffers of some hosted peers, each as often as it stands in `rows`."""
+        return {name: value[rows] for name, value in self.buffers.items()}
 
     def trained(self, fit: Fit) -> Self:
         """The state after the personal models were trained."""
@@ -140,18 +166,8 @@ class Rule(Generic[S]):
         return np.eye(self.engine.n)[self.engine.peers]
 
     def mates(self) -> Bools:
-        """(P, n) who shares each hosted peer's true cluster, itself included.
-
-        Raises
-        ------
-        ValueError : the split has no known clusters.
-        """
-        clusters = self.engine.clusters
-        if clusters is None:
-            raise ValueError(
-                "an oracle needs a split with known clusters: set partition.kind to "
-                "label-permutation, label-groups or label-flip"
-            )
+        """(P, n) who shares each hosted peer's true cluster (see `true_clusters`), and itself."""
+        clusters = true_clusters(self.engine)
         mates: Bools = clusters[self.engine.peers][:, None] == clusters[None, :]
         return mates
 
@@ -191,7 +207,7 @@ class Rule(Generic[S]):
     def gradients_at(self, asked: Letters, state: S, round_: int) -> Tensor:
         """Mean gradient (E, d) at each model that asks, over a round's minibatches of own data."""
         own, x_ed = self.local(asked.recipients), asked.each("x")
-        buffers = {name: value[own] for name, value in state.buffers.items()}
+        buffers = state.buffers_at(own)
         batches = self.engine.batches(round_, Purpose.ANSWER, peers=own, partners=asked.senders)
         found = [self.engine.gradients(x_ed, buffers, batch).values for batch in batches]
         return mean_over_steps(found, batches)

@@ -59,30 +59,25 @@ class Scoring(Stack):
         return losses_en
 
     def mixture_losses(
-        self,
-        weights_em: Tensor,
-        x_emd: Tensor,
-        buffers: Buffers,
-        split: SplitName,
-        peers: Ints | None = None,
+        self, weights_pm: Tensor, x_pmd: Tensor, buffers: Buffers, split: SplitName
     ) -> Scores:
-        """`losses` of mixtures: the members' predictions are averaged, not their parameters.
+        """`losses` of the hosted peers' mixtures: predictions are averaged, not parameters.
 
         Parameters
         ----------
-        weights_em : weight of each member; rows sum to 1.
-        x_emd : the members.
+        weights_pm : weight of each member; rows sum to 1.
+        x_pmd, buffers : the members, and theirs (P, M, ...).
         """
 
-        def outputs(at: Tensor, inputs: Tensor) -> Tensor:
-            own = {k: v[at] for k, v in buffers.items()}
+        def predict(at: Tensor, inputs: Tensor) -> Tensor:
             shares = []
-            for m in range(weights_em.shape[1]):
-                share = self.task.predict(self.network(x_emd[at, m], own, inputs)[0])
-                shares.append(share * weights_em[at, m].view(-1, *[1] * (share.dim() - 1)))
-            return torch.stack(shares).sum(dim=0)
+            for m in range(weights_pm.shape[1]):
+                own = {k: v[at, m] for k, v in buffers.items()}
+                share = self.task.predict(self.network(x_pmd[at, m], own, inputs)[0])
+                shares.append(share * weights_pm[at, m].view(-1, *[1] * (share.dim() - 1)))
+            return sum(shares[1:], shares[0])
 
-        return self._score(outputs, self.task.ensemble_losses, len(weights_em), split, peers)
+        return self.prediction_losses(predict, split)
 
     def prediction_losses(
         self, predict: Callable[[Tensor, Tensor], Tensor], split: SplitName

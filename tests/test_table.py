@@ -6,6 +6,7 @@ needs an option (`NEEDS`) or refuses a problem (`REFUSES`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config import ConfigError
+from app.config import Config, ConfigError
 from app.methods import METHODS
+from app.prepare import check
 from tests.inline import Run, run
 from tests.problems import write_quadratic
 
@@ -133,3 +135,24 @@ def test_reports_make_sense(runs: Runs, method: str, problem: str) -> None:
 def test_a_problem_that_does_not_suit_is_refused(tmp_path: Path, method: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=REFUSES[method, problem]):
         run(configuration(method, problem, tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "remedy"),
+    [
+        ("oracle", {}, "set partition.kind"),
+        ("ifca", {"clusters": 0}, "set ifca.clusters"),
+        ("federated-clustering", {"radius": "truth"}, 'set radius = "quantile"'),
+        ("all-for-one", {"criterion": "oracle"}, 'set criterion = "binary" or "continuous"'),
+        ("wga", {"helpers": "cluster"}, 'set helpers = "all"'),
+        ("bias-correction", {"helpers": "cluster"}, 'set helpers = "all"'),
+    ],
+)
+def test_who_needs_the_truth_is_refused_where_nobody_knows_it(
+    method: str, option: dict[str, Any], remedy: str
+) -> None:
+    flat = {"method": method} | {f"{method}.{key}": value for key, value in option.items()}
+    says = f"{method}: the true clusters are unknown here: {remedy}"
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        check(Config.from_flat(flat | {"partition.kind": "iid"}))
+    check(Config.from_flat(flat))

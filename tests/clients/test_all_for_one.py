@@ -355,9 +355,3 @@ def test_a_step_beyond_the_papers_bound_is_warned_about(tmp_path: Path, smoothne
 def test_options_out_of_range_are_refused(key: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=key):
         Config.from_flat({"method": "all-for-one", f"all-for-one.{key}": value})
-
-
-def test_an_oracle_needs_known_clusters(tmp_path: Path) -> None:
-    flat = quadratic(tmp_path, np.ones((2, 1))) | {"all-for-one.criterion": "oracle"}
-    with pytest.raises(ValueError, match="known clusters"):
-        run(flat, tmp_path)

@@ -329,11 +329,11 @@ def test_scores_equal_a_plain_loop(memory: int) -> None:
 def test_a_mixture_averages_probabilities(memory: int) -> None:
     problem = classification(SIZES, tests=(7, 4, 1, 12))
     engine = engine_of(problem, memory=memory)
-    x_pd, buffers = engine.initial(common=False)
+    x_pd, _ = engine.initial(common=False)
     weights_em = torch.tensor([[0.5, 0.3, 0.2], [0.0, 1.0, 0.0], [0.1, 0.1, 0.8], [1, 0, 0]])
     weights_em = weights_em.double()
     members = np.array([[0, 1, 2], [1, 2, 3], [2, 3, 0], [3, 0, 1]])
-    scores = engine.mixture_losses(weights_em, x_pd[members], buffers, "test")
+    scores = engine.mixture_losses(weights_em, x_pd[members], {}, "test")
     for p in range(4):
         inputs, targets = examples(problem, "test", p, engine.dtype)
         shares = [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.config import Config, ConfigError
+from app.config import Config
 from app.prepare import problem_of
 from clients.engine import Engine
 from clients.fedavg import FedAvg, Options
@@ -98,8 +98,3 @@ def test_the_oracle_listens_inside_its_cluster(tmp_path: Path) -> None:
     assert sorted(map(tuple, rule.wants(state, 1).tolist())) == [(0, 2), (1, 3), (2, 0), (3, 1)]
     expected = [[1 / 4, 0, 3 / 4, 0], [0, 2 / 12, 0, 10 / 12]] * 2
     assert np.allclose(rule.weights(state), expected, rtol=1e-15)
-
-
-def test_an_oracle_without_clusters_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"partition\.kind"):
-        run(quadratic(tmp_path) | {"method": "oracle"}, tmp_path)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from app.config import Config
-from app.options import ConfigError
 from app.prepare import problem_of
 from clients.engine import Engine
 from clients.ifca import Ifca, Options
@@ -101,10 +100,7 @@ def test_the_true_number_of_clusters_is_the_default(tmp_path: Path) -> None:
     assert not stacked(other).equal(stacked(told))
 
 
-def test_where_no_clusters_are_known_their_number_is_asked_for(tmp_path: Path) -> None:
-    for flat in (camps(tmp_path, "ifca"), digits("ifca", **{"partition.kind": "iid"})):
-        with pytest.raises(ConfigError, match=r"set ifca\.clusters"):
-            run(flat, tmp_path)
+def test_a_negative_number_of_clusters_is_refused() -> None:
     with pytest.raises(ValueError, match="must not be negative"):
         Options(-1)
 

@@ -193,8 +193,6 @@ def test_helpers_inside_the_true_cluster() -> None:
     w = Stepping(flat).to(1).w
     assert np.allclose(w[0], [0.7, 0.1, 0.1, 0.1, 0, 0, 0], atol=1e-15)
     assert np.allclose(w[4], [0, 0, 0, 0, 0.7, 0.15, 0.15], atol=1e-15)
-    with pytest.raises(ValueError, match="known clusters"):
-        Stepping(noisy(wga__helpers="cluster"))
 
 
 def test_stated_noise_gives_exact_inverse_variance_shares(tmp_path: Path) -> None:
