@@ -30,10 +30,10 @@ The paper's weights sum to (sigma_psi / sigma_phi)^2 >= 1, and its theorem 1 wan
 below 1 / beta; nothing is capped, a step that is too long is warned about.
 
 Readings and deviations: a batch beyond n_i is all data, and the one example of a peer with no more
-is in both halves. The paper asks before each step. With more `local-steps` a helper answers with
-the mean over as many minibatches at x0, the model that opened the round, and a step descends
-sum_k alpha_ik (g_k(x0) + g_i(x) - g_i(x0)), the term k = i being g_i(x): helpers' gradients move
-along as the own one does. Weight on oneself alone is local training, bit for bit.
+is in both halves. The paper asks before each step; with more `local-steps` helpers' gradients move
+along as the own one does (`clients.answers`): a step descends
+sum_k alpha_ik (g_k(x0) + g_i(x) - g_i(x0)), the term k = i being g_i(x). Weight on oneself alone is
+local training, bit for bit.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from clients.answers import gradients_at, moving_along
 from clients.letters import Bools, Ints, Letters
 from clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
 from clients.similarity import Estimator, by_definition, normalised
@@ -52,9 +53,7 @@ from clients.similarity import Estimator, by_definition, normalised
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.data import Batch
-    from clients.engine import Engine, Gradients
-    from clients.network import Buffers
+    from clients.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class AllForOne(Rule[AllForOneState]):
     def answer(
         self, state: AllForOneState, round_: int, asked: Letters
     ) -> tuple[AllForOneState, Mapping[str, Tensor]]:
-        answer = {"g": self.gradients_at(asked, state, round_)}
+        answer = {"g": gradients_at(self.engine, state, round_, asked)}
         if self.is_refreshed(round_):
             own = self.local(asked.recipients)
             buffers = state.buffers_at(own)
@@ -164,18 +163,12 @@ class AllForOne(Rule[AllForOneState]):
         self._warn_if_long(alpha_pn)
         helpers_pn = np.where(self.eye() > 0, 0.0, alpha_pn)
         helpers_pd = self.answered(answers, "g", helpers_pn)
-        others_p1 = self.engine.tensor(helpers_pn.sum(axis=1, keepdims=True))
-        own_p1 = self.engine.tensor((alpha_pn - helpers_pn).sum(axis=1, keepdims=True))
-
-        def gradient(x_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            found = self.engine.gradients(x_pd, buffers, batch)
-            values = own_p1 * found.values + helpers_pd
-            if x_pd is not state.x:  # after the first step
-                at_x0 = self.engine.gradients(state.x, state.buffers, batch)
-                values = values + others_p1 * (found.values - at_x0.values)
-            return found._replace(values=values)
-
+        others_p1, all_p1 = (
+            self.engine.tensor(of_pn.sum(axis=1, keepdims=True)) for of_pn in (helpers_pn, alpha_pn)
+        )
         batches = self.engine.batches(round_)
+        own = (self.engine.gradients(state.x, state.buffers, batch) for batch in batches)
+        gradient = moving_along(self.engine, state, own, helpers_pd, others_p1, all_p1)
         fit = self.engine.fit(state.x, state.buffers, state.slots, batches, gradient=gradient)
         return state.trained(fit)
 

@@ -12,11 +12,10 @@ from round to round: |g_t - g_t-1|^2 / 2 averages to sigma^2 and <b_t, b_t-1> of
 problem that states its noise (quadratic ones do) spares the measurement of sigma.
 
 Readings and deviations: peers that are no targets train alone, and so does a target in a round in
-which nobody answers; shares are those of the helpers that did. The paper asks after each step. With
-more `local-steps` a helper answers with the mean over as many minibatches at x0, the model that
-opened the round, and a step descends (1 - alpha) g_i(x) + alpha (g_avg(x0) + g_i(x) - g_i(x0)),
-g_i on one minibatch: the helpers' average moves along as the own gradient does, and a round has
-the noise of as many of the paper's steps.
+which nobody answers; shares are those of the helpers that did. The paper asks after each step; with
+more `local-steps` the helpers' average moves along as the own gradient does (`clients.answers`): a
+step descends (1 - alpha) g_i(x) + alpha (g_avg(x0) + g_i(x) - g_i(x0)), and a round has the noise
+of as many of the paper's steps.
 """
 
 from __future__ import annotations
@@ -27,15 +26,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 
 import numpy as np
 
+from clients.answers import gradients_at, mean_over_steps, moving_along
 from clients.letters import Bools, Ints, Letters
-from clients.rule import Clustered, Floats, Rule, State, mean_over_steps, true_clusters
+from clients.rule import Clustered, Floats, Rule, State, true_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.data import Batch
-    from clients.engine import Engine, Gradients
-    from clients.network import Buffers
+    from clients.engine import Engine
 
 
 class _Config(Protocol):
@@ -144,7 +142,7 @@ class AskingRule(Rule[S], Generic[S]):
         return shapes | ({"variance": (1,)} if self._by_variance else {})
 
     def answer(self, state: S, round_: int, asked: Letters) -> tuple[S, Mapping[str, Tensor]]:
-        answer = {"g": self.gradients_at(asked, state, round_)}
+        answer = {"g": gradients_at(self.engine, state, round_, asked)}
         if self._by_variance:
             own_e1 = self.local(asked.recipients)[:, None]
             answer["variance"] = self.engine.tensor(state.variance[own_e1])
@@ -157,18 +155,11 @@ class AskingRule(Rule[S], Generic[S]):
         average_pd = self.answered(answers, "g", share_pn)
         aim_pd = average_pd - self.correction(state, round_, share_pn, answers)
         alpha_p1 = self.engine.tensor(alpha_p)[:, None]
-        own: list[Tensor] = []  # g_i(x0) on the minibatch of each step
-
-        def gradient(x_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            found = at_x0 = self.engine.gradients(x_pd, buffers, batch)
-            if own:  # after the first step x has left x0
-                at_x0 = self.engine.gradients(state.x, state.buffers, batch)
-            own.append(at_x0.values)
-            return found._replace(values=found.values + alpha_p1 * (aim_pd - at_x0.values))
-
         batches = self.engine.batches(round_)
+        own = [self.engine.gradients(state.x, state.buffers, batch) for batch in batches]
+        gradient = moving_along(self.engine, state, own, alpha_p1 * aim_pd, alpha_p1)
         fit = self.engine.fit(state.x, state.buffers, state.slots, batches, gradient=gradient)
-        g_pd = mean_over_steps(own, batches)
+        g_pd = mean_over_steps([found.values for found in own], batches)
         state = self.learn(state, round_, g_pd, average_pd - g_pd, met_p)
         w_pn = (1 - alpha_p[:, None]) * self.eye() + alpha_p[:, None] * share_pn
         return replace(state.trained(fit), w=w_pn)

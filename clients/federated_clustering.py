@@ -18,8 +18,8 @@ training; 1 is the plain mean.
 
 Readings and deviations: v needs no vector arithmetic, as distances follow from the inner products
 of the z_j. Distances equal but for rounding lie on the same side. Those who do not answer are left
-out. With more `local-steps`, a peer answers with the mean over as many minibatches, v is fixed for
-the round, and step s descends v + g_i(x) - g_i(x0) on one minibatch, x0 the model that was shown.
+out. With more `local-steps`, v is fixed for the round and moves along as the own gradient does
+(`clients.answers`): a step descends v + g_i(x) - g_i(x0).
 """
 
 from __future__ import annotations
@@ -30,15 +30,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from clients.answers import gradients_at, mean_over_steps, moving_along
 from clients.letters import Ints, Letters
-from clients.rule import Clustered, Floats, Grid, Rule, State, mean_over_steps, true_clusters
+from clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from clients.data import Batch
-    from clients.engine import Gradients
-    from clients.network import Buffers
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ class FederatedClustering(Rule[FederatedClusteringState]):
     def answer(
         self, state: FederatedClusteringState, round_: int, asked: Letters
     ) -> tuple[FederatedClusteringState, Mapping[str, Tensor]]:
-        return state, {"g": self.gradients_at(asked, state, round_)}
+        return state, {"g": gradients_at(self.engine, state, round_, asked)}
 
     def absorb(
         self,
@@ -104,14 +101,7 @@ class FederatedClustering(Rule[FederatedClusteringState]):
         w_pn = self._weights(own_pd, answers)
         self_p1 = self.engine.tensor((w_pn * self.eye()).sum(axis=1, keepdims=True))
         centre_pd = self.answered(answers, "g", w_pn) + self_p1 * own_pd
-        at_x0 = iter(own)
-
-        def gradient(x_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            before = next(at_x0)
-            first = x_pd is state.x
-            found = before if first else self.engine.gradients(x_pd, buffers, batch)
-            return found._replace(values=centre_pd + (found.values - before.values))
-
+        gradient = moving_along(self.engine, state, own, centre_pd, 1.0)
         fit = self.engine.fit(state.x, state.buffers, state.slots, batches, gradient=gradient)
         return replace(state.trained(fit), w=w_pn)
 

@@ -9,7 +9,7 @@ peers, e = letters, d = parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from clients.letters import Bools, Ints, Letters
-from clients.streams import Purpose
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.data import Batch, SplitName
+    from clients.data import SplitName
     from clients.engine import Engine, Fit, Scores
 
 Floats = npt.NDArray[np.float64]
@@ -203,19 +202,3 @@ class Rule(Generic[S]):
             return self.engine.tensor(np.zeros((len(weights_pn), self.engine.d)))
         weights_e = weights_pn[rows, answers.senders]
         return self.engine.collect(weights_e, answers[name], answers.rows, rows)
-
-    def gradients_at(self, asked: Letters, state: S, round_: int) -> Tensor:
-        """Mean gradient (E, d) at each model that asks, over a round's minibatches of own data."""
-        own, x_ed = self.local(asked.recipients), asked.each("x")
-        buffers = state.buffers_at(own)
-        batches = self.engine.batches(round_, Purpose.ANSWER, peers=own, partners=asked.senders)
-        found = [self.engine.gradients(x_ed, buffers, batch).values for batch in batches]
-        return mean_over_steps(found, batches)
-
-
-def mean_over_steps(values: Sequence[Tensor], batches: Sequence[Batch]) -> Tensor:
-    """Mean (E, d) of what each model found in the steps it takes; one that has finished found 0."""
-    if len(values) == 1:
-        return values[0]
-    steps_e = np.sum([batch.counts_e > 0 for batch in batches], axis=0)
-    return sum(values[1:], values[0]) / values[0].new_tensor(np.maximum(steps_e, 1))[:, None]
