@@ -68,11 +68,24 @@ def of_connection(connection: str) -> Iterator[RenderableType]:
         It does not answer.
     """
     runs = _flwr("list", connection).get("runs", ())[:ROWS]
-    rows = [(run["run-id"], run["status"], run.get("elapsed", "")) for run in runs]
-    yield _table(("run", "status", "elapsed"), rows)
+    yield _table(
+        ("run", "app", "status", "for", "traffic"),
+        [
+            (
+                run["run-id"], run["fab-id"], run["status"], quantities.duration(run["elapsed"]),
+                quantities.size(run["network-traffic"]["total-bytes"]),
+            )
+            for run in runs
+        ],
+    )  # fmt: skip
     nodes = _flwr("supernode", "list", connection).get("nodes", ())
-    names = [(node.get("name") or node["node-id"], node["status"]) for node in nodes]
-    yield _table(("SuperNode", "status"), names)
+    yield _table(
+        ("SuperNode", "status", "since"),
+        [
+            (n["node-id"], n["status"], n["online-at" if n["status"] == "online" else "offline-at"])
+            for n in nodes
+        ],
+    )
 
 
 def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableType]:

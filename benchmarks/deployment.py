@@ -175,14 +175,14 @@ class Deployment:
         pairs = [f"{key}={value}" for key, value in overrides.items()]
         out = str(self.home("operator"))
         place = ["--federation", CONNECTION, "--out", out, "--name", name]
-        return subprocess.Popen(
-            [*self.relay.prefix, *_OURS, sys.executable, "-m", "app", "run", *pairs, *place],
-            cwd=self.home("operator"),
-            env=_environment(self.home("operator")),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        return self._operate(*_OURS, sys.executable, "-m", "app", "run", *pairs, *place)
+
+    def run_foreign(self, app: Path, run_config: Mapping[str, Scalar]) -> subprocess.Popen[str]:
+        """Start the Flower app in the directory `app` instead of this one."""
+        settings = app.with_suffix(".toml")
+        settings.write_text(tomli_w.dumps(run_config))
+        place = [CONNECTION, "--stream", "--run-config", str(settings)]
+        return self._operate(str(BIN / "flwr"), "run", str(app), *place)
 
     def progress(self, name: str = "run") -> dict[str, Any]:
         """progress.json of a run."""
@@ -248,6 +248,17 @@ class Deployment:
             executor, host, home, "flower-superexec", "--insecure",
             "--runtime-api-address", f"127.0.0.1:{port}", "--superexec-auth-secret-file", secret,
         )  # fmt: skip
+
+    def _operate(self, *command: str) -> subprocess.Popen[str]:
+        """Start a command of the operator's."""
+        return subprocess.Popen(
+            [*self.relay.prefix, *command],
+            cwd=self.home("operator"),
+            env=_environment(self.home("operator")),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def _registered(self) -> bool:
         """Whether the SuperLink is up and has let all nodes in."""
