@@ -1,8 +1,8 @@
 """Compare methods: the same experiment for each method and seed, in one table.
 
-Every method is measured in the same way (METHODS: evaluation): the last personal models and those
-best on validation data, mean, spread and worst tenth over peers, gain over Local peer by peer at
-equal seed and split, the share of peers that improve, recovery of known clusters, and cost.
+Every method is measured in the same way: the last personal models and those best on validation
+data, mean, spread and worst tenth over peers, gain over Local peer by peer at equal seed and split,
+the share of peers that improve, recovery of known clusters, and cost.
 """
 
 from __future__ import annotations
