@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from app import whole
-from strategies.broker import Attendance, Ledger, means
+from strategies.commit import Commit, Ledger, means
 from strategies.mail import Report
 
 _SAVE_SECONDS = 30.0
@@ -60,31 +59,25 @@ class RunRecorder:
         self._saved = time.monotonic()
         self._progress("running")
 
-    def round(
-        self,
-        ledger: Ledger,
-        reports: Sequence[Report],
-        refused: Sequence[str],
-        attendance: Attendance,
-    ) -> None:
-        """Commit a round: see `strategies.broker.Recorder`."""
+    def round(self, commit: Commit) -> None:
+        """Commit a round: see `strategies.commit.Recorder`."""
         with self._metrics.open("a", encoding="utf-8") as file:
-            for report in reports:
+            for report in commit.reports:
                 line = {"round": report.round, "peer": report.peer, **report.metrics}
                 file.write(json.dumps(line) + "\n")
         with self._weights.open("ab") as file:
-            for t in sorted({report.round for report in reports}):
+            for t in sorted({report.round for report in commit.reports}):
                 matrix = np.eye(self._peers)  # of a peer that did not report: it heard nobody
-                for report in reports:
+                for report in commit.reports:
                     if report.round == t:
                         matrix[report.peer] = report.weights
                 file.write(np.float64(t).tobytes() + matrix.tobytes())
-        self.ledger = ledger
-        self._refused += len(refused)
-        self._refusals = [*self._refusals, *refused][-_LINES:]
-        self._faults = [*self._faults, *attendance.faults][-_LINES:]
-        self._heard |= dict.fromkeys(attendance.present, (ledger.round, round(time.time(), 3)))
-        self._latest |= {report.peer: report for report in reports}
+        self.ledger = ledger = commit.ledger
+        self._refused += len(commit.refused)
+        self._refusals = [*self._refusals, *commit.refused][-_LINES:]
+        self._faults = [*self._faults, *commit.faults][-_LINES:]
+        self._heard |= dict.fromkeys(commit.present, (ledger.round, round(time.time(), 3)))
+        self._latest |= {report.peer: report for report in commit.reports}
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self._save_collaboration()
         saved = {"ledger": asdict(ledger), "refused": self._refused, "seconds": self._seconds()}

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,8 +26,7 @@ from app import progress
 from app.config import Config
 from app.node import Node
 from app.post import InlinePost
-from strategies.broker import Attendance, Ledger
-from strategies.mail import Report
+from strategies.commit import Commit
 
 METHODS = {"local": 1, "fedavg": 1, "cobo": 2}
 """Method -> messages to each node in a round."""
@@ -55,15 +54,9 @@ class Clock:
     def __init__(self) -> None:
         self.ticks: dict[int, float] = {}
 
-    def round(
-        self,
-        ledger: Ledger,
-        reports: Sequence[Report],
-        refused: Sequence[str],
-        attendance: Attendance,
-    ) -> None:
+    def round(self, commit: Commit) -> None:
         """Note the time."""
-        self.ticks[ledger.round] = time.perf_counter()
+        self.ticks[commit.ledger.round] = time.perf_counter()
 
 
 def flat(method: str, rounds: int, every: int) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strategies.commit import Commit, Ledger, Recorder, means
 from strategies.delivery import Round
 from strategies.errors import DesertedError, RelayError, RosterError
 from strategies.mail import Edges, Envelope, Order, Post, Reply, Report, Stage, no_edges
@@ -29,62 +30,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("coterie.relay")
 _JOIN_PAUSE = 0.1
 _JOIN_STRIKES = 2
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """Where a run stands: all that the relay needs to go on after a restart.
-
-    Attributes
-    ----------
-    round : last committed round.
-    messages : orders sent and replies received.
-    nbytes : payload bytes delivered to nodes; a letter for two peers of one node counts once.
-    sealing : bytes of the sealed letters' keys delivered with them.
-    """
-
-    round: int = 0
-    messages: int = 0
-    nbytes: int = 0
-    sealing: int = 0
-
-
-@dataclass(frozen=True)
-class Attendance:
-    """Who took part when a round was committed.
-
-    Attributes
-    ----------
-    present : peers whose node ended the round.
-    faults : a line for each node that failed since the last commit.
-    """
-
-    present: frozenset[int]
-    faults: tuple[str, ...]
-
-
-class Recorder(Protocol):
-    """Is told after every round (or stretch of rounds) and makes it last."""
-
-    def round(
-        self,
-        ledger: Ledger,
-        reports: Sequence[Report],
-        refused: Sequence[str],
-        attendance: Attendance,
-    ) -> None:
-        """Commit `ledger.round`: the reports by (round, peer), a line for each refused letter."""
-        ...
-
-
-def means(reports: Iterable[Report]) -> dict[str, float]:
-    """Mean of each metric over the reports that have it."""
-    values: dict[str, list[float]] = {}
-    for report in reports:
-        for name, value in report.metrics.items():
-            if value is not None:
-                values.setdefault(name, []).append(value)
-    return {name: sum(column) / len(column) for name, column in values.items()}
 
 
 class Broker:
@@ -236,20 +181,21 @@ class Broker:
     def _commit(self, t: int) -> None:
         self._ledger = Ledger(t, self._messages, self._nbytes, self._sealing)
         by_peer = {(report.round, report.peer): report for report in self._reports}
-        reports = [by_peer[key] for key in sorted(by_peer)]
+        reports = tuple(by_peer[key] for key in sorted(by_peer))
         for evaluated in sorted({report.round for report in reports}):
             self._means[evaluated] = means(r for r in reports if r.round == evaluated)
-        attendance = Attendance(frozenset(self._hosted()), tuple(self._untold))
+        refused, faults = tuple(self._refused), tuple(self._untold)
+        present = frozenset(self._hosted())
         if self._recorder is not None:
-            self._recorder.round(self._ledger, reports, tuple(self._refused), attendance)
+            self._recorder.round(Commit(self._ledger, reports, refused, present, faults))
         _log.info(
             "committed",
             extra={
                 "round": t,
-                "present": len(attendance.present),
+                "present": len(present),
                 "messages": self._messages,
                 "bytes": self._nbytes,
-                "refused": len(self._refused),
+                "refused": len(refused),
             },
         )
         self._reports, self._refused, self._untold = [], [], []

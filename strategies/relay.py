@@ -13,7 +13,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from strategies.broker import Broker, Ledger, Recorder
+from strategies.broker import Broker
+from strategies.commit import Ledger, Recorder
 from strategies.mail import Edges, Post
 from strategies.topology import Matrix, listed, matrix_of
 

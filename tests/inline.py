@@ -15,7 +15,7 @@ from app.config import Config
 from app.node import Node
 from app.post import InlinePost
 from app.schema import Scalar
-from strategies.broker import Attendance, Ledger
+from strategies.commit import Commit, Ledger
 from strategies.errors import RelayError
 from strategies.mail import Order, Reply, Report
 
@@ -58,18 +58,12 @@ class Run:
     refused: list[str] = field(default_factory=list)
     until: int | None = None
 
-    def round(
-        self,
-        ledger: Ledger,
-        reports: Sequence[Report],
-        refused: Sequence[str],
-        attendance: Attendance,
-    ) -> None:
+    def round(self, commit: Commit) -> None:
         """The relay's recorder."""
-        self.ledger = ledger
-        self.reports |= {(report.round, report.peer): report for report in reports}
-        self.refused += refused
-        if self.until is not None and ledger.round >= self.until:
+        self.ledger = commit.ledger
+        self.reports |= {(report.round, report.peer): report for report in commit.reports}
+        self.refused += commit.refused
+        if self.until is not None and commit.ledger.round >= self.until:
             raise StoppedError
 
     @property

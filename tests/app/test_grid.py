@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -20,7 +19,7 @@ from app.grid import GridError, placed, run_all
 from app.recorder import RunRecorder
 from app.rundir import Run
 from app.superlink import ROOT
-from strategies.broker import Ledger
+from strategies.commit import Commit
 
 TINY = {
     "method": "local",
@@ -69,6 +68,7 @@ def test_the_content_of_a_file_decides_too(tmp_path: Path) -> None:
     assert names[0] != names[1]
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path) -> None:
     first = [placed(config(seed=seed), tmp_path) for seed in (0, 1)]
     for each in first:
@@ -108,9 +108,9 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(
     grid.carry_out(whole)
     commit = RunRecorder.round
 
-    def stop_after_two(recorder: RunRecorder, ledger: Ledger, *news: Any) -> None:
-        commit(recorder, ledger, *news)
-        if ledger.round == 2:
+    def stop_after_two(recorder: RunRecorder, committed: Commit) -> None:
+        commit(recorder, committed)
+        if committed.ledger.round == 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(RunRecorder, "round", stop_after_two)
@@ -127,6 +127,7 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(
         assert a.metric(name).tolist() == b.metric(name).tolist()
 
 
+@pytest.mark.usefixtures("runs_here")
 def test_a_failed_run_is_one_line_and_the_others_stay(tmp_path: Path) -> None:
     good, bad = (placed(config(seed=seed), tmp_path) for seed in (0, 1))
     Path(bad.run_dir).mkdir()
@@ -160,6 +161,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_no_worker_outlives_an_interruption(tmp_path: Path, how: signal.Signals) -> None:
     script = tmp_path / "grid_script.py"

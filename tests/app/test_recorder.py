@@ -9,7 +9,7 @@ import pytest
 
 from app.recorder import RunRecorder
 from app.rundir import Run
-from strategies.broker import Attendance, Ledger
+from strategies.commit import Commit, Ledger
 from strategies.mail import Report
 
 
@@ -22,8 +22,9 @@ def report(t: int, peer: int, loss: float | None = 1.0, sent: int = 0) -> Report
 
 
 def record(recorder: RunRecorder, t: int, *reports: Report, refused: int = 0) -> None:
-    here = Attendance(frozenset(r.peer for r in reports), ())
-    recorder.round(Ledger(t, 10 * t + 4, 100 * t), reports, refused * ["bad letter"], here)
+    here = frozenset(r.peer for r in reports)
+    ledger = Ledger(t, 10 * t + 4, 100 * t)
+    recorder.round(Commit(ledger, reports, refused * ("bad letter",), here))
 
 
 def make(directory: Path, resume: bool = False) -> RunRecorder:

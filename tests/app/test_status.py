@@ -13,7 +13,7 @@ from rich.console import Console
 from app import status
 from app.config import ConfigError
 from app.recorder import RunRecorder
-from strategies.broker import Attendance, Ledger
+from strategies.commit import Commit, Ledger
 
 
 def said(what: Path | None) -> str:
@@ -26,12 +26,9 @@ def said(what: Path | None) -> str:
 def commit(
     recorder: RunRecorder, t: int, present: set[int], fault: str = "", refused: str = ""
 ) -> None:
-    lines = tuple(filter(None, [fault]))
-    recorder.round(
-        Ledger(t, 2 * t, 1000 * t), (), [refused] if refused else [], Attendance(
-            frozenset(present), lines
-        )
-    )  # fmt: skip
+    faults, refusals = (tuple(filter(None, [line])) for line in (fault, refused))
+    ledger = Ledger(t, 2 * t, 1000 * t)
+    recorder.round(Commit(ledger, (), refusals, frozenset(present), faults))
 
 
 def test_a_missing_peer_stands_first_with_its_last_round_and_why(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from flwr.serverapp import Grid
 
 from app.post import InlinePost
-from strategies.broker import Attendance, Ledger
+from strategies.commit import Commit, Ledger
 from strategies.errors import RelayError, RosterError
 from strategies.everyone import Everyone
 from strategies.mail import Envelope, Order, Reply, Report, Stage
@@ -39,16 +39,10 @@ class Notes:
     reports: list[Report] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
-    def round(
-        self,
-        ledger: Ledger,
-        reports: Sequence[Report],
-        refused: Sequence[str],
-        attendance: Attendance,
-    ) -> None:
-        self.ledgers.append(ledger)
-        self.reports += reports
-        self.refused += refused
+    def round(self, commit: Commit) -> None:
+        self.ledgers.append(commit.ledger)
+        self.reports += commit.reports
+        self.refused += commit.refused
 
     def losses(self) -> dict[tuple[int, int], float | None]:
         return {(r.round, r.peer): r.metrics["test_loss"] for r in self.reports}
