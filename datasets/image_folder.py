@@ -19,37 +19,32 @@ from datasets.folders import IMAGES
 from datasets.institutions import (
     PARTS,
     Expected,
+    HeldOptions,
     Holding,
-    check_fractions,
-    check_shared,
     held,
     numbers,
     refuse,
     words,
-)
+)  # fmt: skip
 from datasets.problem import DataError
 
 _BANDS = {("1",): 1, ("L",): 1, ("R", "G", "B"): 3}
 
 
 @dataclass(frozen=True)
-class ImageFolderOptions:
+class ImageFolderOptions(HeldOptions):
     """What the run expects of every institution's images.
 
     Attributes
     ----------
     classes : names of the classes in the order of the model's outputs, "normal, pneumonia".
     shape : channels, height and width of every image, "1x28x28"; 1 channel is grey, 3 are colour.
-    mean, std : of the pixels (0 to 255), a number per channel; empty: each peer's own.
-    test, validation : share of the images that is held out where there is no such folder.
+    mean, std : of the pixels (0 to 255), a number per channel.
+    test, validation : see `HeldOptions`.
     """
 
     classes: str = ""
     shape: str = "1x28x28"
-    mean: str = ""
-    std: str = ""
-    test: float = 0.2
-    validation: float = 0.0
 
     def __post_init__(self) -> None:
         sides = self.shape.split("x")
@@ -59,9 +54,7 @@ class ImageFolderOptions:
             )
         if int(sides[0]) not in (1, 3):
             raise ValueError(f"shape: images have 1 channel (grey) or 3 (colour), not {sides[0]}")
-        mean = numbers("mean", self.mean, int(sides[0]))
-        check_shared(mean, numbers("std", self.std, int(sides[0])))
-        check_fractions(self.test, self.validation)
+        self.check_held(int(sides[0]))
 
     def check_peers(self, peers: int) -> None:
         """A run names its classes."""
@@ -97,8 +90,7 @@ def read_image_folder(
         for name in PARTS
         if name == "train" or (split and (folder / name).is_dir())
     }
-    fractions = {"test": options.test, "validation": options.validation}
-    return expected, held(expected, parts, fractions, seed, peer)
+    return expected, held(expected, parts, options, seed, peer)
 
 
 def _read_part(

@@ -48,6 +48,34 @@ class Holding:
     rows: Mapping[str, Ints]
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeldOptions:
+    """What every data set of institutions can be told.
+
+    Attributes
+    ----------
+    mean, std : per channel or column, in raw units; empty: each peer's own.
+    test, validation : share of the examples that is held out where there is no such part.
+    """
+
+    mean: str = ""
+    std: str = ""
+    test: float = 0.2
+    validation: float = 0.0
+
+    def check_held(self, channels: int | None) -> None:
+        """Both mean and std or neither, and parts that leave something to train on."""
+        mean, std = numbers("mean", self.mean, channels), numbers("std", self.std, channels)
+        if (mean is None) != (std is None):
+            raise ValueError("give both mean and std, or neither: then each peer takes its own")
+        if std is not None and std.min() <= 0:
+            raise ValueError("std must be above 0")
+        if not (
+            0 <= self.test < 1 and 0 <= self.validation < 1 and self.test + self.validation < 1
+        ):
+            raise ValueError("test and validation must be at least 0 and together below 1")
+
+
 @dataclass(frozen=True)
 class Expected:
     """What a run expects of every institution.
@@ -136,7 +164,7 @@ def _joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> 
 def held(
     expected: Expected,
     parts: Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]],
-    fractions: Mapping[str, float],
+    options: HeldOptions,
     seed: int,
     peer: int,
 ) -> Holding:
@@ -145,7 +173,7 @@ def held(
     Parameters
     ----------
     parts : name -> inputs and targets, the training part always among them.
-    fractions : of the training part to draw for "test" and for "validation" where it is missing.
+    options : say how much of the training part to draw for a part that is missing.
 
     Raises
     ------
@@ -157,9 +185,9 @@ def held(
     rows = {name: np.arange(ends[k], ends[k + 1]) for k, name in enumerate(present)}
     rng = np.random.default_rng([seed, peer, _HOLD_OUT])
     shuffled = rng.permutation(rows["train"])
-    for name in ("test", "validation"):
+    for name, share in (("test", options.test), ("validation", options.validation)):
         if name not in rows:
-            count = round(fractions[name] * len(rows["train"]))
+            count = round(share * len(rows["train"]))
             rows[name], shuffled = np.sort(shuffled[:count]), shuffled[count:]
     rows["train"] = np.sort(shuffled)
     for name in ("train", "test"):
@@ -209,20 +237,6 @@ def numbers(name: str, text: str, count: int | None = None) -> Floats | None:
     if count is not None and len(found) != count:
         raise ValueError(f"{name} has {len(found)} numbers, the examples have {count} channels")
     return found
-
-
-def check_shared(mean: Floats | None, std: Floats | None) -> None:
-    """Both or neither, and no deviation of 0."""
-    if (mean is None) != (std is None):
-        raise ValueError("give both mean and std, or neither: then each peer takes its own")
-    if std is not None and std.min() <= 0:
-        raise ValueError("std must be above 0")
-
-
-def check_fractions(test: float, validation: float) -> None:
-    """Parts of a whole that leave something to train on."""
-    if not (0 <= test < 1 and 0 <= validation < 1 and test + validation < 1):
-        raise ValueError("test and validation must be at least 0 and together below 1")
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:

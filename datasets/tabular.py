@@ -16,14 +16,13 @@ import numpy.typing as npt
 from datasets.institutions import (
     PARTS,
     Expected,
+    HeldOptions,
     Holding,
-    check_fractions,
-    check_shared,
     held,
     numbers,
     refuse,
     words,
-)
+)  # fmt: skip
 from datasets.problem import DataError
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ _FORMATS = (".csv", ".parquet")
 
 
 @dataclass(frozen=True)
-class TableOptions:
+class TableOptions(HeldOptions):
     """What the run expects of every institution's table.
 
     Attributes
@@ -42,22 +41,16 @@ class TableOptions:
     label : name of the column to predict.
     classes : values of the label in the order of the model's outputs, "no, yes"; empty: the label
         is a number to be predicted.
-    mean, std : of each column; empty: each peer's own.
-    test, validation : share of the rows that is held out where there is no such file.
+    mean, std : of each column.
+    test, validation : see `HeldOptions`.
     """
 
     columns: str = ""
     label: str = "label"
     classes: str = ""
-    mean: str = ""
-    std: str = ""
-    test: float = 0.2
-    validation: float = 0.0
 
     def __post_init__(self) -> None:
-        count = len(words(self.columns)) or None
-        check_shared(numbers("mean", self.mean, count), numbers("std", self.std, count))
-        check_fractions(self.test, self.validation)
+        self.check_held(len(words(self.columns)) or None)
 
     def check_peers(self, peers: int) -> None:
         """A run names its columns."""
@@ -91,8 +84,7 @@ def read_table(
     if files["train"] is None:
         raise DataError("table: expected train or data (.csv or .parquet) in this peer's data-dir")
     parts = {name: _read_part(path, options) for name, path in files.items() if path}
-    fractions = {"test": options.test, "validation": options.validation}
-    return expected, held(expected, parts, fractions, seed, peer)
+    return expected, held(expected, parts, options, seed, peer)
 
 
 def _file(folder: Path, name: str) -> Path | None:
