@@ -1,16 +1,21 @@
-# make run, test, lint, bench; drill, image-test and image-lint for deployments. PYTHON chooses the interpreter of the first install.
+# make run, test, unit, lint, bench; drill, image-test and image-lint for deployments.
+# PYTHON chooses the interpreter of the first install.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: run test lint bench install drill image-test image-lint
+.PHONY: run test unit lint bench install drill image-test image-lint
 
 run: $(INSTALLED)
 	$(BIN)/python -m app run
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# Without the tests that start Flower, workers or browsers: under two minutes on two cores.
+unit: $(INSTALLED)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not e2e"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

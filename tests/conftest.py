@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -17,4 +18,11 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 def pytest_configure(config: pytest.Config) -> None:
     # flwr imports typer, which still uses a name that click is giving up
     config.addinivalue_line("filterwarnings", "ignore:'click.utils:DeprecationWarning")
-    config.addinivalue_line("markers", "slow: takes more than 40 s; -m 'not slow' leaves it out")
+    e2e = "e2e: starts Flower, a worker, the command or a browser as processes of their own"
+    config.addinivalue_line("markers", e2e)
+
+
+@pytest.fixture
+def runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a grid happen in this process; its processes have tests of their own."""
+    monkeypatch.setattr("app.grid._pool", ThreadPoolExecutor)

@@ -202,6 +202,7 @@ def command(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+@pytest.mark.e2e
 def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said = Console(file=io.StringIO(), width=200)
@@ -223,10 +224,8 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
     assert "6/6  " in text
 
 
-def test_tuning_chooses_on_validation_data_that_the_preset_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+@pytest.mark.usefixtures("runs_here")
+def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path) -> None:
     said = Console(file=io.StringIO(), width=200)
     line = ["--tune", "--methods", "local,dpfl", "--seeds", "1", "--workers", "1"]
     comparing.carry_out(command(*line, "--out", str(tmp_path)), "tiny", TINY, said)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from app.compare import Row
 from app.measures import COLUMNS
 from app.rundir import Run
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
-from tests.app.test_report import BROWSER, Page
+from tests.app.pages import Page, in_a_browser
 
 STORY = Story(rounds=4, step=5)
 WEIGHTS = {"local": "none", "cobo": "ties"}
@@ -234,19 +233,12 @@ def test_the_lede_says_what_came_out(tmp_path: Path) -> None:
     assert ("over local" in told) == (top.method != "local")
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no browser")
+@pytest.mark.e2e
 @pytest.mark.parametrize("name", ["four", "losses only", "one round, unknown clusters"])
 def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
     methods, story, seeds = ODD[name]
     path = compare_page.write(made(tmp_path, methods, story, seeds), tmp_path, name)
-    command = [
-        str(BROWSER),
-        *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic"),
-        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-        f"--user-data-dir={tmp_path / 'profile'}",
-        *("--virtual-time-budget=2000", "--dump-dom", path.as_uri()),
-    ]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    dom = in_a_browser(path)
     assert 'data-ready="yes"' in dom
     chart = dom[dom.index('id="gains"') : dom.index("Who collaborates")]
     assert chart.count("<circle") == (len(methods) - 1) * seeds * story.peers

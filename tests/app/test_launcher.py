@@ -125,6 +125,7 @@ def test_a_place_that_cannot_be_written_to_is_one_line(
     assert capsys.readouterr().err == "taken/inside/a: Not a directory\n"
 
 
+@pytest.mark.e2e
 def test_the_process_exits_with_that_code(elsewhere: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "app", "run", "learning_rate=1"],

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
-import shutil
-import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,51 +13,24 @@ import pytest
 from app.report import write
 from app.results import Run, summarise
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
+from tests.app.pages import Page, in_a_browser
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-class Page(HTMLParser):
-    """The parts of a page that tests look at."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.html = path.read_text(encoding="utf-8")
-        self.links: list[str] = []
-        self.tags: list[str] = []
-        self.scripts: list[tuple[dict[str, str | None], str]] = []
-        self.text = ""
-        self.feed(self.html)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        if tag == "script":
-            self.scripts.append((dict(attrs), ""))
-        self.links += [value or "" for name, value in attrs if name in ("src", "href", "data")]
-
-    def handle_data(self, data: str) -> None:
-        if self.tags[-1:] == ["script"] and self.scripts and not self.scripts[-1][1]:
-            self.scripts[-1] = (self.scripts[-1][0], data)
-        else:
-            self.text += data
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The numbers embedded in the page."""
-        (text,) = [text for attrs, text in self.scripts if attrs.get("id") == "run"]
-        content = json.loads(text)
-        assert isinstance(content, dict)
-        return content
+Shown = tuple[Run, Page]
 
 
 def rows(values: list[list[float | None]]) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array(values, dtype=np.float64)
 
 
-def test_the_curves_are_the_runs_numbers(tmp_path: Path) -> None:
-    run = Run.read(write_run(tmp_path))
-    data = Page(write(tmp_path)).data
+@pytest.fixture(scope="module", params=["ties", "shares"])
+def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """A run whose weights are of that kind, and its report."""
+    directory = write_run(tmp_path_factory.mktemp("run"), Story(weights=request.param))
+    return Run.read(directory), Page(write(directory))
+
+
+def test_the_curves_are_the_runs_numbers(shown: Shown) -> None:
+    run, data = shown[0], shown[1].data
     assert data["rounds"] == run.rounds.tolist()
     for name in ("test_accuracy", "test_loss", "validation_loss", "train_loss"):
         np.testing.assert_allclose(rows(data["metrics"][name]), run.metric(name), rtol=1e-5)
@@ -74,25 +43,23 @@ def test_the_curves_are_the_runs_numbers(tmp_path: Path) -> None:
     assert data["order"] == [0, 4, 1, 5, 2, 6, 3, 7]
 
 
-@pytest.mark.parametrize("weights", ["ties", "shares"])
-def test_the_heat_map_is_the_runs_collaboration(tmp_path: Path, weights: str) -> None:
-    run = Run.read(write_run(tmp_path, Story(weights=weights)))
-    graph = Page(write(tmp_path)).data["graph"]
+def test_the_heat_map_is_the_runs_collaboration(shown: Shown) -> None:
+    run, graph = shown[0], shown[1].data["graph"]
     codes = np.frombuffer(base64.b64decode(graph["weights"]), dtype="<u2")
     span = graph["high"] - graph["low"]
-    shown = graph["low"] + span * codes.reshape(run.weights.shape) / 65535
-    np.testing.assert_allclose(shown, run.weights, atol=0.51 * span / 65535)
+    weights = graph["low"] + span * codes.reshape(run.weights.shape) / 65535
+    np.testing.assert_allclose(weights, run.weights, atol=0.51 * span / 65535)
     assert graph["rounds"] == run.weight_rounds.tolist()
-    assert graph["own"] is (weights == "shares"), "a diagonal of ones is no own weight"
+    own = not (run.weights.diagonal(axis1=1, axis2=2) == 1).all()
+    assert graph["own"] is own, "a diagonal of ones is no own weight"
     final = summarise(run)["recovery"]
     assert graph["scores"][-1]["precision"] == final["precision"]
     assert graph["scores"][-1]["rand"] == final["adjusted_rand_index"]
     assert (graph["edges"][-1], graph["groups"][-1]) == (8, 4)
 
 
-def test_the_headline_numbers_are_the_summarys(tmp_path: Path) -> None:
-    summary = summarise(Run.read(write_run(tmp_path)))
-    text = Page(write(tmp_path)).text.replace("\xa0", " ")
+def test_the_headline_numbers_are_the_summarys(shown: Shown) -> None:
+    summary, text = summarise(shown[0]), shown[1].text.replace("\xa0", " ")
     for name in ("mean", "weighted_mean", "worst_decile", "best_mean"):
         key = f"{name}_test_accuracy"
         assert f"{100 * summary[key]:.1f} %" in text
@@ -104,9 +71,8 @@ def test_the_headline_numbers_are_the_summarys(tmp_path: Path) -> None:
     assert "label-permutation" in text
 
 
-def test_the_page_fetches_nothing(tmp_path: Path) -> None:
-    write_run(tmp_path)
-    page = Page(write(tmp_path))
+def test_the_page_fetches_nothing(shown: Shown) -> None:
+    _, page = shown
     assert sorted(page.links) == ["collaboration.png", "curves.png"], "links to files beside it"
     assert "link" not in page.tags
     assert "default-src 'none'" in page.html
@@ -187,18 +153,11 @@ def test_diverged_losses_are_no_numbers(tmp_path: Path) -> None:
     assert "1 peer diverged" in page.text
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no browser")
+@pytest.mark.e2e
 @pytest.mark.parametrize("name", ["losses only", "nobody collaborates", "one round"])
 def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
     path = write(write_run(tmp_path / "run", STORIES[name]))
-    command = [
-        str(BROWSER),
-        *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic"),
-        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-        f"--user-data-dir={tmp_path / 'profile'}",
-        *("--virtual-time-budget=2000", "--dump-dom", path.as_uri()),
-    ]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    dom = in_a_browser(path)
     assert 'data-ready="yes"' in dom
     table = dom[dom.index('id="peers"') : dom.index("</table>")]
     assert table.count("<tr") == 2 + STORIES[name].peers

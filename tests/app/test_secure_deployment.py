@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from app.rundir import Run
+from app.seal import KEY
 from benchmarks.deployment import Deployment, Host, finish, quadratics
 from benchmarks.parity import difference
 from tests.inprocess import simulate
@@ -15,7 +17,7 @@ from tests.inprocess import simulate
 PEERS = 3
 
 
-@pytest.mark.slow
+@pytest.mark.e2e
 def test_a_secure_deployment_computes_what_a_simulation_does(tmp_path: Path) -> None:
     config = quadratics(tmp_path / "problem.json", PEERS) | {
         "method": "cobo", "num-server-rounds": 1, "evaluate-every": 1, "cobo.sampling": "full",
@@ -33,5 +35,9 @@ def test_a_secure_deployment_computes_what_a_simulation_does(tmp_path: Path) -> 
                 json.loads(line)
                 for line in (home / f"audit-{peer:04d}.jsonl").read_text().splitlines()
             ]
-            assert letters
             assert all(letter["sealed"] for letter in letters)
+            # Of each pair an offer to all, then an answer each way.
+            verdicts = Counter(letter["verdict"] for letter in letters)
+            assert verdicts == {"sent": PEERS, "accepted": 2 * (PEERS - 1)}
+        assert run.progress["sealing_bytes"] == 2 * PEERS * (PEERS - 1) * KEY
+        assert not (run.directory / "models").exists()

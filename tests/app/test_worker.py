@@ -95,6 +95,7 @@ def bytes_of(letter: Envelope) -> bytes:
     return letter.payload["payload"].data
 
 
+@pytest.mark.e2e
 def test_replies_are_the_same_with_and_without_a_worker(tmp_path: Path, desk: Path) -> None:
     """Good ones and faults: the last order does not build on what is there."""
     warm, plain = story(tmp_path, worker.carry_out), story(tmp_path / "b", service.carry_out)
@@ -104,6 +105,7 @@ def test_replies_are_the_same_with_and_without_a_worker(tmp_path: Path, desk: Pa
     assert "stand at round 2" in warm[-1][1]
 
 
+@pytest.mark.e2e
 def test_one_worker_serves_all_messages_and_another_takes_its_place(
     tmp_path: Path, desk: Path
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(ended) == 1
 
 
+@pytest.mark.e2e
 def test_a_worker_of_other_code_is_replaced(tmp_path: Path, desk: Path) -> None:
     code = f"import sys; sys.path[0] = {str(ROOT)!r}; from app import worker; from pathlib import "
     code += f"Path; worker._ROOT = 'elsewhere'; worker.main(Path({str(desk)!r}), {WORKER!r}, 1)"
@@ -212,6 +215,7 @@ def test_a_worker_ends_when_nobody_needs_it(why: str, tmp_path: Path) -> None:
     assert not (tmp_path / f"{WORKER}.sock").exists()
 
 
+@pytest.mark.e2e
 def test_flowers_process_of_a_message_loads_no_torch(tmp_path: Path, desk: Path) -> None:
     code = """
 import sys

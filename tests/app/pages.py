@@ -1,0 +1,63 @@
+"""What a page says: its HTML taken apart, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+class Page(HTMLParser):
+    """The parts of a page that tests look at."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.html = path.read_text(encoding="utf-8")
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.text = ""
+        self.feed(self.html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "data")]
+
+    def handle_data(self, data: str) -> None:
+        if self.tags[-1:] == ["script"] and self.scripts and not self.scripts[-1][1]:
+            self.scripts[-1] = (self.scripts[-1][0], data)
+        else:
+            self.text += data
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The numbers embedded in the page."""
+        (text,) = [text for attrs, text in self.scripts if attrs.get("id") == "run"]
+        content = json.loads(text)
+        assert isinstance(content, dict)
+        return content
+
+
+def in_a_browser(path: Path) -> str:
+    """The document once the page's script has run; skips the test where no browser is."""
+    if _BROWSER is None:
+        pytest.skip("no chromium")
+    command = [
+        _BROWSER,
+        *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic"),
+        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+        f"--user-data-dir={path.parent / 'profile'}",
+        *("--virtual-time-budget=2000", "--dump-dom", path.as_uri()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
