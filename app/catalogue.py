@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -15,6 +16,9 @@ from app.superlink import ROOT
 from clients.model_options import MODELS
 from datasets.kinds import KINDS
 from datasets.table import DATASETS
+
+_MARKS = ("reproduces", "needs", "takes")
+"""What the head of a preset may say, in the order in which it is shown."""
 
 
 def methods() -> Table:
@@ -42,18 +46,17 @@ def models() -> Table:
 
 
 def presets() -> Table:
-    """Every preset: what it reproduces, what it needs and how long it takes, as far as it says."""
+    """Every preset: what it reproduces, what it needs and how long it takes, as far as known."""
     folder = ROOT / "presets"
     rows = []
     for path in sorted(folder.rglob("*.toml")):
         text = path.read_text(encoding="utf-8")
         said = notes(text)
         data = DATASETS[tomllib.loads(text)["dataset"]].needs
-        needs = "; ".join(filter(None, (data, said.get("needs"))))
-        title = said[""] + (f"\nas {said['reproduces']}" if "reproduces" in said else "")
-        name = str(path.relative_to(folder).with_suffix(""))
-        rows.append((name, title, needs, said.get("takes", "")))
-    return _table("presets", ("preset", "what it is, what it reproduces", "needs", "takes"), rows)
+        said["needs"] = "; ".join(filter(None, (data, said.get("needs"))))
+        lines = [said[""], *(f"{mark} {said[mark]}" for mark in _MARKS if mark in said)]
+        rows.append((str(path.relative_to(folder).with_suffix("")), "\n".join(lines)))
+    return _table("presets", ("preset", "what it is"), rows)
 
 
 def notes(preset: str) -> dict[str, str]:
@@ -65,7 +68,7 @@ def notes(preset: str) -> dict[str, str]:
     """
     lines = [line[1:].strip() for line in preset.splitlines() if line.startswith("#")]
     marks = (line.partition(": ") for line in lines[1:])
-    keyed = {key.lower(): said for key, _, said in marks if key in ("Reproduces", "Needs", "Takes")}
+    keyed = {key.lower(): said for key, _, said in marks if key.lower() in _MARKS}
     return {"": lines[0] if lines else "", **keyed}
 
 
@@ -90,9 +93,10 @@ def _keys(table: str) -> str:
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, leading=1)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        whole = column == columns[0]  # a name is there to be copied
+        table.add_column(column, overflow="fold", no_wrap=whole)
     for row in rows:
         table.add_row(*row)
     return table

@@ -201,7 +201,7 @@ COLUMNS = (
         "Payload bytes that a peer sends, mean over peers.",
     ),
     Column(
-        "gradients", "gradients / peer", _field("gradient_evaluations"), _plain,
+        "gradients", "gradients / peer", _field("gradient_evaluations"), lambda n: f"{n:,.0f}",
         "", "Cost",
         "Sample gradients that a peer evaluates, mean over peers.",
     ),
