@@ -123,13 +123,14 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
 def test_many_peers_and_rounds_stay_small(tmp_path: Path) -> None:
     story = Story(peers=100, clusters=10, rounds=150, step=10, weights="shares")
     path = write(write_run(tmp_path, story))
-    data = Page(path).data
+    page = Page(path)
+    data = page.data
     assert path.stat().st_size < 1_500_000
     assert len(data["graph"]["rounds"]) == 30
     assert len(data["rounds"]) == 100
     for rounds in (data["rounds"], data["graph"]["rounds"]):
         assert (rounds[0], rounds[-1]) == (0, 1500), "the ends are never thinned out"
-    assert "30 of 151 recorded rounds" in Page(path).text
+    assert "30 of 151 recorded rounds" in page.text
 
 
 def test_text_from_files_is_escaped(tmp_path: Path) -> None:
