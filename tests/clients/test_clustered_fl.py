@@ -162,7 +162,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, list[set[int]], int]:
     return x, clusters, cut
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 6])
+@pytest.mark.parametrize("nodes", [1, 6])
 @pytest.mark.parametrize("starts", ["common", "own"])
 @pytest.mark.parametrize(("eps2", "parts"), [(0.3, 4), (0.6, 2)])
 def test_it_equals_a_server(
@@ -196,7 +196,7 @@ def test_parts_go_their_own_way(tmp_path: Path) -> None:
 
     From then on a peer hears its own part only.
     """
-    options = {"clustered-fl.eps1": 0.05, "clustered-fl.eps2": 0.2, "evaluate-every": 1}
+    options = {"clustered-fl.eps1": 0.05, "clustered-fl.eps2": 0.2, "evaluate-every": 149}
     flat = camps(tmp_path, "clustered-fl", **options, **{"local-steps": 1, "momentum": 0.0})
     found, q = run(flat | {"num-server-rounds": 150}, tmp_path), Plain(flat)
     same = CAMP[:, None] == CAMP

@@ -44,8 +44,7 @@ def twin(flat: dict[str, Any], k: int) -> tuple[Floats, Floats, Floats]:
     return centres[np.arange(q.n), chosen], w[np.arange(q.n), chosen], centres
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 6])
-@pytest.mark.parametrize("topology", ["full", "ring"])
+@pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("ring", 6)])
 @pytest.mark.parametrize("k", [2, 3])
 def test_it_equals_a_plain_loop(tmp_path: Path, k: int, topology: str, nodes: int) -> None:
     flat = camps(tmp_path, "ifca", starts="own", topology=topology, **{"ifca.clusters": k})

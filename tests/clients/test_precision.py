@@ -17,7 +17,7 @@ TRAINING = Training(batch_size=4, local_steps=2, learning_rate=0.01, momentum=0.
 NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "mlp": (None, (1, 4, 4)),
     "lenet": (None, (3, 8, 8)),
-    "resnet9": (None, (3, 16, 16)),
+    "resnet9": (None, (3, 8, 8)),
     "unet3d": (None, (1, 8, 8, 8)),
     "transformer": (TransformerOptions(1, 8, 2, dropout=0.2), (6,)),
 }
@@ -38,8 +38,9 @@ def loss(engine: Engine, fit: Fit) -> Tensor:
     return engine.losses(fit.x, fit.buffers, "test").losses
 
 
-@pytest.mark.parametrize("chunk", [1, 2])
-@pytest.mark.parametrize("model", NETWORKS)
+@pytest.mark.parametrize(
+    ("model", "chunk"), [(m, 2) for m in NETWORKS] + [(m, 1) for m in NETWORKS if m != "resnet9"]
+)
 def test_mixed_precision_rounds_products_and_keeps_everything_else(model: str, chunk: int) -> None:
     """bfloat16 has 8 bits: gradients differ by that, what is stored and learnt stays float32."""
     seen: dict[torch.dtype, int] = {}

@@ -32,9 +32,9 @@ CASES: dict[str, tuple[str, Any, tuple[int, ...]]] = {
     "cnn": ("cnn", None, (1, 8, 8)),
     "cnn-mnist": ("cnn-mnist", None, (1, 8, 8)),
     "cnn-128": ("cnn-128", None, (3, 8, 8)),
-    "resnet9": ("resnet9", None, (3, 16, 16)),
-    "resnet18, batch norm": ("resnet18", ResNet18Options("batch"), (3, 16, 16)),
-    "resnet18, group norm": ("resnet18", ResNet18Options("group"), (3, 16, 16)),
+    "resnet9": ("resnet9", None, (3, 8, 8)),
+    "resnet18, batch norm": ("resnet18", ResNet18Options("batch"), (3, 8, 8)),
+    "resnet18, group norm": ("resnet18", ResNet18Options("group"), (3, 8, 8)),
     "unet3d": ("unet3d", None, (1, 8, 4, 5)),
     "transformer": ("transformer", TransformerOptions(1, 8, 2, dropout=0.2), (6,)),
     "gpt2": ("gpt2", Gpt2Options(rank=2, dropout=0.2), (6,)),
@@ -94,7 +94,7 @@ def close(a: Tensor, b: Tensor) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "chunk"),
-    [(name, 2) for name in CASES] + [(name, 1) for name in CASES if "resnet18" not in name],
+    [(name, 2) for name in CASES] + [(name, 1) for name in CASES if "resnet" not in name],
 )
 def test_stacked_training_equals_a_plain_loop(name: str, chunk: int, tmp_path: Path) -> None:
     model, options, problem = case(name, tmp_path)
