@@ -130,7 +130,7 @@ def private_superlink(space: Workspace) -> Iterator[str]:
     FlowerError
         It does not come up.
     """
-    port = _free_port()
+    port = free_port()
     private = {"address": f"127.0.0.1:{port}", "insecure": True}
     connections = {"superlink": {"default": "private", "private": private}}
     (space.home / "config.toml").write_text(tomli_w.dumps(connections), encoding="utf-8")
@@ -167,7 +167,8 @@ def _copy_app(target: Path) -> None:
             shutil.copyfile(source, copy)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ import tomli_w
 
 from app import certificates, guard, progress, trust
 from app.schema import Scalar
-from app.superlink import ROOT
+from app.superlink import ROOT, free_port
 
 BIN = Path(sys.executable).parent
 CONNECTION = "drill"
@@ -103,7 +102,7 @@ class Deployment:
         self.directory, self.relay = directory, relay
         self.services: dict[str, Service] = {}
         self._secrets = directory / "secrets"
-        self._port = _free_port()
+        self._port = free_port()
         self._address = f"{relay.address}:{self._port}"
         certificates.for_relay(self._secrets, [relay.address], days=2)
         connection = {
@@ -232,7 +231,7 @@ class Deployment:
 
     def _add_node(self, peer: int, host: Host) -> None:
         public = certificates.for_node(self._secrets, f"node-{peer}")
-        at, home, port = public.parent, self.home(f"node-{peer}"), str(_free_port())
+        at, home, port = public.parent, self.home(f"node-{peer}"), str(free_port())
         secret = str(at / "superexec.secret")
         node, executor = self.of_node(peer)
         letters = self._secrets / "letters"
@@ -333,9 +332,3 @@ def _environment(home: Path) -> dict[str, str]:
     path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     everywhere = {"no_proxy": "*", "NO_PROXY": "*"}
     return {**os.environ, **_QUIET, **everywhere, "FLWR_HOME": str(home), "PATH": path}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

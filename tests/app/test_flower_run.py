@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,8 +19,11 @@ import numpy as np
 import pytest
 import tomli_w
 
-from app.results import Run
+from app import progress
+from app.rundir import Run
+from app.superlink import free_port
 from app.trust import create
+from benchmarks.deployment import committed, family
 from tests.inprocess import ROOT, simulate
 
 pytestmark = pytest.mark.e2e
@@ -105,7 +107,7 @@ def process(log: Path, home: Path, *command: str) -> Iterator[subprocess.Popen[b
     environment = {
         **os.environ,
         "FLWR_HOME": str(home),
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
     }
     with log.open("ab") as out:
@@ -123,12 +125,6 @@ def process(log: Path, home: Path, *command: str) -> Iterator[subprocess.Popen[b
         with suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)
         running.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -195,7 +191,7 @@ def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(
         goes = stack.enter_context(federation.supernode(1, "goes"))
         running = launched(longer, tmp_path, "--federation", "loopback", FLWR_HOME=home)
         relay = stack.enter_context(running)
-        while not committed(tmp_path / "run") >= 1:
+        while committed(progress.read(tmp_path / "run")) < 1:
             assert relay.poll() is None, relay.communicate()[0]
             time.sleep(0.1)
         goes.terminate()
@@ -205,12 +201,6 @@ def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(
     run = Run.read(tmp_path / "run")
     assert run.reported[-1].all()
     assert "Start `flwr-clientapp`" in (federation.home / "returns.log").read_text()
-
-
-def committed(directory: Path) -> int:
-    """Rounds that the run has committed."""
-    path = directory / "progress.json"
-    return int(json.loads(path.read_text())["round"]) if path.exists() else -1
 
 
 # --- what the relay can see ------------------------------------------------------------------
@@ -260,16 +250,6 @@ def test_planted_weights_are_nowhere_at_the_relay_if_letters_are_sealed(
         assert not found
     else:
         assert any(place.startswith("memory of") for place in found)
-
-
-def family(pid: int) -> set[int]:
-    """A process and all that descend from it."""
-    found = {pid}
-    with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            for child in (thread / "children").read_text().split():
-                found |= family(int(child))
-    return found
 
 
 def name_of(pid: int) -> str:
