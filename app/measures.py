@@ -64,28 +64,12 @@ def gains(run: Run, local: Run) -> Floats:
     return last(local, "test_loss") - last(run, "test_loss")
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.2f}"
+def _shown(form: str, times: int = 1) -> Callable[[float], str]:
+    return lambda value: f"{times * value:{form}}"
 
 
-def _points(value: float) -> str:
-    return f"{100 * value:+.2f}"
-
-
-def _two(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def _plain(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.4g}"
-
-
-def _short(value: float) -> str:
-    return f"{value:.2g}"
+_percent, _points = _shown(".2f", 100), _shown("+.2f", 100)
+_plain, _signed, _short = _shown(".4g"), _shown("+.4g"), _shown(".2g")
 
 
 def _best(run: Run) -> Floats:
@@ -174,7 +158,7 @@ COLUMNS = (
         deviation=_short,
     ),
     Column(
-        "improved", "improved %", _improved, lambda share: f"{100 * share:.0f}",
+        "improved", "improved %", _improved, _shown(".0f", 100),
         "high", "Against local",
         "Share of the peers that end better than under Local.",
     ),
@@ -185,7 +169,7 @@ COLUMNS = (
         deviation=_short,
     ),
     Column(
-        "f1", "graph F1", _recovery(lambda scores: scores.f1), _two,
+        "f1", "graph F1", _recovery(lambda scores: scores.f1), _shown(".2f"),
         "high", "Learnt graph",
         "F1 of the learnt edges against the true clusters, at the end.",
     ),
@@ -201,12 +185,12 @@ COLUMNS = (
         "Payload bytes that a peer sends, mean over peers.",
     ),
     Column(
-        "gradients", "gradients / peer", _field("gradient_evaluations"), lambda n: f"{n:,.0f}",
+        "gradients", "gradients / peer", _field("gradient_evaluations"), _shown(",.0f"),
         "", "Cost",
         "Sample gradients that a peer evaluates, mean over peers.",
     ),
     Column(
-        "seconds", "seconds", _seconds, lambda value: f"{value:.1f}",
+        "seconds", "seconds", _seconds, _shown(".1f"),
         "", "Cost",
         "Wall time of a run, several of them sharing the machine.",
     ),

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from app import graph, whole
-from app.rundir import Floats, ResultsError, Run
+from app.rundir import Floats, Run
 from app.scores import score
-
-__all__ = ["ResultsError", "Run", "accuracy_statistics", "finish", "recovery", "summarise"]
 
 
 def summarise(run: Run) -> dict[str, Any]:

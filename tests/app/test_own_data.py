@@ -16,6 +16,7 @@ from app.post import InlinePost
 from app.recorder import RunRecorder
 from app.report import write as write_report
 from app.results import finish
+from app.rundir import Run as Results
 from strategies.errors import RelayError
 from tests.inline import Run, run
 
@@ -132,8 +133,6 @@ def test_reports_tell_no_more_than_the_operator_allows(
     config.strategy().broker(InlinePost(nodes), recorder, join_timeout=1.0)
     recorder.finish()
     summary = finish(tmp_path / "run")
-    from app.results import Run as Results
-
     results = Results.read(tmp_path / "run")
     assert results.reported.all()
     assert np.isnan(results.metric("test_accuracy")).all()

@@ -14,7 +14,7 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp.client_app import ClientAppException
 
-from app.results import Run
+from app.rundir import Run
 from app.service import hosted
 from app.wire import decode_order
 from strategies.errors import RelayError, RosterError

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from app.report import write
-from app.results import Run, summarise
+from app.results import summarise
+from app.rundir import Run
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
 from tests.app.pages import Page, in_a_browser
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.results import ResultsError, Run, accuracy_statistics, finish, summarise
+from app.results import accuracy_statistics, finish, summarise
+from app.rundir import ResultsError, Run
 from tests.app.fake_run import (
     Story,
     write_config,
