@@ -1,7 +1,8 @@
-"""What 1, 10 and 50 nodes cost the relay in time, CPU and memory: `python -m benchmarks.nodes`.
+"""What nodes cost the relay in time, CPU and memory: `python -m benchmarks.nodes [N[:HIDDEN] ...]`.
 
-FedAvg on digits; every node's model goes to four others, so there are 4 n letters a round.
-SuperLink and relay are as in a deployment; the nodes are those of `benchmarks.fleet`.
+N nodes train FedAvg on digits with an MLP of the HIDDEN sizes, as in 10:1200-1200. Every node's
+model goes to four others, so there are 4 N letters a round. SuperLink and relay are as in a
+deployment; the nodes are those of `benchmarks.fleet`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +29,7 @@ class Row:
 
     Attributes
     ----------
+    model_mb : a letter's payload, in MB.
     round_s : median seconds a round.
     letters_mb : payload that the relay delivers in a round, in MB.
     superlink_cpu_s, relay_cpu_s : CPU seconds a round of the SuperLink and of the ServerApp.
@@ -35,6 +37,7 @@ class Row:
     """
 
     nodes: int
+    model_mb: float
     round_s: float
     letters_mb: float
     superlink_cpu_s: float
@@ -67,7 +70,7 @@ class Meter:
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def measured(nodes: int, directory: Path) -> Row:
+def measured(nodes: int, hidden: str, directory: Path) -> Row:
     """Run one size."""
     with Deployment(directory, Host(), {}) as deployment:
         exchange_keys(deployment.home("fleet") / "letters", range(nodes))
@@ -78,7 +81,7 @@ def measured(nodes: int, directory: Path) -> Row:
         run = deployment.run({
             "method": "fedavg", "peers": nodes, "num-server-rounds": ROUNDS,
             "evaluate-every": 1, "partition.kind": "iid", "partition.samples-per-peer": 30,
-            "local-steps": 1, **(sparse if nodes > 5 else {}),
+            "local-steps": 1, "mlp.hidden": hidden, **sparse,
         })  # fmt: skip
         meters = [Meter(deployment, name) for name in ("superlink", "relay")]
         ticks: dict[int, tuple[float, list[float], float]] = {}
@@ -90,15 +93,18 @@ def measured(nodes: int, directory: Path) -> Row:
                 ticks.setdefault(committed(now), (now["seconds"], cpu, now["relayed_bytes"]))
             return run.poll() is not None
 
-        deployment.wait(tick, "the run does not end", 280)
+        deployment.wait(tick, "the run does not end", 1200)
         finish(deployment, run)
     ends = [ticks[t] for t in sorted(ticks) if FIRST <= t < ROUNDS]
     rounds = max(t for t in ticks if t < ROUNDS) - min(t for t in ticks if t >= FIRST)
     link, relay = ((ends[-1][1][k] - ends[0][1][k]) / rounds for k in range(2))
+    letters = (ends[-1][2] - ends[0][2]) / rounds / 1e6
+    sent = nodes * min(nodes - 1, 4)
     return Row(
         nodes,
+        round(letters / sent, 2) if sent else 0.0,
         round(statistics.median(b[0] - a[0] for a, b in pairwise(ends)), 1),
-        round((ends[-1][2] - ends[0][2]) / rounds / 1e6, 3),
+        round(letters, 3),
         round(link, 2),
         round(relay, 2),
         round(meters[0].peak_mb),
@@ -106,13 +112,14 @@ def measured(nodes: int, directory: Path) -> Row:
     )
 
 
-def rows(sizes: Iterator[int]) -> Iterator[Row]:
-    """Run all sizes."""
-    for nodes in sizes:
+def rows(sizes: Sequence[str]) -> Iterator[Row]:
+    """Run all sizes, written N or N:HIDDEN."""
+    for size in sizes:
+        nodes, _, hidden = size.partition(":")
         with tempfile.TemporaryDirectory() as directory:
-            yield measured(nodes, Path(directory))
+            yield measured(int(nodes), hidden or "64", Path(directory))
 
 
 if __name__ == "__main__":
-    for row in rows(map(int, sys.argv[1:] or ["1", "10", "50"])):
+    for row in rows(sys.argv[1:] or ["1", "10", "50", "10:1200-1200", "4:3200-3200"]):
         print(row, flush=True)
