@@ -14,15 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from app.cohort import Bill, Cohort, Foreign
+from app.cohort import Bill, Cohort
 from app.config import Config
 from app.disclosure import Disclosure, limited
+from app.inbox import Inbox
 from app.mailroom import Mailroom
 from app.methods import METHODS
-from app.payload import PayloadError, decode, encode, largest, layout_of, nbytes
-from app.precision import Layout
+from app.payload import encode, layout_of, nbytes
 from app.prepare import check_method, problem_of
-from app.seal import SealError
 from app.sealing import Sealing, simulated
 from app.shelf import Shelf, Version, flatten, pack, unflatten, unpack, write
 from clients.engine import Engine
@@ -90,8 +89,6 @@ class Node:
         self._version: tuple[Version, object] | None = None
         sealing = sealing or simulated(config, self.peers, directory)
         self._mailroom = Mailroom(self.peers, directory, sealing)
-        self._unread: list[Envelope] = []
-        self._refused: list[str] = []
 
     def handle(self, order: Order) -> Reply:
         """Carry out an order.
@@ -101,8 +98,8 @@ class Node:
         NodeError : the state that the order builds on is not on this node's disk, or the relay
             that gave it has been superseded.
         """
-        self._refused, self._unread = [], list(order.letters)
         self._mailroom.begin(order)
+        inbox = Inbox(order, self.peers, self._mailroom, self._cohort.precision)
         if order.stage == "start":
             self._shelf.claim(order.attempt)
         elif not self._shelf.claimed(order.attempt):
@@ -118,15 +115,14 @@ class Node:
             case "start":
                 reply = replace(self._start(order), samples=self._announced)
             case "answer":
-                reply = self._answer(order)
+                reply = self._answer(order, inbox)
             case "absorb":
-                reply = self._absorb(order)
+                reply = self._absorb(order, inbox)
             case "rounds":
                 reply = self._rounds(order)
-        for letter in self._unread:
-            self._refuse(order, letter, "was not to come here")
+        inbox.refuse_rest()
         self._shelf.forget(before=(order.committed, 0))
-        return replace(reply, refused=tuple(self._refused))
+        return replace(reply, refused=tuple(inbox.refused))
 
     def _samples(self, order: Order) -> npt.NDArray[np.float64]:
         """(n,) n_i as the relay tells them, 0 of a peer that has not come yet; the own ones."""
@@ -150,10 +146,10 @@ class Node:
         self._cohort.begin(t + 1)
         return self._close(t, reports)
 
-    def _answer(self, order: Order) -> Reply:
+    def _answer(self, order: Order, inbox: Inbox) -> Reply:
         t, cohort = order.round, self._cohort
         self._recall((t - 1, 0))
-        cohort.hear(order.edges, self._open(order, "offer", layout_of(cohort.offers)))
+        cohort.hear(order.edges, inbox.open("offer", layout_of(cohort.offers)))
         cohort.answer(t, order.edges[order.asked])
         self._keep((t - 1, 1))
         size = nbytes(cohort.answer_layout(t), cohort.precision)
@@ -170,15 +166,15 @@ class Node:
         )
         return Reply(self.peers, tuple(filter(None, letters)))
 
-    def _absorb(self, order: Order) -> Reply:
+    def _absorb(self, order: Order, inbox: Inbox) -> Reply:
         t, cohort = order.round, self._cohort
         answered = (t - 1, 1)
         if answered in self._shelf.versions():
             self._recall(answered)
         else:
             self._recall((t - 1, 0))
-            cohort.hear(order.edges, self._open(order, "offer", layout_of(cohort.offers)))
-        cohort.absorb(t, self._open(order, "answer", cohort.answer_layout(t)))
+            cohort.hear(order.edges, inbox.open("offer", layout_of(cohort.offers)))
+        cohort.absorb(t, inbox.open("answer", cohort.answer_layout(t)))
         reports = cohort.evaluate(t) if self._strategy.is_evaluated(t) else ()
         cohort.begin(t + 1)
         return self._close(t, reports)
@@ -225,41 +221,6 @@ class Node:
         """The peers of other nodes that may hear `peer` at all."""
         heard_by: list[int] = np.flatnonzero(self._strategy.topology[peer]).tolist()
         return set(heard_by) - set(self.peers)
-
-    def _open(self, order: Order, kind: str, layout: Layout) -> Foreign:
-        """Tensors of the envelopes of one kind; bad ones are refused and noted."""
-        due, precision = self._due(order, kind), self._cohort.precision
-        opened: dict[tuple[int, int], dict[str, Tensor]] = {}
-        came = [letter for letter in self._unread if letter.kind == kind]
-        self._unread = [letter for letter in self._unread if letter.kind != kind]
-        for letter in came:
-            ends = letter.sender, -1 if letter.recipient is None else letter.recipient
-            try:
-                if ends not in due:
-                    raise PayloadError("was not to come here")
-                if ends in opened:
-                    raise PayloadError("came a second time")
-                plain = self._mailroom.open(letter, largest(layout, precision))
-                opened[ends] = decode(plain, layout, precision)
-                self._mailroom.received(letter, "accepted")
-            except (PayloadError, SealError) as error:
-                self._refuse(order, letter, str(error))
-        return opened
-
-    def _refuse(self, order: Order, letter: Envelope, why: str) -> None:
-        self._mailroom.received(letter, f"refused: it {why}")
-        self._refused.append(
-            f"round {order.round}: peers {list(self.peers)} refused the {letter.kind} of peer "
-            f"{letter.sender}: it {why}"
-        )
-
-    def _due(self, order: Order, kind: str) -> set[tuple[int, int]]:
-        """(sender, recipient) of the letters that an order's edges bring from elsewhere."""
-        here = np.isin(order.edges, self.peers)
-        if kind == "offer":
-            return {(k, -1) for k in order.edges[here[:, 1] & ~here[:, 0], 0].tolist()}
-        asked = order.edges[here[:, 0] & ~here[:, 1] & order.asked]
-        return {(k, i) for i, k in asked.tolist()}
 
     def _keep(self, version: Version) -> None:
         cohort = self._cohort

@@ -22,7 +22,7 @@ MODULES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob(
 RELAY = {"app/server.py", "app/post.py", "app/wire.py", "app/fields.py", "app/recorder.py"}
 """Modules of the relay process, beside all of strategies/."""
 TORCH: dict[str, set[str]] = {
-    "app": {"cohort", "inline", "node", "payload", "precision", "shelf"},
+    "app": {"cohort", "inbox", "inline", "node", "payload", "precision", "shelf"},
     "strategies": set(),
     "clients": {
         "augmentation",
@@ -138,8 +138,8 @@ def test_the_relay_opens_no_letter() -> None:
         tree = parse(path)
         imported = set(imports(tree))
         assert not {name.partition(".")[0] for name in imported} & {"torch", "safetensors"}
-        closed = ("app.payload", "app.node", "app.seal", "app.keys", "app.trust", "app.mailroom")
-        assert not [name for name in imported if name.startswith(closed)]
+        closed = ("inbox", "keys", "mailroom", "node", "payload", "seal", "trust")
+        assert not [name for name in imported if name.startswith(tuple(f"app.{m}" for m in closed))]
         decoding = {"numpy", "to_numpy_ndarrays", "to_torch_state_dict"}
         attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         assert not attributes & decoding, path
