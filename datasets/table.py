@@ -14,7 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from datasets.cinic10 import read_cinic10
-from datasets.digits import read_digits
 from datasets.femnist import FemnistOptions, read_femnist
 from datasets.heart_disease import read_heart_disease
 from datasets.image_folder import ImageFolderOptions, read_image_folder
@@ -25,7 +24,9 @@ from datasets.languages import LanguagesOptions, read_languages
 from datasets.least_squares import LeastSquaresOptions, load_least_squares
 from datasets.noisy_quadratic import NoisyQuadraticOptions, load_noisy_quadratic
 from datasets.office_home import read_office_home
+from datasets.packaged import read_breast_cancer, read_digits
 from datasets.partition import Partition
+from datasets.phantoms import read_phantoms
 from datasets.problem import DataError, Problem
 from datasets.quadratic import QuadraticOptions, load_quadratic
 from datasets.sine import SineOptions, load_sine
@@ -92,6 +93,12 @@ DATASETS: dict[str, Dataset] = {
         _divided(read_digits),
         local_steps=10,
     ),
+    "breast-cancer": Dataset(
+        "569 biopsies, 30 features, malignant or benign",
+        "nothing: inside scikit-learn",
+        "linear",
+        _divided(read_breast_cancer),
+    ),
     "fashion-mnist": Dataset(
         "70,000 grey 28x28 images of clothing, 10 classes",
         "`apt-get install dataset-fashion-mnist`, files in data-dir, or a network",
@@ -147,6 +154,12 @@ DATASETS: dict[str, Dataset] = {
         "unet3d",
         _divided(read_ixi),
         IxiOptions,
+    ),
+    "phantoms": Dataset(
+        "91 volumes of made-up heads from 3 scanners, 8x8x8, and which voxels are brain",
+        "nothing: synthetic",
+        "unet3d",
+        _divided(read_phantoms),
     ),
     "languages": Dataset(
         "one manual in Catalan, Spanish, German, Dutch and others, as bytes",

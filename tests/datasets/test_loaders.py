@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
 from torchvision import datasets as torchvision_datasets
 
 from datasets import DATASETS, DataError, Partition, load_problem, locate
-from datasets.digits import read_digits
 from datasets.images import IDX_FILES, read_cifar10, read_cifar100, read_fashion_mnist, read_mnist
+from datasets.packaged import read_breast_cancer, read_digits
 from tests.published_files import (
     IMAGES,
     TEST,
@@ -182,25 +183,27 @@ def test_damaged_cifar_files_are_refused(tmp_path: Path, content: bytes, message
     assert str(damaged) in str(caught.value)
 
 
-def test_digits_are_scikit_learns(tmp_path: Path) -> None:
-    source, theirs = read_digits(tmp_path), load_digits()
-    assert (source.inputs[:, 0] == theirs.images).all()
-    assert (source.targets == theirs.target).all()
-
-
-def test_digits_are_split_once_and_for_all(tmp_path: Path) -> None:
-    source = read_digits(tmp_path)
-    assert source.inputs.shape == (1797, 1, 8, 8)
-    assert source.inputs.dtype == np.uint8
-    assert source.inputs.max() == 16
-    assert len(source.test) == 360
-    np.testing.assert_array_equal(
-        np.sort(np.concatenate([source.train, source.test])), np.arange(1797)
-    )
-    everywhere, tested = (np.bincount(source.targets[rows]) for rows in (slice(None), source.test))
-    assert np.abs(tested - everywhere / 5).max() < 1
-    problems = [load_problem("digits", Partition(), 8, seed, tmp_path, None) for seed in (0, 1)]
-    for problem in problems:
+@pytest.mark.parametrize(
+    ("name", "read", "theirs", "shape", "tested"),
+    [
+        ("digits", read_digits, load_digits, (1797, 1, 8, 8), 360),
+        ("breast-cancer", read_breast_cancer, load_breast_cancer, (569, 30), 114),
+    ],
+)
+def test_packaged_data_are_scikit_learns_and_split_once_and_for_all(
+    tmp_path: Path, name: str, read: Any, theirs: Any, shape: tuple[int, ...], tested: int
+) -> None:
+    source, data = read(tmp_path), theirs()
+    assert source.inputs.shape == shape
+    assert (source.inputs.reshape(len(source.inputs), -1) == data.data).all()
+    assert (source.targets == data.target).all()
+    assert len(source.test) == tested
+    rows = np.sort(np.concatenate([source.train, source.test]))
+    np.testing.assert_array_equal(rows, np.arange(shape[0]))
+    everywhere, there = (np.bincount(source.targets[rows]) for rows in (slice(None), source.test))
+    assert np.abs(there - everywhere / 5).max() < 1
+    for seed in (0, 1):
+        problem = load_problem(name, Partition(clusters=2), 8, seed, tmp_path, None)
         np.testing.assert_array_equal(problem.test.rows[5], source.test)
 
 

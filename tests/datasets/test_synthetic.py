@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,24 @@ def test_regressions_are_learnt_by_linear_models() -> None:
     assert Config.from_flat({"dataset": "sine"}).network == "linear"
     assert Config.from_flat({"dataset": "sine", "model": "mlp"}).network == "mlp"
     assert Config.from_flat({"dataset": "noisy-quadratic", "peers": 11}).network == "auto"
+
+
+def test_phantoms_are_heads_and_their_scanners_disagree() -> None:
+    natural = Partition(kind="natural", samples_per_peer=0)
+    problem = load_problem("phantoms", natural, 3, 0, Path("data"), None)
+    assert problem.train.sizes.tolist() == [40, 23, 10]
+    assert problem.test.sizes.tolist() == [10, 6, 2]
+    brighter = []
+    for rows, masks in zip(problem.train.rows, problem.train.targets, strict=True):
+        volumes = problem.inputs[rows, 0]
+        np.testing.assert_allclose(volumes.mean(axis=(1, 2, 3)), 0, atol=1e-5)
+        np.testing.assert_allclose(volumes.std(axis=(1, 2, 3)), 1, atol=1e-5)
+        brain = masks.astype(bool)
+        grown = np.zeros_like(brain)
+        for axis, step in itertools.product((1, 2, 3), (-1, 1)):
+            grown |= np.roll(brain, step, axis)
+        brighter.append(volumes[brain].mean() - volumes[grown & ~brain].mean())
+        assert volumes[brain].mean() > volumes[~brain].mean()
+    first, second, third = brighter
+    assert first > third > second
+    assert second < 0
