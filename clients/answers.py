@@ -12,6 +12,8 @@ method's own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,19 +32,21 @@ if TYPE_CHECKING:
 
 def gradients_at(engine: Engine, state: State, round_: int, asked: Letters) -> Tensor:
     """Mean gradient (E, d) at each model that asks, over a round's minibatches of own data."""
-    own, x_ed = np.searchsorted(engine.peers, asked.recipients), asked.each("x")
+    own, x_ed = np.searchsorted(engine.peers, asked.recipients), asked.rows_of("x")
     buffers = state.buffers_at(own)
     batches = engine.batches(round_, Purpose.ANSWER, peers=own, partners=asked.senders)
-    found = [engine.gradients(x_ed, buffers, batch).values for batch in batches]
+    found = (engine.gradients(x_ed, buffers, batch).values for batch in batches)
     return mean_over_steps(found, batches)
 
 
-def mean_over_steps(values: Sequence[Tensor], batches: Sequence[Batch]) -> Tensor:
+def mean_over_steps(values: Iterable[Tensor], batches: Sequence[Batch]) -> Tensor:
     """Mean (E, d) of what each model found in the steps it takes; one that has finished found 0."""
-    if len(values) == 1:
-        return values[0]
+    if len(batches) == 1:
+        (only,) = values
+        return only
+    total = reduce(add, values)
     steps_e = np.sum([batch.counts_e > 0 for batch in batches], axis=0)
-    return sum(values[1:], values[0]) / values[0].new_tensor(np.maximum(steps_e, 1))[:, None]
+    return total / total.new_tensor(np.maximum(steps_e, 1))[:, None]
 
 
 def moving_along(

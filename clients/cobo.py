@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clients.letters import Ints, Letters
+from clients.letters import Ints, Letters, Part, Rows
 from clients.rule import Floats, Grid, Rule, State
 from clients.simplex import project_onto_simplex
 from clients.streams import Purpose
@@ -73,6 +73,20 @@ class CoBoState(State):
     w: Tensor
 
 
+@dataclass(frozen=True)
+class _Midpoints:
+    """Half-way between the rows of two stacks (E, d)."""
+
+    a: Rows
+    b: Rows
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    def __getitem__(self, at: Part) -> Tensor:
+        return self.a[at].add_(self.b[at]).div_(2)
+
+
 class CoBo(Rule[CoBoState]):
     """Who aligns with me at our midpoint pulls me towards itself."""
 
@@ -93,7 +107,7 @@ class CoBo(Rule[CoBoState]):
         self, state: CoBoState, round_: int, asked: Letters
     ) -> tuple[CoBoState, Mapping[str, Tensor]]:
         own = self.local(asked.recipients)
-        z_ed = (state.x[own] + asked.each("x")) / 2
+        z_ed = _Midpoints(Rows(state.x, own), asked.rows_of("x"))
         batch = self.engine.batches(
             round_, Purpose.ANSWER, peers=own, partners=asked.senders, steps=1
         )[0]
@@ -131,7 +145,8 @@ class CoBo(Rule[CoBoState]):
         if not met:
             return w_pn
         got, gave = np.array(met).T
-        products_e = self.engine.inner(answers.each("g")[got], sent.each("g")[gave])
+        theirs, own = Rows(answers["g"], answers.rows[got]), Rows(sent["g"], sent.rows[gave])
+        products_e = self.engine.inner(theirs, own)
         p, k = self.local(answers.recipients[got]), answers.senders[got]
         w_pn = w_pn.clone()
         w_pn[p, k] += (self.options.gamma * products_e).to(w_pn.dtype)

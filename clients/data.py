@@ -17,6 +17,7 @@ from torch import Tensor
 
 from clients.augmentation import AUGMENTATIONS
 from clients.batches import Ints, Plan, everything, plan
+from clients.letters import Part
 from clients.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from datasets.problem import Problem, Split
 
 SplitName = Literal["train", "validation", "test"]
-Part = slice | Ints
-"""Some models of a stack."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ Legend: p = peers of this node, e = models or edges, s = rows to mix, d = parame
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from clients import optimizers
 from clients.batches import Ints
-from clients.data import Batch, Part
+from clients.data import Batch
+from clients.letters import Part
 from clients.network import Buffers
 from clients.scoring import Scores, Scoring
 
@@ -43,6 +44,13 @@ class Fit(NamedTuple):
     x: Tensor
     buffers: Buffers
     slots: optimizers.Slots
+
+
+class Models(Protocol):
+    """A stack (E, d) of which a part is made when it is asked for; a tensor is one."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, at: Part, /) -> Tensor: ...
 
 
 GradientFunction = Callable[[Tensor, Buffers, Batch], Gradients]
@@ -113,16 +121,17 @@ class Engine(Scoring):
             fit.x[at] = x_ed
             _store(fit.slots, slots, at)
 
-    def gradients(self, x_ed: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
+    def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
         """Gradient of each model's loss on its minibatch, in training mode.
 
-        The returned buffers hold updated running statistics; a caller that only computes an
-        answer drops them.
+        Models that are made part by part are never there all at once. The returned buffers hold
+        updated running statistics; a caller that only computes an answer drops them.
         """
         parts = self._parts(x_ed, buffers, batch)
         if len(parts) == 1 and isinstance(parts[0], slice):
-            return self._differentiate(x_ed, buffers, batch)
-        values, losses = torch.zeros_like(x_ed), x_ed.new_zeros(len(x_ed))
+            return self._differentiate(x_ed[parts[0]], buffers, batch)
+        models, made = len(x_ed), {"dtype": self.dtype, "device": self.device}
+        values, losses = torch.zeros(models, self.d, **made), torch.zeros(models, **made)
         after = {name: value.clone() for name, value in buffers.items()}
         for at in parts:
             piece = self._differentiate_part(x_ed, buffers, batch, at)
@@ -161,20 +170,21 @@ class Engine(Scoring):
             total_pd[p].add_(x_sd[s], alpha=w)
         return total_pd.to(x_sd.dtype)
 
-    def inner(self, a_ed: Tensor, b_ed: Tensor) -> Tensor:
+    def inner(self, a_ed: Iterable[Tensor], b_ed: Iterable[Tensor]) -> Tensor:
         """Inner products over all parameters, (E,) float64, accumulated as in `mix`.
 
         One product at a time: batched kernels sum in an order that depends on E.
         """
         products = [a_d.double() @ b_d.double() for a_d, b_d in zip(a_ed, b_ed, strict=True)]
-        return torch.stack(products) if products else a_ed.new_zeros(0, dtype=torch.float64)
+        nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
+        return torch.stack(products) if products else nothing
 
     def products(self, a_ed: Tensor, b_sd: Tensor) -> npt.NDArray[np.float64]:
         """Inner products of every model of one stack with every one of another, (E, S)."""
         found: npt.NDArray[np.float64] = (a_ed.double() @ b_sd.double().T).cpu().numpy()
         return found
 
-    def _parts(self, x_ed: Tensor, buffers: Buffers, batch: Batch) -> Sequence[Part]:
+    def _parts(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Sequence[Part]:
         """The chunks in which a batch is worked off; its examples go on the bill."""
         np.add.at(self.spent, batch.peers_e.cpu().numpy(), batch.counts_e)
         examples = batch.rows_eb.shape[1]
@@ -187,7 +197,7 @@ class Engine(Scoring):
         return _chunked(batch.counts_e, size, equal=self.network.coupled)
 
     def _differentiate_part(
-        self, x_ed: Tensor, buffers: Buffers, batch: Batch, at: Part
+        self, x_ed: Models, buffers: Buffers, batch: Batch, at: Part
     ) -> Gradients:
         own = {name: value[at] for name, value in buffers.items()}
         return self._differentiate(x_ed[at], own, batch.part(at))

@@ -5,7 +5,7 @@ Legend: e = letters (edges), s = rows of the stack, p = peers of this node, n = 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,30 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Part = slice | Ints
+"""Some models of a stack."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a stack, copied a part at a time: the models of all letters would not always fit.
+
+    Attributes
+    ----------
+    stack : (S, d). rows : (E,) of the stack.
+    """
+
+    stack: Tensor
+    rows: Ints
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: Part) -> Tensor:
+        return self.stack[self.rows[at]]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self.stack[row] for row in self.rows.tolist())
 
 
 @dataclass(frozen=True)
@@ -48,6 +72,10 @@ class Letters:
     def each(self, name: str) -> Tensor:
         """The tensor of every letter, (E, ...)."""
         return self.tensors[name][self.rows]
+
+    def rows_of(self, name: str) -> Rows:
+        """`each`, to be copied a part at a time."""
+        return Rows(self.tensors[name], self.rows)
 
     def select(self, mask: Bools) -> Letters:
         """Some of the letters; the stack stays whole."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import clients.engine
-from clients.data import Part
+from clients.cobo import CoBo, Options
 from clients.engine import Engine
+from clients.letters import Letters, Part
 from clients.training import Training
 from tests.problems import classification
 
@@ -90,6 +92,29 @@ def test_answers_hold_the_gradients_and_one_chunk(
     batch = engine.batches(1)[0]
     most = peak(lambda: engine.gradients(x_pd, buffers, batch))
     assert x_pd.nbytes < most <= x_pd.nbytes + chunk * engine.holds(BATCH)
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_a_round_of_cobo_holds_the_gradients_of_all_pairs_and_nothing_else_of_that_size(
+    chunk: int,
+) -> None:
+    engine = engine_of("mlp", (1, 28, 28), chunk)
+    rule = CoBo(engine, Options(), rounds=1)
+    state = rule.init()
+    ends = np.array([(i, k) for k in range(PEERS) for i in range(PEERS) if i != k])
+    senders, recipients = ends.T
+    asked = Letters(senders, recipients, senders, np.arange(PEERS), {"x": state.x})
+    most = peak(lambda: rule.answer(state, 1, asked))
+    row = state.x[0].nbytes
+    assert len(ends) * row < most <= len(ends) * row + chunk * (engine.holds(BATCH) + 3 * row)
+
+    g_ed = rule.answer(state, 1, asked)[1]["g"]
+    back = Letters(recipients, senders, np.arange(len(ends)), recipients, {"g": g_ed})
+    by_recipient = np.lexsort((back.senders, back.recipients))
+    answers = Letters(*ends.T, by_recipient, recipients, {"g": g_ed})
+    absorbed = peak(lambda: rule.absorb(state, 1, asked, back, answers))
+    mixing = 5 * state.x.nbytes  # the pull, and two blocks of `mix` in float64
+    assert absorbed <= mixing + chunk * engine.holds(BATCH) < len(ends) * row
 
 
 def test_a_drift_adds_one_chunk_of_it() -> None:
