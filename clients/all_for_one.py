@@ -156,8 +156,8 @@ class AllForOne(Rule[AllForOneState]):
     ) -> AllForOneState:
         if self.is_refreshed(round_):
             everybody = np.arange(len(state.x))
-            own = self._estimator.gradients(state.x, state.buffers, round_, everybody)
-            state = replace(state, r=self._estimator.ratios(state.r, own, answers))
+            parts = self._estimator.gradients(state.x, state.buffers, round_, everybody)
+            state = replace(state, r=self._estimator.ratios(state.r, parts, answers))
         there_pn = answers.heard(self.engine.peers, self.engine.n) | (self.eye() > 0)
         alpha_pn = self._alpha(state, there_pn)
         self._warn_if_long(alpha_pn)

@@ -130,8 +130,8 @@ class Engine(Scoring):
         parts = self._parts(x_ed, buffers, batch)
         if len(parts) == 1 and isinstance(parts[0], slice):
             return self._differentiate(x_ed[parts[0]], buffers, batch)
-        models, made = len(x_ed), {"dtype": self.dtype, "device": self.device}
-        values, losses = torch.zeros(models, self.d, **made), torch.zeros(models, **made)
+        values = torch.zeros(len(x_ed), self.d, dtype=self.dtype, device=self.device)
+        losses = values.new_zeros(len(x_ed))
         after = {name: value.clone() for name, value in buffers.items()}
         for at in parts:
             piece = self._differentiate_part(x_ed, buffers, batch, at)

@@ -95,17 +95,17 @@ def test_a_run_on_tiny_files(tmp_path: Path, dataset: str) -> None:
 
 def test_what_a_run_saved_is_the_base_of_another(tmp_path: Path) -> None:
     tiny.write_languages(tmp_path)
-    flat = {
+    flat: dict[str, Any] = {
         "method": "local", "dataset": "languages", "num-server-rounds": 1, "batch-size": 4,
         "optimizer": "adam", "learning-rate": 0.01, "device": "cpu", "data-dir": str(tmp_path),
         "languages.codes": "ca-es", "languages.context": 16,
     }  # fmt: skip
-    of_base = {
+    of_base: dict[str, Any] = {
         "peers": 1, **IID, "local-steps": 10, "model": "transformer",
         "transformer.layers": 1, "transformer.width": 64, "transformer.heads": 1,
     }  # fmt: skip
     file = tmp_path / "models" / "peer-0000.safetensors"
-    adapted = {
+    adapted: dict[str, Any] = {
         "peers": 2, **NATURAL, "model": "gpt2",
         "gpt2.weights-file": str(file), "method": "cobo", "cobo.simplex": True,
     }  # fmt: skip

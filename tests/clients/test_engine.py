@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from clients.data import Batch, Part, SplitName
+from clients.data import Batch, SplitName
 from clients.engine import Engine, Fit, Gradients
+from clients.letters import Part
 from clients.models import BUILDERS, build
 from clients.network import LAYER_STEP, Buffers, Dropout
 from clients.streams import Purpose

@@ -111,7 +111,7 @@ def test_a_round_of_cobo_holds_the_gradients_of_all_pairs_and_nothing_else_of_th
     g_ed = rule.answer(state, 1, asked)[1]["g"]
     back = Letters(recipients, senders, np.arange(len(ends)), recipients, {"g": g_ed})
     by_recipient = np.lexsort((back.senders, back.recipients))
-    answers = Letters(*ends.T, by_recipient, recipients, {"g": g_ed})
+    answers = Letters(senders, recipients, by_recipient, recipients, {"g": g_ed})
     absorbed = peak(lambda: rule.absorb(state, 1, asked, back, answers))
     mixing = 5 * state.x.nbytes  # the pull, and two blocks of `mix` in float64
     assert absorbed <= mixing + chunk * engine.holds(BATCH) < len(ends) * row
