@@ -141,10 +141,8 @@ class FedFomo(FedAvg[FedFomoState]):
         epsilon = options.epsilon - options.epsilon_decay * (round_ - 1)
         wanted = np.zeros(state.affinity.shape, dtype=np.bool_)
         for p, i in enumerate(self.engine.peers):
-            g, near = (
-                stream(self.engine.seed, int(i), round_, Purpose.CHOICE),
-                self.engine.topology[i],
-            )
+            g = stream(self.engine.seed, int(i), round_, Purpose.CHOICE)
+            near = self.engine.topology[i]
             best, chance = np.lexsort((g.random(n), -state.affinity[p])), g.permutation(n)
             slots = min(options.models or n, int(near.sum()))
             explores = g.random(n - 1)[:slots] < epsilon
