@@ -65,6 +65,15 @@ def test_what_the_relay_called_over_does_not_come_back(run: Path) -> None:
             reader.open(replace(old, round=t + 1), 100)
 
 
+def test_what_was_offered_in_rounds_that_are_over_is_forgotten(run: Path) -> None:
+    room = begun(mailroom(run, 0), "start", 0)
+    for t in (1, 2, 3):
+        offer(room, 0, t)
+    begun(mailroom(run, 0), "absorb", 3, committed=2)
+    memory = json.loads((run / "nodes" / "mail-0000.json").read_text())
+    assert memory == {"committed": 2, "offered": {"3 0": hashlib.sha256(PAYLOAD).hexdigest()}}
+
+
 def test_a_round_that_is_played_again_takes_the_letters_of_its_own_attempt(run: Path) -> None:
     first = offer(begun(mailroom(run, 1), "start", 3, 3), 1, 4)
     again = offer(begun(mailroom(run, 1), "start", 3, 3, "b"), 1, 4)

@@ -159,6 +159,15 @@ def test_an_order_that_kills_the_worker_is_a_fault(tmp_path: Path) -> None:
     assert version == 4
 
 
+def test_whoever_starts_a_run_has_no_say_in_where_a_node_s_files_lie(tmp_path: Path) -> None:
+    wanted: dict[str, Any] = dict.fromkeys(("run-dir", "out", "data-dir"), "/elsewhere")
+    wanted |= {"device": "cuda", "resume": True}
+    config = replace(job_of(tmp_path), run_config=RUN | wanted).config()
+    assert (config.run_dir, config.out) == (str(tmp_path / "run"), str(tmp_path))
+    assert (config.data_dir, config.device) == ("data", "cpu")
+    assert not config.resume
+
+
 @pytest.mark.parametrize("carry_out", [worker.carry_out, service.carry_out])
 def test_what_was_not_written_for_the_relay_stays_in_the_log(
     carry_out: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -180,9 +189,10 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(worker, "_end", ended.append)
     fake(tmp_path / "run" / "nodes", hang)
+    hurried: dict[str, Any] = {"round-seconds": 0.05}
     record, _ = worker.carry_out(
         encode_order(Order("start", 0, 0)),
-        job_of(tmp_path, **{"round-seconds": 0.05}),  # type: ignore[arg-type]
+        job_of(tmp_path, **hurried),
     )
     over.set()
     assert "did not finish within 0.1 s and was ended" in str(
