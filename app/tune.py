@@ -92,5 +92,4 @@ def quality(run: Run) -> float:
     if np.isnan(value_n).all():
         value_n = -run.at("validation_loss", last)
     value_n = value_n[~np.isnan(value_n)]
-    quality = float(value_n.mean()) if len(value_n) else -np.inf
-    return quality if np.isfinite(quality) else -np.inf
+    return float(value_n.mean()) if len(value_n) else -np.inf

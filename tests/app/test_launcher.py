@@ -85,6 +85,7 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run strange.toml", 'strange.toml: unknown key "pears", did you mean "peers"?'),
         ("run list.toml", "seed = [ 1, 2, ]: wants an integer"),
         ("run peers", "peers wants a value"),
+        ("run quorum=9", "quorum must be 0 to 8, the number of peers"),
         ("run name=..", "name must be the name of one directory"),
         ("run topology-probability=2", "topology-probability must be above 0 and at most 1"),
         ("run resume=true", "`python -m app resume RUN_DIR`"),
