@@ -365,13 +365,12 @@ def test_a_diverged_model_gets_no_weight_and_spoils_nothing(tmp_path: Path) -> N
     state = rule.init()
     stack = state.x.clone()
     stack[1] = 1e200  # its loss overflows
-    letters = Letters(
-        np.array([1, 2]), np.array([0, 0]), np.array([1, 2]), np.arange(N), {"x": stack}
-    )
+    senders, recipients = np.array([1, 2, 1]), np.array([0, 0, 3])  # to peer 3 it comes alone
+    letters = Letters(senders, recipients, senders, np.arange(N), {"x": stack})
     after = rule.heard(state, letters)
     w = rule.weights(after)
     assert np.isfinite(w).all()
-    assert w[0, 1] == 0
+    assert w[[0, 3], 1].tolist() == [0, 0]
     assert w[0, [0, 2]].min() > 0
     assert torch.isfinite(rule.evaluate(after, "test").losses).all()
 
