@@ -104,11 +104,11 @@ function drawCurves() {
 function startCurves() {
   if (!curves.measure) return;
   const setLog = () => {
-    const values = D.metrics[curves.measure];
-    curves.log = wantsLog(values);
+    const values = D.metrics[curves.measure], accuracy = curves.measure.endsWith("accuracy");
+    curves.log = !accuracy && wantsLog(values);
     segment(byId("scale"), [["linear", "Linear", true], ["log", "Log", canLog(values)]],
       curves.log ? "log" : "linear", (key) => { curves.log = key === "log"; drawCurves(); });
-    byId("scale").hidden = curves.measure.endsWith("accuracy");
+    byId("scale").hidden = accuracy;
   };
   segment(byId("measure"), MEASURES.map(([key, label]) => [key, label, true]), curves.measure,
     (key) => { curves.measure = key; setLog(); drawCurves(); });

@@ -163,3 +163,16 @@ def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
     assert 'data-ready="yes"' in dom
     table = dom[dom.index('id="peers"') : dom.index("</table>")]
     assert table.count("<tr") == 2 + STORIES[name].peers
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("measure", "logarithmic"), [("test_loss", True), ("test_accuracy", False)]
+)
+def test_losses_over_decades_are_drawn_on_a_log_scale_and_accuracies_never(
+    tmp_path: Path, measure: str, logarithmic: bool
+) -> None:
+    write_config(tmp_path, {"peers": 1})
+    lines = [f'{{"round": {t}, "peer": 0, "{measure}": {10.0 ** (t - 3)}}}\n' for t in range(3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    assert ("(logarithmic)</text>" in in_a_browser(write(tmp_path))) == logarithmic
