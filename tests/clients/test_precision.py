@@ -82,12 +82,12 @@ def test_channels_last_is_a_layout_and_nothing_else(model: str) -> None:
 
     found: list[Tensor] = []
     for channels_last in (False, True):
-        engine = engine_of(model, chunk=1, dtype="float64", channels_last=channels_last)
+        engine = engine_of(model, chunk=1, channels_last=channels_last)
         for layer in engine.network.module.modules():
             if channels_last and isinstance(layer, nn.Conv2d):
                 layer.register_forward_pre_hook(note)
         found.append(trained(engine).x)
-    assert torch.allclose(found[0], found[1], rtol=1e-9, atol=1e-12)
+    assert torch.allclose(found[0], found[1], rtol=1e-3, atol=1e-5)
     assert seen
     assert all(seen)  # it lasts through pooling, batch norm and residual branches
 
