@@ -96,8 +96,8 @@ def carry_out(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
 def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
     """What went wrong, as one line for the relay and a log here.
 
-    A deployed node sends only lines that were written for this: what others say may tell of its
-    files.
+    A deployed node sends only lines that were written for this, and of its places the last name:
+    what others say may tell of its files.
 
     Parameters
     ----------
@@ -110,8 +110,12 @@ def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict
         _log.error("%s", line, extra=where)
     else:
         _log.exception("%s", line, extra=where)
-    shown = told or job.simulated
-    return encode_fault(line if shown else f"{type(error).__name__}, see the log of this node")
+    if job.simulated:
+        return encode_fault(line)
+    places = [Path(value) for value in job.node_config.values() if isinstance(value, str)]
+    for place in sorted(places, key=lambda place: -len(str(place))):  # one may lie in another
+        line = line.replace(str(place), place.name) if place.name else line
+    return encode_fault(line if told else f"{type(error).__name__}, see the log of this node")
 
 
 def hosted(node_config: Mapping[str, object], peers: int) -> tuple[int, ...]:

@@ -180,6 +180,16 @@ def test_what_was_not_written_for_the_relay_stays_in_the_log(
     assert str(tmp_path) in capsys.readouterr().err
 
 
+def test_the_relay_does_not_learn_where_the_keys_lie(tmp_path: Path) -> None:
+    """It is told which file is missing; the log of the node says where it was looked for."""
+    places = {"keys": str(tmp_path / "own.key"), "trust": str(tmp_path / "trust.toml")}
+    job = job_of(tmp_path, sealing=True)
+    job = replace(job, node_config={**job.node_config, **places})
+    record, _ = service.carry_out(encode_order(Order("start", 0, 0)), job)
+    told = decode_reply(record, Order("start", 0, 0))
+    assert told == "KeysError: private keys own.key: No such file or directory"
+
+
 def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     over, ended = threading.Event(), list[object]()
 
