@@ -85,7 +85,7 @@ def write(trials: Mapping[str, Sequence[Trial]], path: Path) -> None:
 def quality(run: Run) -> float:
     """Mean validation accuracy (without accuracies: minus loss) of the peers that have it.
 
-    A trial in which a peer diverged is the worst, minus infinity.
+    Of a peer that diverged the accuracy is that of guessing, and minus the loss minus infinity.
     """
     last = run.last_row()
     value_n = run.at("validation_accuracy", last)
