@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from app import status
 from app.rundir import Run
 from app.seal import KEY
-from benchmarks.deployment import Deployment, Host, finish, quadratics
+from benchmarks.deployment import CONNECTION, Deployment, Host, finish, quadratics
 from benchmarks.parity import difference
 from tests.inprocess import simulate
 
@@ -18,7 +21,9 @@ PEERS = 3
 
 
 @pytest.mark.e2e
-def test_a_secure_deployment_computes_what_a_simulation_does(tmp_path: Path) -> None:
+def test_a_secure_deployment_computes_what_a_simulation_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = quadratics(tmp_path / "problem.json", PEERS) | {
         "method": "cobo", "num-server-rounds": 1, "evaluate-every": 1, "cobo.sampling": "full",
     }  # fmt: skip
@@ -41,3 +46,9 @@ def test_a_secure_deployment_computes_what_a_simulation_does(tmp_path: Path) -> 
             assert verdicts == {"sent": PEERS, "accepted": 2 * (PEERS - 1)}
         assert run.progress["sealing_bytes"] == 2 * PEERS * (PEERS - 1) * KEY
         assert not (run.directory / "models").exists()
+        monkeypatch.setenv("FLWR_HOME", str(deployment.home("operator")))
+        console = Console(width=120)
+        with console.capture() as shown:
+            status.show(console, CONNECTION)
+    assert re.search(r"\d+ +coterie/coterie +finished:completed +\d", shown.get())
+    assert len(re.findall(r"\d+ +online +2\d{3}-", shown.get())) == PEERS
