@@ -1,9 +1,9 @@
-"""`python -m app`: see `app.launcher`."""
+"""`python -m app`: see `app.cli.launcher`."""
 
 import signal
 import sys
 
-from app.launcher import main
+from app.cli.launcher import main
 
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):

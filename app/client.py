@@ -5,8 +5,8 @@ from __future__ import annotations
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from app import worker
-from app.service import Job, carry_out
+from app.node import worker
+from app.node.service import Job, carry_out
 
 _STATE = "coterie"
 

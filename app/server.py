@@ -10,11 +10,11 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from app import logs
-from app.config import Config
-from app.post import GridPost
-from app.recorder import RunRecorder
+from app.config.config import Config
+from app.runs import logs
+from app.runs.recorder import RunRecorder
 from strategies.errors import RelayError
+from strategies.flower.post import GridPost
 
 app = ServerApp()
 

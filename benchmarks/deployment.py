@@ -21,9 +21,12 @@ from typing import Any, Self
 
 import tomli_w
 
-from app import certificates, guard, progress, trust
-from app.schema import Scalar
-from app.superlink import ROOT, free_port
+from app.cli import certificates
+from app.config.schema import Scalar
+from app.runners import guard
+from app.runners.superlink import ROOT, free_port
+from app.runs import progress
+from app.security import trust
 
 BIN = Path(sys.executable).parent
 CONNECTION = "drill"

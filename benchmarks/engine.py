@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from clients import chunks
-from clients.engine import Engine
-from clients.model_options import MODEL_OPTIONS
-from clients.models import build
+from clients.engine import chunks
+from clients.engine.engine import Engine
+from clients.models.build import build
+from clients.models.model_options import MODEL_OPTIONS
 from clients.training import Training
 from datasets.problem import Problem, Split
 

@@ -26,15 +26,15 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from safetensors.torch import save
 
-from app.config import Config
-from app.keys import PrivateKeys
-from app.node import Node, NodeError
-from app.seal import Scope, SealError, seal
-from app.sealing import terms_of
-from app.trust import read_private, read_trust
-from app.wire import decode_order, encode_order
+from app.config.config import Config
+from app.node.node import Node, NodeError
+from app.security.keys import PrivateKeys
+from app.security.seal import Scope, SealError, seal
+from app.security.sealing import terms_of
+from app.security.trust import read_private, read_trust
 from strategies.errors import WireError
-from strategies.mail import Envelope, Order
+from strategies.flower.records import decode_order, encode_order
+from strategies.protocol import Envelope, Order
 
 PEERS, D = 3, 4
 EDGES = np.array([(s, r) for r in range(PEERS) for s in range(PEERS) if s != r], dtype=np.int64)

@@ -17,12 +17,12 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from app.config import Config
-from app.options import flatten
-from app.prepare import check
-from app.rundir import Floats, Run
-from clients.engine import Engine
-from clients.streams import Purpose
+from app.config.config import Config
+from app.config.options import flatten
+from app.config.prepare import check
+from app.runs.rundir import Floats, Run
+from clients.engine.engine import Engine
+from clients.engine.streams import Purpose
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from app.schema import Scalar
+from app.config.schema import Scalar
 from benchmarks.deployment import Deployment, Host, committed, exchange_keys, family, finish
 
 ROUNDS = 4

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from app import inline
-from app.config import Config
-from app.prepare import begin, check
-from app.rundir import Run
-from app.schema import Scalar
+from app.config.config import Config
+from app.config.prepare import begin, check
+from app.config.schema import Scalar
+from app.runners import inline
+from app.runs.rundir import Run
 from benchmarks.deployment import Deployment, Host, finish
 
 PEERS, ROUNDS = 3, 3

@@ -28,10 +28,10 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from safetensors import torch as safetensors
 
-from app import parcel
-from app.payload import decode, encode, layout_of
-from app.precision import Precision, rounded
-from app.superlink import ROOT
+from app.node import parcel
+from app.runners.superlink import ROOT
+from app.wire.payload import decode, encode, layout_of
+from app.wire.precision import Precision, rounded
 
 SIZES = (62_000, 1_700_000, 11_000_000, 100_000_000)
 PRECISIONS: tuple[Precision, ...] = ("full", "float16", "int8")
@@ -147,7 +147,7 @@ def messages() -> Iterator[Message]:
                     yield _messages(dataset, warm, Path(directory))
                 finally:
                     for path in Path("/proc").glob("[0-9]*/cmdline"):
-                        if f"app.worker\0{directory}".encode() in _read(path):
+                        if f"app.node.worker\0{directory}".encode() in _read(path):
                             os.kill(int(path.parent.name), signal.SIGKILL)
 
 

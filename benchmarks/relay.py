@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from app import progress
-from app.config import Config
-from app.node import Node
-from app.post import InlinePost
-from strategies.commit import Commit
+from app.config.config import Config
+from app.node.node import Node
+from app.runs import progress
+from strategies.flower.post import InlinePost
+from strategies.relay.commit import Commit
 
 METHODS = {"local": 1, "fedavg": 1, "cobo": 2}
 """Method -> messages to each node in a round."""

@@ -27,11 +27,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from clients import chunks
-from clients.cobo import CoBo, Options
-from clients.engine import Engine
+from clients.engine import chunks
+from clients.engine.engine import Engine
 from clients.letters import Ints, Letters
-from clients.models import build
+from clients.methods.cobo import CoBo, Options
+from clients.models.build import build
 from clients.training import Training
 from datasets.problem import Problem, Split
 

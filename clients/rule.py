@@ -21,8 +21,8 @@ from clients.letters import Bools, Ints, Letters
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.data import SplitName
-    from clients.engine import Engine, Fit, Scores
+    from clients.engine.data import SplitName
+    from clients.engine.engine import Engine, Fit, Scores
 
 Floats = npt.NDArray[np.float64]
 Grid = Mapping[str, tuple[float | str, ...]]

@@ -13,27 +13,27 @@ from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
-from datasets.cinic10 import read_cinic10
-from datasets.femnist import FemnistOptions, read_femnist
-from datasets.heart_disease import read_heart_disease
-from datasets.image_folder import ImageFolderOptions, read_image_folder
-from datasets.images import read_cifar10, read_cifar100, read_fashion_mnist, read_mnist
-from datasets.institutions import alone, simulated
-from datasets.ixi import IxiOptions, read_ixi
-from datasets.languages import LanguagesOptions, read_languages
-from datasets.least_squares import LeastSquaresOptions, load_least_squares
-from datasets.noisy_quadratic import NoisyQuadraticOptions, load_noisy_quadratic
-from datasets.office_home import read_office_home
-from datasets.packaged import read_breast_cancer, read_digits
-from datasets.partition import Partition
-from datasets.phantoms import read_phantoms
+from datasets.own.image_folder import ImageFolderOptions, read_image_folder
+from datasets.own.institutions import alone, simulated
+from datasets.own.tabular import TableOptions, read_table
+from datasets.partition.partition import Partition
+from datasets.partition.split import split
 from datasets.problem import DataError, Problem
-from datasets.quadratic import QuadraticOptions, load_quadratic
-from datasets.sine import SineOptions, load_sine
+from datasets.published.cinic10 import read_cinic10
+from datasets.published.femnist import FemnistOptions, read_femnist
+from datasets.published.heart_disease import read_heart_disease
+from datasets.published.images import read_cifar10, read_cifar100, read_fashion_mnist, read_mnist
+from datasets.published.ixi import IxiOptions, read_ixi
+from datasets.published.languages import LanguagesOptions, read_languages
+from datasets.published.office_home import read_office_home
+from datasets.published.packaged import read_breast_cancer, read_digits
+from datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
 from datasets.source import Source
-from datasets.split import split
-from datasets.tabular import TableOptions, read_table
-from datasets.wiki40b import Wiki40bOptions, read_wiki40b
+from datasets.synthetic.least_squares import LeastSquaresOptions, load_least_squares
+from datasets.synthetic.noisy_quadratic import NoisyQuadraticOptions, load_noisy_quadratic
+from datasets.synthetic.phantoms import read_phantoms
+from datasets.synthetic.quadratic import QuadraticOptions, load_quadratic
+from datasets.synthetic.sine import SineOptions, load_sine
 
 Read = Callable[..., Source]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from strategies.mail import Edges
-from strategies.relay import RelayStrategy
+from strategies.flower.strategy import RelayStrategy
+from strategies.protocol import Edges
 
 
 class Everyone(RelayStrategy):

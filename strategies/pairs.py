@@ -11,8 +11,8 @@ from typing import Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from strategies.mail import Edges
-from strategies.relay import RelayStrategy
+from strategies.flower.strategy import RelayStrategy
+from strategies.protocol import Edges
 
 _PURPOSE = 0xC0B0
 _UPDATES = 100

@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from strategies.mail import Edges, no_edges
-from strategies.relay import RelayStrategy
+from strategies.flower.strategy import RelayStrategy
+from strategies.protocol import Edges, no_edges
 
 
 class Silent(RelayStrategy):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategies.errors import TopologyError
-from strategies.mail import Edges
+from strategies.protocol import Edges
 
 Matrix = npt.NDArray[np.bool_]
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from app.config import Config
-from app.prepare import problem_of
+from app.config.config import Config
+from app.config.prepare import problem_of
 from tests.inline import Floats
 from tests.problems import write_quadratic
 

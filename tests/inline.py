@@ -11,13 +11,13 @@ import numpy.typing as npt
 from safetensors.torch import load_file
 from torch import Tensor
 
-from app.config import Config
-from app.node import Node
-from app.post import InlinePost
-from app.schema import Scalar
-from strategies.commit import Commit, Ledger
+from app.config.config import Config
+from app.config.schema import Scalar
+from app.node.node import Node
 from strategies.errors import RelayError
-from strategies.mail import Order, Reply, Report
+from strategies.flower.post import InlinePost
+from strategies.protocol import Order, Reply, Report
+from strategies.relay.commit import Commit, Ledger
 
 Floats = npt.NDArray[np.float64]
 

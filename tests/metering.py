@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from app import schema
-from app.config import Config
+from app.config import schema
+from app.config.config import Config
 from clients.letters import Bools
 from datasets.problem import Problem
-from strategies.mail import Edges
+from strategies.protocol import Edges
 from strategies.topology import matrix_of
 from tests.stepping import Stepping
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from app.cohort import Cohort
-from app.config import Config
-from app.methods import METHODS
-from app.schema import Scalar
-from clients.engine import Engine
+from app.config.config import Config
+from app.config.methods import METHODS
+from app.config.schema import Scalar
+from app.node.cohort import Cohort
+from clients.engine.engine import Engine
 from clients.letters import Bools
 from datasets import load_problem
 from datasets.problem import Problem
-from strategies.mail import Edges
+from strategies.protocol import Edges
 
 Reaches = Callable[[int, Edges], Bools]
 """(round, edges (E, 2)) -> (E,) which letters arrive."""

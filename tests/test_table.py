@@ -1,7 +1,7 @@
 """Every method on small problems: hosting, restarts and seeds do what they should, and no more.
 
-The rows come from `app.methods.METHODS`; a new method is covered without a change here, unless it
-needs an option (`NEEDS`) or refuses a problem (`REFUSES`).
+The rows come from `app.config.methods.METHODS`; a new method is covered without a change here,
+unless it needs an option (`NEEDS`) or refuses a problem (`REFUSES`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config import Config, ConfigError
-from app.methods import METHODS
-from app.prepare import check
+from app.config.config import Config, ConfigError
+from app.config.methods import METHODS
+from app.config.prepare import check
 from tests.inline import Run, run
 from tests.problems import write_quadratic
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from strategies.everyone import Everyone
-from strategies.mail import Edges, no_edges
+from strategies.flower.strategy import RelayStrategy
 from strategies.pairs import Pairs
-from strategies.relay import RelayStrategy
+from strategies.protocol import Edges, no_edges
 from strategies.silent import Silent
 from strategies.topology import listed, matrix_of, topology
 from strategies.wanted import Wanted, WantedAnswers

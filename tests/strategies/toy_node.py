@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from strategies.mail import Edges, Envelope, Order, Reply, Report
-from strategies.relay import RelayStrategy
+from strategies.flower.strategy import RelayStrategy
+from strategies.protocol import Edges, Envelope, Order, Reply, Report
 
 NBYTES = 8
 

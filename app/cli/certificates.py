@@ -1,0 +1,195 @@
+"""Keys and certificates of a deployment's transport: who may connect, and to whom.
+
+One directory for each machine that gets something, with just what that machine needs:
+
+    DIRECTORY/ca.key                    signs the relay's certificate; stays where it was made
+    DIRECTORY/relay/                    ca.crt, server.crt, server.key, superexec.secret
+    DIRECTORY/<node>/                   ca.crt, node.key, node.pub, superexec.secret
+
+Letters are sealed with other keys, which their owners make and exchange: see `app.security.keys`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from app.config.config import ConfigError
+from app.runs import whole
+
+_CA_DAYS = 3650
+_CURVE = ec.SECP384R1  # what Flower accepts for SuperNodes; TLS uses it too
+_OVERLAP = timedelta(hours=1)  # clocks differ
+
+
+def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
+    """Make a certificate for the relay, and the authority that signs it unless there is one.
+
+    Parameters
+    ----------
+    hosts : every name and address by which nodes, operators and executors reach the relay.
+    days : how long the certificate is valid.
+
+    Raises
+    ------
+    ConfigError
+        A name cannot be that of a host, or there is no day.
+    """
+    if days < 1:
+        raise ConfigError(f"--days {days}: a certificate is valid for a day at least")
+    names = [_host(host) for host in hosts]
+    authority_key, authority = _authority(directory)
+    key = ec.generate_private_key(_CURVE())
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    certificate = (
+        _unsigned(hosts[0], key.public_key(), authority.subject, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(usage, critical=False)
+        .add_extension(_identifier(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
+    relay = directory / "relay"
+    relay.mkdir(exist_ok=True)
+    _write(relay / "server.key", _pem(key))
+    _write(relay / "server.crt", _pem_of(certificate), public=True)
+    shutil.copyfile(directory / "ca.crt", relay / "ca.crt")
+    _secret(relay)
+
+
+def for_node(directory: Path, name: str) -> Path:
+    """Make the key by which the relay knows a SuperNode, unless there is one; its public half.
+
+    Raises
+    ------
+    ConfigError
+        The name cannot be that of a directory beside the relay's.
+    """
+    if Path(name).name != name or name in ("relay", "ca.crt", "ca.key"):
+        raise ConfigError(f'a node cannot be called "{name}"')
+    home = directory / name
+    home.mkdir(parents=True, exist_ok=True)
+    public = home / "node.pub"
+    if not (home / "node.key").exists():
+        key = ec.generate_private_key(_CURVE())
+        openssh = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+        _write(public, openssh + f" {name}\n".encode(), public=True)
+        _write(home / "node.key", _pem(key, serialization.PrivateFormat.OpenSSH))
+    if (directory / "ca.crt").exists():
+        shutil.copyfile(directory / "ca.crt", home / "ca.crt")
+    _secret(home)
+    return public
+
+
+def register(public: Path, connection: str) -> str:
+    """Let the SuperNode with this key connect; what Flower said.
+
+    Raises
+    ------
+    ConfigError
+        Flower refused.
+    """
+    flwr = Path(sys.executable).with_name("flwr")
+    name = public.parent.name
+    command = [str(flwr), "supernode", "register", str(public), connection, "--name", name]
+    environment = {**os.environ, "COLUMNS": "300"}  # an error message is one line
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    said = " ".join((done.stdout + done.stderr).split())
+    if done.returncode and "already in use" not in said:
+        raise ConfigError(f"{name} could not be registered: {said}")
+    return said
+
+
+def _authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    path = directory / "ca.key"
+    if path.exists():
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key, x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes())
+    directory.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(_CURVE())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Coterie deployment")])
+    usage = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False,
+        data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    certificate = (
+        _unsigned("Coterie deployment", key.public_key(), name, _CA_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+    _write(directory / "ca.crt", _pem_of(certificate), public=True)
+    _write(path, _pem(key))
+    return key, certificate
+
+
+def _unsigned(
+    name: str, key: ec.EllipticCurvePublicKey, issuer: x509.Name, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _OVERLAP)
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _identifier(key: ec.EllipticCurvePublicKey) -> x509.AuthorityKeyIdentifier:
+    return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        if not host.isascii():
+            raise ConfigError(f"--hosts {host}: write the name in ASCII (xn--...)") from None
+        return x509.DNSName(host)
+
+
+def _secret(directory: Path) -> None:
+    """What an executor shows to its SuperLink or SuperNode; the two share it and nobody else."""
+    path = directory / "superexec.secret"
+    if not path.exists():
+        _write(path, secrets.token_bytes(32))
+
+
+def _pem(
+    key: ec.EllipticCurvePrivateKey,
+    form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
+) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _pem_of(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _write(path: Path, content: bytes, *, public: bool = False) -> None:
+    """Write a file that only its owner may read, unless it is `public`."""
+    with whole.drafted(path) as draft:
+        draft.unlink(missing_ok=True)
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if public else 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)

@@ -1,0 +1,180 @@
+"""`python -m app status`: what an operator wants to know about a run, on one screen.
+
+On the relay's machine: the round, who takes part, who is missing since when, what was refused and
+what went wrong last. On a node's machine: what the node has of the run. Of a connection: Flower's
+runs and SuperNodes.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from app.config.config import ConfigError
+from app.runs import progress, quantities
+
+ROWS = 20
+_LINES = 5
+_TAIL = 64 * 1024  # bytes of an audit log that are looked at
+
+
+def show(console: Console, what: str | None) -> None:
+    """Show a run directory, the newest of `runs/`, or else a connection of Flower's.
+
+    Raises
+    ------
+    ConfigError
+        There is no such run or connection.
+    """
+    directory = Path(what) if what else _newest(Path("runs"))
+    lines = of_run(directory) if directory.is_dir() else of_connection(str(what))
+    for line in lines:
+        console.print(line, soft_wrap=isinstance(line, str))
+
+
+def of_run(directory: Path) -> Iterator[RenderableType]:
+    """The lines about a run directory of a relay, of a node, or of both in one.
+
+    Raises
+    ------
+    ConfigError
+        It is neither.
+    """
+    now = progress.read(directory)
+    states = sorted((directory / "nodes").glob("peer-*"))
+    if not now and not states:
+        raise ConfigError(f"{directory}: no run of a relay or of a node is here")
+    if now:
+        yield from _of_relay(directory, now)
+    if states and (directory / "nodes").is_dir():
+        yield from _of_node(directory, states)
+
+
+def of_connection(connection: str) -> Iterator[RenderableType]:
+    """The lines about a SuperLink: its runs and its SuperNodes, as Flower lists them.
+
+    Raises
+    ------
+    ConfigError
+        It does not answer.
+    """
+    runs = _flwr("list", connection).get("runs", ())[:ROWS]
+    yield _table(
+        ("run", "app", "status", "for", "traffic"),
+        [
+            (
+                run["run-id"], run["fab-id"], run["status"], quantities.duration(run["elapsed"]),
+                quantities.size(run["network-traffic"]["total-bytes"]),
+            )
+            for run in runs
+        ],
+    )  # fmt: skip
+    nodes = _flwr("supernode", "list", connection).get("nodes", ())
+    yield _table(
+        ("SuperNode", "status", "since"),
+        [
+            (n["node-id"], n["status"], n["online-at" if n["status"] == "online" else "offline-at"])
+            for n in nodes
+        ],
+    )
+
+
+def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableType]:
+    ago = time.time() - (directory / "progress.json").stat().st_mtime
+    state = now["status"] if now["status"] != "running" else f"running, last word {_ago(ago)}"
+    yield f"{directory.name}: round {now['round']} of {now['rounds']}, {state}"
+    yield (
+        f"{progress.describe(now)}; over the relay {quantities.size(now.get('relayed_bytes', 0))}"
+        f" in {quantities.plural(now['messages'], 'message')};"
+        f" {quantities.plural(now['refused'], 'letter')} refused"
+    )
+    heard = {int(peer): (int(t), at) for peer, (t, at) in now.get("heard", {}).items()}
+    missing = sorted(peer for peer, (t, _) in heard.items() if t < now["round"])
+    here = sorted(heard.keys() - set(missing))
+    if heard:
+        rows = [
+            (peer, heard[peer][0], _ago(time.time() - heard[peer][1]), state)
+            for state, peers in (("missing", missing), ("", here))
+            for peer in peers
+        ]
+        yield _table(("peer", "last round", "heard", ""), rows[:ROWS])
+        more = f"; {len(heard) - ROWS} not shown" if len(heard) > ROWS else ""
+        yield f"peers taking part: {len(here)}, missing: {len(missing)}{more}"
+    yield from _last("last errors", [*now.get("faults", ()), *filter(None, [now.get("error")])])
+    yield from _last("last refused", now.get("refusals", ()))
+
+
+def _of_node(directory: Path, states: Sequence[Path]) -> Iterator[RenderableType]:
+    rows = []
+    for path in states:
+        versions = sorted(path.glob("*.safetensors"))
+        if versions:
+            age = time.time() - versions[-1].stat().st_mtime
+            rows.append((int(path.name[-4:]), int(versions[-1].stem.split("-")[0]), _ago(age)))
+    yield _table(("peer of this node", "state of round", "written"), rows[:ROWS])
+    letters = [json.loads(line) for log in directory.glob("audit-*.jsonl") for line in _tail(log)]
+    lines = [
+        f"{letter['time']} {letter['direction']} {letter['kind']} of round {letter['round']}, "
+        f"from {letter['from']} to {', '.join(letter['to'])}: {letter['verdict']}"
+        for letter in sorted(letters, key=lambda letter: str(letter["time"]))
+    ]
+    yield from _last("last letters", lines)
+    yield from _last("last refused", [line for line in lines if ": refused" in line])
+
+
+def _newest(runs: Path) -> Path:
+    found = sorted(runs.glob("*/progress.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ConfigError(f"no run in {runs}: name a run directory, or a connection of Flower's")
+    return found[-1].parent
+
+
+def _tail(log: Path) -> list[str]:
+    """The last whole lines of a log."""
+    with log.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL))
+        lines = file.read().decode(errors="replace").split("\n")
+    return lines[size > _TAIL : -1]
+
+
+def _flwr(*arguments: str) -> dict[str, Any]:
+    command = [str(Path(sys.executable).with_name("flwr")), *arguments, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        answer = {"error-message": done.stderr}
+    if not answer.get("success", not done.returncode):
+        why = " ".join(str(answer.get("error-message", "Flower does not answer")).split())
+        raise ConfigError(f"{arguments[-1]} is no run directory, and as a connection: {why}")
+    return answer
+
+
+def _last(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield f"{title}:"
+        yield from (f"  {line}" for line in lines[-_LINES:])
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    table = Table(*titles, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for row in rows:
+        table.add_row(*map(str, row))
+    return table
+
+
+def _ago(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{max(seconds, 0):.0f} s ago"

@@ -1,0 +1,49 @@
+"""The `[tool.flwr.app.config]` section of pyproject.toml, written from the option dataclasses."""
+
+from __future__ import annotations
+
+import tomllib
+
+import tomli_w
+
+from app.config import schema
+from app.config.config import Config, ConfigError
+from app.config.options import flatten, keys, tables
+from app.config.schema import Scalar
+from app.runners.superlink import ROOT
+
+_HEADER = "[tool.flwr.app.config"
+
+
+def of_project() -> dict[str, Scalar]:
+    """What pyproject.toml says: every key with its default, or with what a user made of it.
+
+    Raises
+    ------
+    ConfigError
+        A value is wrong, or a key unknown or missing.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    flat = flatten(project["tool"]["flwr"]["app"]["config"])
+    try:
+        Config.from_flat(flat)
+        if missing := keys().keys() - flat.keys():
+            raise ConfigError(f"no key {min(missing)}")
+    except ConfigError as error:
+        remedy = "`python -m app defaults` writes that section anew"
+        raise ConfigError(f"pyproject.toml: {error} ({remedy})") from None
+    return flat
+
+
+def section() -> str:
+    """Every key with its default, one TOML table per option table."""
+    blocks = []
+    for table, options in tables().items():
+        header = f"{_HEADER}.{table}]" if table else f"{_HEADER}]"
+        blocks.append(f"{header}\n{tomli_w.dumps(schema.defaults(options))}")
+    return "\n".join(blocks)
+
+
+def written_into(pyproject: str) -> str:
+    """`pyproject` with the section brought up to date; the section is the last of the file."""
+    return pyproject[: pyproject.index(_HEADER)] + section()

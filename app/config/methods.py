@@ -1,0 +1,136 @@
+"""The methods: who talks to whom (a strategy) and what a peer computes (a rule), by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from clients.methods import (
+    all_for_one,
+    apfl,
+    bias_correction,
+    clustered_fl,
+    cobo,
+    ditto,
+    dpfl,
+    fedavg,
+    fedem,
+    federated_clustering,
+    federico,
+    fedfomo,
+    fedprox,
+    fedrep,
+    fine_tuning,
+    ifca,
+    knn_per,
+    local,
+    oracle,
+    perfedavg,
+    pfedgraph,
+    random_graph,
+    wga,
+)
+from clients.rule import Rule
+from strategies.everyone import Everyone
+from strategies.flower.strategy import RelayStrategy
+from strategies.pairs import Pairs
+from strategies.silent import Silent
+from strategies.wanted import Wanted, WantedAnswers
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table.
+
+    Attributes
+    ----------
+    rule : what a peer computes.
+    options : dataclass of the method's options, the table named after the method.
+    strategy : which edges a round has.
+    summary : one line for people.
+    """
+
+    rule: type[Rule[Any]]
+    options: type
+    strategy: type[RelayStrategy]
+    summary: str
+
+
+METHODS: dict[str, Method] = {
+    "local": Method(local.Local, local.Options, Silent, "everybody trains alone"),
+    "fedavg": Method(fedavg.FedAvg, fedavg.Options, Everyone, "one model, averaged over all"),
+    "oracle": Method(oracle.Oracle, oracle.Options, Wanted, "FedAvg inside the true cluster"),
+    "cobo": Method(
+        cobo.CoBo, cobo.Options, Pairs, "pairs whose gradients align at their midpoint attract"
+    ),
+    "wga": Method(wga.Wga, wga.Options, WantedAnswers, "own gradient averaged with the helpers'"),
+    "bias-correction": Method(
+        bias_correction.BiasCorrection,
+        bias_correction.Options,
+        WantedAnswers,
+        "WGA less the helpers' bias, which it learns",
+    ),
+    "all-for-one": Method(
+        all_for_one.AllForOne,
+        all_for_one.Options,
+        WantedAnswers,
+        "averages, at the own model, the gradients that resemble the own one",
+    ),
+    "federico": Method(
+        federico.FedeRiCo,
+        federico.Options,
+        WantedAnswers,
+        "trains the models that explain its data and predicts with their mixture",
+    ),
+    "dpfl": Method(
+        dpfl.DPFL, dpfl.Options, Wanted, "averages with those who lower its validation loss"
+    ),
+    "random-graph": Method(
+        random_graph.RandomGraph, random_graph.Options, Wanted, "DPFL with neighbours drawn by lot"
+    ),
+    "fedavg-ft": Method(
+        fine_tuning.FineTuned, fine_tuning.Options, Everyone, "FedAvg, fine-tuned by each peer"
+    ),
+    "fedprox": Method(
+        fedprox.FedProx, fedprox.Options, Everyone, "FedAvg with local training on a leash"
+    ),
+    "fedprox-ft": Method(
+        fine_tuning.FineTunedProx,
+        fine_tuning.ProxOptions,
+        Everyone,
+        "FedProx, fine-tuned by each peer",
+    ),
+    "ditto": Method(
+        ditto.Ditto, ditto.Options, Everyone, "an own model each, pulled towards FedAvg's"
+    ),
+    "apfl": Method(apfl.APFL, apfl.Options, Everyone, "a mixture of an own and FedAvg's model"),
+    "perfedavg": Method(
+        perfedavg.PerFedAvg, perfedavg.Options, Everyone, "one model that is good after an own step"
+    ),
+    "fedrep": Method(fedrep.FedRep, fedrep.Options, Everyone, "a shared body, a head of one's own"),
+    "knn-per": Method(
+        knn_per.KNNPer, knn_per.Options, Everyone, "FedAvg's model and the nearest own examples"
+    ),
+    "pfedgraph": Method(
+        pfedgraph.PFedGraph, pfedgraph.Options, Everyone, "averages with those who moved alike"
+    ),
+    "fedfomo": Method(
+        fedfomo.FedFomo, fedfomo.Options, Wanted, "adds what lowers the loss on held-out data"
+    ),
+    "ifca": Method(
+        ifca.Ifca, ifca.Options, Everyone, "K models, each trained by those whom it fits best"
+    ),
+    "federated-clustering": Method(
+        federated_clustering.FederatedClustering,
+        federated_clustering.Options,
+        WantedAnswers,
+        "a mean of gradients that is clipped around the own one",
+    ),
+    "clustered-fl": Method(
+        clustered_fl.ClusteredFL, clustered_fl.Options, Wanted, "FedAvg in clusters that split"
+    ),
+    "fedem": Method(
+        fedem.FedEM, fedem.Options, Everyone, "data as a mixture of K distributions, learnt by all"
+    ),
+}
+"""Name -> method."""

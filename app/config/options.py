@@ -1,0 +1,176 @@
+"""Every key there is: the top level, the option tables, and the way from a name to its field.
+
+Defaults live in the dataclasses and nowhere else; `python -m app defaults` writes them to
+`[tool.flwr.app.config]` of pyproject.toml, where Flower wants to see every key.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from app.config import schema
+from app.config.methods import METHODS
+from app.config.schema import Scalar
+from clients.models.model_options import MODEL_OPTIONS
+from clients.training import Augmentation, Optimizer, Training
+from datasets.partition.partition import Partition
+from datasets.table import DATASETS
+
+Topology = Literal["full", "ring", "k-regular", "erdos-renyi", "file"]
+
+
+class ConfigError(Exception):
+    """The user's configuration is wrong; the message is one clear line."""
+
+
+@dataclass(frozen=True)
+class TopLevel:
+    """The keys that stand in no table.
+
+    Attributes
+    ----------
+    method : a name in `app.config.methods.METHODS`.
+    peers : number of peers n.
+    num_server_rounds : rounds.
+    seed : of every random stream.
+    dataset : a name in `datasets.table.DATASETS`.
+    model : a name in `clients.models.model_options.MODELS`; "auto" follows the dataset.
+    batch_size ... weight_decay : see `clients.training.Training`; local_steps 0 follows the dataset
+        (10 for digits, else 1) unless there are local_epochs.
+    topology : who may talk to whom at all.
+    topology_degree, topology_probability, topology_file : of "k-regular", "erdos-renyi", "file".
+    evaluate_every : rounds between two evaluations; the last round is always evaluated.
+    round_seconds : how long a node may take for one round before the others go on without it.
+    join_seconds : how long the relay waits for peers: for all of them to begin with, later for a
+        quorum where fewer are left.
+    quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
+    device : "auto" takes a GPU if there is one.
+    dtype : of the parameters; the quadratic problem is always float64.
+    mixed_precision : compute matrix products and convolutions in bfloat16; parameters, gradients
+        and letters stay float32.
+    channels_last : let images have their channels innermost where a model is called by itself.
+    payload : precision in which models and answers travel; see `app.wire.precision`.
+    out, name : the run directory is `<out>/<name>`; an empty name is made up when the run starts.
+    data_dir : where datasets lie or are downloaded to.
+    sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
+        takes part in no other run.
+    run_dir : absolute run directory, set by the launcher.
+    resume : continue the run in `run_dir`.
+    """
+
+    method: str = "cobo"
+    peers: int = 8
+    num_server_rounds: int = 150
+    seed: int = 0
+    dataset: str = "digits"
+    model: str = "auto"
+    batch_size: int = Training.batch_size
+    local_steps: int = 0
+    local_epochs: int = Training.local_epochs
+    augment: Augmentation = Training.augment
+    optimizer: Optimizer = Training.optimizer
+    learning_rate: float = Training.learning_rate
+    learning_rate_decay: float = Training.learning_rate_decay
+    learning_rate_decay_every: int = Training.learning_rate_decay_every
+    momentum: float = Training.momentum
+    weight_decay: float = Training.weight_decay
+    topology: Topology = "full"
+    topology_degree: int = 2
+    topology_probability: float = 0.5
+    topology_file: str = ""
+    evaluate_every: int = 10
+    round_seconds: float = 600.0
+    join_seconds: float = 600.0
+    quorum: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    mixed_precision: bool = False
+    channels_last: bool = False
+    payload: Literal["full", "float16", "bfloat16", "int8"] = "full"
+    out: str = "runs"
+    data_dir: str = "data"
+    sealing: bool | Literal["auto"] = "auto"
+    name: str = ""
+    run_dir: str = ""
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        _ = self.training
+        for key in ("peers", "num-server-rounds", "evaluate-every"):
+            if getattr(self, key.replace("-", "_")) < 1:
+                raise ValueError(f"{key} must be at least 1")
+        if self.mixed_precision and self.dtype != "float32":
+            raise ValueError('mixed-precision = true goes with dtype = "float32"')
+        if self.seed < 0:
+            raise ValueError("seed must not be negative")
+        if self.round_seconds <= 0 or self.join_seconds < 0:
+            raise ValueError("round-seconds must be above 0 and join-seconds not below it")
+        if not 0 <= self.quorum <= self.peers:
+            raise ValueError(f"quorum must be 0 to {self.peers}, the number of peers")
+        if not 0 < self.topology_probability <= 1:
+            raise ValueError("topology-probability must be above 0 and at most 1")
+        if Path(self.name).name != self.name or self.name == "..":
+            raise ValueError(f'name must be the name of one directory, not "{self.name}"')
+        if self.topology == "file" and not self.topology_file:
+            raise ValueError('topology = "file" needs topology-file')
+
+    @property
+    def training(self) -> Training:
+        """The fields that a peer's local training needs."""
+        return Training(**{item.name: getattr(self, item.name) for item in fields(Training)})
+
+
+@lru_cache
+def tables() -> Mapping[str, type]:
+    """Table name -> its dataclass; "" is the top level. Tables without options are left out."""
+    options = {name: method.options for name, method in METHODS.items()}
+    options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
+    named = {"": TopLevel, "partition": Partition, **options, **MODEL_OPTIONS}
+    return {name: table for name, table in named.items() if schema.keys(table)}
+
+
+@lru_cache
+def keys() -> Mapping[str, tuple[str, str, Any]]:
+    """Dotted key -> (table, field name, annotation)."""
+    return {
+        f"{table}.{key}" if table else key: (table, *found)
+        for table, options in tables().items()
+        for key, found in schema.keys(options).items()
+    }
+
+
+def locate(key: str) -> tuple[str, str, Any]:
+    """(table, field name, annotation) of a dotted key.
+
+    Raises
+    ------
+    ConfigError
+        The key is unknown; names the nearest valid one.
+    """
+    if key in keys():
+        return keys()[key]
+    raise ConfigError(f'unknown key "{key}"{nearest(key, keys())}')
+
+
+def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Flat dotted keys of a TOML document that is at most one table deep."""
+    flat: dict[str, Scalar] = {}
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{inner}": scalar for inner, scalar in value.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def nearest(word: str, words: Iterable[str]) -> str:
+    """The end of an error line that names the word probably meant, or nothing."""
+    words = list(words)
+    same_ending = [known for known in words if known.rpartition(".")[2] == word.rpartition(".")[2]]
+    close = difflib.get_close_matches(word, words, n=1) or same_ending[:1]
+    return f', did you mean "{close[0]}"?' if close else ""

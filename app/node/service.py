@@ -1,0 +1,183 @@
+"""What a node does with a message: from an order's record to the record of the reply.
+
+Flower's process of a message calls this itself, or lets the node's worker do it
+(`app.node.worker`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.app import RecordDict
+
+from app.config.config import Config
+from app.config.schema import Scalar
+from app.runs import logs
+from app.security.disclosure import Disclosure, disclosure_of
+from app.security.sealing import Sealing, deployed, peer_of
+from strategies.flower.records import decode_order, encode_fault, encode_reply
+from strategies.protocol import Order, Reply
+from strategies.relay.vetting import named
+
+if TYPE_CHECKING:
+    from app.node.node import Node
+
+_ITS_OWN = {"out": Config.out, "data-dir": Config.data_dir, "device": Config.device}
+"""What a deployed node takes from --node-config only, and the values it has without."""
+_NODES_IN_MEMORY = 4
+_OURS = ("app", "strategies", "clients", "datasets")
+
+_log = logging.getLogger("coterie.node")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a message is to be seen with.
+
+    Attributes
+    ----------
+    run_id : Flower's number of the run.
+    run_config, node_config : flat keys as Flower has them.
+    version : round of the state that the last message left, None where there was none.
+    """
+
+    run_id: int
+    run_config: Mapping[str, Scalar]
+    node_config: Mapping[str, Scalar]
+    version: int | None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether Flower's simulation made the node."""
+        return _simulated(self.node_config)
+
+    def config(self) -> Config:
+        """The run as this node sees it.
+
+        Raises
+        ------
+        ConfigError
+            It is wrong.
+        """
+        flat = dict(self.run_config)
+        if not self.simulated:  # whoever starts runs has no say in where a hospital's files lie
+            flat |= {key: self.node_config.get(key, value) for key, value in _ITS_OWN.items()}
+            flat["run-dir"] = ""
+        config = Config.from_flat(flat).located(str(self.run_id))
+        return config if self.simulated else replace(config, resume=False)
+
+
+def carry_out(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
+    """Carry out an order; its reply or fault, and the round of the state that it leaves."""
+    if not job.simulated:
+        logs.begin()
+    where: dict[str, object] = {"run": job.run_id}
+    began = time.monotonic()
+    try:
+        order = decode_order(record)
+        where |= {"round": order.round, "stage": order.stage, "letters": len(order.letters)}
+        reply = _reply(order, job)
+        answer = encode_reply(reply, order)
+    except Exception as error:
+        return fault(error, job, where), job.version
+    where |= {"peers": named(reply.peers), "refused": len(reply.refused)}
+    _log.info("done", extra=where | {"seconds": round(time.monotonic() - began, 3)})
+    for line in reply.refused:
+        _log.warning("%s", line, extra=where)
+    return answer, job.version if order.stage == "answer" else order.last
+
+
+def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
+    """What went wrong, as one line for the relay and a log here.
+
+    A deployed node sends only lines that were written for this, and of its places the last name:
+    what others say may tell of its files.
+
+    Parameters
+    ----------
+    error : it is being handled.
+    where : fields of the log's line.
+    """
+    told = type(error).__module__.partition(".")[0] in _OURS
+    line = f"{type(error).__name__}: {error}"
+    if told:
+        _log.error("%s", line, extra=where)
+    else:
+        _log.exception("%s", line, extra=where)
+    if job.simulated:
+        return encode_fault(line)
+    places = [Path(value) for value in job.node_config.values() if isinstance(value, str)]
+    for place in sorted(places, key=lambda place: -len(str(place))):  # one may lie in another
+        line = line.replace(str(place), place.name) if place.name else line
+    return encode_fault(line if told else f"{type(error).__name__}, see the log of this node")
+
+
+def hosted(node_config: Mapping[str, object], peers: int) -> tuple[int, ...]:
+    """Name the peers that this node hosts, of `peers` in all.
+
+    A simulated node takes its share of them, which may be none; a deployed one says which.
+
+    Raises
+    ------
+    ServiceError
+        The node configuration does not say.
+    """
+    if _simulated(node_config):
+        shares = np.array_split(np.arange(peers), int(str(node_config["num-partitions"])))
+        return tuple(int(peer) for peer in shares[int(str(node_config["partition-id"]))])
+    peer = node_config["peer"] if "peer" in node_config else peer_of(node_config)
+    if type(peer) is not int or not 0 <= peer < peers:
+        raise ServiceError(
+            f"this SuperNode says peer = {peer!r}; start it with --node-config 'peer=K', "
+            f"K from 0 to {peers - 1}, or with a name that its trust file has"
+        )
+    return (peer,)
+
+
+def _simulated(node_config: Mapping[str, object]) -> bool:
+    """Flower's simulation gives a node these two keys and no others."""
+    return node_config.keys() == {"partition-id", "num-partitions"}
+
+
+class ServiceError(ValueError):
+    """A node cannot do what a message wants; one line says why."""
+
+
+def _reply(order: Order, job: Job) -> Reply:
+    config = job.config()
+    peers = hosted(job.node_config, config.peers)
+    if not peers:
+        return Reply(())
+    if order.stage != "start" and job.version != order.round - 1:
+        raise ServiceError(
+            f"peers {list(peers)} stand at round {job.version}, the order builds on "
+            f"{order.round - 1}: a state update was lost, or the node restarted"
+        )
+    if job.simulated:
+        return _node(config, peers, None, "all").handle(order)
+    disclosure = disclosure_of(job.node_config.get("report", "all"))
+    sealing = deployed(job.run_config, job.node_config, peers[0])
+    return _node(config, peers, sealing, disclosure).handle(order)
+
+
+@lru_cache(_NODES_IN_MEMORY)
+def _node(
+    config: Config, peers: tuple[int, ...], sealing: Sealing | None, disclosure: Disclosure
+) -> Node:
+    from app.node.node import Node  # here, so that a simulation's main process never loads torch
+
+    return Node(
+        config,
+        peers,
+        Path(config.run_dir),
+        sealing,
+        alone=sealing is not None,
+        disclosure=disclosure,
+    )

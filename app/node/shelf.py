@@ -1,0 +1,152 @@
+"""A node's memory between messages: its peers' state on disk, one file a peer and version.
+
+A version is (round, step): step 0 once `round` is absorbed and the next offers are written, step 1
+once the next round's answers are given too. A file appears whole or not at all, and a version
+counts only when every hosted peer has it. Peers have files of their own, so they may move to
+another node between runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from app.runs import whole
+from clients.letters import Letters
+
+Version = tuple[int, int]
+T = TypeVar("T")
+
+
+class Shelf:
+    """The state files below `directory` of the peers `peers`.
+
+    Letters of a round under way lie in one file for the node: they are gone once it is absorbed.
+    """
+
+    def __init__(self, directory: Path, peers: Sequence[int]) -> None:
+        self._peers = {peer: directory / f"peer-{peer:04d}" for peer in peers}
+        self._desk = directory / f"letters-{min(peers):04d}.safetensors"
+        for path in self._peers.values():
+            path.mkdir(parents=True, exist_ok=True)
+
+    def versions(self) -> list[Version]:
+        """The versions that every peer has, ascending."""
+        found = [{_version(f) for f in path.glob("*.safetensors")} for path in self._peers.values()]
+        return sorted(set.intersection(*found)) if found else []
+
+    def stamp(self, version: Version) -> tuple[tuple[int, int], ...]:
+        """What tells the files of a version from others of that name, before or after them."""
+        found = [(path / _name(version)).stat() for path in self._peers.values()]
+        return tuple((file.st_ino, file.st_mtime_ns) for file in found)
+
+    def claim(self, attempt: str) -> None:
+        """From now on these peers belong to that attempt at the run."""
+        for path in self._peers.values():
+            whole.write(path / "attempt", attempt)
+
+    def claimed(self, attempt: str) -> bool:
+        """Whether that attempt was the last to claim every peer."""
+        files = [path / "attempt" for path in self._peers.values()]
+        return all(f.read_text(encoding="utf-8") == attempt for f in files if f.exists())
+
+    def save(
+        self, version: Version, stacks: Mapping[str, Tensor], letters: Mapping[str, Tensor]
+    ) -> None:
+        """Write stacked tensors (P, ...) row by row, and the letters of a round under way."""
+        if letters:
+            write(self._desk, letters)
+        for row, path in enumerate(self._peers.values()):
+            write(path / _name(version), {k: v[row] for k, v in stacks.items()})
+
+    def load(self, version: Version) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The stacked tensors of a version, and the letters kept with its step 1."""
+        rows = [load_file(path / _name(version)) for path in self._peers.values()]
+        stacks = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+        return stacks, load_file(self._desk) if version[1] else {}
+
+    def forget(self, *, before: Version = (0, 0), after: Version = (2**62, 0)) -> None:
+        """Remove the versions before and after these two."""
+        for path in self._peers.values():
+            for file in path.glob("*.safetensors"):
+                if not before <= _version(file) <= after:
+                    file.unlink(missing_ok=True)
+
+
+def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file that is there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Clones: a state and its offers may share memory, which safetensors refuses to write.
+    own = torch.contiguous_format
+    copies = {k: v.detach().cpu().clone(memory_format=own) for k, v in tensors.items()}
+    with whole.drafted(path) as draft:
+        save_file(copies, draft)
+
+
+def flatten(state: object) -> dict[str, Tensor]:
+    """Every array of a state dataclass by dotted name."""
+    assert is_dataclass(state)
+    flat: dict[str, Tensor] = {}
+    for item in fields(state):
+        value = getattr(state, item.name)
+        parts = (
+            {f"{item.name}.{key}": v for key, v in value.items()}
+            if isinstance(value, dict)
+            else {item.name: value}
+        )
+        flat |= {
+            k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in parts.items()
+        }
+    return flat
+
+
+def unflatten(template: T, flat: Mapping[str, Tensor]) -> T:
+    """A state like `template` with the values of `flat`, on the template's devices."""
+    assert is_dataclass(template)
+    values: dict[str, Any] = {}
+    for item in fields(template):
+        before = getattr(template, item.name)
+        values[item.name] = (
+            {k: _like(v, flat[f"{item.name}.{k}"]) for k, v in before.items()}
+            if isinstance(before, dict)
+            else _like(before, flat[item.name])
+        )
+    assert flat.keys() == flatten(template).keys(), "a state has the same arrays in every round"
+    return replace(template, **values)  # type: ignore[type-var]  # `is_dataclass` does not narrow T
+
+
+def _like(before: Any, value: Tensor) -> Any:
+    return value.numpy() if isinstance(before, np.ndarray) else value.to(before.device)
+
+
+def pack(name: str, letters: Letters) -> dict[str, Tensor]:
+    """Letters as tensors by dotted name."""
+    ends = {k: getattr(letters, k) for k in ("senders", "recipients", "rows", "authors")}
+    packed = {f"{name}.{k}": torch.from_numpy(np.ascontiguousarray(v)) for k, v in ends.items()}
+    return packed | {f"{name}.tensors.{k}": v for k, v in letters.tensors.items()}
+
+
+def unpack(name: str, packed: Mapping[str, Tensor], device: torch.device) -> Letters:
+    """The inverse of `pack`."""
+    ends = {k: packed[f"{name}.{k}"].numpy() for k in ("senders", "recipients", "rows", "authors")}
+    prefix = f"{name}.tensors."
+    stacks = {
+        k.removeprefix(prefix): v.to(device) for k, v in packed.items() if k.startswith(prefix)
+    }
+    return Letters(**ends, tensors=stacks)
+
+
+def _name(version: Version) -> str:
+    return f"{version[0]:08d}-{version[1]}.safetensors"
+
+
+def _version(file: Path) -> Version:
+    round_, step = file.stem.split("-")
+    return int(round_), int(step)

@@ -1,0 +1,197 @@
+"""What a comparison says of a run: quality, gain over Local, recovery of clusters, cost.
+
+Shapes: n peers. A peer without test data (NaN) is left out; a number that does not exist is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from app.report.report_data import weights_between
+from app.runs import quantities
+from app.runs.results import accuracy_statistics, mean
+from app.runs.rundir import Floats, Run
+from app.runs.scores import GraphScores, score
+
+Measure = Callable[[Run, Run | None], float | None]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One measure of a run.
+
+    Attributes
+    ----------
+    key : its name in files. title : its name for people.
+    of : run, and Local's run of the same seed where there is one -> the number, or None.
+    show : the number for people.
+    better : which end is the better one; "" for cost, where less is not better by itself.
+    group : what the column belongs to. about : what it is, in a sentence.
+    deviation : the deviation over seeds for people, where `show` does not suit it.
+    """
+
+    key: str
+    title: str
+    of: Measure
+    show: Callable[[float], str]
+    better: Literal["high", "low", ""]
+    group: str
+    about: str
+    deviation: Callable[[float], str] | None = None
+
+
+def last(run: Run, name: str = "test_accuracy") -> Floats:
+    """(n,) a field at each peer's last report."""
+    return run.at(name, run.last_row())
+
+
+def has_accuracy(run: Run) -> bool:
+    """Whether the run's problem has an accuracy at all."""
+    return not bool(np.isnan(run.metric("test_accuracy")).all())
+
+
+def gains(run: Run, local: Run) -> Floats:
+    """(n,) how much better each peer ends than under Local, same seed and split.
+
+    Test accuracy less Local's; Local's test loss less the peer's where there is no accuracy.
+    """
+    if has_accuracy(local):
+        return last(run) - last(local)
+    return last(local, "test_loss") - last(run, "test_loss")
+
+
+def _shown(form: str, times: int = 1) -> Callable[[float], str]:
+    return lambda value: f"{times * value:{form}}"
+
+
+_percent, _points = _shown(".2f", 100), _shown("+.2f", 100)
+_plain, _signed, _short = _shown(".4g"), _shown("+.4g"), _shown(".2g")
+
+
+def _best(run: Run) -> Floats:
+    best = run.best_row()
+    return np.full(run.peers, np.nan) if best is None else run.at("test_accuracy", best)
+
+
+def _statistic(name: str, of: Callable[[Run], Floats]) -> Measure:
+    return lambda run, _: accuracy_statistics(of(run), run.samples)[name]
+
+
+def _gain(*, accuracy: bool) -> Measure:
+    def mean_gain(run: Run, local: Run | None) -> float | None:
+        if local is None or has_accuracy(local) is not accuracy:
+            return None
+        return mean(gains(run, local))
+
+    return mean_gain
+
+
+def _improved(run: Run, local: Run | None) -> float | None:
+    if local is None:
+        return None
+    gain_n = gains(run, local)
+    return mean((gain_n > 0).astype(np.float64)[~np.isnan(gain_n)])
+
+
+def _field(name: str) -> Measure:
+    return lambda run, _: mean(last(run, name))
+
+
+def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
+    def scored(run: Run, _: Run | None) -> float | None:
+        if run.sought is None or not weights_between(run).any():
+            return None
+        return of(score(run.weights[-1], run.sought))
+
+    return scored
+
+
+def _seconds(run: Run, _: Run | None) -> float | None:
+    seconds = run.progress.get("seconds")
+    return None if seconds is None else float(seconds)
+
+
+COLUMNS = (
+    Column(
+        "accuracy", "accuracy %", _statistic("mean_test_accuracy", last), _percent,
+        "high", "Personal models",
+        "Mean test accuracy of the personal models at the end.",
+    ),
+    Column(
+        "weighted", "weighted %", _statistic("weighted_mean_test_accuracy", last), _percent,
+        "high", "Personal models",
+        "The same, each peer weighted by its training examples.",
+    ),
+    Column(
+        "spread", "spread", _statistic("std_test_accuracy", last), _percent,
+        "", "Personal models",
+        "Standard deviation of the test accuracy over the peers of a run, in points.",
+    ),
+    Column(
+        "worst_decile", "worst 10 %", _statistic("worst_decile_test_accuracy", last), _percent,
+        "high", "Personal models",
+        "Mean test accuracy of the lowest tenth of the peers, at least one.",
+    ),
+    Column(
+        "best_accuracy", "best on val. %", _statistic("mean_test_accuracy", _best), _percent,
+        "high", "Personal models",
+        "Mean test accuracy at each peer's own best round on its validation data.",
+    ),
+    Column(
+        "global_accuracy", "global model %", _field("global_test_accuracy"), _percent,
+        "high", "Shared",
+        "Mean test accuracy of the shared model that the method also trains.",
+    ),
+    Column(
+        "gain", "gain", _gain(accuracy=True), _points,
+        "high", "Against local",
+        "Mean over peers of the test accuracy less Local's, in points.",
+    ),
+    Column(
+        "loss_gain", "loss gain", _gain(accuracy=False), _signed,
+        "high", "Against local",
+        "Mean over peers of Local's test loss less the method's.",
+        deviation=_short,
+    ),
+    Column(
+        "improved", "improved %", _improved, _shown(".0f", 100),
+        "high", "Against local",
+        "Share of the peers that end better than under Local.",
+    ),
+    Column(
+        "loss", "test loss", _field("test_loss"), _plain,
+        "low", "Loss",
+        "Mean test loss of the personal models at the end.",
+        deviation=_short,
+    ),
+    Column(
+        "f1", "graph F1", _recovery(lambda scores: scores.f1), _shown(".2f"),
+        "high", "Learnt graph",
+        "F1 of the learnt edges against the true clusters, at the end.",
+    ),
+    Column(
+        "own_cluster", "own cluster %",
+        _recovery(lambda scores: scores.largest_weight_on_own_cluster), _percent,
+        "high", "Learnt graph",
+        "Share of the peers whose largest weight goes to their true cluster.",
+    ),
+    Column(
+        "bytes", "sent / peer", _field("bytes_sent"), quantities.size,
+        "", "Cost",
+        "Payload bytes that a peer sends, mean over peers.",
+    ),
+    Column(
+        "gradients", "gradients / peer", _field("gradient_evaluations"), _shown(",.0f"),
+        "", "Cost",
+        "Sample gradients that a peer evaluates, mean over peers.",
+    ),
+    Column(
+        "seconds", "seconds", _seconds, _shown(".1f"),
+        "", "Cost",
+        "Wall time of a run, several of them sharing the machine.",
+    ),
+)  # fmt: skip

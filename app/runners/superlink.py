@@ -1,0 +1,191 @@
+"""A SuperLink of one run's own, and the `flwr run` that talks to it.
+
+Every run gets a free port, a FLWR_HOME and a Ray directory for itself, so runs started from one
+checkout do not meet. All of it is gone when the run ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+
+from app.config.schema import Scalar
+from app.runners import guard
+
+ROOT = Path(__file__).resolve().parents[2]
+_START_SECONDS = 60.0
+_QUIET = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "COLUMNS": "300",  # an error message is one line
+}
+_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that spin while they wait are up to ten times slower when others use the cores too."""
+
+
+class FlowerError(Exception):
+    """Flower could not start; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where a run's Flower processes live.
+
+    Attributes
+    ----------
+    home : their FLWR_HOME.
+    app : copy of the app as it was when the run started; also their working directory.
+    environment : their environment.
+    log : file that gets what they print.
+    """
+
+    home: Path
+    app: Path
+    environment: Mapping[str, str]
+    log: Path
+
+    def popen(self, *command: str) -> subprocess.Popen[bytes]:
+        """Start `command`; it does not outlive the workspace."""
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self.app,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def submit(
+        self, connection: str, run_config: Mapping[str, Scalar], simulation: Mapping[str, Scalar]
+    ) -> subprocess.Popen[bytes]:
+        """Start `flwr run`, which ends when the run does; a deployment needs no `simulation`."""
+        settings = self.app.parent / "run.toml"
+        settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
+        command = ["flwr", "run", str(self.app), connection, "--stream"]
+        command += ["--run-config", str(settings)]
+        if simulation:
+            pairs = " ".join(f"{key}={value}" for key, value in simulation.items())
+            command += ["--federation-config", pairs]
+        return self.popen(*command)
+
+
+@contextmanager
+def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
+    """A workspace under the project's `.flwr`; at the end it and its processes are gone.
+
+    Parameters
+    ----------
+    log : file that gets what Flower prints.
+    home : FLWR_HOME to use instead of an empty one.
+    """
+    ours = ROOT / ".flwr"
+    ours.mkdir(exist_ok=True)
+    directory = Path(tempfile.mkdtemp(dir=ours))
+    ray = Path(tempfile.mkdtemp(prefix="coterie-"))  # sockets lie there: the path must be short
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1")))
+    private = {
+        "FLWR_HOME": str(home or directory),
+        "RAY_TMPDIR": str(ray),
+        "PATH": path,
+        "no_proxy": direct,
+        "NO_PROXY": direct,
+    }
+    cleaner = subprocess.Popen(
+        [sys.executable, guard.__file__, str(directory), str(ray)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # out of reach of the terminal's Ctrl-C
+    )
+    try:
+        _copy_app(directory / "app")
+        environment = {**_PATIENT, **os.environ, **_QUIET, **private}
+        yield Workspace(home or directory, directory / "app", environment, log)
+    finally:
+        cleaner.communicate()
+
+
+@contextmanager
+def private_superlink(space: Workspace) -> Iterator[str]:
+    """A SuperLink for simulations that nobody else uses; the name of the connection to it.
+
+    Raises
+    ------
+    FlowerError
+        It does not come up.
+    """
+    port = free_port()
+    private = {"address": f"127.0.0.1:{port}", "insecure": True}
+    connections = {"superlink": {"default": "private", "private": private}}
+    (space.home / "config.toml").write_text(tomli_w.dumps(connections), encoding="utf-8")
+    process = space.popen(
+        "flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)
+    )
+    try:
+        _wait_until_up(process, port)
+        yield "private"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def simulation_config(nodes: int, gpus: int) -> dict[str, Scalar]:
+    """Federation settings that spread `nodes` over this machine's cores and GPUs."""
+    cores = len(os.sched_getaffinity(0))
+    return {
+        "num-supernodes": nodes,
+        "client-resources-num-cpus": max(1, cores // nodes),
+        "client-resources-num-gpus": min(1.0, gpus / nodes),
+        "init-args-num-cpus": cores,
+        "init-args-num-gpus": gpus,
+    }
+
+
+def _copy_app(target: Path) -> None:
+    """Copy what the FAB holds, so that Flower need not search a whole `.venv` for it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for pattern in ("pyproject.toml", *project["tool"]["flwr"]["app"]["fab-include"]):
+        for source in ROOT.glob(pattern):
+            copy = target / source.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_up(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        probe = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
+        try:
+            probe.request("GET", "/health")
+            if probe.getresponse().status == 200:
+                return
+        except OSError:
+            time.sleep(0.05)
+        finally:
+            probe.close()
+    if process.poll() is None:
+        raise FlowerError(f"its SuperLink is not up after {_START_SECONDS:.0f} s")
+    raise FlowerError(f"its SuperLink ended with exit code {process.returncode}")

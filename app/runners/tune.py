@@ -1,0 +1,95 @@
+"""Choose each method's own settings on validation data, with the same effort for every method.
+
+Every method gets nine trials on the first seed: three learning rates around the preset's times
+three values of the knob that its `Options.grid` names, or nine learning rates without a knob. The
+trial with the highest mean validation accuracy of the last models wins (least validation loss where
+there is no accuracy); test data is never looked at. Where the preset sets no validation data aside,
+the whole comparison does: what is chosen for a split is used on that split.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from app.config import schema
+from app.config.config import Config
+from app.config.methods import METHODS
+from app.config.schema import Scalar
+from app.runners.grid import placed
+from app.runs.rundir import Run
+from clients.rule import Grid
+
+VALIDATION = 0.2  # of a peer's training samples, where the preset sets none aside
+RATES = (0.3, 1.0, 3.0)
+RATES_ONLY = tuple(round(float(rate), 3) for rate in np.geomspace(0.1, 10, 9))
+Settings = Mapping[str, Scalar]
+Trial = tuple[Settings, Run]
+
+
+def validating(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The keys of an experiment, with a share of the data for validation where there was none."""
+    key, share = Config.from_flat({**flat, "method": "local"}).validation
+    return {**flat, key: share or VALIDATION}
+
+
+def trials(config: Config) -> list[Settings]:
+    """The nine settings to try, as keys that override the preset."""
+    grid: Grid = getattr(METHODS[config.method].options, "grid", {})
+    rates = [
+        float(f"{config.learning_rate * factor:.6g}") for factor in (RATES if grid else RATES_ONLY)
+    ]
+    combinations: list[dict[str, Scalar]] = [{"learning-rate": rate} for rate in rates]
+    for knob, values in grid.items():
+        key = f"{config.method}.{knob}"
+        combinations = [{**trial, key: value} for trial in combinations for value in values]
+    return list(combinations)
+
+
+def trial_configs(config: Config, directory: Path) -> dict[str, tuple[Settings, Config]]:
+    """Placed configurations of a method's trials by run directory, with their settings."""
+    made = {}
+    for settings in trials(config):
+        tried = Config.from_flat({**config.flat(), **settings})
+        trial = placed(tried, directory / "tuning")
+        made[trial.run_dir] = (settings, trial)
+    return made
+
+
+def chosen(trials: Iterable[Trial]) -> Settings:
+    """The settings of the best trial; the earlier of equals."""
+    return max(trials, key=lambda trial: quality(trial[1]))[0]
+
+
+def told(settings: Settings) -> str:
+    """The settings in a line."""
+    return ", ".join(f"{key} = {schema.written(value)}" for key, value in settings.items())
+
+
+def write(trials: Mapping[str, Sequence[Trial]], path: Path) -> None:
+    """A line for each trial of each method: settings, `quality`, whether it was chosen, the run."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["method", "settings", "quality", "chosen", "run"])
+        for method, of_method in trials.items():
+            best = chosen(of_method)
+            for settings, run in of_method:
+                line = [json.dumps(settings), quality(run), int(settings == best)]
+                writer.writerow([method, *line, run.directory.name])
+
+
+def quality(run: Run) -> float:
+    """Mean validation accuracy (without accuracies: minus loss) of the peers that have it.
+
+    Of a peer that diverged the accuracy is that of guessing, and minus the loss minus infinity.
+    """
+    last = run.last_row()
+    value_n = run.at("validation_accuracy", last)
+    if np.isnan(value_n).all():
+        value_n = -run.at("validation_loss", last)
+    value_n = value_n[~np.isnan(value_n)]
+    return float(value_n.mean()) if len(value_n) else -np.inf

@@ -1,0 +1,162 @@
+"""Write what a run measures, as it goes: the relay's part of the run directory.
+
+After each round, in this order: metrics.jsonl and the collaboration rows are appended, then
+relay/checkpoint.json is replaced, which commits the round. A resumed run cuts what came after.
+collaboration.npz is written from the rows now and then, and at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.runs import whole
+from strategies.protocol import Report
+from strategies.relay.commit import Commit, Ledger, means
+
+_SAVE_SECONDS = 30.0
+_LINES = 5
+"""How many of the latest errors and refusals are kept for whoever looks at a run."""
+
+
+class RunRecorder:
+    """The files of one run.
+
+    Parameters
+    ----------
+    directory : the run directory; made if it is not there.
+    peers : number of peers n.
+    rounds : rounds of the whole run.
+    resume : go on from the checkpoint in `directory`, if there is one; else begin again.
+
+    Attributes
+    ----------
+    ledger : where the run stands.
+    """
+
+    def __init__(self, directory: Path, peers: int, rounds: int, *, resume: bool = False) -> None:
+        self._directory = directory
+        self._metrics = directory / "metrics.jsonl"
+        self._checkpoint = directory / "relay" / "checkpoint.json"
+        self._weights = directory / "relay" / "weights.f64"
+        self._peers = peers
+        self._rounds = rounds
+        self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        saved = _read(self._checkpoint) if resume else {}
+        self.ledger = Ledger(**saved["ledger"]) if saved else Ledger()
+        self._refused: int = saved.get("refused", 0)
+        self._started: float = time.monotonic() - saved.get("seconds", 0.0)
+        self._latest: dict[int, Report] = {}
+        self._heard = {int(peer): when for peer, when in saved.get("heard", {}).items()}
+        self._faults: list[str] = saved.get("faults", [])
+        self._refusals: list[str] = saved.get("refusals", [])
+        self._cut()
+        self._saved = time.monotonic()
+        self._progress("running")
+
+    def round(self, commit: Commit) -> None:
+        """Commit a round: see `strategies.relay.commit.Recorder`."""
+        with self._metrics.open("a", encoding="utf-8") as file:
+            for report in commit.reports:
+                line = {"round": report.round, "peer": report.peer, **report.metrics}
+                file.write(json.dumps(line) + "\n")
+        with self._weights.open("ab") as file:
+            for t in sorted({report.round for report in commit.reports}):
+                matrix = np.eye(self._peers)  # of a peer that did not report: it heard nobody
+                for report in commit.reports:
+                    if report.round == t:
+                        matrix[report.peer] = report.weights
+                file.write(np.float64(t).tobytes() + matrix.tobytes())
+        self.ledger = ledger = commit.ledger
+        self._refused += len(commit.refused)
+        self._refusals = [*self._refusals, *commit.refused][-_LINES:]
+        self._faults = [*self._faults, *commit.faults][-_LINES:]
+        self._heard |= dict.fromkeys(commit.present, (ledger.round, round(time.time(), 3)))
+        self._latest |= {report.peer: report for report in commit.reports}
+        if time.monotonic() - self._saved > _SAVE_SECONDS:
+            self._save_collaboration()
+        saved = {"ledger": asdict(ledger), "refused": self._refused, "seconds": self._seconds()}
+        whole.write(self._checkpoint, json.dumps(saved | self._seen()) + "\n")
+        self._progress("running")
+
+    def finish(self) -> None:
+        """Say that the run is complete."""
+        self._save_collaboration()
+        self._progress("finished")
+
+    def fail(self, error: str) -> None:
+        """Say in one line why the run ended early."""
+        self._save_collaboration()
+        self._progress("failed", error)
+
+    def _cut(self) -> None:
+        """Drop what was written after the checkpoint."""
+        lines = (
+            self._metrics.read_bytes().splitlines(keepends=True) if self._metrics.exists() else []
+        )
+        committed = self.ledger.round or -1  # round 0 is measured again
+        kept = [
+            line
+            for line in lines
+            if line.endswith(b"\n") and json.loads(line)["round"] <= committed
+        ]
+        whole.write(self._metrics, b"".join(kept))
+        records = self._collaboration()
+        whole.write(self._weights, records[records[:, 0] <= committed].tobytes())
+
+    def _collaboration(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+        """(R, 1 + n * n): round and collaboration matrix of each evaluated round."""
+        width = 1 + self._peers**2
+        flat = np.fromfile(self._weights) if self._weights.exists() else np.empty(0)
+        return flat[: flat.size // width * width].reshape(-1, width)
+
+    def _save_collaboration(self) -> None:
+        records = self._collaboration()
+        matrices = records[:, 1:].reshape(-1, self._peers, self._peers)
+        rounds = records[:, 0].astype(np.int64)
+        target = self._directory / "collaboration.npz"
+        with whole.drafted(target) as draft, draft.open("wb") as file:
+            np.savez_compressed(file, rounds=rounds, weights=matrices)
+        self._saved = time.monotonic()
+
+    def _progress(self, status: str, error: str | None = None) -> None:
+        measured = means(self._latest.values())
+        accuracies = [r.metrics.get("test_accuracy") for r in self._latest.values()]
+        spread = [value for value in accuracies if value is not None]
+        progress = {
+            "round": self.ledger.round,
+            "rounds": self._rounds,
+            "status": status,
+            "error": error,
+            "messages": self.ledger.messages,
+            "bytes": sum(int(r.metrics.get("bytes_sent") or 0) for r in self._latest.values()),
+            "relayed_bytes": self.ledger.nbytes,
+            "sealing_bytes": self.ledger.sealing,
+            "refused": self._refused,
+            "mean_test_accuracy": measured.get("test_accuracy"),
+            "std_test_accuracy": float(np.std(spread)) if spread else None,
+            "mean_test_loss": measured.get("test_loss"),
+            "seconds": self._seconds(),
+        }
+        told = json.dumps(progress | self._seen()) + "\n"
+        whole.write(self._directory / "progress.json", told)
+
+    def _seen(self) -> dict[str, Any]:
+        """What `python -m app status` tells: peer -> last round it ended, and when; last lines."""
+        return {"heard": self._heard, "faults": self._faults, "refusals": self._refusals}
+
+    def _seconds(self) -> float:
+        return round(time.monotonic() - self._started, 3)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return content

@@ -1,0 +1,115 @@
+"""Sum up a run: the numbers of summary.json, and graph.csv beside it.
+
+A number that does not exist (no accuracy, no clusters, no validation data) is None.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.runs import graph, whole
+from app.runs.rundir import Floats, Run
+from app.runs.scores import score
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """Compute the content of summary.json.
+
+    "Last" is each peer's last report, so a peer that dropped out counts with what it had.
+    The mean test loss is null when a peer diverged (`diverged_peers` counts them).
+    """
+    last_n, best_n = run.last_row(), run.best_row()
+    loss_n = run.at("test_loss", last_n)
+    had_loss_n = np.isfinite(run.metric("test_loss")).any(axis=0)
+    diverged = int((had_loss_n & ~np.isfinite(loss_n)).sum()) if len(run.rounds) else 0
+    best = np.full(run.peers, np.nan) if best_n is None else run.at("test_accuracy", best_n)
+    return {
+        "method": run.config["method"],
+        "dataset": run.config.get("dataset"),
+        "seed": run.config.get("seed"),
+        "status": run.progress.get("status"),
+        "peers": run.peers,
+        "rounds": run.progress.get("round", int(run.rounds[-1]) if len(run.rounds) else 0),
+        **accuracy_statistics(run.at("test_accuracy", last_n), run.samples),
+        **{f"best_{name}": value for name, value in accuracy_statistics(best, run.samples).items()},
+        "mean_test_loss": None if diverged else mean(loss_n),
+        "diverged_peers": diverged,
+        "recovery": recovery(run),
+        "total_bytes": _total(run.at("bytes_sent", last_n)),
+        "bytes_received": _total(run.at("bytes_received", last_n)),
+        "gradient_evaluations": _total(run.at("gradient_evaluations", last_n)),
+        "messages": run.progress.get("messages"),
+        "wall_seconds": run.progress.get("seconds"),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in ("torch", "flwr", "numpy")},
+        },
+    }
+
+
+def accuracy_statistics(accuracy_n: Floats, samples_n: Floats | None) -> dict[str, float | None]:
+    """Mean, n_i-weighted mean, standard deviation over peers (population) and worst decile.
+
+    The worst decile is the mean of the floor(n / 10) lowest peers, at least one. Peers without
+    an accuracy (NaN: no test data) are left out; all four are None if no peer has one.
+    """
+    has_n = ~np.isnan(accuracy_n)
+    values = np.sort(accuracy_n[has_n])
+    weighted = None
+    if samples_n is not None and samples_n[has_n].sum() > 0:
+        weighted = float(np.average(accuracy_n[has_n], weights=samples_n[has_n]))
+    return {
+        "mean_test_accuracy": mean(values),
+        "weighted_mean_test_accuracy": weighted,
+        "std_test_accuracy": float(values.std()) if len(values) else None,
+        "worst_decile_test_accuracy": mean(values[: max(1, len(values) // 10)]),
+    }
+
+
+def recovery(run: Run) -> dict[str, Any] | None:
+    """Score the learnt graph at the end and at its best; None without clusters to find or weights.
+
+    The final scores are flat; `best` holds those of the recorded round with the highest F1
+    (earliest of equals) together with its `round`. `rounds_to_recovery` is the first recorded
+    round at which the graph is exactly the true one, None if it never is. CoBo's weights between
+    twins decay late in training, so `best` says whether the graph was found, the final scores
+    whether it is still there.
+    """
+    clusters_n = run.sought
+    if clusters_n is None or not len(run.weights):
+        return None
+    scores = [score(weights_nn, clusters_n) for weights_nn in run.weights]
+    best = int(np.argmax([each.f1 or 0.0 for each in scores]))
+    exact = np.flatnonzero([each.exact for each in scores])
+    return {
+        **asdict(scores[-1]),
+        "rounds_to_recovery": int(run.weight_rounds[exact[0]]) if len(exact) else None,
+        "best": {"round": int(run.weight_rounds[best]), **asdict(scores[best])},
+    }
+
+
+def finish(run_dir: str | Path) -> dict[str, Any]:
+    """Write `graph.csv` and `summary.json` into the run directory and return the summary."""
+    run = Run.read(run_dir)
+    summary = summarise(run)
+    whole.write(run.directory / "graph.csv", graph.as_csv(run))
+    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+    whole.write(run.directory / "summary.json", text)  # last: with it the run is finished
+    return summary
+
+
+def mean(values: Floats) -> float | None:
+    """Mean of the values that are there (not NaN); None of none, or if one is not finite."""
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) and np.isfinite(values).all() else None
+
+
+def _total(values: Floats) -> int | None:
+    return int(np.nansum(values)) if np.isfinite(values).any() else None

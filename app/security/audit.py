@@ -1,0 +1,56 @@
+"""A node's audit log: one JSON line for each envelope that it sent, received or refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from strategies.protocol import Envelope
+
+
+class Audit:
+    """Appends to a file; what is there stays.
+
+    A line has: `time` (UTC), `run`, `attempt`, `direction` ("sent" or "received"), `from`, `to` (a
+    list; of a received offer the peers of this node), `kind`, `round`, `bytes` (of the tensors),
+    `digest` (SHA-256 of the payload as it travels), `sealed`, and `verdict`: "sent", "accepted" or
+    "refused: it ...". A peer is its number, with its name where the trust file knows it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(
+        self,
+        letter: Envelope,
+        to: Sequence[int],
+        digest: bytes,
+        verdict: str,
+        *,
+        attempt: str,
+        names: Mapping[int, str],
+    ) -> None:
+        """Add the line of one envelope."""
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "run": self._path.parent.name,
+            "attempt": attempt,
+            "direction": "sent" if verdict == "sent" else "received",
+            "from": _called(letter.sender, names),
+            "to": [_called(peer, names) for peer in to],
+            "kind": letter.kind,
+            "round": letter.round,
+            "bytes": letter.nbytes,
+            "digest": digest.hex(),
+            "sealed": bool(letter.keys),
+            "verdict": verdict,
+        }
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _called(peer: int, names: Mapping[int, str]) -> str:
+    return f"{peer} {names[peer]}" if peer in names else str(peer)

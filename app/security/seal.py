@@ -1,0 +1,191 @@
+"""Sealing: a letter that only its recipients can read, and that only its sender can have written.
+
+The payload is encrypted once, with ChaCha20-Poly1305 under a key drawn for this letter alone (so
+its nonce may be zero). For each recipient that key is encrypted with HPKE (RFC 9180, base mode,
+ML-KEM-768 with X25519), and the whole is signed with Ed25519. What a letter is tied to, its
+*header*, is never sent: both ends build it from what they know,
+
+    protocol, run, terms, attempt, kind, round, sender, recipient, size of the tensors,
+    digests of the keys of sender and recipient, digest of the encrypted payload,
+
+so a letter opens only where all of these agree. The signature covers header and encrypted key; the
+header is also HPKE's `info`. An answer is tied to the model it is about in the same way: the digest
+of the plain offer is associated data of its payload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+
+from app.security.keys import PrivateKeys, PublicKeys
+from strategies.protocol import Envelope
+
+_PROTOCOL = b"coterie letter 1"
+_SUITE = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
+_CONTENT_KEY = 32
+_SIGNATURE = 64
+_ONCE = bytes(12)
+"""The nonce under a key that encrypts one payload."""
+TAG = 16
+"""Bytes that encryption adds to a payload."""
+KEY = _SIGNATURE + KEM.MLKEM768_X25519.enc_length() + _CONTENT_KEY + TAG
+"""Bytes of the signed, encrypted key for one recipient."""
+
+
+class SealError(ValueError):
+    """A letter cannot be opened: says how it looks to the one who tried."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What all letters of an attempt at a run are tied to.
+
+    Attributes
+    ----------
+    run : name of the run.
+    terms : digest of the configuration that the peers compute by.
+    attempt : token of the relay's process.
+    """
+
+    run: str
+    terms: bytes
+    attempt: str
+
+
+def digest_of(content: bytes) -> bytes:
+    """SHA-256."""
+    return hashlib.sha256(content).digest()
+
+
+def seal(
+    letter: Envelope,
+    scope: Scope,
+    own: PrivateKeys,
+    recipients: Mapping[int, PublicKeys],
+    about: bytes = b"",
+) -> tuple[Envelope, bytes]:
+    """Seal a letter for some peers.
+
+    Parameters
+    ----------
+    letter : its payload is the bytes to seal.
+    own : the sender's.
+    recipients : peer -> its keys.
+    about : digest of the plain letter that this one answers.
+
+    Returns
+    -------
+    The sealed letter, and the digest of its payload.
+    """
+    assert isinstance(letter.payload, bytes)
+    assert not letter.keys
+    content_key = ChaCha20Poly1305.generate_key()
+    bound = _payload_header(letter, scope, about)
+    payload = ChaCha20Poly1305(content_key).encrypt(_ONCE, letter.payload, bound)
+    digest = digest_of(payload)
+    keys = {}
+    for recipient, theirs in recipients.items():
+        header = _header(letter, scope, recipient, own.public, theirs, digest)
+        wrapped = _SUITE.encrypt(content_key, theirs.recipient, info=header)
+        keys[recipient] = own.sign(header + wrapped) + wrapped
+    sealed = Envelope(
+        letter.kind, letter.sender, letter.recipient, letter.round, letter.nbytes, payload, keys
+    )
+    return sealed, digest
+
+
+def unseal(
+    letter: Envelope,
+    scope: Scope,
+    recipient: int,
+    own: PrivateKeys,
+    sender: PublicKeys,
+    digest: bytes,
+    about: bytes = b"",
+) -> bytes:
+    """Check a letter and read it.
+
+    Parameters
+    ----------
+    recipient : the peer that reads; `own` are its keys.
+    sender : keys of the peer that the letter says it is from.
+    digest : of the letter's payload, as `digest_of` has just computed it.
+    about : digest of the plain letter that this one has to be an answer to.
+
+    Raises
+    ------
+    SealError
+        It was not written by that sender for this recipient, run, round, kind and size, or was
+        altered. Which of these is not known: the header is not sent.
+    """
+    key = letter.keys.get(recipient)
+    if key is None:
+        raise SealError(f"holds no key for peer {recipient}")
+    if len(key) != KEY:
+        raise SealError(f"holds a key of {len(key)} bytes, not {KEY}")
+    assert isinstance(letter.payload, bytes)
+    signature, wrapped = key[:_SIGNATURE], key[_SIGNATURE:]
+    header = _header(letter, scope, recipient, own.public, sender, digest, received=True)
+    try:
+        sender.verifier.verify(signature, header + wrapped)
+    except InvalidSignature:
+        raise SealError(
+            f"was not sealed by peer {letter.sender} for peer {recipient} in this run, attempt and "
+            "round, or was altered"
+        ) from None
+    try:
+        content_key = _SUITE.decrypt(wrapped, own.reader, info=header)
+        bound = _payload_header(letter, scope, about)
+        return ChaCha20Poly1305(content_key).decrypt(_ONCE, letter.payload, bound)
+    except (InvalidTag, ValueError):
+        raise SealError("is signed, but not sealed as it should be or no answer to ours") from None
+
+
+def _header(
+    letter: Envelope,
+    scope: Scope,
+    recipient: int,
+    own: PublicKeys,
+    other: PublicKeys,
+    digest: bytes,
+    *,
+    received: bool = False,
+) -> bytes:
+    """All that a letter is tied to, for one recipient."""
+    sender, reader = (other, own) if received else (own, other)
+    return _packed(
+        *_beginning(letter, scope), _number(recipient), sender.digest, reader.digest, digest
+    )
+
+
+def _payload_header(letter: Envelope, scope: Scope, about: bytes) -> bytes:
+    """What the payload is tied to, whoever its recipients are."""
+    return _packed(*_beginning(letter, scope), about)
+
+
+def _beginning(letter: Envelope, scope: Scope) -> tuple[bytes, ...]:
+    return (
+        _PROTOCOL,
+        scope.run.encode(),
+        scope.terms,
+        scope.attempt.encode(),
+        letter.kind.encode(),
+        _number(letter.round),
+        _number(letter.sender),
+        _number(letter.nbytes),
+    )
+
+
+def _number(value: int) -> bytes:
+    return str(value).encode()
+
+
+def _packed(*parts: bytes) -> bytes:
+    """Each part after its length: two lists of parts never look the same."""
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)

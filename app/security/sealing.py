@@ -1,0 +1,145 @@
+"""Whether a node seals its letters, and with which keys.
+
+A deployed node seals with the keys that its operator gave it, to the peers that its trust file
+names; the run configuration can neither make it trust others nor make it send plain letters. A
+simulated node sends plain letters unless `sealing = true`, and then the run has keys of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.config.config import Config
+from app.config.schema import Scalar
+from app.security.keys import PrivateKeys
+from app.security.trust import Entry, KeysError, create, read_private, read_trust
+
+_NOT_BOUND = (
+    *("out", "data-dir", "device", "name", "run-dir", "resume", "sealing"),
+    *("round-seconds", "join-seconds", "quorum"),
+)
+"""Keys that may differ between nodes, or between a run and its resumption."""
+
+
+@dataclass(frozen=True)
+class Sealing:
+    """How a node handles its letters.
+
+    Attributes
+    ----------
+    terms : digest of what the peers of the run have to agree on, see `terms_of`.
+    keys : (hosted peer, file of its private keys); with them every letter is sealed and plain ones
+        are refused, without them the reverse.
+    trust : trust file.
+    audited : whether there is an audit log.
+    """
+
+    terms: bytes
+    keys: tuple[tuple[int, str], ...] = ()
+    trust: str = ""
+    audited: bool = False
+
+    def read(self) -> tuple[dict[int, PrivateKeys], Mapping[int, Entry]]:
+        """Read the hosted peers' keys, and those of all trusted peers.
+
+        Raises
+        ------
+        KeysError
+            A file is missing or wrong, or the trust file has other keys for a hosted peer.
+        """
+        own = {peer: read_private(Path(path)) for peer, path in self.keys}
+        trust = read_trust(Path(self.trust))
+        for peer, path in self.keys:
+            if peer in trust and trust[peer].keys != own[peer].public:
+                raise KeysError(
+                    f"{self.trust}: [{trust[peer].name}] is peer {peer}, but not the public half "
+                    f"of {path}"
+                )
+        return own, trust
+
+
+def terms_of(run_config: Mapping[str, Scalar]) -> bytes:
+    """Digest of what the peers of a run have to agree on, whoever told it to them.
+
+    Parameters
+    ----------
+    run_config : flat keys as the run has them, before a node puts its own in their place.
+    """
+    bound = {key: value for key, value in run_config.items() if key not in _NOT_BOUND}
+    return hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).digest()
+
+
+def simulated(config: Config, peers: Sequence[int], directory: Path) -> Sealing:
+    """Sealing of a simulated node: plain, or with keys made for this run."""
+    terms = terms_of(config.flat())
+    if config.sealing is not True:
+        return Sealing(terms)
+    shared = directory / "keys"
+    if not shared.exists():
+        _make_keys(shared, config.peers)
+    keys = tuple((peer, str(shared / f"{_called(peer)}.key")) for peer in peers)
+    return Sealing(terms, keys, str(shared / "trust.toml"), audited=True)
+
+
+def deployed(
+    run_config: Mapping[str, Scalar], node_config: Mapping[str, object], peer: int
+) -> Sealing:
+    """Sealing of a SuperNode: `keys` and `trust` of --node-config name its files.
+
+    Raises
+    ------
+    KeysError
+        The run wants plain letters and this node seals, or the reverse; or one file is missing.
+    """
+    keys, trust = (str(node_config.get(key, "")) for key in ("keys", "trust"))
+    plain = run_config.get("sealing") is False
+    if bool(keys) != bool(trust):
+        raise KeysError('to seal, a SuperNode needs keys="FILE" and trust="FILE" in --node-config')
+    if keys and plain:
+        raise KeysError("this SuperNode has keys and takes no part in a run with sealing = false")
+    if not keys and not plain:
+        raise KeysError(
+            "this SuperNode has no keys to seal with: make them (python -m app keys new NAME) and "
+            'start it with keys="FILE" trust="FILE" in --node-config, or run sealing=false'
+        )
+    own = ((peer, keys),) if keys else ()
+    return Sealing(terms_of(run_config), own, trust, audited=True)
+
+
+def peer_of(node_config: Mapping[str, object]) -> int | None:
+    """The number that a SuperNode's trust file gives to its own `name`, if both are there.
+
+    Raises
+    ------
+    KeysError
+        The file has no such entry.
+    """
+    name, trust = node_config.get("name"), node_config.get("trust")
+    if not name or not trust:
+        return None
+    for entry in read_trust(Path(str(trust))).values():
+        if entry.name == name:
+            return entry.peer
+    raise KeysError(f"{trust} has no entry [{name}], and --node-config says no peer = K")
+
+
+def _make_keys(shared: Path, peers: int) -> None:
+    """Make the keys of all simulated peers; of several nodes that try, one succeeds."""
+    shared.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=shared.parent, prefix="keys-"))
+    entries = [create(_called(peer), part, peer)[2] for peer in range(peers)]
+    (part / "trust.toml").write_text("".join(entry.toml() for entry in entries), encoding="utf-8")
+    try:
+        part.rename(shared)
+    except OSError:  # another node was faster
+        shutil.rmtree(part)
+
+
+def _called(peer: int) -> str:
+    return f"peer-{peer:04d}"

@@ -1,0 +1,246 @@
+"""The data of the peers that one node hosts, on the device, and the minibatches drawn from it.
+
+Examples lie once in a pool; a peer's split is a row of positions in it. Whole numbers (images as
+uint8) stay small there and are normalised when a batch is gathered, others at once. Legend:
+p = peers, n = examples of a split, e = models, t = steps, b = batch slots, d = parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from clients.engine.augmentation import AUGMENTATIONS
+from clients.engine.batches import Ints, Plan, everything, plan
+from clients.engine.streams import Purpose, stream
+from clients.letters import Part
+
+if TYPE_CHECKING:
+    from clients.training import Training
+    from datasets.problem import Problem, Split
+
+SplitName = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One split of the hosted peers, padded to the longest.
+
+    Attributes
+    ----------
+    rows_pn : rows in the pool; padding repeats row 0.
+    targets_pn : targets; padding is 0.
+    lengths_p : examples of each peer.
+    """
+
+    rows_pn: Tensor
+    targets_pn: Tensor
+    lengths_p: Ints
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One minibatch for each of E models.
+
+    Attributes
+    ----------
+    peers_e : local index of the peer whose data it is.
+    rows_eb : positions in that peer's training split.
+    weights_eb : weight of each example in the loss; 0 for empty slots, else 1 / count.
+    counts_e : examples in it, on the host.
+    keys_e : dropout keys.
+    noise_ed : gradient noise to add, or None.
+    augmented : whether the run's augmentation is applied, by draws from `keys_e`.
+    round : the round it was drawn for; 0 for none.
+    """
+
+    peers_e: Tensor
+    rows_eb: Tensor
+    weights_eb: Tensor
+    counts_e: Ints
+    keys_e: Tensor
+    noise_ed: Tensor | None
+    augmented: bool = False
+    round: int = 0
+
+    def part(self, at: Part) -> Batch:
+        """The minibatches of some of the models, without slots that none of them fills."""
+        width = int(self.counts_e[at].max(initial=1))
+        noise = None if self.noise_ed is None else self.noise_ed[at]
+        return Batch(
+            self.peers_e[at], self.rows_eb[at, :width], self.weights_eb[at, :width],
+            self.counts_e[at], self.keys_e[at], noise, self.augmented, self.round,
+        )  # fmt: skip
+
+    def weighted(self, weights_eb: Tensor) -> Batch:
+        """The same examples, each loss scaled by a weight of its own (empty slots stay empty)."""
+        return replace(self, weights_eb=self.weights_eb * weights_eb)
+
+
+class Data:
+    """The hosted peers' pool and splits.
+
+    Parameters
+    ----------
+    problem : data of all peers; only that of `peers` is kept.
+    peers : (P,) ids of the hosted peers.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        peers: Ints,
+        training: Training,
+        *,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.peers, self.training, self.seed = peers, training, seed
+        self.device, self.dtype = device, dtype
+        splits: dict[SplitName, Split] = {
+            "train": problem.train,
+            "validation": problem.validation,
+            "test": problem.test,
+        }
+        used = [split.rows[p] for split in splits.values() for p in peers]
+        kept = np.unique(np.concatenate(used))
+        self._pool = torch.from_numpy(np.ascontiguousarray(problem.inputs[kept])).to(device)
+        self._mean, self._std = self._tensor(problem.mean), self._tensor(problem.std)
+        self._tokens = problem.task == "language"
+        self._whole = not self._pool.is_floating_point()
+        if not self._whole:
+            self._pool = self._normalised(self._pool)
+        self.shards = {name: self._shard(split, kept) for name, split in splits.items()}
+        noise = np.zeros(1) if problem.noise is None else problem.noise[peers]
+        self._noise_p = self._tensor(noise) if noise.any() else None
+        self._noise_dimension = problem.outputs if noise.any() else 0
+
+    def _shard(self, split: Split, kept: Ints) -> Shard:
+        rows = [np.searchsorted(kept, split.rows[p]) for p in self.peers]
+        targets = [np.asarray(split.targets[p]) for p in self.peers]
+        lengths = np.array([len(r) for r in rows], dtype=np.int64)
+        longest = max(int(lengths.max()), 1)
+        rows_pn = np.zeros((len(rows), longest), dtype=np.int64)
+        targets_pn = np.zeros((len(rows), longest, *targets[0].shape[1:]), dtype=targets[0].dtype)
+        for p, (r, y) in enumerate(zip(rows, targets, strict=True)):
+            rows_pn[p, : len(r)], targets_pn[p, : len(y)] = r, y
+        stacked = torch.from_numpy(targets_pn).to(self.device)
+        if stacked.is_floating_point():
+            stacked = stacked.to(self.dtype)
+        return Shard(torch.from_numpy(rows_pn).to(self.device), stacked, lengths)
+
+    def _tensor(self, values: npt.ArrayLike) -> Tensor:
+        return torch.tensor(np.asarray(values), dtype=self.dtype, device=self.device)
+
+    def examples(self, split: SplitName, peers_e: Tensor, rows_eb: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalised inputs (E, b, *shape) and targets (E, b, ...) at positions of a split.
+
+        Tokens and classes are int64.
+        """
+        inputs, targets = self._gathered(split, peers_e, rows_eb)
+        return self._readied(inputs), targets
+
+    def minibatch(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """`examples` of a training minibatch, augmented as the run wants it.
+
+        Images are padded with zeros before they are normalised: with black.
+        """
+        inputs, targets = self._gathered("train", batch.peers_e, batch.rows_eb)
+        if batch.augmented:
+            inputs = AUGMENTATIONS[self.training.augment](inputs, batch.keys_e)
+        return self._readied(inputs), targets
+
+    def _gathered(
+        self, split: SplitName, peers_e: Tensor, rows_eb: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        shard = self.shards[split]
+        at = peers_e[:, None], rows_eb
+        targets = shard.targets_pn[at]
+        return self._pool[shard.rows_pn[at]], (
+            targets if targets.is_floating_point() else targets.long()
+        )
+
+    def _readied(self, inputs: Tensor) -> Tensor:
+        if not self._whole:
+            return inputs
+        return inputs.long() if self._tokens else self._normalised(inputs)
+
+    def _normalised(self, raw: Tensor) -> Tensor:
+        return (raw.to(self.dtype) - self._mean) / self._std
+
+    def batches(
+        self,
+        round_: int,
+        purpose: Purpose = Purpose.TRAIN,
+        *,
+        peers: Ints | None = None,
+        partners: Ints | None = None,
+        steps: int | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        halves: bool = False,
+    ) -> list[Batch]:
+        """Minibatches of training data for E models, one `Batch` a step.
+
+        Parameters
+        ----------
+        peers : (E,) local indices, default every hosted peer once.
+        partners : (E,) peers the draws are made for; separates several draws of one peer.
+        steps, epochs, batch_size : default to the run's training configuration.
+        halves : instead, one draw of `batch_size` examples as two disjoint minibatches.
+        """
+        peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
+        partners = np.zeros_like(peers) if partners is None else partners
+        if steps is None and epochs is None:
+            steps, epochs = self.training.local_steps, self.training.local_epochs
+        streams = [
+            stream(self.seed, int(self.peers[p]), round_, purpose, int(k))
+            for p, k in zip(peers, partners, strict=True)
+        ]
+        return self._upload(
+            plan(
+                streams,
+                self.shards["train"].lengths_p[peers].tolist(),
+                batch_size or self.training.batch_size,
+                steps=steps or 0,
+                epochs=epochs or 0,
+                halves=halves,
+                noise_dimension=self._noise_dimension,
+            ),
+            peers,
+            round_,
+            augmented=self.training.augment != "none",
+        )
+
+    def everything(self, peers: Ints | None = None) -> Batch:
+        """All training data of each peer as one batch, as it is: no noise, no augmentation."""
+        peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
+        rows_etb, counts_et = everything(self.shards["train"].lengths_p[peers].tolist(), 1)
+        whole = Plan(rows_etb, counts_et, np.zeros_like(counts_et), None)
+        return self._upload(whole, peers)[0]
+
+    def _upload(
+        self, drawn: Plan, peers: Ints, round_: int = 0, *, augmented: bool = False
+    ) -> list[Batch]:
+        peers_e = torch.from_numpy(peers).to(self.device)
+        counts_et1 = drawn.counts_et[..., None]
+        valid_etb = np.arange(drawn.rows_etb.shape[2]) < counts_et1
+        rows_etb = torch.from_numpy(drawn.rows_etb).to(self.device)
+        weights_etb = self._tensor(valid_etb / np.maximum(counts_et1, 1))
+        keys_et = torch.from_numpy(drawn.keys_et).to(self.device)
+        noise_etd = None
+        if drawn.noise_etd is not None and self._noise_p is not None:
+            noise_etd = self._tensor(drawn.noise_etd) * self._noise_p[peers_e, None, None]
+        return [
+            Batch(
+                peers_e, rows_etb[:, t], weights_etb[:, t], drawn.counts_et[:, t], keys_et[:, t],
+                None if noise_etd is None else noise_etd[:, t], augmented, round_,
+            )
+            for t in range(drawn.steps)
+        ]  # fmt: skip

@@ -1,0 +1,149 @@
+"""Evaluation: losses and accuracies of stacked models and of mixtures of them.
+
+Everything here runs in evaluation mode and differentiates nothing. Legend: p = peers of this node,
+e = models, m = members of a mixture, n = examples of a split, b = batch slots, d = parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients.engine.batches import Ints
+from clients.engine.data import SplitName
+from clients.engine.network import Buffers, Network
+from clients.engine.stack import Stack
+
+
+class Scores(NamedTuple):
+    """Mean loss and accuracy (nan where there is none, or no data) of each model, (E,) each."""
+
+    losses: Tensor
+    accuracies: Tensor
+
+
+class Scoring(Stack):
+    """A stack that is measured."""
+
+    def losses(
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints | None = None
+    ) -> Scores:
+        """Mean loss and accuracy of each model on a peer's split, in evaluation mode.
+
+        Parameters
+        ----------
+        buffers : (E, ...) of the peers that evaluate.
+        peers : (E,) local index of the peer whose data is used, default all hosted in order.
+        """
+
+        def outputs(at: Tensor, inputs: Tensor) -> Tensor:
+            return self.network(x_ed[at], {k: v[at] for k, v in buffers.items()}, inputs)[0]
+
+        return self._score(outputs, self.task.losses, len(x_ed), split, peers)
+
+    @torch.no_grad()
+    def example_losses(
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints | None = None
+    ) -> Tensor:
+        """Loss of each example, (E, N) in the split's order; beyond its end it means nothing."""
+        peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
+        losses_en = x_ed.new_zeros(len(x_ed), self.data.shards[split].rows_pn.shape[1])
+        for at, rows, inputs, targets in self._sweep(len(x_ed), split, peers):
+            found = self.network(x_ed[at], {k: v[at] for k, v in buffers.items()}, inputs)[0]
+            losses_en[at[:, None], rows] = self.task.losses(found, targets)
+        return losses_en
+
+    def mixture_losses(
+        self, weights_pm: Tensor, x_pmd: Tensor, buffers: Buffers, split: SplitName
+    ) -> Scores:
+        """`losses` of the hosted peers' mixtures: predictions are averaged, not parameters.
+
+        Parameters
+        ----------
+        weights_pm : weight of each member; rows sum to 1.
+        x_pmd, buffers : the members, and theirs (P, M, ...).
+        """
+
+        def predict(at: Tensor, inputs: Tensor) -> Tensor:
+            shares = []
+            for m in range(weights_pm.shape[1]):
+                own = {k: v[at, m] for k, v in buffers.items()}
+                share = self.task.predict(self.network(x_pmd[at, m], own, inputs)[0])
+                shares.append(share * weights_pm[at, m].view(-1, *[1] * (share.dim() - 1)))
+            return sum(shares[1:], shares[0])
+
+        return self.prediction_losses(predict, split)
+
+    def prediction_losses(
+        self, predict: Callable[[Tensor, Tensor], Tensor], split: SplitName
+    ) -> Scores:
+        """`losses` of each hosted peer's predictions, wherever they come from.
+
+        Parameters
+        ----------
+        predict : (local peers (E,), their inputs (E, b, ...)) -> predictions (E, b, ...), averages
+            of what `Task.predict` gives.
+        """
+        return self._score(predict, self.task.ensemble_losses, len(self.peers), split, None)
+
+    def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
+        """What each model hands its last layer for its peer's examples (P, n, m), zeros beyond."""
+        count_p = self.data.shards[split].lengths_p
+        found_pnm = x_pd.new_zeros(len(x_pd), int(count_p.max(initial=0)), 0)
+        for at, rows, inputs, _ in self._sweep(len(x_pd), split, np.arange(len(x_pd))):
+            part = self.embed(x_pd[at], {k: v[at] for k, v in buffers.items()}, inputs)
+            if not found_pnm.shape[2]:
+                found_pnm = part.new_zeros(*found_pnm.shape[:2], part.shape[2])
+            found_pnm[at[:, None], rows] = part
+        return found_pnm
+
+    @torch.no_grad()
+    def embed(self, x_ed: Tensor, buffers: Buffers, inputs_eb: Tensor) -> Tensor:
+        """What each model hands its last layer for its own inputs, flattened (E, b, m)."""
+        below = ~self.network.columns(self.network.head)
+        return self._below_head(x_ed[:, below], buffers, inputs_eb)[0].flatten(2)
+
+    @cached_property
+    def _below_head(self) -> Network:
+        return self.network.below_head()
+
+    @torch.no_grad()
+    def _score(
+        self,
+        outputs: Callable[[Tensor, Tensor], Tensor],
+        losses: Callable[[Tensor, Tensor], Tensor],
+        models: int,
+        split: SplitName,
+        peers: Ints | None,
+    ) -> Scores:
+        peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
+        lengths_e = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.device)
+        total = torch.zeros(models, dtype=torch.float64, device=self.device)
+        right = torch.zeros_like(total)
+        for at, rows, inputs, targets in self._sweep(models, split, peers):
+            found = outputs(at, inputs)
+            valid = rows < lengths_e[at, None]
+            total[at] += (losses(found, targets) * valid).sum(dim=1, dtype=torch.float64)
+            if self.task.correct is not None:
+                right[at] += (self.task.correct(found, targets) * valid).sum(
+                    dim=1, dtype=torch.float64
+                )
+        if self.task.correct is None:
+            right.fill_(torch.nan)
+        return Scores(total / lengths_e, right / lengths_e)
+
+    def _sweep(
+        self, models: int, split: SplitName, peers: Ints
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """All examples of a split in chunks that fit: models, rows, inputs and targets."""
+        peers_e = torch.from_numpy(peers).to(self.device)
+        longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
+        size, width = self._chunks.evaluation(models, longest, lambda: self.holds(1))
+        for at in torch.arange(models, device=self.device).split(size):
+            for rows in torch.arange(longest, device=self.device).split(width):
+                yield at, rows, *self.data.examples(split, peers_e[at], rows.expand(len(at), -1))

@@ -1,0 +1,172 @@
+"""What lies stacked on a node: the models of its peers, their network, their minibatches.
+
+Legend: p = peers of this node, e = models, d = parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from clients.engine import optimizers
+from clients.engine.batches import Ints
+from clients.engine.chunks import Chunks, held_bytes
+from clients.engine.data import Batch, Data
+from clients.engine.network import Buffers, Network
+from clients.engine.streams import Purpose, stream
+from clients.engine.tasks import TASKS
+from clients.letters import Bools
+from clients.models.build import build
+
+if TYPE_CHECKING:
+    from clients.training import Training
+    from datasets.problem import Problem
+
+
+class Stack:
+    """Stacked models of the peers that one node hosts.
+
+    Parameters
+    ----------
+    problem : the data of all peers; only that of `peers` is kept.
+    model, model_options : name and options of the network (`clients.models.build`).
+    peers : ids of the hosted peers, ascending.
+    training : minibatches and optimizer.
+    seed : of every stream.
+    device : "cpu", "cuda", or "auto" for CUDA where there is one.
+    dtype : "float32" or "float64"; quadratic problems are always float64.
+    topology : (n, n) who may talk to whom; None: everybody.
+    chunk : models per batched call; 0 measures a few and keeps the fastest that fits `memory`.
+    memory : bound in bytes on what one chunk holds for its backward pass; 0 takes a share of
+        what is free.
+    mixed_precision, channels_last : see `clients.engine.network.Network`.
+
+    Attributes
+    ----------
+    n : peers of the whole run. samples : (n,) their n_i. clusters : (n,) or None, the truth.
+    topology : (n, n) who may talk to whom, symmetric, empty diagonal.
+    outputs : classes, or outputs of a regression.
+    noise : (n,) deviation of the gradient noise, where the problem states it, else None.
+    batches : draws minibatches of training data, see `clients.engine.data.Data.batches`.
+    spent : (P,) examples each peer has differentiated so far: the bill for gradients.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        model: str,
+        model_options: object,
+        peers: Sequence[int],
+        training: Training,
+        *,
+        seed: int = 0,
+        device: str = "auto",
+        dtype: str = "float32",
+        topology: Bools | None = None,
+        chunk: int = 0,
+        memory: int = 0,
+        mixed_precision: bool = False,
+        channels_last: bool = False,
+    ) -> None:
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device)
+        if mixed_precision and dtype != "float32":
+            raise ValueError(f"mixed-precision goes with dtype float32, not {dtype}")
+        self.dtype = torch.float64 if problem.task == "quadratic" else getattr(torch, dtype)
+        self.peers = np.asarray(peers, dtype=np.int64)
+        self.n, self.samples = len(problem.samples), np.asarray(problem.samples, dtype=np.float64)
+        self.clusters, self.outputs = problem.clusters, problem.outputs
+        self.topology = ~np.eye(self.n, dtype=np.bool_) if topology is None else topology
+        self.noise = problem.noise
+        self.seed, self.training = seed, training
+        self.data = Data(
+            problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
+        )
+        self.batches = self.data.batches
+        self.task = TASKS[problem.task]
+        shape = problem.inputs.shape[1:]
+        made_of = model, model_options, problem.task, shape, problem.outputs
+        self._build: Callable[[], nn.Module] = lambda: build(*made_of)
+        self._start = problem.start
+        self.network = Network(
+            self._fresh(0).to(self.device, self.dtype),
+            mixed_precision=mixed_precision,
+            channels_last=channels_last,
+        )
+        self.d = self.network.d
+        self.spent = np.zeros(len(self.peers), dtype=np.int64)
+        self._chunks = Chunks(
+            (*made_of, self.dtype, mixed_precision, channels_last), self.device, chunk, memory
+        )
+
+    def tensor(self, values: npt.ArrayLike) -> Tensor:
+        """A tensor of the engine's precision on its device."""
+        return torch.tensor(np.asarray(values), dtype=self.dtype, device=self.device)
+
+    def initial(self, *, common: bool = True) -> tuple[Tensor, Buffers]:
+        """Start models (P, d) and buffers: one start for all peers, or each peer its own."""
+        common = common or self._start is not None
+        x_pd = self.origins(self.peers) if common else self._drawn(self.peers)
+        return x_pd.clone(), self.network.buffers(len(self.peers))
+
+    def origins(self, peers: Ints) -> Tensor:
+        """Start models (E, d) of any peers, in a run with a common or a prescribed start."""
+        if self._start is not None:
+            return self.tensor(self._start[peers])
+        return self._drawn([0]).expand(len(peers), self.d)
+
+    def starts(self, models: int) -> Tensor:
+        """Different start models (models, d) that all peers know: those of the first peers."""
+        if self._start is not None:
+            return self.tensor(self._start[np.arange(models) % self.n])
+        return self._drawn(range(models))
+
+    def slots(self, x_ed: Tensor) -> optimizers.Slots:
+        """Fresh optimizer state for the models `x_ed`."""
+        return optimizers.slots(self.training, x_ed)
+
+    def _drawn(self, peers: Iterable[int]) -> Tensor:
+        """The start models that some peers draw, (K, d)."""
+        rows = []
+        for peer in peers:
+            key = int(stream(self.seed, int(peer), 0, Purpose.START).integers(2**63))
+            rows.append(self.network.flat(self._fresh(key)).to(self.device, self.dtype))
+        return torch.stack(rows)
+
+    def _fresh(self, key: int) -> nn.Module:
+        """A module initialised from a key; torch's own stream stays where it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key)
+            return self._build()
+
+    def _batch_losses(
+        self,
+        x_ed: Tensor | Mapping[str, Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        at: slice = slice(None),
+    ) -> tuple[Tensor, Buffers]:
+        """Weighted losses (E,) of minibatches, or of their slots `at`, and the buffers after."""
+        inputs, targets = (value[:, at] for value in self.data.minibatch(batch))
+        outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
+        return (self.task.losses(outputs, targets) * batch.weights_eb[:, at]).sum(dim=1), after
+
+    def holds(self, examples: int) -> int:
+        """Bytes that one model holds for a backward pass over `examples` examples."""
+        probe = 2  # batch norm needs two; activations grow in proportion
+        zeros = torch.zeros(1, dtype=torch.int64, device=self.device)
+        weights = torch.zeros(1, probe, dtype=self.dtype, device=self.device)
+        batch = Batch(zeros, zeros.expand(1, probe), weights, np.array([probe]), zeros, None)
+        x = torch.zeros(1, self.d, dtype=self.dtype, device=self.device, requires_grad=True)
+        held = held_bytes(
+            lambda: self._batch_losses(x, self.network.buffers(1), batch)[0],
+            shared=[x, *self.network.module.parameters()],  # they do not grow with the examples
+        )
+        # Beside activations: the gradient tensor by tensor, as a row, and what backward puts aside.
+        return held * max(1, examples // probe) + 5 * self.d * x.element_size()

@@ -1,0 +1,200 @@
+"""All-for-one (papers: all-for-one, equation "All-for-one", definitions 1 and 3, equation 1).
+
+Every peer k computes stochastic gradients at the model of any peer i that asks:
+
+    x_i <- x_i - eta sum_k alpha_ik g_k(x_i),   the own gradient included.
+
+Who is heard depends on the similarity ratio at x_i,
+
+    r_ik = max(0, 1 - |grad R_k - grad R_i|^2 / |grad R_i|^2),   r_ii = 1.
+
+Symbols: x_i `state.x`, r_ik `state.r`, alpha_ik `weights`, lambda `options.lambda_`, b_alpha
+`options.similarity_batch_size`, n_k `engine.samples` (sigma_k^2 = sigma^2 / n_k, remark 1), beta
+`options.smoothness`. In refresh rounds every neighbour also answers with gradients G_k on an
+estimation batch of b_alpha examples, drawn apart from its training minibatch:
+
+    plain     r^_ik = max(0, 1 - |G_i - G_k|^2 / |G_i|^2)                        (equation 1)
+    debiased  r^_ik = max(0, 1 - <G'_k - G'_i, G''_k - G''_i> / <G'_i, G''_i>),
+
+G', G'' on two disjoint halves of the batch (`clients.parts.similarity`). Noise adds to both of
+equation 1's norms: identical peers stay together only while |grad R_i|^2 >= (1 + lambda) / (1 -
+lambda) times the noise of G_i, and every peer ends alone. Products across halves are free of that.
+
+Weights over those who are there, from r_ik = 0 where k never was:
+
+    normalised  binary n_k 1{r > lambda}, continuous r_ik, divided by their sum (the authors' code)
+    paper       phi(r_ik) n_k / sum_j n_j psi(r_ij), phi = lambda 1{r >= lambda} or r, psi = r phi
+    oracle      uniform in the true cluster, nothing estimated.
+
+The paper's weights sum to (sigma_psi / sigma_phi)^2 >= 1, and its theorem 1 wants eta times that
+below 1 / beta; nothing is capped, a step that is too long is warned about.
+
+Readings and deviations: a batch beyond n_i is all data, and the one example of a peer with no more
+is in both halves. The paper asks before each step; with more `local-steps` helpers' gradients move
+along as the own one does (`clients.parts.answers`): a step descends
+sum_k alpha_ik (g_k(x0) + g_i(x) - g_i(x0)), the term k = i being g_i(x). Weight on oneself alone is
+local training, bit for bit.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from clients.letters import Bools, Ints, Letters
+from clients.parts.answers import gradients_at, moving_along
+from clients.parts.similarity import Estimator, by_definition, normalised
+from clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.engine.engine import Engine
+
+
+@dataclass(frozen=True)
+class Options:
+    """All-for-one's knobs.
+
+    Attributes
+    ----------
+    criterion : how weights follow from similarity; "oracle" knows the true clusters instead.
+    weights : "normalised" to sum 1, or the "paper"'s definition 1.
+    lambda_ : least similarity of a collaborator, for the binary criterion.
+    estimator : of the similarity ratio; "plain" is the paper's and does not last.
+    estimator_ema : memory of the debiased estimate over refreshes, 0 = none.
+    similarity_batch_size : examples behind an estimate.
+    refresh_every : rounds between two estimates; only collaborators are asked in between.
+    smoothness : beta of the losses where it is known, to judge the step of the paper's weights.
+    """
+
+    criterion: Literal["binary", "continuous", "oracle"] = "binary"
+    weights: Literal["normalised", "paper"] = "normalised"
+    lambda_: float = 0.1
+    estimator: Literal["plain", "debiased"] = "debiased"
+    estimator_ema: float = 0.8
+    similarity_batch_size: int = 512
+    refresh_every: int = 10
+    smoothness: float = 0.0
+    grid: ClassVar[Grid] = {"lambda": (0.05, 0.1, 0.3)}
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lambda_ < 1:
+            raise ValueError("lambda must lie between 0 and 1")
+        if not 0 <= self.estimator_ema < 1:
+            raise ValueError("estimator-ema must be at least 0 and below 1")
+        least = 2 if self.estimator == "debiased" else 1
+        if self.similarity_batch_size < least:
+            raise ValueError(
+                f"similarity-batch-size must be at least {least} for the {self.estimator} estimator"
+            )
+        if self.refresh_every < 1:
+            raise ValueError("refresh-every must be at least 1")
+        if self.smoothness < 0:
+            raise ValueError("smoothness must not be negative")
+
+    def fits(self, problem: Clustered) -> None:
+        """Refuse an oracle of clusters that nobody knows."""
+        if self.criterion == "oracle":
+            true_clusters(problem, 'set criterion = "binary" or "continuous"')
+
+
+@dataclass(frozen=True)
+class AllForOneState(State):
+    """`r`: (P, n) similarity ratio at the own model; nan where never estimated, own entry 1."""
+
+    r: Floats
+
+
+class AllForOne(Rule[AllForOneState]):
+    """Descend the average gradient of those whose gradients resemble mine, at my model."""
+
+    def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
+        super().__init__(engine, options, rounds)
+        debiased = options.estimator == "debiased"
+        self._estimator = Estimator(
+            engine,
+            options.similarity_batch_size,
+            options.estimator_ema if debiased else 0.0,
+            debiased,
+        )
+        self._near_pn: Bools = engine.topology[engine.peers] | (self.eye() > 0)
+        self._warned = False
+
+    def init(self) -> AllForOneState:
+        return AllForOneState(**vars(self.start()), r=np.where(self.eye() > 0, 1.0, np.nan))
+
+    def wants(self, state: AllForOneState, round_: int) -> Ints:
+        asked_pn = self._near_pn if self.is_refreshed(round_) else self.weights(state) > 0
+        return self.pairs(asked_pn, hearing=False)
+
+    def is_refreshed(self, round_: int) -> bool:
+        """Whether similarity is estimated in `round_`."""
+        options: Options = self.options
+        return options.criterion != "oracle" and (round_ - 1) % options.refresh_every == 0
+
+    def answer_shapes(self, round_: int) -> dict[str, tuple[int, ...]]:
+        parts = self._estimator.parts if self.is_refreshed(round_) else ()
+        return dict.fromkeys(("g", *parts), (self.engine.d,))
+
+    def answer(
+        self, state: AllForOneState, round_: int, asked: Letters
+    ) -> tuple[AllForOneState, Mapping[str, Tensor]]:
+        answer = {"g": gradients_at(self.engine, state, round_, asked)}
+        if self.is_refreshed(round_):
+            own = self.local(asked.recipients)
+            buffers = state.buffers_at(own)
+            answer |= self._estimator.gradients(asked.each("x"), buffers, round_, own)
+        return state, answer
+
+    def absorb(
+        self, state: AllForOneState, round_: int, offers: Letters, sent: Letters, answers: Letters
+    ) -> AllForOneState:
+        if self.is_refreshed(round_):
+            everybody = np.arange(len(state.x))
+            parts = self._estimator.gradients(state.x, state.buffers, round_, everybody)
+            state = replace(state, r=self._estimator.ratios(state.r, parts, answers))
+        there_pn = answers.heard(self.engine.peers, self.engine.n) | (self.eye() > 0)
+        alpha_pn = self._alpha(state, there_pn)
+        self._warn_if_long(alpha_pn)
+        helpers_pn = np.where(self.eye() > 0, 0.0, alpha_pn)
+        helpers_pd = self.answered(answers, "g", helpers_pn)
+        others_p1, all_p1 = (
+            self.engine.tensor(of_pn.sum(axis=1, keepdims=True)) for of_pn in (helpers_pn, alpha_pn)
+        )
+        batches = self.engine.batches(round_)
+        own = (self.engine.gradients(state.x, state.buffers, batch) for batch in batches)
+        gradient = moving_along(self.engine, state, own, helpers_pd, others_p1, all_p1)
+        fit = self.engine.fit(state.x, state.buffers, state.slots, batches, gradient=gradient)
+        return state.trained(fit)
+
+    def weights(self, state: AllForOneState) -> Floats:
+        return self._alpha(state, self._near_pn)
+
+    def _alpha(self, state: AllForOneState, there_pn: Bools) -> Floats:
+        """(P, n) weights of the peers that are there."""
+        o = self.options
+        if o.criterion == "oracle":
+            mates_pn = 1.0 * (self.mates() & there_pn)
+            uniform_pn: Floats = mates_pn / mates_pn.sum(axis=1, keepdims=True)
+            return uniform_pn
+        r_pn = np.where(there_pn, np.nan_to_num(state.r), 0.0)
+        weigh = by_definition if o.weights == "paper" else normalised
+        return weigh(r_pn, self.engine.samples, o.lambda_ if o.criterion == "binary" else None)
+
+    def _warn_if_long(self, alpha_pn: Floats) -> None:
+        if self._warned or self.options.weights != "paper":
+            return
+        longest, beta = float(alpha_pn.sum(axis=1).max()), self.options.smoothness
+        if self.engine.training.learning_rate * longest * beta >= 1 or (not beta and longest >= 2):
+            self._warned = True
+            warnings.warn(
+                f"the paper's weights of a peer sum to {longest:.2f}: learning-rate must stay "
+                f"below {1 / longest:.2f} / beta, with beta = all-for-one.smoothness = {beta:g} "
+                "(0: not known)",
+                stacklevel=2,
+            )

@@ -1,0 +1,89 @@
+"""APFL (Deng, Kamani and Mahdavi 2020, algorithm 1): a mixture of an own and a shared model.
+
+Symbols: w_i `state.x` (FedAvg's), v_i `state.v`, alpha_i `state.alpha`. In each local step, with
+one minibatch and all values from before the step,
+
+    w_i <- w_i - eta grad f_i(w_i),    v_i <- v_i - eta alpha_i grad f_i(vbar_i),
+    vbar_i = alpha_i v_i + (1 - alpha_i) w_i,
+
+and then the w_i are averaged. The personal model is vbar_i: parameters are mixed, not predictions.
+With `adaptive`, alpha_i <- clip(alpha_i - eta <v_i - w_i, grad f_i(vbar_i)>, 0, 1) once a round,
+at its first minibatch (equation 10), and the new alpha_i holds from the end of the round on.
+
+Readings: the authors' code adds 0.02 alpha_i to the derivative in alpha_i; the paper does not, nor
+do we. v and w have optimizers of their own; the mixture has batch-norm buffers of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from clients.methods.ditto import OwnState
+from clients.methods.fedavg import GlobalModel
+from clients.rule import Grid
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.engine.data import Batch
+    from clients.engine.engine import Gradients
+    from clients.engine.network import Buffers
+
+
+@dataclass(frozen=True)
+class Options:
+    """APFL's knobs.
+
+    Attributes
+    ----------
+    alpha : share of the own model in the mixture: 0 is FedAvg, 1 local training.
+    adaptive : whether each peer learns its alpha; `alpha` is then where it starts.
+    """
+
+    alpha: float = 0.5
+    adaptive: bool = False
+    grid: ClassVar[Grid] = {"alpha": (0.25, 0.5, 0.75)}
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ValueError("alpha must lie in [0, 1]")
+
+
+@dataclass(frozen=True)
+class APFLState(OwnState):
+    """`alpha`: (P,) share of the own model `v` in the personal one."""
+
+    alpha: Tensor
+
+    def mixture(self, v_pd: Tensor) -> Tensor:
+        """The personal models: alpha v + (1 - alpha) x."""
+        alpha_p1 = self.alpha[:, None]
+        return alpha_p1 * v_pd + (1 - alpha_p1) * self.x
+
+
+class APFL(GlobalModel[APFLState]):
+    """FedAvg, and an own model trained through its mixture with the average."""
+
+    def init(self) -> APFLState:
+        start = self.start()
+        return APFLState.beside(start, alpha=start.x.new_full((len(start.x),), self.options.alpha))
+
+    def train(self, state: APFLState, round_: int) -> APFLState:
+        engine, batches, alpha_p = self.engine, self.engine.batches(round_), state.alpha
+
+        def gradient(v_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
+            nonlocal state, alpha_p
+            found = engine.gradients(state.mixture(v_pd), buffers, batch)
+            if self.options.adaptive and batch is batches[0]:
+                slope_p = engine.inner(v_pd - state.x, found.values).to(alpha_p)
+                alpha_p = alpha_p.sub(slope_p, alpha=engine.training.rate(round_)).clamp(0.0, 1.0)
+            # The shared model takes its step on the same minibatch.
+            state = state.trained(engine.fit(state.x, state.buffers, state.slots, [batch]))
+            return found._replace(values=state.alpha[:, None] * found.values)
+
+        fit = engine.fit(state.v, state.v_buffers, state.v_slots, batches, gradient=gradient)
+        return replace(state.own(fit), alpha=alpha_p)
+
+    def personal(self, state: APFLState) -> APFLState:
+        return replace(state, x=state.mixture(state.v), buffers=state.v_buffers)

@@ -1,0 +1,171 @@
+"""CoBo: collaborative learning via bilevel optimisation (papers: CoBo, NeurIPS 2024, algorithm 1).
+
+Symbols: x_i `state.x`, W row i `state.w`, z_ij the midpoint, gamma `options.gamma`, rho
+`options.rho`, eta the learning rate. A round t with local steps frozen at the neighbours' models:
+
+1. pairs {i, j} are sampled with probability p_t (`strategies.pairs`), equally at relay and peers;
+2. both ends of a sampled pair take a fresh minibatch gradient at z_ij = (x_i + x_j) / 2, send it
+   to each other, and set w_ij = clip(w_ij + gamma <g_i(z), g_j(z)>, 0, 1)  (equation 3);
+3. x_i <- x_i - eta (g_i(x_i) + rho sum_k w_ik (x_i - x_k))  (equation 4), `local-steps` times.
+
+Variant `simplex` (the paper's language models): W^0 = (1 - I) / (n - 1), every pair every round,
+and row i is projected onto the probability simplex instead.
+
+Readings: the penalty stays outside momentum and weight decay touches x_i alone ("gradient-only
+momentum"); the midpoint gradient uses the computing peer's own batch-norm buffers and leaves them
+as they were; a simplex row is projected over all other peers at once, and only pairs that answered
+move.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from clients.engine.streams import Purpose
+from clients.letters import Ints, Letters, Part, Rows
+from clients.parts.simplex import project_onto_simplex
+from clients.rule import Floats, Grid, Rule, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.engine.engine import Engine
+
+
+@dataclass(frozen=True)
+class Options:
+    """CoBo's knobs.
+
+    Attributes
+    ----------
+    gamma : step size of the weights. rho : strength of the pull towards collaborators.
+    sampling : schedule p_t of the pairs; probability : p of the constant schedule, 0 for 1/n.
+    simplex : keep each peer's weights on the probability simplex instead of in [0, 1].
+    """
+
+    gamma: float = 0.01
+    rho: float = 0.05
+    sampling: Literal["constant", "inverse-time", "mixed", "full", "official"] = "full"
+    probability: float = 0.0
+    simplex: bool = False
+    grid: ClassVar[Grid] = {"gamma": (0.01, 0.03, 0.1)}
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0 or self.rho < 0:
+            raise ValueError("gamma and rho must not be negative")
+        if not 0 <= self.probability <= 1:
+            raise ValueError("probability must lie in [0, 1]")
+        if self.probability and self.sampling != "constant":
+            raise ValueError('probability goes with sampling = "constant" only')
+        if self.simplex and self.sampling != "full":
+            raise ValueError('the simplex variant moves every pair every round: sampling = "full"')
+
+
+@dataclass(frozen=True)
+class CoBoState(State):
+    """`w`: (P, n) row of W of each peer; the diagonal is 0."""
+
+    w: Tensor
+
+
+@dataclass(frozen=True)
+class _Midpoints:
+    """Half-way between the rows of two stacks (E, d)."""
+
+    a: Rows
+    b: Rows
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    def __getitem__(self, at: Part) -> Tensor:
+        return self.a[at].add_(self.b[at]).div_(2)
+
+
+class CoBo(Rule[CoBoState]):
+    """Who aligns with me at our midpoint pulls me towards itself."""
+
+    def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
+        super().__init__(engine, options, rounds)
+        self._warned = False
+
+    def init(self) -> CoBoState:
+        others = 1.0 - self.eye()
+        if self.options.simplex:
+            others /= max(self.engine.n - 1, 1)
+        return CoBoState(**vars(self.start()), w=self.engine.tensor(others))
+
+    def wants(self, state: CoBoState, round_: int) -> Ints:
+        return self.pairs(state.w.cpu().numpy() > 0)
+
+    def answer(
+        self, state: CoBoState, round_: int, asked: Letters
+    ) -> tuple[CoBoState, Mapping[str, Tensor]]:
+        own = self.local(asked.recipients)
+        z_ed = _Midpoints(Rows(state.x, own), asked.rows_of("x"))
+        batch = self.engine.batches(
+            round_, Purpose.ANSWER, peers=own, partners=asked.senders, steps=1
+        )[0]
+        return state, {"g": self.engine.gradients(z_ed, state.buffers_at(own), batch).values}
+
+    def absorb(
+        self, state: CoBoState, round_: int, offers: Letters, sent: Letters, answers: Letters
+    ) -> CoBoState:
+        w_pn = self._weights_after(state.w, sent, answers)
+        heard_pn = offers.heard(self.engine.peers, self.engine.n)
+        pull_pn = self.options.rho * w_pn * self.engine.tensor(heard_pn)
+        self._warn_if_unstable(pull_pn)
+        towards_pd = self.engine.mix(pull_pn[:, offers.authors], offers["x"])
+        strength_p1 = pull_pn.sum(dim=1, keepdim=True)
+        fit = self.engine.fit(
+            state.x,
+            state.buffers,
+            state.slots,
+            self.engine.batches(round_),
+            drift=lambda x_ed, at: strength_p1[at] * x_ed - towards_pd[at],
+        )
+        return replace(state.trained(fit), w=w_pn)
+
+    def _weights_after(self, w_pn: Tensor, sent: Letters, answers: Letters) -> Tensor:
+        """W after the pairs that exchanged gradients: both ends see the same two gradients."""
+        n = self.engine.n
+        given = {
+            (p, k): e for e, (p, k) in enumerate(zip(sent.senders, sent.recipients, strict=True))
+        }
+        met = [
+            (e, given[i, k])
+            for e, (k, i) in enumerate(zip(answers.senders, answers.recipients, strict=True))
+            if (i, k) in given
+        ]
+        if not met:
+            return w_pn
+        got, gave = np.array(met).T
+        theirs, own = Rows(answers["g"], answers.rows[got]), Rows(sent["g"], sent.rows[gave])
+        products_e = self.engine.inner(theirs, own)
+        p, k = self.local(answers.recipients[got]), answers.senders[got]
+        w_pn = w_pn.clone()
+        w_pn[p, k] += (self.options.gamma * products_e).to(w_pn.dtype)
+        if not self.options.simplex:
+            return w_pn.clamp(0.0, 1.0)
+        rows = w_pn.cpu().numpy().astype(np.float64)
+        others = np.arange(n) != self.engine.peers[:, None]
+        rows[others] = project_onto_simplex(rows[others].reshape(-1, n - 1)).ravel()
+        return self.engine.tensor(rows)
+
+    def _warn_if_unstable(self, pull_pn: Tensor) -> None:
+        largest = self.engine.training.learning_rate * float(pull_pn.sum(dim=1).max())
+        if largest > 1 and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"learning-rate x cobo.rho x the largest weight sum is {largest:.2f} > 1: the pull "
+                "overshoots and may diverge; lower cobo.rho or learning-rate",
+                stacklevel=2,
+            )
+
+    def weights(self, state: CoBoState) -> Floats:
+        return state.w.cpu().numpy().astype(np.float64) + self.eye()

@@ -1,0 +1,79 @@
+"""Ditto (Li et al., ICML 2021, algorithm 1): a model of one's own, kept near the shared one.
+
+Symbols: w `state.x` (the global model, by FedAvg), v_k `state.v`, lambda `options.lambda_`. Each
+local step also moves v <- v - eta (g(v) + lambda (v - w^t)), w^t the global model at the START of
+the round.
+
+Readings: v and w take equally many steps, on the same minibatches; each has an optimizer and
+batch-norm buffers of its own; the penalty is part of v's objective, so momentum sees it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from clients.methods.fedavg import GlobalModel
+from clients.methods.fedprox import proximal
+from clients.rule import Grid, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.engine.engine import Fit
+
+
+@dataclass(frozen=True)
+class Options:
+    """`lambda_`: strength of the pull towards the global model; 0 is local training."""
+
+    lambda_: float = 1.0
+    grid: ClassVar[Grid] = {"lambda": (0.1, 0.3, 1.0)}
+
+    def __post_init__(self) -> None:
+        if self.lambda_ < 0:
+            raise ValueError("lambda must not be negative")
+
+
+@dataclass(frozen=True)
+class OwnState(State):
+    """A global model in `x`, and beside it one of the peer's own.
+
+    Attributes
+    ----------
+    v, v_buffers, v_slots : to the own model what `x`, `buffers`, `slots` are to the global one.
+    """
+
+    v: Tensor
+    v_buffers: dict[str, Tensor]
+    v_slots: dict[str, Tensor]
+
+    @classmethod
+    def beside(cls, start: State, **more: Any) -> Self:
+        """Both models at the common start."""
+        x, buffers, slots = start.x, start.buffers, start.slots
+        return cls(x, buffers, slots, v=x, v_buffers=buffers, v_slots=slots, **more)
+
+    def own(self, fit: Fit) -> Self:
+        """The state after the own models were trained."""
+        return replace(self, v=fit.x, v_buffers=fit.buffers, v_slots=fit.slots)
+
+
+class Ditto(GlobalModel[OwnState]):
+    """FedAvg, and beside it an own model that is pulled towards the average."""
+
+    def init(self) -> OwnState:
+        return OwnState.beside(self.start())
+
+    def train(self, state: OwnState, round_: int) -> OwnState:
+        fit = self.engine.fit(
+            state.v,
+            state.v_buffers,
+            state.v_slots,
+            self.engine.batches(round_),
+            gradient=proximal(self.engine, self.options.lambda_, state.x),
+        )
+        return super().train(state, round_).own(fit)
+
+    def personal(self, state: OwnState) -> OwnState:
+        return replace(state, x=state.v, buffers=state.v_buffers)

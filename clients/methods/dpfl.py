@@ -1,0 +1,205 @@
+"""DPFL: each peer averages with those whose models lower its validation loss.
+
+Kharrat, Canini and Horvath, "Decentralized Personalized Federated Learning", algorithms 1 to 3.
+Symbols: w_k `state.x`, Omega_k `state.omega`, C_k `state.chosen`, B_c `options.budget`, tau_init
+`options.init_epochs`, tau_train the run's local-epochs or local-steps, P `options.period`, p_i the
+number of training samples.
+
+Round 1 is the preprocessing: tau_init epochs from a common start, Omega_k = BGGC(everybody heard),
+w_k = average over Omega_k and k. In every later round a peer trains tau_train, pulls Omega_k,
+every P rounds (from round 2 on) chooses C_k = GGC(Omega_k) among those heard, and averages over C_k
+and k. All averages are of the models as pulled. The greedy choice is `clients.parts.greedy`.
+
+Readings: a node holds each letter once, so round 1 pulls every model once where the paper's BGGC
+pulls it twice; models that a round would not use (with `period` > 1, those outside C_k, or all of
+them under "skip") are not pulled; momentum lives on through an average; a peer that joins late
+or heard nobody builds Omega_k in the first round it hears anyone; batch-norm buffers stay personal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from clients.engine.streams import Purpose, stream
+from clients.letters import Bools, Ints, Letters
+from clients.parts import greedy, validation
+from clients.parts.validation import Kept, better, buffers_of, judged
+from clients.rule import Floats, Grid, Rule, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from datasets.problem import Problem
+
+
+@dataclass(frozen=True)
+class Options:
+    """DPFL's knobs.
+
+    Attributes
+    ----------
+    budget : most peers in a peer's average, 0 for any number. budget_counts_self : itself among
+        them (a budget of 5 means 4 others).
+    init_epochs : local epochs before the graph is built.
+    tie : "add" is the paper's: a candidate that neither helps to add nor to drop is added; "strict"
+        adds it only if the validation loss does not rise.
+    period : rounds between two choices of C_k. refresh : what happens in the rounds between, the
+        last C_k again, or no averaging.
+    """
+
+    budget: int = 0
+    budget_counts_self: bool = True
+    init_epochs: int = 10
+    tie: Literal["add", "strict"] = "add"
+    period: int = 1
+    refresh: Literal["reuse", "skip"] = "reuse"
+    grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
+
+    def __post_init__(self) -> None:
+        if self.budget < 0:
+            raise ValueError("budget must be 0 (no limit) or more")
+        if self.init_epochs < 1 or self.period < 1:
+            raise ValueError("init-epochs and period must be at least 1")
+
+    def fits(self, problem: Problem) -> None:
+        """Refuse data without validation examples."""
+        validation.required(problem)
+
+
+@dataclass(frozen=True)
+class DPFLState(State):
+    """What a peer keeps beside its model.
+
+    Attributes
+    ----------
+    before : the models before the last averaging.
+    best_before, best_after : those of least validation loss so far, before and after averaging.
+    omega : (P, n) Omega_k and k; everybody until the graph is built.
+    fresh : (P,) whether the graph is still to be built.
+    chosen : (P, n) C_k and k.
+    shares : (P, n) weights of the last average.
+    passes : (P,) passes over the validation data that the choices took so far.
+    """
+
+    before: Kept
+    best_before: Kept
+    best_after: Kept
+    omega: Bools
+    fresh: Bools
+    chosen: Bools
+    shares: Floats
+    passes: Ints
+
+
+class DPFL(Rule[DPFLState]):
+    """Train, choose by validation loss, average over the choice."""
+
+    def init(self) -> DPFLState:
+        state, eye = self.start(), self.eye()
+        kept = judged(self.engine, state.x, state.buffers)
+        return DPFLState(
+            **vars(state),
+            before=kept,
+            best_before=kept,
+            best_after=kept,
+            omega=np.ones_like(eye, dtype=np.bool_),
+            fresh=np.ones(len(eye), dtype=np.bool_),
+            chosen=eye > 0,
+            shares=eye,
+            passes=np.zeros(len(eye), dtype=np.int64),
+        )
+
+    def wants(self, state: DPFLState, round_: int) -> Ints:
+        return self.pairs(self._used(state, round_))
+
+    def offer(self, state: DPFLState, round_: int) -> tuple[DPFLState, Mapping[str, Tensor]]:
+        epochs = self.options.init_epochs if round_ == 1 else None
+        batches = self.engine.batches(round_, epochs=epochs)
+        state = state.trained(self.engine.fit(state.x, state.buffers, state.slots, batches))
+        return state, {"x": state.x}
+
+    def absorb(
+        self, state: DPFLState, round_: int, offers: Letters, sent: Letters, answers: Letters
+    ) -> DPFLState:
+        heard_pn = offers.heard(self.engine.peers, self.engine.n) & self._used(state, round_)
+        due_p = (state.fresh | self._refreshes(round_)) & heard_pn.any(axis=1)
+        choice = self.choose(state, round_, offers, heard_pn & due_p[:, None])
+        chosen_pn = np.where(due_p[:, None], choice.chosen_pn, state.chosen)
+        built_p = state.fresh & due_p
+        shares_pn = (chosen_pn & heard_pn | (self.eye() > 0)) * self.engine.samples
+        x_pd = self.average(offers, "x", shares_pn)
+        before = judged(self.engine, state.x, state.buffers)
+        after = judged(self.engine, x_pd, state.buffers)
+        return replace(
+            state,
+            x=x_pd,
+            before=before,
+            best_before=better(self.engine, state.best_before, before),
+            best_after=better(self.engine, state.best_after, after),
+            omega=np.where(built_p[:, None], chosen_pn, state.omega),
+            fresh=state.fresh & ~due_p,
+            chosen=chosen_pn,
+            shares=shares_pn / shares_pn.sum(axis=1, keepdims=True),
+            passes=state.passes + choice.passes_p,
+        )
+
+    def choose(
+        self, state: DPFLState, round_: int, offers: Letters, candidates_pn: Bools
+    ) -> greedy.Choice:
+        """Whom each peer averages with, among its candidates (P, n)."""
+
+        def losses(x_ed: Tensor, peers: Ints) -> Floats:
+            own = state.buffers_at(peers)
+            scores = self.engine.losses(x_ed.to(state.x), own, "validation", peers)
+            found: Floats = scores.losses.cpu().numpy()
+            return found
+
+        drawn = []
+        for p, peer in enumerate(self.engine.peers):
+            g = stream(self.engine.seed, int(peer), round_, Purpose.CHOICE)
+            order = g.permutation(np.flatnonzero(candidates_pn[p]))
+            drawn.append((order, g.random(len(order))))
+        return greedy.choose(
+            losses, self.engine.peers, offers, drawn, self.engine.samples,
+            most=self.most, strict=self.options.tie == "strict",
+        )  # fmt: skip
+
+    def weights(self, state: DPFLState) -> Floats:
+        return state.shares
+
+    def metrics(self, state: DPFLState) -> Mapping[str, Floats]:
+        """Test scores of three further models, passes of the choices, and candidates left."""
+        found = {
+            "validation_passes": state.passes.astype(np.float64),
+            "candidates": state.omega.sum(axis=1) - 1.0,
+        }
+        models = {
+            "before_averaging": state.before,
+            "best_before_averaging": state.best_before,
+            "best_after_averaging": state.best_after,
+        }
+        for name, kept in models.items():
+            scores = self.engine.losses(kept["x"], buffers_of(kept), "test")
+            known = kept["loss"].isfinite()
+            found[f"{name}_test_loss"] = scores.losses.where(known, np.nan).cpu().numpy()
+            found[f"{name}_test_accuracy"] = scores.accuracies.where(known, np.nan).cpu().numpy()
+        return found
+
+    @property
+    def most(self) -> int:
+        """Most peers in an average, the peer itself included."""
+        budget, n = self.options.budget, self.engine.n
+        return budget + (not self.options.budget_counts_self) if budget else n
+
+    def _refreshes(self, round_: int) -> bool:
+        return bool((round_ - 2) % self.options.period == 0)
+
+    def _used(self, state: DPFLState, round_: int) -> Bools:
+        """(P, n) whose models a peer uses in `round_`."""
+        later = state.chosen if self.options.refresh == "reuse" else self.eye() > 0
+        used: Bools = state.omega if self._refreshes(round_) else later
+        return np.where(state.fresh[:, None], state.omega, used)

@@ -1,0 +1,76 @@
+"""FedAvg without a server (McMahan et al., AISTATS 2017, algorithm 1).
+
+Each peer trains locally, shows its model, and averages what it heard with its own:
+x_i <- sum_k p_k x_k over the peers heard and itself, p_k proportional to n_k. On the full
+topology all peers hold the same global model after a round. Batch-norm buffers stay personal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from clients.letters import Letters
+from clients.rule import Floats, Rule, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.engine.engine import GradientFunction
+
+S = TypeVar("S", bound=State)
+
+
+@dataclass(frozen=True)
+class Options:
+    """FedAvg has no options."""
+
+
+class FedAvg(Rule[S]):
+    """Local training, then the average over everyone heard."""
+
+    def offer(self, state: S, round_: int) -> tuple[S, Mapping[str, Tensor]]:
+        state = self.train(state, round_)
+        return state, {"x": state.x}
+
+    def train(self, state: S, round_: int) -> S:
+        """The local training of a round."""
+        fit = self.engine.fit(
+            state.x,
+            state.buffers,
+            state.slots,
+            self.engine.batches(round_),
+            gradient=self.gradient(state, round_),
+        )
+        return state.trained(fit)
+
+    def gradient(self, state: S, round_: int) -> GradientFunction | None:
+        """What the models descend in a round that starts at `state`; None: their own loss."""
+        return None
+
+    def absorb(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
+        return replace(state, x=self.average(offers, "x", self.shares()))
+
+    def shares(self) -> Floats:
+        """(P, n) share each peer would give every peer's model: p_k."""
+        n_k = self.engine.samples
+        return np.tile(n_k / n_k.sum(), (len(self.engine.peers), 1))
+
+    def weights(self, state: S) -> Floats:
+        shares = self.shares() * (self.engine.topology[self.engine.peers] | (self.eye() > 0))
+        shares /= shares.sum(axis=1, keepdims=True)
+        return shares
+
+
+class GlobalModel(FedAvg[S]):
+    """FedAvg whose averaged model `x` is not yet the personal one: reports have both."""
+
+    def metrics(self, state: S) -> Mapping[str, Floats]:
+        losses, accuracies = self.engine.losses(state.x, state.buffers, "test")
+        return {
+            "global_test_loss": losses.cpu().numpy(),
+            "global_test_accuracy": accuracies.cpu().numpy(),
+        }

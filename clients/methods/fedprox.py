@@ -1,0 +1,55 @@
+"""FedProx (Li et al., MLSys 2020, algorithm 2): FedAvg that does not let local models run away.
+
+Symbols: w `state.x` within a round, w^t the averaged model at the start of the round, mu
+`options.mu`. Each local step descends h(w) = f_i(w) + mu/2 |w - w^t|^2 (equation 2); then the
+peers average as in FedAvg.
+
+Readings: the penalty is part of the objective, so momentum and Adam see it; every peer does the
+same local work (no stragglers, exact or inexact solutions as `local-steps` has it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, TypeVar
+
+from clients.methods.fedavg import FedAvg
+from clients.rule import Grid, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.engine.data import Batch
+    from clients.engine.engine import Engine, GradientFunction, Gradients
+    from clients.engine.network import Buffers
+
+S = TypeVar("S", bound=State)
+
+
+@dataclass(frozen=True)
+class Options:
+    """`mu`: strength of the pull towards the model that the round started from."""
+
+    mu: float = 0.1
+    grid: ClassVar[Grid] = {"mu": (0.01, 0.1, 1.0)}
+
+    def __post_init__(self) -> None:
+        if self.mu < 0:
+            raise ValueError("mu must not be negative")
+
+
+class FedProx(FedAvg[S]):
+    """Local training on a leash, then the average over everyone heard."""
+
+    def gradient(self, state: S, round_: int) -> GradientFunction:
+        return proximal(self.engine, self.options.mu, state.x)
+
+
+def proximal(engine: Engine, strength: float, centre_ed: Tensor) -> GradientFunction:
+    """Gradient of each model's own loss + strength/2 |x - centre|^2."""
+
+    def gradient(x_ed: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
+        found = engine.gradients(x_ed, buffers, batch)
+        return found._replace(values=found.values + strength * (x_ed - centre_ed))
+
+    return gradient

@@ -1,0 +1,101 @@
+"""FedRep (Collins et al., ICML 2021, algorithm 1): a shared body, a head of one's own.
+
+Symbols: phi the body and h_i the head of `state.x`; the head is the network's last layer. In a
+round a peer trains its head for `head-epochs` with phi frozen, then phi for the run's local
+training with h_i frozen, and shows phi only; the peers average the bodies they heard. The personal
+model is the averaged body under the own head, which was trained on the average before (the paper's
+output).
+
+Readings: head and body have optimizers of their own, so that neither momentum nor weight decay
+moves what is frozen; batch-norm statistics belong to no head, are personal and follow all training.
+A network of one layer is all head: nothing is shared and every peer learns alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from clients.engine.streams import Purpose
+from clients.letters import Letters
+from clients.methods.fedavg import FedAvg
+from clients.rule import Grid, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.engine.data import Batch
+    from clients.engine.engine import Engine, Fit, Gradients
+    from clients.engine.network import Buffers
+
+
+@dataclass(frozen=True)
+class Options:
+    """`head_epochs`: passes over the own data that a round trains the head for."""
+
+    head_epochs: int = 10
+    grid: ClassVar[Grid] = {"head-epochs": (1, 3, 10)}
+
+    def __post_init__(self) -> None:
+        if self.head_epochs < 1:
+            raise ValueError("head-epochs must be at least 1")
+
+
+@dataclass(frozen=True)
+class FedRepState(State):
+    """`slots` are the body's optimizer memory, `head_slots` the head's."""
+
+    head_slots: dict[str, Tensor]
+
+
+class FedRep(FedAvg[FedRepState]):
+    """Head, then body; FedAvg of the bodies."""
+
+    def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
+        super().__init__(engine, options, rounds)
+        self.head = engine.network.columns(engine.network.head).to(engine.device)
+
+    def init(self) -> FedRepState:
+        start, slots = self.start(), self.engine.slots
+        return FedRepState(
+            start.x, start.buffers, slots(start.x[:, ~self.head]), slots(start.x[:, self.head])
+        )
+
+    def offer(self, state: FedRepState, round_: int) -> tuple[FedRepState, Mapping[str, Tensor]]:
+        state = self.train(state, round_)
+        return state, {"body": state.x[:, ~self.head]}
+
+    def train(self, state: FedRepState, round_: int) -> FedRepState:
+        epochs = self.engine.batches(round_, Purpose.EXTRA, epochs=self.options.head_epochs)
+        head = self._fit(self.head, state, state.head_slots, epochs)
+        state = replace(state, x=head.x, buffers=head.buffers, head_slots=head.slots)
+        return state.trained(self._fit(~self.head, state, state.slots, self.engine.batches(round_)))
+
+    def _fit(
+        self, mask_d: Tensor, state: State, slots: dict[str, Tensor], batches: Sequence[Batch]
+    ) -> Fit:
+        """Train the parameters of a mask; the others are frozen."""
+
+        def gradient(part_pc: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
+            found = self.engine.gradients(_filled(state.x, mask_d, part_pc), buffers, batch)
+            return found._replace(values=found.values[:, mask_d])
+
+        if not mask_d.any():
+            batches = []
+        part = state.x[:, mask_d]
+        fit = self.engine.fit(part, state.buffers, slots, batches, gradient=gradient)
+        return fit._replace(x=_filled(state.x, mask_d, fit.x))
+
+    def absorb(
+        self, state: FedRepState, round_: int, offers: Letters, sent: Letters, answers: Letters
+    ) -> FedRepState:
+        body_pc = self.average(offers, "body", self.shares())
+        return replace(state, x=_filled(state.x, ~self.head, body_pc))
+
+
+def _filled(x_pd: Tensor, mask_d: Tensor, part_pc: Tensor) -> Tensor:
+    """The models with the parameters of a mask replaced."""
+    filled = x_pd.clone()
+    filled[:, mask_d] = part_pc
+    return filled

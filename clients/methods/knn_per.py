@@ -1,0 +1,106 @@
+"""kNN-Per (Marfoq et al., ICML 2022): the shared model, and a memory of one's own examples.
+
+The peers run FedAvg. For an example z, with phi(z) what the global model hands its last layer
+(m numbers), the peer predicts lambda * vote + (1 - lambda) * model, where the vote is the mean of
+the labels of the k training examples z_j of its own with the nearest phi(z_j), weighted by
+exp(-|phi(z) - phi(z_j)|^2 / m) (section 3 and the authors' code).
+
+Symbols: k `options.neighbours`, lambda `options.lambda_`. Readings: the memory holds all own
+training data, under the current global model; lambda is the same for all peers; a training example
+is not its own neighbour when the training loss is reported; a regression mixes values. Where
+examples have no label (quadratic problems) there is no vote, and the prediction is the model's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from clients.methods.fedavg import GlobalModel
+from clients.rule import Grid, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.engine.data import SplitName
+    from clients.engine.engine import Scores
+
+
+@dataclass(frozen=True)
+class Options:
+    """kNN-Per's knobs.
+
+    Attributes
+    ----------
+    neighbours : nearest own examples that vote.
+    lambda_ : weight of the vote against the global model; 0 is FedAvg.
+    """
+
+    neighbours: int = 10
+    lambda_: float = 0.5
+    grid: ClassVar[Grid] = {"lambda": (0.25, 0.5, 0.75)}
+
+    def __post_init__(self) -> None:
+        if self.neighbours < 1:
+            raise ValueError("neighbours must be at least 1")
+        if not 0 <= self.lambda_ <= 1:
+            raise ValueError("lambda must lie in [0, 1]")
+
+
+class KNNPer(GlobalModel[State]):
+    """FedAvg whose prediction asks the own examples too."""
+
+    def evaluate(self, state: State, split: SplitName) -> Scores:
+        engine = self.engine
+        if engine.task.certain is None:
+            return super().evaluate(state, split)
+        shard = engine.data.shards["train"]
+        keys_pnm = engine.embeddings(state.x, state.buffers, "train")
+        labels_pnk = engine.task.certain(shard.targets_pn, engine.outputs).to(keys_pnm)
+        beyond_pn = np.arange(keys_pnm.shape[1]) >= shard.lengths_p[:, None]
+        far_pn = engine.tensor(np.where(beyond_pn, np.inf, 0.0))
+
+        def predict(at: Tensor, inputs_eb: Tensor) -> Tensor:
+            x_ed, buffers = state.x[at], {k: v[at] for k, v in state.buffers.items()}
+            model_ebk = engine.task.predict(engine.network(x_ed, buffers, inputs_eb)[0])
+            vote_ebk = vote(
+                engine.embed(x_ed, buffers, inputs_eb), keys_pnm[at], labels_pnk[at], far_pn[at],
+                self.options.neighbours, skip=split == "train",
+            )  # fmt: skip
+            return model_ebk.lerp(vote_ebk, self.options.lambda_)
+
+        return engine.prediction_losses(predict, split)
+
+
+def vote(
+    queries_ebm: Tensor,
+    keys_enm: Tensor,
+    labels_enk: Tensor,
+    far_en: Tensor,
+    neighbours: int,
+    *,
+    skip: bool = False,
+) -> Tensor:
+    """Mean label of the nearest keys (E, b, k), weighted by exp(-distance^2 / m).
+
+    Parameters
+    ----------
+    far_en : added to the squared distance: 0, or infinity for what is not a key.
+    skip : leave out the nearest key of all, the query itself.
+    """
+    queries_ebm, keys_enm = queries_ebm.double(), keys_enm.double()  # the products cancel
+    squares_ebn = (
+        queries_ebm.square().sum(dim=2, keepdim=True)
+        + (keys_enm.square().sum(dim=2) + far_en)[:, None]
+        - 2 * queries_ebm @ keys_enm.transpose(1, 2)
+    )
+    count = min(neighbours + skip, keys_enm.shape[1])
+    near = squares_ebn.topk(count, dim=2, largest=False)
+    weights_ebj = (-near.values[..., skip:] / keys_enm.shape[2]).softmax(dim=2)
+    outputs = labels_enk.shape[2]
+    rows_ejk = near.indices[..., skip:].flatten(1)[..., None].expand(-1, -1, outputs)
+    near_ebjk = labels_enk.gather(1, rows_ejk).view(*weights_ebj.shape, outputs)
+    votes_ebk: Tensor = (weights_ebj[..., None] * near_ebjk).sum(dim=2)
+    return votes_ebk.nan_to_num().to(labels_enk)  # no vote where there is no neighbour

@@ -1,0 +1,60 @@
+"""Per-FedAvg, first order (Fallah, Mokhtari and Ozdaglar, NeurIPS 2020, algorithm 1).
+
+The shared model w `state.x` is trained to be good after one gradient step on the own data, size
+a `options.alpha`: each local step moves w <- w - eta grad f_i(w - a grad f_i(w; B); B') with two
+independent minibatches, and the peers average as in FedAvg. The personal model, evaluated and
+kept, is w after one such step of size a on a minibatch of the peer's own.
+
+Readings: first order (FO) leaves out the factor I - a Hessian, as in the papers that compare with
+it; the inner step is plain gradient descent, the outer one the run's optimizer. The minibatch of
+the last step is the same one whenever a report is due.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from clients.engine.streams import Purpose
+from clients.methods.fedavg import GlobalModel
+from clients.rule import Grid, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.engine.data import Batch
+    from clients.engine.engine import GradientFunction, Gradients
+    from clients.engine.network import Buffers
+
+
+@dataclass(frozen=True)
+class Options:
+    """`alpha`: size of the step that makes the shared model personal; 0 is FedAvg."""
+
+    alpha: float = 0.01
+    grid: ClassVar[Grid] = {"alpha": (0.01, 0.03, 0.1)}
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0:
+            raise ValueError("alpha must not be negative")
+
+
+class PerFedAvg(GlobalModel[State]):
+    """FedAvg on the loss that a model has after one own step."""
+
+    def gradient(self, state: State, round_: int) -> GradientFunction:
+        first = iter(self.engine.batches(round_, Purpose.EXTRA))
+
+        def gradient(w_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
+            return self.engine.gradients(self._step(w_pd, buffers, next(first)), buffers, batch)
+
+        return gradient
+
+    def personal(self, state: State) -> State:
+        (batch,) = self.engine.batches(0, Purpose.TUNE, steps=1)
+        return replace(state, x=self._step(state.x, state.buffers, batch))
+
+    def _step(self, w_pd: Tensor, buffers: Buffers, batch: Batch) -> Tensor:
+        return w_pd.sub(
+            self.engine.gradients(w_pd, buffers, batch).values, alpha=self.options.alpha
+        )

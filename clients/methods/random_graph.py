@@ -1,0 +1,56 @@
+"""Random graph: DPFL's schedule with neighbours drawn by lot, the control of its greedy choice.
+
+Each peer draws as many others as DPFL's budget allows, among those it hears in round 1, and
+averages with all of them from then on ("Decentralized Personalized Federated Learning", 4.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clients.engine.streams import Purpose, stream
+from clients.letters import Bools, Letters
+from clients.methods.dpfl import DPFL, DPFLState
+from clients.parts.greedy import Choice
+from clients.rule import Grid
+
+
+@dataclass(frozen=True)
+class Options:
+    """The random graph's knobs, with DPFL's meaning.
+
+    Attributes
+    ----------
+    budget : most peers in a peer's average, 0 for everybody. budget_counts_self : itself among
+        them.
+    init_epochs : local epochs before the first average.
+    """
+
+    budget: int = 0
+    budget_counts_self: bool = True
+    init_epochs: int = 10
+    period: ClassVar[int] = 1
+    refresh: ClassVar[str] = "reuse"
+    grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
+
+    def __post_init__(self) -> None:
+        if self.budget < 0:
+            raise ValueError("budget must be 0 (everybody) or more")
+        if self.init_epochs < 1:
+            raise ValueError("init-epochs must be at least 1")
+
+
+class RandomGraph(DPFL):
+    """DPFL that draws its neighbours once and keeps them."""
+
+    def choose(
+        self, state: DPFLState, round_: int, offers: Letters, candidates_pn: Bools
+    ) -> Choice:
+        chosen_pn = self.eye() > 0
+        for p, peer in enumerate(self.engine.peers):
+            g = stream(self.engine.seed, int(peer), round_, Purpose.CHOICE)
+            chosen_pn[p, g.permutation(np.flatnonzero(candidates_pn[p]))[: self.most - 1]] = True
+        return Choice(chosen_pn, np.zeros(len(chosen_pn), dtype=np.int64))

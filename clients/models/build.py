@@ -1,0 +1,84 @@
+"""The networks by name, for every input shape; options: `clients.models.model_options`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clients.models import convnets
+from clients.models.convnets import Shape
+from clients.models.model_options import MODEL_OPTIONS, LinearOptions, MlpOptions, check_task
+from clients.models.transformer import gpt2, transformer
+from clients.models.unet import unet3d
+
+
+class Theta(nn.Module):
+    """The free vector of a quadratic problem; its output is the loss f_i(theta) itself.
+
+    An example is (2, d): curvature a and centre c, and f(theta) = 1/2 sum_j a_j (theta_j - c_j)^2.
+    """
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.zeros(d))
+
+    def forward(self, examples: Tensor) -> Tensor:
+        curvature, centre = examples.unbind(dim=-2)
+        return 0.5 * (curvature * (self.theta - centre).square()).sum(dim=-1)
+
+
+def linear(shape: Shape, outputs: int, options: LinearOptions) -> nn.Module:
+    """Multinomial logistic regression, or least squares."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs, bias=options.bias))
+
+
+def mlp(shape: Shape, outputs: int, options: MlpOptions) -> nn.Module:
+    """Fully connected layers with ReLU."""
+    widths = (math.prod(shape), *options.widths(math.prod(shape)))
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+
+
+BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "linear": linear,
+    "mlp": mlp,
+    "lenet": convnets.lenet,
+    "lenet-femnist": convnets.lenet_femnist,
+    "cnn": convnets.cnn,
+    "cnn-mnist": convnets.cnn_mnist,
+    "cnn-128": convnets.cnn_128,
+    "resnet9": convnets.resnet9,
+    "resnet18": convnets.resnet18,
+    "unet3d": unet3d,
+    "transformer": transformer,
+    "gpt2": gpt2,
+}
+
+
+def build(model: str, options: Any, task: str, shape: Shape, outputs: int) -> nn.Module:
+    """A freshly initialised network for examples of `shape`.
+
+    Parameters
+    ----------
+    model : a name of `BUILDERS`, or "auto": mlp, or theta where the problem is quadratic.
+    options : the model's option dataclass where it has one; None: its defaults.
+
+    Raises
+    ------
+    ValueError : the model cannot take such examples.
+    """
+    if task == "quadratic":
+        if model != "auto":
+            raise ValueError(f'model "{model}" cannot learn a quadratic problem: use "auto"')
+        return Theta(outputs)
+    model = "mlp" if model == "auto" else model
+    check_task(model, task)
+    arguments = (options or MODEL_OPTIONS[model](),) if model in MODEL_OPTIONS else ()
+    return BUILDERS[model](shape, outputs, *arguments)

@@ -1,0 +1,172 @@
+"""The convolutional networks of the papers. Each takes images of every size from 4x4 on."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients.models.model_options import ResNet18Options
+
+Shape = tuple[int, ...]
+
+
+class AtLeast(nn.Module):
+    """Brings small images to `side` x `side`: padded by up to 4 pixels, else enlarged."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, images: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        down, right = (max(0, self.side - side) for side in (height, width))
+        if not down and not right:
+            return images
+        if max(down, right) <= 4:
+            return F.pad(images, (right // 2, right - right // 2, down // 2, down - down // 2))
+        return F.interpolate(images, (height + down, width + right), mode="nearest")
+
+
+def image(shape: Shape) -> Shape:
+    """(channels, height, width) of an example that is an image.
+
+    Raises
+    ------
+    ValueError : it is none.
+    """
+    if len(shape) == 3 and min(shape[1:]) >= 4:
+        return shape
+    raise ValueError(
+        f"the model wants images of at least 4x4, but an example has shape {shape}: "
+        'choose model = "mlp" or "linear"'
+    )
+
+
+def lenet(shape: Shape, outputs: int) -> nn.Module:
+    """LeNet with ReLU and max pooling (DPFL on CIFAR and CINIC, All-for-one on CIFAR).
+
+    62,006 parameters on 3x32x32 with 10 classes.
+    """
+    return _two_convolutions(shape, outputs, 32, (6, 16), (120, 84))
+
+
+def lenet_femnist(shape: Shape, outputs: int) -> nn.Module:
+    """DPFL's network for FEMNIST: 37,586 parameters on 1x28x28 with 10 classes."""
+    return _two_convolutions(shape, outputs, 28, (4, 12), (120, 100))
+
+
+def cnn_mnist(shape: Shape, outputs: int) -> nn.Module:
+    """All-for-one's network for MNIST: 21,840 parameters on 1x28x28 with 10 classes.
+
+    The paper gives no layers, only "20 x 10^3" parameters: this reading is the small network of
+    10 and 20 channels that PyTorch's MNIST examples made common, without its dropout.
+    """
+    return _two_convolutions(shape, outputs, 28, (10, 20), (50,))
+
+
+def _two_convolutions(
+    shape: Shape, outputs: int, side: int, channels: tuple[int, int], hidden: tuple[int, ...]
+) -> nn.Module:
+    """Two unpadded 5x5 convolutions with ReLU and 2x2 pooling, then fully connected layers."""
+    colours, *sides = image(shape)
+    pooled = [((max(length, side) - 4) // 2 - 4) // 2 for length in sides]
+    widths = (channels[1] * math.prod(pooled), *hidden, outputs)
+    layers: list[nn.Module] = [
+        AtLeast(side),
+        nn.Conv2d(colours, channels[0], 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(*channels, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+    ]  # fmt: skip
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def cnn(shape: Shape, outputs: int) -> nn.Module:
+    """FedAvg's network (McMahan et al. 2017): two 5x5 convolutions, 512 hidden units.
+
+    1,663,370 parameters on 1x28x28 with 10 classes, as the paper counts them.
+    """
+    channels, height, width = image(shape)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU(),
+        nn.Linear(512, outputs),
+    )  # fmt: skip
+
+
+def cnn_128(shape: Shape, outputs: int) -> nn.Module:
+    """FedeRiCo's network for CIFAR-10: three 3x3 convolutions of 128 channels, one linear layer.
+
+    The paper names no padding; without any it has 303,882 parameters on 3x32x32 with 10 classes.
+    """
+    channels, *sides = image(shape)
+    layers: list[nn.Module] = [AtLeast(32)]
+    sides = [max(side, 32) for side in sides]
+    for before in (channels, 128, 128):
+        layers += [nn.Conv2d(before, 128, 3), nn.MaxPool2d(2), nn.ReLU()]
+        sides = [(side - 2) // 2 for side in sides]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * math.prod(sides), outputs))
+
+
+class Residual(nn.Module):
+    """x + branch(x)."""
+
+    def __init__(self, branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch: Tensor = self.branch(x)
+        return x + branch
+
+
+class GlobalMaxPool(nn.Module):
+    """The largest value of each channel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool2d(x, x.shape[-2:]).flatten(-3)
+
+
+def resnet9(shape: Shape, outputs: int) -> nn.Module:
+    """CoBo's ResNet-9: 6,621,540 parameters on 3x32x32 with 100 classes.
+
+    Eight convolutions with bias and batch norm, two of the four pairs residual, and one linear
+    layer; of the networks that go by this name it is the one with that many parameters.
+    """
+    channels, *_ = image(shape)
+    return nn.Sequential(
+        AtLeast(16),
+        _normed(channels, 64),
+        _normed(64, 128), nn.MaxPool2d(2),
+        Residual(nn.Sequential(_normed(128, 128), _normed(128, 128))),
+        _normed(128, 256), nn.MaxPool2d(2),
+        _normed(256, 512), nn.MaxPool2d(2),
+        Residual(nn.Sequential(_normed(512, 512), _normed(512, 512))),
+        GlobalMaxPool(), nn.Linear(512, outputs),
+    )  # fmt: skip
+
+
+def _normed(before: int, after: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True)
+    )
+
+
+def resnet18(shape: Shape, outputs: int, options: ResNet18Options) -> nn.Module:
+    """ResNet-18 of torchvision with the stem for small images: 3x3, stride 1, no pooling.
+
+    11,173,962 parameters on 3x32x32 with 10 classes, whatever the norm.
+    """
+    from torchvision.models import resnet18 as of_torchvision  # imported where it is used: slow
+
+    channels, *_ = image(shape)
+    norms = {"batch": nn.BatchNorm2d, "group": lambda width: nn.GroupNorm(32, width)}
+    network = of_torchvision(num_classes=outputs, norm_layer=norms[options.norm])
+    network.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
+    nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+    network.maxpool = nn.Identity()
+    return nn.Sequential(AtLeast(16), network)

@@ -1,0 +1,54 @@
+"""What peers judge by their validation data: models put aside because they did best on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from datasets.table import DATASETS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.engine.engine import Engine
+    from clients.engine.network import Buffers
+    from datasets.problem import Problem
+
+Kept = dict[str, "Tensor"]
+"""A model of every peer: its validation "loss" (P,), "x" (P, d), and its buffers."""
+
+
+def required(problem: Problem) -> None:
+    """Refuse data of which peers have nothing to judge by."""
+    if problem.validation.sizes.any():
+        return
+    row = DATASETS[problem.name]
+    if row.divided or hasattr(row.options, "validation"):
+        remedy = f"set {'partition' if row.divided else problem.name}.validation = 0.2"
+    else:
+        remedy = "choose another data set, or a method that needs none"
+    raise ValueError(
+        f"peers judge models by validation loss, but {problem.name} sets no examples aside: "
+        f"{remedy}"
+    )
+
+
+def judged(engine: Engine, x_pd: Tensor, buffers: Buffers) -> Kept:
+    """Models, and what the peers' validation data say of them."""
+    losses = engine.losses(x_pd, buffers, "validation").losses
+    return {"loss": losses, "x": x_pd, **{f"buffers.{k}": v for k, v in buffers.items()}}
+
+
+def better(engine: Engine, kept: Kept, new: Kept) -> Kept:
+    """The models put aside, or the new ones where their loss is lower or nothing judges them."""
+    unjudged_p = engine.data.shards["validation"].lengths_p == 0
+    taken_p = (new["loss"] < kept["loss"]) | new["loss"].new_tensor(unjudged_p).bool()
+    return {
+        name: value.where(taken_p.view(-1, *[1] * (value.dim() - 1)), kept[name])
+        for name, value in new.items()
+    }
+
+
+def buffers_of(kept: Kept) -> Buffers:
+    """The buffers that belong to its "x"."""
+    start = "buffers."
+    return {k.removeprefix(start): v for k, v in kept.items() if k.startswith(start)}

@@ -1,0 +1,149 @@
+"""Images of institutions: one folder per class, named as the class.
+
+    data-dir/train/<class>/*.png    data-dir/test/<class>/*.png    data-dir/validation/<class>/...
+
+or just data-dir/<class>/*.png, of which a share is held out for the test. PNG and JPEG, grey or
+colour, all of the shape that the run says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from datasets.files.folders import IMAGES
+from datasets.own.institutions import (  # fmt: skip
+    PARTS,
+    Expected,
+    HeldOptions,
+    Holding,
+    held,
+    numbers,
+    refuse,
+    words,
+)
+from datasets.problem import DataError
+
+_BANDS = {("1",): 1, ("L",): 1, ("R", "G", "B"): 3}
+
+
+@dataclass(frozen=True)
+class ImageFolderOptions(HeldOptions):
+    """What the run expects of every institution's images.
+
+    Attributes
+    ----------
+    classes : names of the classes in the order of the model's outputs, "normal, pneumonia".
+    shape : channels, height and width of every image, "1x28x28"; 1 channel is grey, 3 are colour.
+    mean, std : of the pixels (0 to 255), a number per channel.
+    test, validation : see `HeldOptions`.
+    """
+
+    classes: str = ""
+    shape: str = "1x28x28"
+
+    def __post_init__(self) -> None:
+        sides = self.shape.split("x")
+        if len(sides) != 3 or not all(side.isdecimal() and int(side) > 0 for side in sides):
+            raise ValueError(
+                f'shape wants channels, height and width "1x28x28", not "{self.shape}"'
+            )
+        if int(sides[0]) not in (1, 3):
+            raise ValueError(f"shape: images have 1 channel (grey) or 3 (colour), not {sides[0]}")
+        self.check_held(int(sides[0]))
+
+    def check_peers(self, peers: int) -> None:
+        """A run names its classes."""
+        if len(set(words(self.classes))) != len(words(self.classes)) or not words(self.classes):
+            raise ValueError('classes must name each class once, like "normal, pneumonia"')
+
+    @property
+    def sides(self) -> tuple[int, int, int]:
+        """(channels, height, width)."""
+        channels, height, width = map(int, self.shape.split("x"))
+        return channels, height, width
+
+
+def read_image_folder(
+    folder: Path, options: ImageFolderOptions, seed: int, peer: int
+) -> tuple[Expected, Holding]:
+    """Read one institution's images.
+
+    Raises
+    ------
+    DataError
+        A class or an image is not what the run expects, or nothing is there.
+    """
+    classes, channels = words(options.classes), options.sides[0]
+    mean, std = (
+        None if values is None else values.reshape(channels, 1, 1)
+        for values in (numbers("mean", options.mean), numbers("std", options.std))
+    )
+    expected = Expected("image-folder", "classification", len(classes), mean, std)
+    split = (folder / "train").is_dir()
+    parts = {
+        name: _read_part(folder / name if split else folder, options, classes)
+        for name in PARTS
+        if name == "train" or (split and (folder / name).is_dir())
+    }
+    return expected, held(expected, parts, options, seed, peer)
+
+
+def _read_part(
+    folder: Path, options: ImageFolderOptions, classes: list[str]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    folders = sorted(path for path in folder.glob("*") if path.is_dir())
+    strange = [path.name for path in folders if path.name not in classes]
+    if strange:
+        raise refuse(
+            f"image-folder: {len(strange)} class folders are none of the run's classes "
+            f"{', '.join(classes)}",
+            strange,
+        )
+    files = [
+        (path, classes.index(own.name))
+        for own in folders
+        for path in sorted(own.glob("*"))
+        if path.suffix.lower() in IMAGES
+    ]
+    if not files:
+        raise DataError(
+            f"image-folder: no images in this peer's data-dir, expected folders "
+            f"{', '.join(classes)} with {', '.join(IMAGES)}"
+        )
+    inputs = np.empty((len(files), *options.sides), dtype=np.uint8)
+    bad = []
+    for row, (path, _) in enumerate(files):
+        found = _pixels(path)
+        if isinstance(found, str):
+            bad.append(f"{path} {found}")
+        elif found.shape != options.sides:
+            bad.append(f"{path} is {'x'.join(map(str, found.shape))}")
+        else:
+            inputs[row] = found
+    if bad:
+        raise refuse(
+            f"image-folder: {len(bad)} of {len(files)} images are not {options.shape} as the run "
+            "expects",
+            bad,
+        )
+    return inputs, np.array([label for _, label in files], dtype=np.int64)
+
+
+def _pixels(path: Path) -> npt.NDArray[np.uint8] | str:
+    """(channels, height, width), or what is wrong with the image."""
+    from PIL import Image  # slow to import
+
+    try:
+        with Image.open(path) as image:
+            bands = _BANDS.get(image.getbands())
+            if bands is None:
+                return f"has mode {image.mode}, neither grey nor RGB"
+            pixels = np.asarray(image.convert("L" if bands == 1 else "RGB"))
+    except (OSError, SyntaxError, ValueError) as error:  # Pillow's for a damaged PNG is SyntaxError
+        return f"cannot be read ({error})"
+    return pixels[None] if bands == 1 else pixels.transpose(2, 0, 1)

@@ -1,0 +1,245 @@
+"""Data that institutions hold themselves: one folder each, and nobody sees another's.
+
+In a simulation data-dir has a folder for each peer, in the order of their names ("2" comes before
+"10"). On a deployed node data-dir is the folder of its own peer, and the problem it builds knows
+of the others only that they are there.
+
+A folder that does not fit the run is refused before anything is learnt. The refusal goes to the
+relay, so it says what the run expects and how many entries differ; which ones stays in the log of
+the node.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from datasets.partition.partition import Partition
+from datasets.problem import DataError, Floats, Ints, Problem, Split, Task
+
+PARTS = ("train", "validation", "test")
+_HOLD_OUT = 0x0D
+_NAMED = 20
+
+_log = logging.getLogger("coterie.data")
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """What one institution holds.
+
+    Attributes
+    ----------
+    inputs : (N, *shape), normalised by the institution's own statistics unless the run gives some.
+    targets : int64 (N,) classes, or float (N, k).
+    rows : rows of each of `PARTS`, which share nothing.
+    """
+
+    inputs: npt.NDArray[Any]
+    targets: npt.NDArray[Any]
+    rows: Mapping[str, Ints]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOptions:
+    """What every data set of institutions can be told.
+
+    Attributes
+    ----------
+    mean, std : per channel or column, in raw units; empty: each peer's own.
+    test, validation : share of the examples that is held out where there is no such part.
+    """
+
+    mean: str = ""
+    std: str = ""
+    test: float = 0.2
+    validation: float = 0.0
+
+    def check_held(self, channels: int | None) -> None:
+        """Both mean and std or neither, and parts that leave something to train on."""
+        mean, std = numbers("mean", self.mean, channels), numbers("std", self.std, channels)
+        if (mean is None) != (std is None):
+            raise ValueError("give both mean and std, or neither: then each peer takes its own")
+        if std is not None and std.min() <= 0:
+            raise ValueError("std must be above 0")
+        if not (
+            0 <= self.test < 1 and 0 <= self.validation < 1 and self.test + self.validation < 1
+        ):
+            raise ValueError("test and validation must be at least 0 and together below 1")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a run expects of every institution.
+
+    Attributes
+    ----------
+    name : of the data set.
+    task, outputs : as in `Problem`.
+    mean, std : per channel or column, in raw units; None: each institution's own.
+    """
+
+    name: str
+    task: Task
+    outputs: int
+    mean: Floats | None
+    std: Floats | None
+
+
+Read = Callable[[Path, Any, int, int], tuple[Expected, Holding]]
+"""(folder, options, seed, peer) -> what the run expects, and what is there."""
+
+
+def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Problem]:
+    """The loader of a simulation: every peer's folder in data-dir."""
+
+    @lru_cache(maxsize=2)
+    def load(
+        partition: Partition, peers: int, seed: int, data_dir: Path, options: object
+    ) -> Problem:
+        found = [path for path in data_dir.glob("*") if path.is_dir()]
+        folders = sorted(found, key=lambda path: _natural(path.name))
+        if len(folders) != peers:
+            raise DataError(
+                f"data-dir {data_dir} has {len(folders)} folders: {peers} peers need one each"
+            )
+        read_p = [read(folder, options, seed, peer) for peer, folder in enumerate(folders)]
+        return _joined(read_p[0][0], {peer: each for peer, (_, each) in enumerate(read_p)}, peers)
+
+    return load
+
+
+def alone(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
+    """The loader of a deployed node: data-dir is the folder of `peer`."""
+
+    @lru_cache(maxsize=2)
+    def load(peer: int, peers: int, seed: int, data_dir: Path, options: object) -> Problem:
+        expected, holding = read(data_dir, options, seed, peer)
+        return _joined(expected, {peer: holding}, peers)
+
+    return load
+
+
+def _joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> Problem:
+    """The problem of `peers` peers, of which some are seen."""
+    first = next(iter(holdings.values()))
+    starts = np.cumsum([0, *(len(each.inputs) for each in holdings.values())])
+    start = dict(zip(holdings, starts.tolist(), strict=False))
+
+    def part(name: str) -> Split:
+        rows, targets = [], []
+        for peer in range(peers):
+            if peer in holdings:
+                own = holdings[peer].rows[name]
+                rows.append(own + start[peer])
+                targets.append(holdings[peer].targets[own])
+            else:
+                rows.append(np.empty(0, dtype=np.int64))
+                targets.append(first.targets[:0])
+        return Split(tuple(rows), tuple(targets))
+
+    train, validation, test = map(part, PARTS)
+    return Problem(
+        name=expected.name,
+        task=expected.task,
+        inputs=np.concatenate([each.inputs for each in holdings.values()]),
+        train=train,
+        validation=validation,
+        test=test,
+        outputs=expected.outputs,
+        mean=np.zeros(()) if expected.mean is None else expected.mean,
+        std=np.ones(()) if expected.std is None else expected.std,
+        samples=train.sizes,
+    )
+
+
+def held(
+    expected: Expected,
+    parts: Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]],
+    options: HeldOptions,
+    seed: int,
+    peer: int,
+) -> Holding:
+    """Put an institution's parts together; a test or validation part that is not there is drawn.
+
+    Parameters
+    ----------
+    parts : name -> inputs and targets, the training part always among them.
+    options : say how much of the training part to draw for a part that is missing.
+
+    Raises
+    ------
+    DataError
+        There is nothing to train on, or nothing to test with.
+    """
+    ends = np.cumsum([0, *(len(parts[name][1]) for name in PARTS if name in parts)])
+    present = [name for name in PARTS if name in parts]
+    rows = {name: np.arange(ends[k], ends[k + 1]) for k, name in enumerate(present)}
+    rng = np.random.default_rng([seed, peer, _HOLD_OUT])
+    shuffled = rng.permutation(rows["train"])
+    for name, share in (("test", options.test), ("validation", options.validation)):
+        if name not in rows:
+            count = round(share * len(rows["train"]))
+            rows[name], shuffled = np.sort(shuffled[:count]), shuffled[count:]
+    rows["train"] = np.sort(shuffled)
+    for name in ("train", "test"):
+        if not len(rows[name]):
+            raise DataError(f"{expected.name}: this peer has no example to {name} with")
+    inputs, targets = (np.concatenate([parts[name][k] for name in present]) for k in (0, 1))
+    if expected.mean is None or expected.std is None:
+        inputs = _standardised(inputs, rows["train"])
+    return Holding(inputs, targets, rows)
+
+
+def _standardised(inputs: npt.NDArray[Any], train: Ints) -> npt.NDArray[np.float32]:
+    """Every channel or column with mean 0 and deviation 1 over the training examples."""
+    axes = (0, *range(2, inputs.ndim))
+    raw = inputs[train].astype(np.float64)
+    mean, std = raw.mean(axis=axes, keepdims=True), raw.std(axis=axes, keepdims=True)
+    scaled = (inputs - mean) / np.where(std > 0, std, 1.0)
+    return np.asarray(scaled, dtype=np.float32)
+
+
+def refuse(what: str, entries: Iterable[str]) -> DataError:
+    """Build a refusal for the relay; the entries that it is about go into this node's log only."""
+    for entry in list(entries)[:_NAMED]:
+        _log.error("%s: %s", what, entry)
+    return DataError(f"{what}; the log of this node says which")
+
+
+def words(text: str) -> list[str]:
+    """The entries of "a, b, c"."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers(name: str, text: str, count: int | None = None) -> Floats | None:
+    """The numbers in "0.5, 0.25"; None where there are none.
+
+    Raises
+    ------
+    ValueError
+        Something else is there, or it is not `count` numbers.
+    """
+    try:
+        found = np.array([float(word) for word in words(text)])
+    except ValueError:
+        raise ValueError(f'{name} wants numbers like "0.5, 0.25", not "{text}"') from None
+    if not len(found):
+        return None
+    if count is not None and len(found) != count:
+        raise ValueError(f"{name} has {len(found)} numbers, the examples have {count} channels")
+    return found
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """Sort key: runs of digits count as numbers."""
+    parts = re.split(r"(\d+)", name)
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]

@@ -1,0 +1,81 @@
+"""From a source and a partition to the problem that peers learn from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from datasets.partition.kinds import KINDS
+from datasets.partition.partition import KEEP, LEND, Partition, check, stream
+from datasets.partition.skew import lend
+from datasets.problem import DataError, Ints, Problem, Split
+from datasets.source import Source
+
+
+def split(source: Source, partition: Partition, peers: int, seed: int) -> Problem:
+    """Divide a source among peers.
+
+    Raises
+    ------
+    DataError
+        The request is impossible; the message names the key and the remedy.
+    """
+    check(partition, source, peers, seed)
+    kind = KINDS[partition.kind]
+    if kind.needs_classes and source.task != "classification":
+        raise DataError(
+            f"partition.kind = {partition.kind!r} needs classes, {source.name} has none; "
+            "take 'iid' or 'natural'"
+        )
+    shares = kind.divide(source, partition, peers, seed)
+    train, validation = _keep(shares.train, partition, seed)
+    test = shares.test
+    if shares.divided_test:
+        test = lend(source.targets, train, test, stream(seed, LEND))
+    for peer in range(peers):
+        for name, rows in (("training", train), ("test", test)):
+            if not len(rows[peer]):
+                raise DataError(
+                    f"partition.kind = {partition.kind!r}: peer {peer} of {peers} gets no {name} "
+                    f"example of {source.name}; lower `peers` or take another partition"
+                )
+
+    def part(rows: list[Ints]) -> Split:
+        targets = [source.targets[r] for r in rows]
+        if shares.labels_pc is not None:
+            targets = [labels[t] for labels, t in zip(shares.labels_pc, targets, strict=True)]
+        return Split(tuple(rows), tuple(targets))
+
+    mean, std = source.normalisation
+    return Problem(
+        name=source.name,
+        task=source.task,
+        inputs=source.inputs,
+        train=part(train),
+        validation=part(validation),
+        test=part(test),
+        outputs=source.outputs,
+        mean=mean,
+        std=std,
+        samples=np.array([len(rows) for rows in train], dtype=np.int64),
+        clusters=shares.clusters,
+    )
+
+
+def _keep(shares: list[Ints], partition: Partition, seed: int) -> tuple[list[Ints], list[Ints]]:
+    """Cap each share and set its validation part aside: (train, validation)."""
+    rng = stream(seed, KEEP)
+    train, validation = [], []
+    for peer, share in enumerate(shares):
+        rows = rng.permutation(share)[: partition.samples_per_peer or None]
+        held_out = 0
+        if partition.validation > 0 and len(rows):
+            if len(rows) == 1:
+                raise DataError(
+                    f"partition.validation = {partition.validation}: peer {peer} has a single "
+                    "training example; set it to 0, or raise `partition.samples-per-peer`, or "
+                    "lower `peers`"
+                )
+            held_out = min(max(round(partition.validation * len(rows)), 1), len(rows) - 1)
+        validation.append(rows[:held_out])
+        train.append(rows[held_out:])
+    return train, validation

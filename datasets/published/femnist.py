@@ -1,0 +1,109 @@
+"""FEMNIST: handwritten characters by 3,550 writers, from LEAF's JSON files (Caldas et al. 2018).
+
+A file is {"users": [name], "num_samples": [...], "user_data": {name: {"x": [[784 numbers from 0,
+ink, to 1, paper]], "y": [0 to 61]}}}; the folder train has some examples of each writer, test the
+rest. `partition.kind = "natural"` makes each writer a peer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from datasets.files.cache import Arrays, cached
+from datasets.files.folders import folder_with
+from datasets.problem import DataError
+from datasets.source import Source
+
+CLASSES = {"all": (0, 62), "digits": (0, 10), "a-to-j": (36, 46)}  # of 0-9, A-Z, a-z
+REMEDY = (
+    "make them with LEAF (https://github.com/TalwalkarLab/leaf): "
+    "data/femnist/preprocess.sh -s niid --sf 1.0 -k 0 -t sample"
+)
+
+
+@dataclass(frozen=True)
+class FemnistOptions:
+    """The [femnist] table.
+
+    Attributes
+    ----------
+    classes : which characters are kept: "all" 62, the 10 "digits", or the 10 letters "a-to-j" that
+        FedProx and Ditto take.
+    """
+
+    classes: Literal["all", "digits", "a-to-j"] = "all"
+
+
+def read_femnist(data_dir: Path, options: object) -> Source:
+    """FEMNIST: (1, 28, 28), up to 62 classes, about 800,000; the groups are the writers."""
+    assert isinstance(options, FemnistOptions)
+    folder = folder_with(
+        "femnist", data_dir, ("femnist", "femnist/data"), ("train", "test"), REMEDY
+    )
+    parts = {part: sorted((folder / part).glob("*.json")) for part in ("train", "test")}
+    for part, files in parts.items():
+        if not files:
+            raise DataError(f"dataset femnist: no *.json in {folder / part}; {REMEDY}")
+    kept = cached(data_dir, "femnist", [*parts["train"], *parts["test"]], "1", lambda: _read(parts))
+    first, last = CLASSES[options.classes]
+    rows = (kept["labels"] >= first) & (kept["labels"] < last)
+    test = kept["test"][rows]
+    return Source(
+        name="femnist",
+        inputs=kept["images"][rows],
+        targets=kept["labels"][rows] - first,
+        train=np.flatnonzero(~test),
+        test=np.flatnonzero(test),
+        outputs=last - first,
+        groups=kept["writers"][rows],
+    )
+
+
+def _read(parts: dict[str, list[Path]]) -> Arrays:
+    """All files: images, labels, whether they are for testing, and whose they are.
+
+    Writers are numbered in the order of their names.
+    """
+    shares = [
+        (name, part == "test", *_checked(path, user))
+        for part, files in parts.items()
+        for path in files
+        for name, user in _users(path)
+    ]
+    number = {name: i for i, name in enumerate(sorted({name for name, *_ in shares}))}
+    sizes = [len(labels) for *_, labels in shares]
+    return {
+        "images": np.concatenate([images for _, _, images, _ in shares]),
+        "labels": np.concatenate([labels for *_, labels in shares]),
+        "test": np.repeat([test for _, test, _, _ in shares], sizes),
+        "writers": np.repeat([number[name] for name, *_ in shares], sizes).astype(np.int64),
+    }
+
+
+def _users(path: Path) -> Sequence[tuple[str, Any]]:
+    try:
+        data = json.loads(path.read_bytes())
+        return [(str(name), data["user_data"][name]) for name in data["users"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not a LEAF file ({type(error).__name__}: {error})") from None
+
+
+def _checked(path: Path, user: Any) -> tuple[Any, Any]:
+    try:
+        images = np.array(user["x"], dtype=np.float32).reshape(-1, 1, 28, 28)
+        labels = np.array(user["y"], dtype=np.int64).reshape(-1)
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not FEMNIST's 28x28 images ({error})") from None
+    if len(images) != len(labels):
+        raise DataError(f"{path}: {len(labels)} labels for {len(images)} images")
+    if len(labels) and not (images.min() >= 0 and images.max() <= 1):
+        raise DataError(f"{path}: brightness outside 0 to 1")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < 62:
+        raise DataError(f"{path}: labels outside 0 to 61")
+    return np.rint(255 * images).astype(np.uint8), labels

@@ -1,0 +1,89 @@
+"""Heart disease in four hospitals (UCI; Janosi, Steinbrunn, Pfisterer, Detrano 1988).
+
+Prepared as FLamby describes it (Ogier du Terrail et al. 2022): columns 11 to 13 (slope, ca, thal),
+mostly missing, are left out, then patients with a missing value; chest pain and resting ECG become
+indicators, the first of each dropped, which makes 13 features; the diagnosis is healthy (0) or not
+(1). 740 patients remain, 34 % of each hospital's are for testing, 486 for training. Each hospital
+standardises by its own training patients.
+
+Deviation: which patients are for testing is fixed and stratified by the diagnosis.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from datasets.files.folders import folder_with
+from datasets.problem import DataError, Floats, Ints
+from datasets.source import Source, spread
+
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+FILES = tuple(f"processed.{hospital}.data" for hospital in HOSPITALS)
+REMEDY = "download them from https://archive.ics.uci.edu/dataset/45/heart+disease"
+COLUMNS, KEPT, DIAGNOSIS = 14, 10, 13
+CHEST_PAIN, RESTING_ECG = 2, 6  # columns that are names, not quantities
+TESTED = 0.34
+
+
+def read_heart_disease(data_dir: Path) -> Source:
+    """Heart disease: 13 features, 2 classes, 486 + 254; the groups are the hospitals."""
+    folder = folder_with("heart-disease", data_dir, ("heart-disease", "."), FILES, REMEDY)
+    inputs, targets, tested = [], [], []
+    for file in FILES:
+        patients = _read(folder / file)
+        ill = (patients[:, DIAGNOSIS] > 0).astype(np.int64)
+        test = np.zeros(len(ill), dtype=bool)
+        test[spread(np.argsort(ill, kind="stable"), int(np.ceil(TESTED * len(ill))))] = True
+        features = _features(patients)
+        mean, std = features[~test].mean(axis=0), features[~test].std(axis=0)
+        inputs.append((features - mean) / np.where(std > 0, std, 1.0))
+        targets.append(ill)
+        tested.append(test)
+    test = np.concatenate(tested)
+    return Source(
+        name="heart-disease",
+        inputs=np.concatenate(inputs),
+        targets=np.concatenate(targets),
+        train=np.flatnonzero(~test),
+        test=np.flatnonzero(test),
+        outputs=2,
+        groups=_hospital_of(targets),
+    )
+
+
+def _hospital_of(targets: list[Ints]) -> Ints:
+    return np.repeat(np.arange(len(targets)), [len(own) for own in targets])
+
+
+def _features(patients: Floats) -> Floats:
+    """(n, 13): eight quantities and yes/no answers, then the indicators."""
+    named = {CHEST_PAIN: (2, 3, 4), RESTING_ECG: (1, 2)}  # 1 and 0 are dropped
+    quantities = np.delete(patients[:, :KEPT], list(named), axis=1)
+    indicators = [patients[:, column] == value for column in named for value in named[column]]
+    return np.column_stack([quantities, *indicators])
+
+
+def _read(path: Path) -> Floats:
+    """(n, 14) the patients whose first ten values and diagnosis are known; nan elsewhere."""
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="ascii", errors="replace").splitlines()):
+        if not line.strip():
+            continue
+        try:
+            values = [np.nan if v.strip() == "?" else float(v) for v in line.split(",")]
+        except ValueError as error:
+            raise DataError(f"{path}, line {number + 1}: {error}; fetch it again") from None
+        if len(values) != COLUMNS:
+            raise DataError(
+                f"{path}, line {number + 1}: {len(values)} values, expected {COLUMNS}; "
+                "take the processed.* files, not the others"
+            )
+        rows.append(values)
+    patients = np.array(rows).reshape(-1, COLUMNS)
+    known = ~np.isnan(patients[:, [*range(KEPT), DIAGNOSIS]]).any(axis=1)
+    if known.sum() < 2:
+        raise DataError(f"{path}: fewer than two complete patients; fetch it again")
+    found: Floats = patients[known]
+    return found

@@ -1,0 +1,135 @@
+"""IXI Tiny: brain scans of three London hospitals, and which voxels are brain.
+
+T1-weighted volumes and masks in NIfTI files (TorchIO's reduction of IXI; Perez-Garcia et al. 2021),
+prepared as FLamby describes it: each volume standardised by itself and brought to 48 x 60 x 48
+voxels; a fifth of each hospital's subjects is for testing, 453 of 566 for training.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from datasets.files.cache import Arrays, cached
+from datasets.problem import DataError
+from datasets.source import Source, spread
+
+HOSPITALS = ("Guys", "HH", "IOP")
+SUBJECT = re.compile(r"(IXI\d+-(Guys|HH|IOP)-\d+)_image\.nii(\.gz)?$")
+SCANS = ("T1", "image")  # the folder of a volume: FLamby's name, TorchIO's name
+FOLDERS = ("ixi", "ixi_tiny", "IXI_sample")
+TESTED = 0.2
+
+
+@dataclass(frozen=True)
+class IxiOptions:
+    """The [ixi] table.
+
+    Attributes
+    ----------
+    size : voxels that volumes are brought to, "48-60-48" as in FLamby.
+    """
+
+    size: str = "48-60-48"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*){2}", self.size):
+            raise ValueError(f'size wants three sides like "48-60-48", not "{self.size}"')
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Voxels along each axis."""
+        return tuple(int(side) for side in self.size.split("-"))
+
+
+def read_ixi(data_dir: Path, options: object) -> Source:
+    """IXI Tiny: (1, 48, 60, 48), 2 classes of voxels, 453 + 113; the groups are the hospitals."""
+    assert isinstance(options, IxiOptions)
+    pairs = next(filter(None, (_pairs(data_dir / folder) for folder in FOLDERS)), [])
+    if not pairs:
+        raise DataError(
+            "dataset ixi is not here: expected image/IXI002-Guys-0828_image.nii.gz and "
+            "label/IXI002-Guys-0828_label.nii.gz, and so on, in "
+            f"{' or '.join(str(data_dir / folder) for folder in FOLDERS)}; get them with TorchIO "
+            "(torchio.datasets.IXITiny) or FLamby (fed_ixi)"
+        )
+
+    def make() -> Arrays:
+        read = [_read(volume, mask, options.sides) for _, volume, mask in pairs]
+        volumes, masks = zip(*read, strict=True)
+        return {"volumes": np.stack(volumes)[:, None], "masks": np.stack(masks)}
+
+    files = [path for _, *both in pairs for path in both]
+    arrays = cached(data_dir, "ixi", files, f"1 {options.size}", make)
+    hospital = np.array([HOSPITALS.index(name) for name, *_ in pairs], dtype=np.int64)
+    test = np.zeros(len(pairs), dtype=bool)
+    for own in (np.flatnonzero(hospital == number) for number in range(len(HOSPITALS))):
+        test[spread(own, round(TESTED * len(own)))] = True
+    return Source(
+        name="ixi",
+        inputs=arrays["volumes"],
+        targets=arrays["masks"],
+        train=np.flatnonzero(~test),
+        test=np.flatnonzero(test),
+        outputs=2,
+        task="segmentation",
+        groups=hospital,
+    )
+
+
+def _pairs(folder: Path) -> list[tuple[str, Path, Path]]:
+    """Hospital, volume and mask of each subject, in the order of their names."""
+    volumes = {
+        found[1]: (found[2], path)
+        for path in sorted(folder.rglob("*_image.nii*"))
+        if (found := SUBJECT.search(path.name)) and path.parent.name in SCANS
+    }
+    masks = {
+        path.name.partition("_label")[0]: path for path in sorted(folder.rglob("*_label.nii*"))
+    }
+    for subject, (_, path) in volumes.items():
+        if subject not in masks:
+            raise DataError(f"dataset ixi: {path} has no {subject}_label.nii.gz in {folder}")
+    return [(volumes[s][0], volumes[s][1], masks[s]) for s in sorted(volumes)]
+
+
+def _read(
+    volume: Path, mask: Path, sides: tuple[int, ...]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+    scan, brain = _voxels(volume), _voxels(mask)
+    if scan.shape != brain.shape:
+        raise DataError(f"{mask}: {brain.shape} voxels, but {volume} has {scan.shape}")
+    deviation = scan.std()
+    scan = (scan - scan.mean()) / (deviation if deviation > 0 else 1)
+    return _resized(scan, sides, 1).astype(np.float32), _resized(brain > 0, sides, 0)
+
+
+def _voxels(path: Path) -> npt.NDArray[np.float64]:
+    import nibabel  # slow to import
+    from nibabel.filebasedimages import ImageFileError
+
+    try:
+        voxels = np.asarray(nibabel.load(path).dataobj, dtype=np.float64)  # type: ignore[attr-defined]
+    except (OSError, EOFError, ValueError, ImageFileError) as error:
+        raise DataError(f"{path}: not a NIfTI file that can be read ({error})") from None
+    if voxels.ndim == 4 and voxels.shape[3] == 1:
+        voxels = voxels[..., 0]
+    if voxels.ndim != 3 or not np.isfinite(voxels).all():
+        raise DataError(f"{path}: expected a volume of finite numbers, found {voxels.shape}")
+    return voxels
+
+
+def _resized(voxels: npt.NDArray[Any], sides: tuple[int, ...], order: int) -> npt.NDArray[Any]:
+    """The volume at another resolution: nearest neighbours (order 0) or linear (order 1)."""
+    from scipy.ndimage import zoom
+
+    if voxels.dtype == np.bool_:
+        voxels = voxels.astype(np.uint8)
+    factors = [new / old for new, old in zip(sides, voxels.shape, strict=True)]
+    resized: npt.NDArray[Any] = zoom(voxels, factors, order=order, mode="nearest", grid_mode=True)
+    return resized

@@ -1,0 +1,96 @@
+"""Office-Home: 65 kinds of things in four domains (Venkateswara et al. 2017), as features.
+
+As FedeRiCo (appendix D) uses it: all domains together, and each image is what a ResNet-18 trained
+on ImageNet hands its last layer. The features are computed once and kept in data-dir. Every fifth
+image of each domain and class is for testing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from datasets.files.cache import Arrays, cached
+from datasets.files.folders import folder_with, images_in
+from datasets.problem import DataError
+from datasets.source import Source
+
+DOMAINS = ("Art", "Clipart", "Product", "Real World")
+FOLDERS = ("office-home", "OfficeHomeDataset_10072016", "OfficeHome")
+REMEDY = "unpack OfficeHomeDataset_10072016.zip (https://www.hemanthdv.org/officeHomeDataset.html)"
+WEIGHTS = "resnet18-f37072fd.pth"
+WEIGHTS_REMEDY = f"download https://download.pytorch.org/models/{WEIGHTS} (ImageNet's ResNet-18)"
+BATCH = 64
+
+
+def read_office_home(data_dir: Path) -> Source:
+    """Office-Home: 512 features, 65 classes, 15,588 images; the groups are the domains."""
+    folder = folder_with("office-home", data_dir, FOLDERS, DOMAINS, REMEDY)
+    weights = folder_with(
+        "office-home (its feature extractor)",
+        data_dir,
+        (".", folder.name),
+        (WEIGHTS,),
+        WEIGHTS_REMEDY,
+    )
+    classes = sorted(path.name for path in (folder / DOMAINS[0]).iterdir() if path.is_dir())
+    files = [
+        (domain, label, path)
+        for domain, name in enumerate(DOMAINS)
+        for label, kind in enumerate(classes)
+        for path in images_in(folder / name / kind)
+    ]
+    paths = [path for _, _, path in files]
+
+    def read() -> Arrays:
+        return {"features": _features(paths, weights / WEIGHTS)}
+
+    domain, label = np.array([(d, c) for d, c, _ in files], dtype=np.int64).T
+    test = np.zeros(len(files), dtype=bool)
+    test[np.lexsort((label, domain))[::5]] = True
+    return Source(
+        name="office-home",
+        inputs=cached(data_dir, "office-home", [*paths, weights / WEIGHTS], "1", read)["features"],
+        targets=label,
+        train=np.flatnonzero(~test),
+        test=np.flatnonzero(test),
+        outputs=len(classes),
+        groups=domain,
+    )
+
+
+def _features(paths: Sequence[Path], weights: Path) -> npt.NDArray[np.float32]:
+    """What the extractor makes of each image (N, 512), prepared as for its own training."""
+    import torch  # slow; only where there is nothing in the cache
+    from PIL import Image
+    from torchvision.models import ResNet18_Weights, resnet18
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network = resnet18()
+    try:
+        network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    except Exception as error:  # a damaged file may raise anything
+        line = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{weights}: not a ResNet-18's weights ({line}); {WEIGHTS_REMEDY}"
+        ) from None
+    network.fc = torch.nn.Identity()
+    network.eval().to(device)
+    prepare = ResNet18_Weights.IMAGENET1K_V1.transforms()
+
+    def prepared(path: Path) -> torch.Tensor:
+        try:
+            with Image.open(path) as image:
+                return prepare(image.convert("RGB"))  # type: ignore[no-any-return]
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(f"{path}: not an image that can be read ({error})") from None
+
+    found = np.empty((len(paths), 512), dtype=np.float32)
+    with torch.no_grad():
+        for first in range(0, len(paths), BATCH):
+            images = torch.stack([prepared(path) for path in paths[first : first + BATCH]])
+            found[first : first + BATCH] = network(images.to(device)).cpu().numpy()
+    return found

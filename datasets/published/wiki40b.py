@@ -1,0 +1,94 @@
+"""Wiki-40B: Wikipedia in over 40 languages (Guo et al. 2020), as CoBo (section 4.3) uses it.
+
+A file of plain text for each language and part: articles as the data set's `text` field has them,
+with its marks _START_ARTICLE_, _START_SECTION_, _START_PARAGRAPH_ and _NEWLINE_, or without.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from datasets.files.cache import Arrays, cached
+from datasets.files.folders import folder_with
+from datasets.problem import DataError
+from datasets.published.tokens import (
+    Tokens,
+    Vocabulary,
+    language_source,
+    languages_of,
+    tokeniser,
+    vocabulary_files,
+)
+from datasets.source import Source
+
+_MARKS = re.compile(r"\s*_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_\s*")
+BYTES_PER_TOKEN = 8  # read at least so many for each token that is wanted
+TESTED = 10  # training tokens for each test token
+REMEDY = (
+    'write the `text` of tfds.load("wiki40b/<language>", split="train" and "test") into them, '
+    "an article a line"
+)
+
+
+@dataclass(frozen=True)
+class Wiki40bOptions:
+    """The [wiki40b] table.
+
+    Attributes
+    ----------
+    codes : the languages, one peer each under partition.kind = "natural".
+    context : tokens of an example.
+    tokens : training tokens of each language, the first of its file; a tenth as many are for
+        testing.
+    vocabulary : "gpt2" needs vocab.json and merges.txt in data-dir/gpt2.
+    """
+
+    codes: str = "ca-es-de-nl"
+    context: int = 512
+    tokens: int = 800_000
+    vocabulary: Vocabulary = "gpt2"
+
+    def __post_init__(self) -> None:
+        languages_of(self.codes)
+        if min(self.context, self.tokens) < 1:
+            raise ValueError("context and tokens must be at least 1")
+
+
+def read_wiki40b(data_dir: Path, options: object) -> Source:
+    """Wiki-40B: rows of tokens; the groups are the languages."""
+    assert isinstance(options, Wiki40bOptions)
+    codes = languages_of(options.codes)
+    wanted = [f"{code}/{part}.txt" for code in codes for part in ("train", "test")]
+    folder = folder_with("wiki40b", data_dir, ("wiki40b",), wanted, REMEDY)
+    vocabulary = vocabulary_files(options.vocabulary, data_dir)
+    limits = {"train": options.tokens, "test": max(options.tokens // TESTED, options.context + 1)}
+
+    def read() -> Arrays:
+        encode = tokeniser(vocabulary)
+        return {
+            file: encode(_text(folder / file, limits[Path(file).stem]))[: limits[Path(file).stem]]
+            for file in wanted
+        }
+
+    files = [*(folder / file for file in wanted), *vocabulary]
+    settings = f"1 {options.vocabulary} {limits}"
+    arrays = cached(data_dir, "wiki40b", files, settings, read)
+    streams: list[tuple[Tokens, Tokens]] = [
+        (arrays[f"{code}/train.txt"], arrays[f"{code}/test.txt"]) for code in codes
+    ]
+    return language_source("wiki40b", streams, options.context, options.vocabulary)
+
+
+def _text(path: Path, tokens: int) -> str:
+    """As much of the text as has so many tokens, without marks."""
+    with path.open("rb") as file:
+        raw = file.read(BYTES_PER_TOKEN * tokens)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        if error.end < len(raw) - 3:  # not just a character cut in two
+            raise DataError(f"{path}: not a text in UTF-8 ({error}); write it again") from None
+        text = raw[: error.start].decode()
+    return _MARKS.sub("\n", text).strip()

@@ -1,0 +1,91 @@
+"""Least squares around a few centres (papers: all-for-one, appendix A).
+
+Peer i, of cluster k = i mod `clusters`, observes y = <x, theta_k> exactly, with x ~ N(0, I) and
+theta_k ~ U(-10, 10)^d. Its squared loss (<x, theta> - y)^2 has curvature beta = 2, and its gradient
+noise is multiplicative: it vanishes at theta_k, so learning converges linearly.
+
+Deviation: the paper draws every observation afresh; here a peer has `samples` of them, whose
+optimum is theta_k too. The peers of a cluster share one test set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from datasets.partition.partition import Partition
+from datasets.problem import DataError, Problem, Split
+
+_TESTS = 1000
+_CENTRE, _TRAIN, _TEST = range(3)  # purposes of streams
+
+
+@dataclass(frozen=True)
+class LeastSquaresOptions:
+    """The [least-squares] table.
+
+    Attributes
+    ----------
+    dimension : d. clusters : number of centres theta_k. samples : observations of each peer.
+    """
+
+    dimension: int = 2
+    clusters: int = 2
+    samples: int = 1000
+
+    def __post_init__(self) -> None:
+        if min(self.dimension, self.clusters, self.samples) < 1:
+            raise ValueError("dimension, clusters and samples must be at least 1")
+
+    def check_peers(self, peers: int) -> None:
+        """Refuse a cluster without peers."""
+        if self.clusters > peers:
+            raise ValueError(f"clusters = {self.clusters}, but peers = {peers}")
+
+
+def load_least_squares(
+    partition: Partition, peers: int, seed: int, data_dir: Path, options: object
+) -> Problem:
+    """The problem of `options`; partition and data_dir play no part.
+
+    Centres and a peer's observations depend on the seed, not on the number of peers.
+
+    Raises
+    ------
+    DataError
+        There are more clusters than peers.
+    """
+    assert isinstance(options, LeastSquaresOptions)
+    try:
+        options.check_peers(peers)
+    except ValueError as error:
+        raise DataError(f"least-squares: {error}") from None
+    d, clusters = options.dimension, options.clusters
+    cluster = np.arange(peers) % clusters
+    centre_kd = np.random.default_rng([seed, _CENTRE]).uniform(-10, 10, (clusters, d))
+    sizes = [options.samples] * peers + [_TESTS] * clusters
+    keys = [(_TRAIN, i) for i in range(peers)] + [(_TEST, k) for k in range(clusters)]
+    inputs = [
+        np.random.default_rng([seed, *key]).standard_normal((size, d))
+        for key, size in zip(keys, sizes, strict=True)
+    ]
+    owners = [*cluster, *range(clusters)]
+    targets = [x @ centre_kd[k][:, None] for x, k in zip(inputs, owners, strict=True)]
+    rows = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    tests = [peers + k for k in cluster]
+    none = np.empty(0, dtype=np.int64)
+    return Problem(
+        name="least-squares",
+        task="regression",
+        inputs=np.concatenate(inputs),
+        train=Split(tuple(rows[:peers]), tuple(targets[:peers])),
+        validation=Split((none,) * peers, (np.empty((0, 1)),) * peers),
+        test=Split(tuple(rows[k] for k in tests), tuple(targets[k] for k in tests)),
+        outputs=1,
+        mean=np.zeros(1),
+        std=np.ones(1),
+        samples=np.full(peers, options.samples),
+        clusters=cluster,
+    )

@@ -1,0 +1,134 @@
+"""Noisy quadratics: users and their helpers (papers: wga-bias-correction, section 6).
+
+A group is one user with loss a0/2 (x - c0)^2 and N helpers with a1/2 (x - c1)^2 each; every
+gradient carries noise N(0, sigma^2). Every coordinate of x is a trial of its own: losses are sums
+over coordinates, noise and starts N(0, 1) are drawn for each, and methods that weigh whole
+gradients mix all coordinates alike. So one run makes `trials` runs of the paper's 1-D problem, and
+a user's test loss is their mean, the quantity in the paper's figures.
+
+A list in `helpers`, `helper-curvature` or `helper-centre` makes a group of each entry. Peers are
+numbered group by group, the user first; several groups are true clusters. Helpers have no test
+data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from datasets.partition.partition import Partition
+from datasets.problem import DataError, Floats, Ints, Problem, Split
+
+
+@dataclass(frozen=True)
+class NoisyQuadraticOptions:
+    """The [noisy-quadratic] table; the defaults are the paper's figure 2.
+
+    Attributes
+    ----------
+    helpers : N, or a list like "1,10,50" with an entry for each group.
+    helper_curvature, helper_centre : a1 and c1, or such lists.
+    user_curvature, user_centre : a0 and c0.
+    noise : sigma.
+    trials : independent copies of the 1-D problem.
+    """
+
+    helpers: int | str = 10
+    helper_curvature: float | str = 2.0
+    helper_centre: float | str = 5.0
+    user_curvature: float = 1.0
+    user_centre: float = 1.0
+    noise: float = 10.0
+    trials: int = 100
+
+    def __post_init__(self) -> None:
+        helpers_g, curvature_g, _ = self.groups()
+        if np.any((helpers_g < 1) | (helpers_g % 1 != 0)):
+            raise ValueError("helpers must be whole numbers of at least 1")
+        if min(*curvature_g, self.user_curvature) < 0:
+            raise ValueError("helper-curvature and user-curvature must not be negative")
+        if self.noise < 0:
+            raise ValueError("noise must not be negative")
+        if self.trials < 1:
+            raise ValueError("trials must be at least 1")
+
+    def groups(self) -> tuple[Floats, ...]:
+        """(G,) each of N, a1 and c1."""
+        lists = [
+            _numbers("helpers", self.helpers),
+            _numbers("helper-curvature", self.helper_curvature),
+            _numbers("helper-centre", self.helper_centre),
+        ]
+        if len({len(values) for values in lists} - {1}) > 1:
+            raise ValueError("helpers, helper-curvature and helper-centre list as many groups each")
+        return tuple(np.broadcast_arrays(*lists))
+
+    def check_peers(self, peers: int) -> None:
+        """Refuse a number of peers other than that of all users and helpers."""
+        helpers_g = self.groups()[0]
+        if peers != helpers_g.sum() + len(helpers_g):
+            raise ValueError(
+                f"{len(helpers_g)} user(s) with {helpers_g.sum():g} helpers make "
+                f"{helpers_g.sum() + len(helpers_g):g} peers, but peers = {peers}"
+            )
+
+
+def load_noisy_quadratic(
+    partition: Partition, peers: int, seed: int, data_dir: Path, options: object
+) -> Problem:
+    """The groups of `options`; the seed draws the starts, partition and data_dir play no part.
+
+    Pool row i is peer i's [curvature, centre]; row n + i has the curvature divided by the trials,
+    so that the training loss is the sum over trials and the test loss their mean.
+
+    Raises
+    ------
+    DataError
+        `peers` is not what the groups add up to.
+    """
+    assert isinstance(options, NoisyQuadraticOptions)
+    try:
+        options.check_peers(peers)
+    except ValueError as error:
+        raise DataError(f"noisy-quadratic: {error}") from None
+    helpers_g, a1_g, c1_g = options.groups()
+    sizes = helpers_g.astype(np.int64) + 1
+    group, rows = np.repeat(np.arange(len(sizes)), sizes), np.arange(peers)
+    user = rows == (np.cumsum(sizes) - sizes)[group]
+    curvature = np.where(user, options.user_curvature, a1_g[group])
+    centre = np.where(user, options.user_centre, c1_g[group])
+    once = np.tile(np.stack([curvature, centre], axis=1)[:, :, None], options.trials)
+    return Problem(
+        name="noisy-quadratic",
+        task="quadratic",
+        inputs=np.concatenate([once, once / [[options.trials], [1]]]),
+        train=_split(rows, np.ones_like(user)),
+        validation=_split(rows, np.zeros_like(user)),
+        test=_split(rows + peers, user),
+        outputs=options.trials,
+        mean=np.zeros((1, 1)),
+        std=np.ones((1, 1)),
+        samples=np.ones(peers, dtype=np.int64),
+        clusters=group if len(sizes) > 1 else None,
+        start=np.random.default_rng([seed, 0]).standard_normal((peers, options.trials)),
+        noise=np.full(peers, options.noise),
+    )
+
+
+def _split(rows: Ints, held: npt.NDArray[np.bool_]) -> Split:
+    """One example for each peer that holds any."""
+    shares = [rows[i : i + held[i]] for i in range(len(rows))]
+    return Split(tuple(shares), tuple(np.zeros((len(share), 1)) for share in shares))
+
+
+def _numbers(key: str, value: float | str) -> Floats:
+    try:
+        numbers = np.array([float(part) for part in str(value).split(",")])
+    except ValueError:
+        numbers = np.array([np.nan])
+    if not np.isfinite(numbers).all():
+        raise ValueError(f'{key} wants a number or a list like "1,10,50", not "{value}"')
+    return numbers

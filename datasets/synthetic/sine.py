@@ -1,0 +1,78 @@
+"""Lines on successive intervals of a sine curve (papers: federico, figure 1).
+
+Peer i sees noisy points of sin(x) on the i-th of n equal intervals of [0, 2 pi `periods`): one line
+fits no two far intervals, but neighbours are nearly alike.
+
+The figure gives no numbers; the defaults are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from datasets.partition.partition import Partition
+from datasets.problem import Floats, Problem, Split
+
+_TESTS = 200
+
+
+@dataclass(frozen=True)
+class SineOptions:
+    """The [sine] table.
+
+    Attributes
+    ----------
+    samples : training points of each peer. noise : their standard deviation around the curve.
+    periods : of the curve, divided among the peers.
+    """
+
+    samples: int = 20
+    noise: float = 0.1
+    periods: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError("samples must be at least 1")
+        if self.noise < 0:
+            raise ValueError("noise must not be negative")
+        if self.periods <= 0:
+            raise ValueError("periods must be above 0")
+
+
+def load_sine(
+    partition: Partition, peers: int, seed: int, data_dir: Path, options: object
+) -> Problem:
+    """The problem of `options`; partition and data_dir play no part.
+
+    Test points are as noisy as training points.
+    """
+    assert isinstance(options, SineOptions)
+    size = options.samples + _TESTS
+    width = 2 * np.pi * options.periods / peers
+    x: Floats = np.empty((peers, size, 1))
+    y: Floats = np.empty((peers, size, 1))
+    for i in range(peers):
+        rng = np.random.default_rng([seed, i])
+        x[i] = width * (i + rng.random((size, 1)))
+        y[i] = np.sin(x[i]) + options.noise * rng.standard_normal((size, 1))
+    rows = np.arange(peers * size).reshape(peers, size)
+    train = x[:, : options.samples]
+
+    def part(first: int, last: int) -> Split:
+        return Split(tuple(rows[:, first:last]), tuple(y[:, first:last]))
+
+    return Problem(
+        name="sine",
+        task="regression",
+        inputs=x.reshape(-1, 1),
+        train=part(0, options.samples),
+        validation=part(0, 0),
+        test=part(options.samples, size),
+        outputs=1,
+        mean=train.mean(axis=(0, 1)),
+        std=train.std(axis=(0, 1)),
+        samples=np.full(peers, options.samples),
+    )

@@ -1,0 +1,252 @@
+"""Orders and replies as Flower records: the only place that knows record keys.
+
+A `RecordDict` holds a header (`ConfigRecord` "order" or "reply"), in a reply the numbers of the
+reports (`MetricRecord` "metrics", keys "<report>.<metric>", None left out), and one `ArrayRecord`
+"letter-<k>" for each letter. Only nodes make and open payloads: on the relay `Envelope.payload` is
+the `ArrayRecord` itself, forwarded by reference. The keys of sealed letters stand in the header, so
+that a recipient gets its own without a new record. A node that failed answers a "fault" instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from strategies.errors import WireError
+from strategies.flower import fields
+from strategies.protocol import Edges, Envelope, Kind, Order, Reply, Report, Stage
+
+_PAYLOAD = "payload"
+_STYPE = "coterie.payload"
+_NOBODY = -1
+
+
+def encode_order(order: Order) -> RecordDict:
+    """Encode what the relay sends."""
+    header = ConfigRecord(
+        {
+            "stage": order.stage,
+            "round": order.round,
+            "last": order.last,
+            "committed": order.committed,
+            "attempt": order.attempt,
+            "samples": fields.packed(order.samples, "<i8"),
+            "edges": fields.packed(order.edges, "<i8"),
+            "asked": fields.packed(order.asked, "u1"),
+            "wants": fields.packed(order.wants, "<i8"),
+        }
+    )
+    return _posted("order", header, order.letters)
+
+
+def decode_order(record: RecordDict) -> Order:
+    """Decode an order on a node; payloads become bytes.
+
+    Raises
+    ------
+    WireError
+        The record is not an order.
+    """
+    header = fields.taken(record, "order", ConfigRecord)
+    stage: Stage = fields.one_of(fields.taken(header, "stage", str), Stage)
+    t, last = fields.count(header, "round"), fields.count(header, "last")
+    if last < t or (stage != "rounds" and last != t):
+        raise WireError(f"stage {stage} cannot last from round {t} to {last}")
+    edges, asked = _edges(header, "edges"), fields.unpacked(header, "asked", "u1")
+    if asked.shape != (len(edges),) or (asked > 1).any():
+        raise WireError(f"asked: not {len(edges)} marks of 0 and 1")
+    letters = tuple(_letters(record, header, 1, opened=True))
+    for letter in letters:
+        if letter.round != t:
+            raise WireError(f"a letter of round {letter.round} in an order of round {t}")
+    wants = _edges(header, "wants")
+    committed = fields.count(header, "committed")
+    if committed > t:  # or a node would forget what it needs
+        raise WireError(f"committed: {committed} in an order of round {t}")
+    return Order(
+        stage,
+        t,
+        last,
+        edges,
+        asked.astype(np.bool_),
+        letters,
+        wants,
+        committed,
+        fields.taken(header, "attempt", str),
+        _samples(header),
+    )
+
+
+def encode_reply(reply: Reply, order: Order) -> RecordDict:
+    """Encode what a node answers to `order`."""
+    metrics = {
+        f"{k}.{name}": value
+        for k, report in enumerate(reply.reports)
+        for name, value in report.metrics.items()
+    }
+    header = ConfigRecord(
+        {
+            "stage": order.stage,
+            "round": order.round,
+            "peers": list(reply.peers),
+            "wants": fields.packed(reply.wants, "<i8"),
+            "refused": list(reply.refused),
+            "samples": list(reply.samples),
+            "report-rounds": [report.round for report in reply.reports],
+            "report-peers": [report.peer for report in reply.reports],
+            "report-weights": fields.packed([report.weights for report in reply.reports], "<f8"),
+            "report-metrics": list(metrics),
+        }
+    )
+    record = _posted("reply", header, reply.letters)
+    record["metrics"] = MetricRecord({k: v for k, v in metrics.items() if v is not None})
+    return record
+
+
+def encode_fault(why: str) -> RecordDict:
+    """Encode the one line that a node sends when it cannot do what it was asked."""
+    return RecordDict({"fault": ConfigRecord({"why": why})})
+
+
+def decode_reply(record: RecordDict, order: Order) -> Reply | str:
+    """Decode the answer to `order` on the relay; payloads stay closed.
+
+    Returns
+    -------
+    The reply, or the line of a node that failed.
+
+    Raises
+    ------
+    WireError
+        The record is neither, or answers another order.
+    """
+    if "fault" in record:
+        return fields.taken(fields.taken(record, "fault", ConfigRecord), "why", str)
+    header = fields.taken(record, "reply", ConfigRecord)
+    answers = (fields.taken(header, "stage", str), fields.count(header, "round"))
+    if answers != (order.stage, order.round):
+        raise WireError(f"a reply to {answers}, not to {(order.stage, order.round)}")
+    return Reply(
+        tuple(fields.counts(header, "peers")),
+        tuple(_letters(record, header, 2, opened=False)),
+        _edges(header, "wants"),
+        tuple(_reports(record, header)),
+        tuple(fields.list_of(header, "refused", str)),
+        tuple(fields.counts(header, "samples")),
+    )
+
+
+# --- letters ---------------------------------------------------------------------------------
+
+
+def _posted(name: str, header: ConfigRecord, letters: Sequence[Envelope]) -> RecordDict:
+    header["letter-kinds"] = [str(letter.kind) for letter in letters]
+    header["letter-senders"] = [letter.sender for letter in letters]
+    header["letter-recipients"] = [
+        _NOBODY if letter.recipient is None else letter.recipient for letter in letters
+    ]
+    header["letter-rounds"] = [letter.round for letter in letters]
+    header["letter-nbytes"] = [letter.nbytes for letter in letters]
+    keys = [(k, peer, key) for k, each in enumerate(letters) for peer, key in each.keys.items()]
+    header["key-letters"] = [k for k, _, _ in keys]
+    header["key-peers"] = [peer for _, peer, _ in keys]
+    header["key-bytes"] = [key for _, _, key in keys]
+    record = RecordDict({name: header})
+    for k, letter in enumerate(letters):
+        record[f"letter-{k}"] = _wrapped(letter.payload)
+    return record
+
+
+def _letters(
+    record: RecordDict, header: ConfigRecord, others: int, *, opened: bool
+) -> Iterator[Envelope]:
+    """The letters of a record that has `others` entries beside them."""
+    columns: list[list[Any]] = [
+        fields.list_of(header, "letter-kinds", str),
+        fields.counts(header, "letter-senders"),
+        fields.list_of(header, "letter-recipients", int),
+        fields.counts(header, "letter-rounds"),
+        fields.counts(header, "letter-nbytes"),
+    ]
+    keys = _keys(header)
+    payloads = len(record) - others
+    if {len(column) for column in columns} != {payloads}:
+        raise WireError(f"{payloads} payloads for {[len(column) for column in columns]} headers")
+    if keys and max(keys) >= payloads:
+        raise WireError(f"key-letters: {max(keys)} is none of {payloads} letters")
+    for k, (kind, sender, recipient, t, nbytes) in enumerate(zip(*columns, strict=True)):
+        if recipient < _NOBODY:
+            raise WireError(f"letter-recipients: {recipient} is no peer")
+        to = None if recipient == _NOBODY else recipient
+        if (fields.one_of(kind, Kind) == "answer") != (to is not None):
+            raise WireError(f"letter-{k}: an {kind} to {'nobody' if to is None else 'one peer'}")
+        payload = fields.taken(record, f"letter-{k}", ArrayRecord)
+        if list(payload) != [_PAYLOAD] or payload[_PAYLOAD].stype != _STYPE:
+            raise WireError(f"letter-{k}: not one payload of ours")
+        inside = payload[_PAYLOAD].data if opened else payload
+        yield Envelope(kind, sender, to, t, nbytes, inside, keys.get(k, {}))
+
+
+def _keys(header: ConfigRecord) -> dict[int, dict[int, bytes]]:
+    """Letter -> peer -> key."""
+    letters, peers = fields.counts(header, "key-letters"), fields.counts(header, "key-peers")
+    values = fields.list_of(header, "key-bytes", bytes)
+    if not len(letters) == len(peers) == len(values):
+        raise WireError(f"{len(values)} keys of {len(letters)} letters for {len(peers)} peers")
+    keys: dict[int, dict[int, bytes]] = {}
+    for k, peer, key in zip(letters, peers, values, strict=True):
+        if peer in keys.setdefault(k, {}):
+            raise WireError(f"letter-{k}: two keys for peer {peer}")
+        keys[k][peer] = key
+    return keys
+
+
+def _wrapped(payload: object) -> ArrayRecord:
+    if isinstance(payload, ArrayRecord):  # the relay forwards what it got
+        return payload
+    assert isinstance(payload, bytes)
+    return ArrayRecord({_PAYLOAD: Array("uint8", (len(payload),), _STYPE, payload)})
+
+
+# --- reports ---------------------------------------------------------------------------------
+
+
+def _reports(record: RecordDict, header: ConfigRecord) -> Iterator[Report]:
+    rounds, peers = fields.counts(header, "report-rounds"), fields.counts(header, "report-peers")
+    weights = fields.unpacked(header, "report-weights", "<f8")
+    if len(peers) != len(rounds) or weights.size % max(len(rounds), 1):
+        raise WireError(f"{len(rounds)} reports of {len(peers)} peers and {weights.size} weights")
+    metrics: list[dict[str, float | None]] = [{} for _ in rounds]
+    values = fields.taken(record, "metrics", MetricRecord)
+    names = fields.list_of(header, "report-metrics", str)
+    if not values.keys() <= set(names):
+        raise WireError(f"metrics: {', '.join(values.keys() - set(names))} not announced")
+    for key in names:
+        k, _, name = key.partition(".")
+        value = values.get(key)
+        if not (k.isdecimal() and int(k) < len(rounds) and name) or isinstance(value, list):
+            raise WireError(f"metrics: {key} is not a number of one of {len(rounds)} reports")
+        metrics[int(k)][name] = value
+    rows = weights.reshape(len(rounds), -1) if rounds else weights
+    for t, peer, measured, row in zip(rounds, peers, metrics, rows, strict=True):
+        yield Report(t, peer, measured, tuple(row.tolist()))
+
+
+# --- arrays ----------------------------------------------------------------------------------
+
+
+def _samples(header: ConfigRecord) -> npt.NDArray[np.int64]:
+    samples = fields.unpacked(header, "samples", "<i8").astype(np.int64)
+    fields.not_negative("samples", samples.tolist())
+    return samples
+
+
+def _edges(header: ConfigRecord, key: str) -> Edges:
+    ends = fields.unpacked(header, key, "<i8").astype(np.int64)
+    if ends.size % 2 or (ends < 0).any():
+        raise WireError(f"{key}: not pairs of peers")
+    return ends.reshape(-1, 2)

@@ -1,0 +1,199 @@
+"""The relay as a Flower strategy: brokers letters between peers and never averages anything."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import ClassVar, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from strategies.protocol import Edges, Post
+from strategies.relay.broker import Broker
+from strategies.relay.commit import Ledger, Recorder
+from strategies.topology import Matrix, listed, matrix_of
+
+_log = logging.getLogger("coterie.relay")
+
+
+class RelayStrategy(Strategy):
+    """Who talks to whom, round by round; one subclass for each brokering rule.
+
+    A subclass says only `edges`, a pure function of its arguments and of what the constructor got:
+    a node that hosts every peer calls the same method, and gets the same rounds.
+
+    Parameters
+    ----------
+    peers : number of peers n.
+    rounds : rounds of the whole run.
+    seed : of sampled edges.
+    topology : (n, n) bool, who may talk to whom at all; symmetric, empty diagonal.
+    options : the method's options; a rule reads only the fields that its docstring names.
+    evaluate_every : rounds between two evaluations.
+    """
+
+    exchanges: ClassVar[bool] = True
+    """Whether models ever travel; if not, nodes need not write offers."""
+
+    def __init__(
+        self,
+        *,
+        peers: int,
+        rounds: int,
+        seed: int,
+        topology: Matrix,
+        options: object = None,
+        evaluate_every: int = 1,
+    ) -> None:
+        assert topology.shape == (peers, peers)
+        self.peers = peers
+        self.rounds = rounds
+        self.seed = seed
+        self.topology = topology
+        self.options = options
+        self.evaluate_every = evaluate_every
+
+    @abstractmethod
+    def edges(self, t: int, wants: Edges) -> tuple[Edges, npt.NDArray[np.bool_]]:
+        """Name the edges of round `t`.
+
+        Parameters
+        ----------
+        t : the round, from 1.
+        wants : (W, 2) edges that the peers want in this round, in any order.
+
+        Returns
+        -------
+        edges : (E, 2) without repeats, sorted by (recipient, sender), all inside the topology.
+        asked : (E,) whether the recipient answers the sender.
+        """
+
+    def is_evaluated(self, t: int) -> bool:
+        """Whether the peers measure themselves after round `t`."""
+        return t % self.evaluate_every == 0 or t == self.rounds
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        *,
+        post: Callable[[Grid, float], Post] | None = None,
+        recorder: Recorder | None = None,
+        ledger: Ledger | None = None,
+        join_timeout: float = 600,
+        quorum: int = 0,
+    ) -> Result:
+        """Run the rounds on Flower's grid.
+
+        Parameters
+        ----------
+        grid : Flower's connection to the nodes.
+        timeout : seconds that a node has for one round before the others go on without it.
+        post : makes the post that carries orders over `grid`; takes the grid and `timeout`.
+        recorder : is told after every round.
+        ledger : where an interrupted run stopped; a new run starts without.
+        join_timeout : seconds to wait for peers: for all of them to begin with, later for a quorum.
+        quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
+        initial_arrays, num_rounds, train_config, evaluate_config, evaluate_fn : Flower's; there
+            is no global model to start from or to evaluate, and rounds and configuration belong
+            to the run: leave them out.
+
+        Returns
+        -------
+        Mean metrics of each evaluated round in `evaluate_metrics_clientapp`; no arrays.
+
+        Raises
+        ------
+        RelayError
+            A peer is hosted by no node or by two, there is no quorum, or no node is left.
+        """
+        if initial_arrays or evaluate_fn or train_config or evaluate_config:
+            raise ValueError("a relay has no global model: it takes no arrays, config or evaluator")
+        if num_rounds not in (None, self.rounds):
+            raise ValueError(f"this strategy was made for {self.rounds} rounds, not {num_rounds}")
+        if post is None:
+            raise ValueError(
+                "a relay needs a post to carry its letters, e.g. strategies.flower.post.GridPost"
+            )
+        self.summary()
+        means = self.broker(post(grid, timeout), recorder, ledger, join_timeout, quorum)
+        result = Result()
+        for t, metrics in means.items():
+            result.evaluate_metrics_clientapp[t] = MetricRecord(dict(metrics))
+        return result
+
+    def broker(
+        self,
+        post: Post,
+        recorder: Recorder | None = None,
+        ledger: Ledger | None = None,
+        join_timeout: float = 600,
+        quorum: int = 0,
+    ) -> dict[int, dict[str, float]]:
+        """Run the rounds through any post; the mean metrics of each evaluated round."""
+        return Broker(self, post, recorder, ledger or Ledger(), join_timeout, quorum).run()
+
+    def summary(self) -> None:
+        """Log what this relay does."""
+        _log.info(
+            "%s: %d peers, %d rounds, %d allowed pairs",
+            type(self).__name__,
+            self.peers,
+            self.rounds,
+            self.topology.sum() // 2,
+        )
+        for line in self.cautions():
+            _log.warning("%s", line)
+
+    def cautions(self) -> tuple[str, ...]:
+        """What is doubtful about this run although it can be started, a line each."""
+        return ()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Not a relay's: see `start`."""
+        _brokered("configure_train")
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Not a relay's: see `start`."""
+        _brokered("aggregate_train")
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Not a relay's: see `start`."""
+        _brokered("configure_evaluate")
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Not a relay's: see `start`."""
+        _brokered("aggregate_evaluate")
+
+    def _allowed(self, wants: Edges) -> Matrix:
+        """The wants that the topology allows, as a matrix [sender, recipient]."""
+        return matrix_of(wants, self.peers) & self.topology
+
+    def _asking(self, matrix: Matrix, asked: Matrix | bool) -> tuple[Edges, npt.NDArray[np.bool_]]:
+        """The edges of `matrix` and which of them are marked in `asked`."""
+        edges = listed(matrix)
+        return edges, np.broadcast_to(asked, matrix.shape)[edges[:, 0], edges[:, 1]].copy()
+
+
+def _brokered(name: str) -> NoReturn:
+    raise NotImplementedError(
+        f"{name}: a relay holds no model to configure or aggregate; start() brokers its rounds"
+    )

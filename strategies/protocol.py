@@ -1,0 +1,145 @@
+"""What the relay and the nodes say to each other: letters in envelopes, orders and replies.
+
+The relay core (`strategies.flower.strategy`) and the node (`app.node.node`) meet only in these
+dataclasses. How they travel is a `Post`'s business: Flower's grid in a run, a function call in a
+test. A payload is opaque here. The relay moves it by reference and never looks inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Edges = npt.NDArray[np.int64]
+"""(E, 2) directed edges: column 0 is the sender of the model, column 1 its recipient."""
+
+Kind = Literal["offer", "answer"]
+Stage = Literal["start", "answer", "absorb", "rounds"]
+
+
+def no_edges() -> Edges:
+    """The empty edge list, shape (0, 2)."""
+    return np.empty((0, 2), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """One letter on its way. An offer is written once, whoever the round's edges deliver it to.
+
+    Attributes
+    ----------
+    kind : "offer" carries a peer's model, "answer" what a recipient computed on it.
+    sender : peer that wrote the letter.
+    recipient : peer an answer goes to (the model's owner); None for an offer.
+    round : round the letter belongs to.
+    nbytes : bytes of the tensors inside, without any overhead of the wire.
+    payload : opaque reference; bytes on a node, a record on the relay.
+    keys : of a sealed letter: peer -> the payload's key, encrypted for that peer and signed; nobody
+        else can open it. Empty: the letter is plain.
+    """
+
+    kind: Kind
+    sender: int
+    recipient: int | None
+    round: int
+    nbytes: int
+    payload: object = field(repr=False)
+    keys: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+
+    def opens_for(self, peer: int) -> bool:
+        """Whether that peer can read it."""
+        return not self.keys or peer in self.keys
+
+    def only_for(self, peers: Collection[int]) -> Envelope:
+        """The same letter without the keys of all other peers."""
+        return replace(self, keys={p: key for p, key in self.keys.items() if p in peers})
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the relay asks a node to do next.
+
+    Attributes
+    ----------
+    stage : "start" goes on from the newest state up to `round`, which becomes that of `round`, or
+        creates and evaluates that of round 0; "answer" computes answers to the offers of `round`;
+        "absorb" ends `round`: owners update models and state; "rounds" runs `round`..`last`
+        inside a node that hosts every peer. All but "start" build on the state of `round` - 1.
+    round, last : the round, and the end of a stretch (equal but for "rounds").
+    edges : the round's edges that touch this node's peers, sorted by (recipient, sender); in
+        "absorb" some of "answer" may be missing: their other end has failed since.
+    asked : (E,) which of these edges want an answer back.
+    letters : envelopes from other nodes, sorted by (sender, recipient).
+    wants : for "rounds" only: all wants for `round`, as the peers stated them last.
+    committed : last round the relay has checkpointed; a node may forget older versions.
+    attempt : token of the relay's process; a node follows the one that started it last.
+    samples : (n,) each peer's n_i as far as nodes have announced them, 0 where not; empty where
+        none has: nodes that see only their own data then announce it and are started again.
+    """
+
+    stage: Stage
+    round: int
+    last: int
+    edges: Edges = field(default_factory=no_edges)
+    asked: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    letters: tuple[Envelope, ...] = ()
+    wants: Edges = field(default_factory=no_edges)
+    committed: int = 0
+    attempt: str = ""
+    samples: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Report:
+    """One peer's measurements after one evaluated round.
+
+    Attributes
+    ----------
+    round, peer : of what.
+    metrics : metrics.jsonl's fields but round and peer; None where a metric does not exist.
+    weights : (n,) row of the collaboration matrix; the diagonal is the self weight, else 1.
+    """
+
+    round: int
+    peer: int
+    metrics: Mapping[str, float | None]
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a node answers.
+
+    Attributes
+    ----------
+    peers : peers this node hosts, ascending.
+    letters : answers of the round ("answer"), or offers for the next one ("start", "absorb").
+    wants : (W, 2) edges the node's peers want next round; each has one of them at an end.
+    reports : measurements of the evaluated rounds this order ended.
+    refused : one line for each letter that failed its checks (peer, round, reason).
+    samples : n_i of each hosted peer, in the reply to a "start" of a node that sees only its own
+        data; else empty. Weights need it, so the relay tells every node.
+    """
+
+    peers: tuple[int, ...]
+    letters: tuple[Envelope, ...] = ()
+    wants: Edges = field(default_factory=no_edges)
+    reports: tuple[Report, ...] = ()
+    refused: tuple[str, ...] = ()
+    samples: tuple[int, ...] = ()
+
+
+class Post(Protocol):
+    """Carries one order to each of some nodes and brings their replies back."""
+
+    def nodes(self) -> list[int]:
+        """The nodes that can be reached now, in any order; ids mean nothing beyond the run."""
+        ...
+
+    def exchange(self, orders: Mapping[int, Order]) -> Mapping[int, Reply | str]:
+        """Deliver `orders` by node; a reply each, or one line saying why there is none."""
+        ...

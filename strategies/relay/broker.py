@@ -1,0 +1,275 @@
+"""The relay's rounds: a loop over orders and replies that knows no transport and no model.
+
+One round is at most two exchanges: "answer" with the nodes that host recipients of asked edges,
+then "absorb" with everybody. A node that fails or is late is dropped, the round goes on without
+its peers' edges, and the node is invited back ("start") beside the next "absorb". A round that
+nobody survives is played again once there is a quorum; if nobody survives it twice, the run ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from strategies.errors import DesertedError, RelayError, RosterError
+from strategies.protocol import Edges, Envelope, Order, Post, Reply, Report, Stage, no_edges
+from strategies.relay.commit import Commit, Ledger, Recorder, means
+from strategies.relay.delivery import Round
+from strategies.relay.vetting import fault_of, named, vetted
+
+if TYPE_CHECKING:
+    from strategies.flower.strategy import RelayStrategy
+
+_log = logging.getLogger("coterie.relay")
+_JOIN_PAUSE = 0.1
+_JOIN_STRIKES = 2
+
+
+class Broker:
+    """One run of the relay's loop."""
+
+    def __init__(
+        self,
+        rule: RelayStrategy,
+        post: Post,
+        recorder: Recorder | None,
+        ledger: Ledger,
+        join_timeout: float,
+        quorum: int = 0,
+    ) -> None:
+        self._rule = rule
+        self._post = post
+        self._recorder = recorder
+        self._ledger = ledger
+        self._join_timeout = join_timeout
+        self._quorum = quorum
+        self._attempt = secrets.token_hex(8)
+        self._samples = np.zeros(rule.peers, dtype=np.int64)  # as far as announced
+        self._messages = ledger.messages
+        self._nbytes = ledger.nbytes
+        self._sealing = ledger.sealing
+        self._hosts: dict[int, tuple[int, ...]] = {}  # node -> peers, of those that take part
+        self._hosts_none: set[int] = set()
+        self._offers: dict[int, Envelope] = {}  # by peer, for the next round
+        self._wants: dict[int, Edges] = {}  # by node, for the next round
+        self._reports: list[Report] = []
+        self._refused: list[str] = []
+        self._faults: list[str] = []  # the latest, for error messages
+        self._untold: list[str] = []  # those since the last commit
+        self._means: dict[int, dict[str, float]] = {}
+
+    def run(self) -> dict[int, dict[str, float]]:
+        """Run all rounds; the mean metrics of each evaluated one.
+
+        Raises
+        ------
+        RelayError
+            A peer is hosted by no node or by two, there is no quorum, or no node is left.
+        """
+        self._gather(everybody=True)
+        if self._ledger.round == 0:
+            self._commit(0)
+        deserted = -1
+        while (t := self._ledger.round + 1) <= self._rule.rounds:
+            if len(self._hosted()) < max(1, self._quorum):
+                self._gather(everybody=False)
+            try:
+                alone = len(self._hosts) == 1 and len(self._hosted()) == self._rule.peers
+                self._commit(self._stretch(t) if alone else self._one_round(t))
+            except DesertedError:
+                if deserted == t:
+                    raise
+                deserted = t
+                self._reports.clear()
+        return self._means
+
+    def _gather(self, *, everybody: bool) -> None:
+        """Wait until every peer is hosted, or at least a quorum; both only for so long."""
+        t = self._ledger.round
+        enough = self._quorum or (self._rule.peers if everybody else 1)
+        deadline = time.monotonic() + self._join_timeout
+        strikes: Counter[int] = Counter()
+        while True:
+            here = set(self._post.nodes())  # a node may leave again before the others have come
+            for gone in self._hosts.keys() - here:
+                self._drop(gone)
+            missing = set(range(self._rule.peers)) - self._hosted()
+            there = self._rule.peers - len(missing)
+            if not missing or (there >= enough and not everybody):
+                break
+            orders = {
+                node: order
+                for node, order in self._invitations(t).items()
+                if strikes[node] < _JOIN_STRIKES
+            }
+            if not orders:
+                if time.monotonic() <= deadline:
+                    time.sleep(_JOIN_PAUSE)
+                    continue
+                why = f"round {t}, start: no node hosts peers {named(missing)}"
+                if there < enough:
+                    raise RosterError("; ".join([why, *self._faults]), t, "start")
+                where = {"round": t, "stage": "start", "peers": named(missing)}
+                _log.warning("no node hosts them; going on without", extra=where)
+                break
+            replies = self._exchange(orders)
+            for node, reply in replies.items():
+                if twice := self._hosted() & set(reply.peers):
+                    why = f"round {t}, start: two nodes host peers {named(twice)}"
+                    raise RosterError(why, t, "start")
+                self._welcome(node, reply)
+            strikes.update(orders.keys() - replies.keys())
+            # Of the set-up, not the moment; a quorum may do without such a node.
+            if max(strikes.values(), default=0) >= _JOIN_STRIKES and not self._quorum:
+                raise RelayError(self._faults[-1], t, "start")
+        if self._samples.any() and everybody:
+            self._introduce(t)
+        if t:
+            self._reports.clear()  # recorded before the restart
+
+    def _introduce(self, t: int) -> None:
+        """Start nodes that see only their own data again, now that all n_i are known."""
+        order = Order("start", t, t, committed=t)
+        for node, reply in self._exchange(dict.fromkeys(self._hosts, order)).items():
+            self._take(node, reply)
+        self._somebody(t, "start")
+
+    def _stretch(self, t: int) -> int:
+        """Let the node that hosts all peers run alone until it has something to report."""
+        last = t
+        while not self._rule.is_evaluated(last):
+            last += 1
+        (node,) = self._hosts
+        order = Order("rounds", t, last, wants=self._all_wants(), committed=self._ledger.round)
+        for reply in self._exchange({node: order}).values():
+            self._take(node, reply)
+        self._somebody(t, "rounds")
+        return last
+
+    def _one_round(self, t: int) -> int:
+        """Deliver offers, collect answers, and let everybody absorb; the round."""
+        offers, self._offers = self._offers, {}
+        edges, asked = self._rule.edges(t, self._all_wants())
+        this = Round(t, edges, asked, self._ledger.round).among(self._hosts, offers)
+        to_ask = this.answer_orders(self._hosts, offers)
+        answers: list[Envelope] = []
+        if to_ask:
+            replies = self._exchange(to_ask)
+            answers = [letter for reply in replies.values() for letter in reply.letters]
+            self._somebody(t, "answer")
+            this = this.among(self._hosts, offers)
+        orders = this.absorb_orders(self._hosts, offers, answers, served=to_ask.keys())
+        if len(self._hosted()) < self._rule.peers:
+            orders |= self._invitations(t)
+        for node, reply in self._exchange(orders).items():
+            if orders[node].stage == "absorb":
+                self._take(node, reply)
+            elif twice := self._hosted() & set(reply.peers):
+                self._fault(node, orders[node], f"peers {named(twice)} are hosted elsewhere")
+            else:
+                self._welcome(node, reply)
+        self._somebody(t, "absorb")
+        return t
+
+    def _commit(self, t: int) -> None:
+        self._ledger = Ledger(t, self._messages, self._nbytes, self._sealing)
+        by_peer = {(report.round, report.peer): report for report in self._reports}
+        reports = tuple(by_peer[key] for key in sorted(by_peer))
+        for evaluated in sorted({report.round for report in reports}):
+            self._means[evaluated] = means(r for r in reports if r.round == evaluated)
+        refused, faults = tuple(self._refused), tuple(self._untold)
+        present = frozenset(self._hosted())
+        if self._recorder is not None:
+            self._recorder.round(Commit(self._ledger, reports, refused, present, faults))
+        _log.info(
+            "committed",
+            extra={
+                "round": t,
+                "present": len(present),
+                "messages": self._messages,
+                "bytes": self._nbytes,
+                "refused": len(refused),
+            },
+        )
+        self._reports, self._refused, self._untold = [], [], []
+
+    def _invitations(self, t: int) -> dict[int, Order]:
+        """A "start" for each reachable node that does not take part but may."""
+        strangers = set(self._post.nodes()) - self._hosts.keys() - self._hosts_none
+        order = Order("start", t, t, committed=self._ledger.round)
+        return dict.fromkeys(sorted(strangers), order)
+
+    def _exchange(self, orders: Mapping[int, Order]) -> dict[int, Reply]:
+        """Send the orders; nodes that fail are dropped, the others' replies come back."""
+        samples = self._samples if self._samples.any() else np.empty(0, dtype=np.int64)
+        orders = {
+            node: replace(order, attempt=self._attempt, samples=samples)
+            for node, order in orders.items()
+        }
+        outcome = self._post.exchange(orders)
+        self._messages += len(orders)
+        replies: dict[int, Reply] = {}
+        for node, order in orders.items():
+            self._nbytes += sum(letter.nbytes for letter in order.letters)
+            self._sealing += sum(len(k) for letter in order.letters for k in letter.keys.values())
+            reply = outcome.get(node, "no reply")
+            if isinstance(reply, str):
+                self._fault(node, order, reply)
+                continue
+            self._messages += 1
+            if fault := fault_of(reply, order, self._hosts.get(node, ()), self._rule.peers):
+                self._fault(node, order, fault)
+                continue
+            replies[node], refused = vetted(reply, order, self._rule.peers)
+            for line in refused:
+                _log.warning("%s", line, extra={"round": order.round, "stage": order.stage})
+            self._refused += refused
+        return replies
+
+    def _take(self, node: int, reply: Reply) -> None:
+        """Keep the reports, and offers and wants for the next round, of a node that took part."""
+        self._reports += reply.reports
+        self._offers |= {letter.sender: letter for letter in reply.letters}
+        self._wants[node] = reply.wants
+
+    def _welcome(self, node: int, reply: Reply) -> None:
+        if reply.peers:
+            if reply.samples:
+                self._samples[list(reply.peers)] = reply.samples
+            self._hosts[node] = reply.peers
+            self._hosts = dict(sorted(self._hosts.items(), key=lambda item: item[1]))
+            self._take(node, reply)
+        else:
+            self._hosts_none.add(node)
+
+    def _fault(self, node: int, order: Order, why: str) -> None:
+        """Go on without a node."""
+        peers = self._drop(node)
+        who = f"peers {named(peers)}" if peers else f"node {node}"
+        where = {"round": order.round, "stage": order.stage, "peers": named(peers), "node": node}
+        _log.warning("%s; going on without", why, extra=where)
+        fault = f"round {order.round}, {order.stage}: {who}: {why}"
+        self._faults = [*self._faults[-2:], fault]
+        self._untold.append(fault)
+
+    def _drop(self, node: int) -> tuple[int, ...]:
+        self._wants.pop(node, None)
+        return self._hosts.pop(node, ())
+
+    def _somebody(self, t: int, stage: Stage) -> None:
+        if not self._hosts:
+            raise DesertedError(f"{self._faults[-1]}; no node is left", t, stage)
+
+    def _hosted(self) -> set[int]:
+        """The peers whose node takes part."""
+        return {peer for peers in self._hosts.values() for peer in peers}
+
+    def _all_wants(self) -> Edges:
+        return np.concatenate([no_edges(), *self._wants.values()])

@@ -1,0 +1,65 @@
+"""What the relay makes last after every round: where the run stands, and what it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from strategies.protocol import Report
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Where a run stands: all that the relay needs to go on after a restart.
+
+    Attributes
+    ----------
+    round : last committed round.
+    messages : orders sent and replies received.
+    nbytes : payload bytes delivered to nodes; a letter for two peers of one node counts once.
+    sealing : bytes of the sealed letters' keys delivered with them.
+    """
+
+    round: int = 0
+    messages: int = 0
+    nbytes: int = 0
+    sealing: int = 0
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The end of a round, or of a stretch of rounds.
+
+    Attributes
+    ----------
+    ledger : where the run stands now.
+    reports : of the evaluated rounds since the last commit, by (round, peer).
+    refused : a line for each letter refused since then.
+    present : peers whose node ended the round.
+    faults : a line for each node that failed since then.
+    """
+
+    ledger: Ledger
+    reports: tuple[Report, ...] = field(default=(), repr=False)
+    refused: tuple[str, ...] = ()
+    present: frozenset[int] = frozenset()
+    faults: tuple[str, ...] = ()
+
+
+class Recorder(Protocol):
+    """Is told after every round (or stretch of rounds) and makes it last."""
+
+    def round(self, commit: Commit) -> None:
+        """Keep what was committed."""
+        ...
+
+
+def means(reports: Iterable[Report]) -> dict[str, float]:
+    """Mean of each metric over the reports that have it."""
+    values: dict[str, list[float]] = {}
+    for report in reports:
+        for name, value in report.metrics.items():
+            if value is not None:
+                values.setdefault(name, []).append(value)
+    return {name: sum(column) / len(column) for name, column in values.items()}

@@ -1,0 +1,92 @@
+"""Keys and certificates: a TLS client believes them, strangers are refused, nothing is lost."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from app.cli import certificates
+from app.config.config import ConfigError
+
+
+def handshake(relay: Path, authority: Path, name: str) -> str | None:
+    """Talk TLS to a server with the relay's certificate; the version, or raise."""
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(relay / "server.crt", relay / "server.key")
+    client = ssl.create_default_context(cafile=str(authority))
+    near, far = socket.socketpair()
+
+    def serve() -> None:
+        try:
+            with server.wrap_socket(far, server_side=True) as stream:
+                stream.recv(1)
+        except (ssl.SSLError, OSError):  # the client hung up: it says why
+            far.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        with client.wrap_socket(near, server_hostname=name) as stream:
+            return stream.version()
+    finally:
+        near.close()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", ["relay", "relay.example.org", "127.0.0.1"])
+def test_a_client_that_knows_the_authority_believes_the_relay(tmp_path: Path, name: str) -> None:
+    certificates.for_relay(tmp_path, ["relay", "relay.example.org", "127.0.0.1"], days=1)
+    assert handshake(tmp_path / "relay", tmp_path / "ca.crt", name) == "TLSv1.3"
+
+
+def test_another_name_or_another_authority_is_refused(tmp_path: Path) -> None:
+    certificates.for_relay(tmp_path / "ours", ["relay"], days=1)
+    certificates.for_relay(tmp_path / "theirs", ["relay"], days=1)
+    for authority, name in (("ours", "elsewhere"), ("theirs", "relay")):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            handshake(tmp_path / "ours" / "relay", tmp_path / authority / "ca.crt", name)
+
+
+def test_a_renewed_certificate_has_the_same_authority(tmp_path: Path) -> None:
+    certificates.for_relay(tmp_path, ["old"], days=1)
+    authority = (tmp_path / "ca.crt").read_bytes()
+    certificates.for_relay(tmp_path, ["new"], days=1)
+    assert (tmp_path / "ca.crt").read_bytes() == authority
+    assert handshake(tmp_path / "relay", tmp_path / "ca.crt", "new")
+
+
+def test_a_node_has_a_key_that_flower_reads_and_keeps_it(tmp_path: Path) -> None:
+    public = certificates.for_node(tmp_path, "hospital-a")
+    private = serialization.load_ssh_private_key((public.parent / "node.key").read_bytes(), None)
+    known = serialization.load_ssh_public_key(public.read_bytes())
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    assert isinstance(known, ec.EllipticCurvePublicKey)
+    assert private.curve.name == "secp384r1"
+    assert private.public_key() == known
+    before = {path.name: path.read_bytes() for path in public.parent.iterdir()}
+    certificates.for_relay(tmp_path, ["relay"], days=1)
+    certificates.for_node(tmp_path, "hospital-a")
+    after = {path.name: path.read_bytes() for path in public.parent.iterdir()}
+    assert after == before | {"ca.crt": (tmp_path / "ca.crt").read_bytes()}
+
+
+def test_secrets_are_readable_by_their_owner_only_and_differ(tmp_path: Path) -> None:
+    certificates.for_relay(tmp_path, ["relay"], days=1)
+    for node in ("hospital-a", "hospital-b"):
+        certificates.for_node(tmp_path, node)
+    private = [path for path in tmp_path.rglob("*") if path.suffix in (".key", ".secret")]
+    assert len(private) == 1 + 2 + 2 * 2
+    assert all(path.stat().st_mode & 0o077 == 0 for path in private)
+    assert len({path.read_bytes() for path in private}) == len(private)
+
+
+@pytest.mark.parametrize("name", ["relay", "../elsewhere", "a/b", "ca.key"])
+def test_a_node_may_not_take_the_place_of_another_file(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be called"):
+        certificates.for_node(tmp_path, name)

@@ -1,0 +1,273 @@
+"""The command line: what is merged, what is refused, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+from rich.console import Console
+
+from app.cli import launcher
+from app.config.config import Config
+from app.runners import execution, guard
+from app.runners.superlink import ROOT, simulation_config, workspace
+from app.runs import progress, quantities
+
+PRESET = """
+num-server-rounds = 3
+seed = 5
+[cobo]
+rho = 0.25
+[fedprox]
+"""
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, int | None]]:
+    """What `run` and `resume` would start."""
+    starts: list[tuple[Config, int | None]] = []
+
+    def simulate(config: Config, nodes: int | None, console: Console) -> None:
+        starts.append((config, nodes))
+
+    monkeypatch.setattr(execution, "simulate", simulate)
+    return starts
+
+
+def test_defaults_then_preset_then_overrides(
+    elsewhere: Path, started: list[tuple[Config, int | None]]
+) -> None:
+    Path("mine.toml").write_text(PRESET)
+    line = ["run", "seed=6", "mine.toml", "--nodes", "4", "mlp.hidden=32", "--out", "o"]
+    assert launcher.main([*line, "cobo.sampling=official", "--name", "n"]) == 0
+    ((config, nodes),) = started
+    assert nodes == 4
+    assert config.flat() | {"peers": 8} == config.flat()  # a default
+    assert (config.num_server_rounds, config.seed) == (3, 6)
+    flat = config.flat()
+    assert (flat["cobo.rho"], flat["cobo.sampling"], flat["mlp.hidden"]) == (0.25, "official", "32")
+    assert config.run_dir == str(elsewhere / "o" / "n")
+
+
+def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]) -> None:
+    assert launcher.main(["run", "cobo/fashion-mnist"]) == 0
+    assert started[0][0].dataset == "fashion-mnist"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("run cobo.ro=1", 'unknown key "cobo.ro", did you mean "cobo.rho"?'),
+        ("run peers=many", "peers=many: wants an integer"),
+        ("run peers=0", "peers must be at least 1"),
+        ("run nowhere.toml", "no preset nowhere.toml"),
+        ("run cobo/fashion-mnis", 'did you mean "cobo/fashion-mnist"?'),
+        ("run cobo/fashion-mnist other.toml", "one preset at a time"),
+        ("run --nodes 9", "--nodes 9: 8 peers need 1 to 8 nodes"),
+        ("run --nodes 0", "--nodes 0: 8 peers need 1 to 8 nodes"),
+        ("compare --methods cobo,lokal", 'unknown method "lokal", did you mean "local"?'),
+        ("run partition.clusters=99", "partition.clusters = 99"),
+        ("run topology=k-regular topology-degree=8", "no graph of 8 peers"),
+        ("run dataset=quadratic", "quadratic.file"),
+        ("run dataset=quadratic quadratic.file=none.json", "none.json"),
+        ("run broken.toml", "broken.toml is not TOML"),
+        ("run strange.toml", 'strange.toml: unknown key "pears", did you mean "peers"?'),
+        ("run list.toml", "seed = [ 1, 2, ]: wants an integer"),
+        ("run peers", "peers wants a value"),
+        ("run quorum=9", "quorum must be 0 to 8, the number of peers"),
+        ("run name=..", "name must be the name of one directory"),
+        ("run topology-probability=2", "topology-probability must be above 0 and at most 1"),
+        ("run resume=true", "`python -m app resume RUN_DIR`"),
+        ("run --nodes two", "invalid int value: 'two'"),
+        ("certificates made --hosts relay --days 0", "--days 0: a certificate is valid for a day"),
+        ("certificates made --hosts größe", "--hosts größe: write the name in ASCII"),
+        ("run --name taken --out .", "exists already"),
+        ("resume taken", "taken is not a run directory"),
+        ("resume finished", "finished is finished already"),
+        ("report taken", "not a run directory"),
+        ("walk", "unknown command"),
+        ("rune", 'did you mean "run"?'),
+    ],
+)
+def test_a_wrong_request_is_one_line_and_leaves_nothing(
+    line: str, said: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "broken.toml").write_text("peers = = 8")
+    (elsewhere / "strange.toml").write_text("pears = 8")
+    (elsewhere / "list.toml").write_text("seed = [1, 2]")
+    (elsewhere / "taken").mkdir()
+    (elsewhere / "finished").mkdir()
+    (elsewhere / "finished" / "config.toml").write_text(Config.from_flat({}).toml())
+    (elsewhere / "finished" / "progress.json").write_text('{"status": "finished"}')
+    before = sorted(elsewhere.rglob("*"))
+    assert launcher.main(line.split()) == 2
+    complaint = capsys.readouterr().err
+    assert said in complaint
+    assert complaint.count("\n") == 1
+    assert sorted(elsewhere.rglob("*")) == before
+
+
+def test_a_place_that_cannot_be_written_to_is_one_line(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "taken").write_text("a file")
+    assert launcher.main(["certificates", "taken/inside", "--nodes", "a"]) == 1
+    assert capsys.readouterr().err == "taken/inside/a: Not a directory\n"
+
+
+@pytest.mark.e2e
+def test_the_process_exits_with_that_code(elsewhere: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "run", "learning_rate=1"],
+        cwd=elsewhere,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stderr == 'unknown key "learning_rate", did you mean "learning-rate"?\n'
+    assert done.stdout == ""
+    assert not list(elsewhere.iterdir())
+
+
+def test_resume_takes_the_run_as_it_was(
+    elsewhere: Path, started: list[tuple[Config, int | None]]
+) -> None:
+    run_dir = elsewhere / "runs" / "mine"
+    run_dir.mkdir(parents=True)
+    config = Config.from_flat({"method": "local", "seed": 9})
+    (run_dir / "config.toml").write_text(config.toml())
+    (run_dir / "progress.json").write_text('{"status": "failed"}')
+    assert launcher.main(["resume", "runs/mine"]) == 0
+    resumed = started[0][0]
+    assert (resumed.resume, resumed.run_dir, resumed.name) == (True, str(run_dir), "mine")
+    assert resumed.toml() == config.toml()
+
+
+def test_a_run_that_goes_on_is_not_resumed(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (elsewhere / "config.toml").write_text(Config.from_flat({}).toml())
+    (elsewhere / "progress.json").write_text('{"status": "running"}')
+    with execution.held(elsewhere):
+        assert launcher.main(["resume", "."]) == 2
+    assert "this run is going on" in capsys.readouterr().err
+    assert (elsewhere / "progress.json").exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_without_a_command_it_helps(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launcher.main(arguments) == 0
+    assert "run [PRESET.toml] [key=value ...]" in capsys.readouterr().out
+
+
+def test_list_shows_everything(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert launcher.main(["list"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("cobo.rho = 0.05", "digits", "label-permutation", "lenet", "cobo/fashion-mnist"):
+        assert name in shown
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        ("INFO: up\nTraceback:\n  x\nValueError: bad seed\nINFO: down\n", "ValueError: bad seed"),
+        ("a.b.WireError: key\n\x1b[92mINFO\x1b[0m: x\n", "a.b.WireError: key"),
+        ("╭─ Error ───╮\n│ no link    │\n╰───────────╯\n", "no link"),
+        ("one\n\ntwo\n", "two"),
+        ("", "it ended without a word"),
+    ],
+)
+def test_the_line_of_a_log_that_says_what_went_wrong(log: str, error: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(log)
+    assert execution.last_error(tmp_path / "log") == error
+
+
+def test_progress_in_words() -> None:
+    assert progress.describe(
+        {"mean_test_accuracy": 0.5, "std_test_accuracy": 0.125, "bytes": 0}
+    ) == ("accuracy 0.500 ± 0.125  0 B")
+    assert progress.describe({"mean_test_accuracy": None, "mean_test_loss": 1.5, "bytes": 2e6}) == (
+        "loss 1.5  2.00 MB"
+    )
+    assert [quantities.size(n) for n in (999, 1000, 31.25e9, 5e16)] == [
+        "999 B",
+        "1.00 kB",
+        "31.2 GB",
+        "50000 TB",
+    ]
+
+
+def test_nodes_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    for nodes, gpus, cpus_each, gpus_each in ((1, 1, 8, 1.0), (3, 2, 2, 2 / 3), (20, 0, 1, 0.0)):
+        settings = simulation_config(nodes, gpus)
+        assert settings["client-resources-num-cpus"] == cpus_each
+        assert settings["client-resources-num-gpus"] == gpus_each
+
+
+def test_what_is_shipped(tmp_path: Path) -> None:
+    """All of our code and presets, no tests; the copy that Flower gets makes the same bundle."""
+    with workspace(tmp_path / "log") as space:
+        copied = {str(path.relative_to(space.app)) for path in space.app.rglob("*.*")}
+        fab = build_fab_from_disk(space.app)
+    packages = ("app", "strategies", "clients", "datasets")
+    ours = {str(p.relative_to(ROOT)) for name in packages for p in (ROOT / name).rglob("*.py")}
+    ours |= {str(path.relative_to(ROOT)) for path in (ROOT / "presets").rglob("*.toml")}
+    assert copied == ours | {"pyproject.toml"}
+    assert len(fab) < 2_000_000
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_guard_clears_up_however_its_owner_ends(tmp_path: Path, killed: bool) -> None:
+    workplace = tmp_path / "workplace"
+    (workplace / "below").mkdir(parents=True)
+    owner = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, time\n"
+            "guard = subprocess.Popen([sys.executable, *sys.argv[1:]], stdin=subprocess.PIPE)\n"
+            "sleep = subprocess.Popen(['sleep', '60'], cwd=sys.argv[2] + '/below')\n"
+            "print(sleep.pid, flush=True)\n"
+            "time.sleep(60) if sys.stdin.read(1) == 'k' else guard.communicate()\n",
+            guard.__file__,
+            str(workplace),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert owner.stdin is not None
+    assert owner.stdout is not None
+    with owner, owner.stdin as stdin:
+        worker = int(owner.stdout.readline())
+        assert guard.working_in(workplace) == [worker]
+        stdin.write(b"k" if killed else b"e")
+        stdin.flush()
+        if killed:
+            owner.send_signal(signal.SIGKILL)
+        owner.wait(10)
+    deadline = time.monotonic() + 10
+    while workplace.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not workplace.exists()
+    assert guard.working_in(workplace) == []

@@ -1,0 +1,100 @@
+"""What `python -m app status` says of runs, on the relay's machine and on a node's."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from app.cli import status
+from app.config.config import ConfigError
+from app.runs.recorder import RunRecorder
+from strategies.relay.commit import Commit, Ledger
+
+
+def said(what: Path | None) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    status.show(console, None if what is None else str(what))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def commit(
+    recorder: RunRecorder, t: int, present: set[int], fault: str = "", refused: str = ""
+) -> None:
+    faults, refusals = (tuple(filter(None, [line])) for line in (fault, refused))
+    ledger = Ledger(t, 2 * t, 1000 * t)
+    recorder.round(Commit(ledger, (), refusals, frozenset(present), faults))
+
+
+def test_a_missing_peer_stands_first_with_its_last_round_and_why(tmp_path: Path) -> None:
+    recorder = RunRecorder(tmp_path / "run", peers=3, rounds=9)
+    commit(recorder, 0, {0, 1, 2})
+    commit(recorder, 1, {0, 1, 2}, refused="a letter of peer 2")
+    commit(recorder, 2, {0, 2}, fault="round 2, absorb: peers 1: no reply within 5 s")
+    commit(recorder, 3, {0, 2})
+    text = said(tmp_path / "run")
+    assert "round 3 of 9, running" in text
+    rows = [line.split() for line in text.splitlines() if "ago" in line and "last" not in line]
+    assert [(row[0], row[1], row[-1] == "missing") for row in rows] == [
+        ("1", "1", True),
+        ("0", "3", False),
+        ("2", "3", False),
+    ]
+    assert "peers taking part: 2, missing: 1" in text
+    assert "no reply within 5 s" in text
+    assert "1 letter refused" in text
+    assert "a letter of peer 2" in text
+
+
+def test_a_restarted_relay_still_knows_who_was_missing(tmp_path: Path) -> None:
+    commit(RunRecorder(tmp_path / "run", 2, 9), 4, {0, 1})
+    again = RunRecorder(tmp_path / "run", 2, 9, resume=True)
+    commit(again, 5, {0})
+    assert "peers taking part: 1, missing: 1" in said(tmp_path / "run")
+
+
+def test_why_a_run_failed_is_said(tmp_path: Path) -> None:
+    recorder = RunRecorder(tmp_path / "run", 2, 9)
+    recorder.fail("round 4, absorb: nobody is left")
+    assert "failed" in said(tmp_path / "run")
+    assert "nobody is left" in said(tmp_path / "run")
+
+
+def test_without_a_name_the_newest_run_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for when, name in enumerate(("older", "newer", "oldest")):
+        RunRecorder(tmp_path / "runs" / name, 2, 9)
+        time = 1000 + (when + 1) % 3
+        os.utime(tmp_path / "runs" / name / "progress.json", (time, time))
+    assert said(None).startswith("newer")
+
+
+def test_a_node_shows_its_state_and_its_last_letters(tmp_path: Path) -> None:
+    home = tmp_path / "nodes" / "peer-0001"
+    home.mkdir(parents=True)
+    for t in (6, 7):
+        (home / f"{t:08d}-0.safetensors").touch()
+    letter = {
+        "direction": "received", "kind": "offer", "round": 7, "from": "0 hospital-a",
+        "to": ["1 hospital-b"],
+    }  # fmt: skip
+    with (tmp_path / "audit-0001.jsonl").open("w") as file:
+        for k, verdict in enumerate(["accepted"] * 400 + ["refused: it is a replay"]):
+            file.write(json.dumps(letter | {"time": f"2026-01-01T{k:05d}", "verdict": verdict}))
+            file.write("\n")
+    text = said(tmp_path)
+    assert next(line.split()[:2] for line in text.splitlines() if "ago" in line) == ["1", "7"]
+    assert text.count("accepted") == 4
+    assert text.count("it is a replay") == 2
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no run of a relay or of a node"):
+        status.show(Console(), str(tmp_path))

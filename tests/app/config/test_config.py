@@ -1,0 +1,252 @@
+"""The run configuration: what is accepted, what is refused, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.cli.catalogue import notes
+from app.config import defaults, schema
+from app.config.config import Config, ConfigError
+from app.config.methods import METHODS
+from app.config.options import flatten
+from app.runners.superlink import ROOT
+from clients.models.build import BUILDERS
+from clients.models.model_options import MODEL_OPTIONS, MODELS, MlpOptions
+from datasets.table import DATASETS
+
+PRESETS = sorted((ROOT / "presets").rglob("*.toml"))
+
+
+def test_pyproject_holds_every_key_with_its_default() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert defaults.written_into(text) == text, "run: python -m app defaults"
+
+
+def test_the_default_run_is_the_product_s() -> None:
+    config = Config.from_flat({})
+    assert (config.method, config.dataset, config.peers) == ("cobo", "digits", 8)
+    assert (config.num_server_rounds, config.local_steps, config.batch_size) == (150, 10, 32)
+    assert (config.learning_rate, config.evaluate_every) == (0.1, 10)
+    split = config.partition
+    assert (split.kind, split.clusters, split.samples_per_peer) == ("label-permutation", 4, 60)
+    cobo = schema.values(config.options)
+    assert (cobo["rho"], cobo["gamma"], cobo["sampling"]) == (0.05, 0.01, "full")
+
+
+def test_what_flower_passes_is_the_default_run() -> None:
+    """A bare `flwr run .` passes every key of every table."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    passed = flatten(project["tool"]["flwr"]["app"]["config"])
+    assert Config.from_flat(passed) == Config.from_flat({})
+
+
+def test_names_share_one_space_of_tables() -> None:
+    names = [*METHODS, *MODELS, "partition"]
+    names += [name for name, dataset in DATASETS.items() if dataset.options]
+    assert len(names) == len(set(names))
+    assert set(MODEL_OPTIONS) <= set(MODELS)
+    assert set(MODELS) == {"auto", *BUILDERS}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_survives_flat_and_toml(method: str) -> None:
+    config = Config.from_flat(
+        {
+            "method": method,
+            "learning-rate": 1,
+            "seed": 7,
+            "partition.validation": 0.25,
+            "out": "a b",
+        }
+    )
+    assert Config.from_flat(config.flat()) == config
+    assert Config.from_flat(flatten(tomllib.loads(config.toml()))) == config
+
+
+def test_toml_starts_the_run_again_elsewhere() -> None:
+    config = Config.from_flat({"name": "mine", "run-dir": "/somewhere", "resume": True})
+    again = Config.from_flat(flatten(tomllib.loads(config.toml())))
+    assert (again.name, again.run_dir, again.resume) == ("", "", False)
+
+
+def test_only_the_chosen_tables_are_kept() -> None:
+    config = Config.from_flat({"method": "local", "cobo.rho": 9.0, "quadratic.file": "x.json"})
+    assert not any(key.startswith(("cobo.", "quadratic.")) for key in config.flat())
+
+
+def test_the_notes_of_a_preset() -> None:
+    text = "# Title: one\n# Reproduces: table 1\n# Other: words\n# Takes: 2 min\nmethod = 'x'\n"
+    assert notes(text) == {"": "Title: one", "reproduces": "table 1", "takes": "2 min"}
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_presets_are_valid_and_say_what_they_are(preset: Path) -> None:
+    text = preset.read_text()
+    assert notes(text)[""]
+    Config.from_flat(flatten(tomllib.loads(text)))
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("learning_rate", "learning-rate"),
+        ("leraning-rate", "learning-rate"),
+        ("cobo.ro", "cobo.rho"),
+        ("rho", "cobo.rho"),
+        ("coob.gamma", "cobo.gamma"),
+        ("partition.sample-per-peer", "partition.samples-per-peer"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest(key: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f'^unknown key "{key}", did you mean "{meant}"\\?$'):
+        Config.from_flat({key: 1})
+
+
+@pytest.mark.parametrize("key", ["", ".", "cobo", "cobo.", ".peers", "a.b.c", "partition.kind.x"])
+def test_other_unknown_keys_are_refused_too(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"^unknown key"):
+        Config.from_flat({key: 1})
+
+
+@pytest.mark.parametrize(
+    ("flat", "said"),
+    [
+        ({"peers": 8.0}, "peers = 8.0: wants an integer"),
+        ({"peers": True}, "peers = true: wants an integer"),
+        ({"seed": 2**63}, "wants an integer"),
+        ({"learning-rate": 10**400}, "wants a number"),
+        ({"resume": 1}, "resume = 1: wants true or false"),
+        ({"learning-rate": "fast"}, 'learning-rate = "fast": wants a number'),
+        ({"learning-rate": float("nan")}, "learning-rate = nan: wants a number"),
+        (
+            {"mixed-precision": True, "dtype": "float64"},
+            'mixed-precision = true goes with dtype = "float32"',
+        ),
+        ({"dtype": "float16"}, 'dtype = "float16": wants "float32" or "float64"'),
+        ({"mlp.hidden": 64}, "mlp.hidden = 64: wants a string"),
+        ({"method": "cobbo"}, 'unknown method "cobbo", did you mean "cobo"?'),
+        ({"dataset": "digit"}, 'unknown dataset "digit", did you mean "digits"?'),
+        ({"model": "lennet"}, 'unknown model "lennet", did you mean "lenet"?'),
+        ({"peers": 0}, "peers must be at least 1"),
+        ({"num-server-rounds": 0}, "num-server-rounds must be at least 1"),
+        ({"evaluate-every": 0}, "evaluate-every must be at least 1"),
+        ({"seed": -1}, "seed must not be negative"),
+        ({"batch-size": 0}, "batch-size must be at least 1"),
+        ({"local-steps": -1}, "must not be negative"),
+        ({"learning-rate": 0}, "learning-rate must be above 0"),
+        ({"learning-rate-decay": 0}, "learning-rate-decay must be above 0"),
+        ({"learning-rate-decay-every": 0}, "learning-rate-decay-every must be at least 1"),
+        ({"momentum": 1}, "momentum must be at least 0 and below 1"),
+        ({"weight-decay": -0.1}, "weight-decay must not be negative"),
+        ({"optimizer": "adam", "momentum": 0.9}, "momentum belongs to optimizer"),
+        ({"topology": "file"}, 'topology = "file" needs topology-file'),
+        ({"name": "../x"}, "name must be the name of one directory"),
+        ({"mlp.hidden": "64-"}, "mlp: hidden wants"),
+    ],
+)
+def test_one_line_says_what_is_wrong(flat: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        Config.from_flat(flat)
+    assert said in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_graph_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no graph of 7 peers with 3 neighbours"):
+        Config.from_flat({"topology": "k-regular", "topology-degree": 3, "peers": 7}).graph()
+    missing = {"topology": "file", "topology-file": str(tmp_path / "none.json")}
+    with pytest.raises(ConfigError, match=r"none\.json"):
+        Config.from_flat(missing).graph()
+
+
+def test_local_steps_follow_the_dataset() -> None:
+    assert Config.from_flat({"local-steps": 0}).local_steps == 10
+    assert Config.from_flat({"dataset": "fashion-mnist"}).local_steps == 1
+    assert Config.from_flat({"dataset": "fashion-mnist", "local-steps": 7}).local_steps == 7
+
+
+def test_local_epochs_may_replace_local_steps() -> None:
+    assert Config.from_flat({"local-steps": 0, "local-epochs": 2}).training.local_epochs == 2
+
+
+def test_a_run_without_a_name_gets_one_from_what_it_is() -> None:
+    config = Config.from_flat({"method": "local", "seed": 3}).located("42")
+    assert config.name == "local-digits-seed3-42"
+    assert Path(config.run_dir) == Path("runs", config.name).absolute()
+    assert config.located("43") == config
+
+
+def test_absolute_touches_paths_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = Config.from_flat({"dataset": "quadratic", "quadratic.file": "p.json"})
+    before, after = config.flat(), config.absolute().flat()
+    changed = {key: after[key] for key in before if before[key] != after[key]}
+    assert changed == {
+        "out": str(tmp_path / "runs"),
+        "data-dir": str(tmp_path / "data"),
+        "quadratic.file": str(tmp_path / "p.json"),
+    }
+
+
+def test_mlp_widths() -> None:
+    assert MlpOptions().widths(64) == (64,)
+    assert MlpOptions().widths(65) == (128,)
+    assert MlpOptions("1000-200").widths(64) == (1000, 200)
+
+
+@dataclass(frozen=True)
+class Table:
+    lambda_: float = 0.5
+    at_most: int | Literal["all"] = "all"
+    inner: Any = None
+
+
+def test_a_table_s_keys() -> None:
+    assert list(schema.keys(Table)) == ["lambda", "at-most"]
+    assert schema.defaults(Table) == {"lambda": 0.5, "at-most": "all"}
+    assert schema.values(Table(lambda_=2.0)) == {"lambda": 2.0, "at-most": "all"}
+
+
+@given(
+    st.booleans() | st.integers() | st.floats() | st.text(),
+    st.sampled_from([bool, int, float, str]),
+)
+def test_nothing_but_int_to_float_is_converted(value: schema.Scalar, kind: type) -> None:
+    try:
+        converted = schema.convert(value, kind)
+    except ValueError:
+        too_large = not isinstance(value, str) and not abs(value) < 2**63  # also nan
+        assert too_large or type(value) is not kind
+        assert too_large or (type(value), kind) != (int, float)
+    else:
+        assert type(converted) is kind
+        assert converted == (float(value) if kind is float else value)
+
+
+@pytest.mark.parametrize(
+    ("text", "annotation", "value"),
+    [
+        ("64", int, 64),
+        ("64", float, 64.0),
+        ("64", str, "64"),
+        ("1000-200", str, "1000-200"),
+        ("1e-3", float, 1e-3),
+        ("true", bool, True),
+        ("true", str, "true"),
+        ('"true"', str, "true"),
+        ("", str, ""),
+        ("a=b", str, "a=b"),
+        ("all", int | Literal["all"], "all"),
+        ("3", int | Literal["all"], 3),
+    ],
+)
+def test_values_typed_at_the_prompt(text: str, annotation: Any, value: schema.Scalar) -> None:
+    read = schema.read(text, annotation)
+    assert (read, type(read)) == (value, type(value))

@@ -1,0 +1,308 @@
+"""A node: what survives it, what it refuses, what it charges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from app.config.config import Config
+from app.node.node import Node, NodeError
+from clients.engine.network import Network
+from clients.models.build import build
+from strategies.flower.post import InlinePost
+from strategies.protocol import Edges, Envelope, Order, Reply, no_edges
+from tests.inline import Run, hosting, run
+
+DIGITS: dict[str, Any] = {
+    "dataset": "digits", "peers": 4, "num-server-rounds": 4, "evaluate-every": 2,
+    "partition.clusters": 2, "partition.samples-per-peer": 20, "batch-size": 8, "local-steps": 2,
+    "momentum": 0.5, "model": "linear", "dtype": "float64",
+}  # fmt: skip
+COBO = {**DIGITS, "method": "cobo", "cobo.gamma": 0.05}
+D = 64 * 10 + 10
+
+
+class Forgetful:
+    """A node whose process dies after every order: only the disk remembers."""
+
+    def __init__(self, config: Config, peers: Sequence[int], directory: Path) -> None:
+        self.made_of = config, peers, directory
+
+    def handle(self, order: Order) -> Reply:
+        return Node(*self.made_of).handle(order)
+
+
+def all_pairs(n: int) -> Edges:
+    return np.array([(k, i) for i in range(n) for k in range(n) if k != i], dtype=np.int64)
+
+
+def nodes_of(flat: dict[str, Any], directory: Path, shares: Sequence[Sequence[int]]) -> list[Node]:
+    return [Node(Config.from_flat(flat), peers, directory) for peers in shares]
+
+
+def start(nodes: Sequence[Node]) -> list[Envelope]:
+    """Start the nodes; all their offers for round 1."""
+    replies = [node.handle(Order("start", 0, 0)) for node in nodes]
+    return [letter for reply in replies for letter in reply.letters]
+
+
+def absorb(
+    node: Node, edges: Edges, letters: Sequence[Envelope], t: int = 1, asked: bool = False
+) -> Reply:
+    return node.handle(Order("absorb", t, t, edges, np.full(len(edges), asked), tuple(letters)))
+
+
+def theta(directory: Path, peer: int) -> torch.Tensor:
+    from safetensors.torch import load_file
+
+    files = sorted((directory / "nodes" / f"peer-{peer:04d}").glob("*-0.safetensors"))
+    return load_file(files[-1])["state.x"]
+
+
+@pytest.mark.parametrize("method", ["cobo", "fedavg"])
+def test_a_node_that_dies_after_every_order_loses_nothing(tmp_path: Path, method: str) -> None:
+    flat = COBO | {"method": method}
+    steady = run(flat, tmp_path / "steady", 2)
+    config, frail = Config.from_flat(flat), Run(Config.from_flat(flat), tmp_path / "frail")
+    hosts = [Forgetful(config, peers, frail.directory) for peers in hosting(4, 2)]
+    config.strategy().broker(InlinePost(hosts), frail, join_timeout=1.0)
+    assert frail.rounds == steady.rounds == [0, 2, 4]
+    for t in steady.rounds:
+        for name in steady.reports[t, 0].metrics:
+            assert np.array_equal(frail.metric(name, t), steady.metric(name, t), equal_nan=True)
+        assert np.array_equal(frail.weights(t), steady.weights(t))
+    for one, other in zip(frail.models(), steady.models(), strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in steady.models()[0])
+
+
+def test_only_what_the_relay_may_ask_for_again_stays_on_the_disk(tmp_path: Path) -> None:
+    run(COBO, tmp_path, 2)
+    for peer in range(4):
+        files = sorted(f.name for f in (tmp_path / "nodes" / f"peer-{peer:04d}").iterdir())
+        assert files == [
+            "00000003-0.safetensors", "00000003-1.safetensors", "00000004-0.safetensors", "attempt",
+        ]  # fmt: skip
+    assert len(list((tmp_path / "models").iterdir())) == 4
+
+
+@pytest.mark.parametrize("stage", ["answer", "absorb", "rounds"])
+def test_a_missing_state_is_a_clear_error(tmp_path: Path, stage: Any) -> None:
+    (node,) = nodes_of(COBO, tmp_path, [[1, 3]])
+    with pytest.raises(NodeError, match=r"peers \[1, 3\] have no state of round 4"):
+        node.handle(Order(stage, 5, 5))
+
+
+def test_a_node_that_lost_its_disk_begins_afresh(tmp_path: Path) -> None:
+    """It comes back with a new model at the round the others have reached, and says so."""
+    (node,) = nodes_of(COBO, tmp_path, [[1, 3]])
+    reply = node.handle(Order("start", 2, 2))
+    assert [(report.round, report.peer) for report in reply.reports] == [(2, 1), (2, 3)]
+    assert {letter.round for letter in reply.letters} == {3}
+    fresh = start(nodes_of(COBO, tmp_path / "other", [[1, 3]]))
+    assert [p.payload for p in reply.letters] == [p.payload for p in fresh]
+
+
+def test_a_late_node_goes_on_from_its_own_last_state(tmp_path: Path) -> None:
+    nodes = nodes_of(COBO, tmp_path, [[0, 1], [2, 3]])
+    start(nodes)
+    absorb(nodes[1], no_edges(), ())
+    before = theta(tmp_path, 2)
+    reply = nodes_of(COBO, tmp_path, [[2, 3]])[0].handle(Order("start", 3, 3))
+    assert not reply.reports
+    offered = {p.sender: load(bytes_of(p))["x"] for p in reply.letters}
+    assert torch.equal(offered[2], before)
+    assert torch.equal(theta(tmp_path, 2), before)
+    assert {letter.round for letter in reply.letters} == {4}
+
+
+def test_answers_of_a_first_attempt_are_forgotten_at_a_restart(tmp_path: Path) -> None:
+    """The relay went down between answer and absorb; then the other peers did not come back."""
+    edges = all_pairs(4)
+    touching = edges[np.isin(edges, [0, 1]).any(axis=1)]
+    for directory, interrupted in ((tmp_path / "a", True), (tmp_path / "b", False)):
+        nodes = nodes_of(COBO, directory, [[0, 1], [2, 3]])
+        offers = start(nodes)
+        if interrupted:
+            foreign = tuple(p for p in offers if p.sender in (2, 3))
+            asked = np.ones(len(touching), dtype=np.bool_)
+            reply = nodes[0].handle(Order("answer", 1, 1, touching, asked, foreign))
+            assert len(reply.letters) == 4
+        again = nodes_of(COBO, directory, [[0, 1]])[0]
+        again.handle(Order("start", 0, 0))
+        absorb(again, no_edges(), ())
+    assert torch.equal(theta(tmp_path / "a", 0), theta(tmp_path / "b", 0))
+
+
+def test_an_order_of_a_relay_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    """It may still be in the queue when the next relay has started the node anew."""
+    edges = all_pairs(4)[np.isin(all_pairs(4), [0, 1]).any(axis=1)]
+    asked = np.ones(len(edges), dtype=np.bool_)
+    nodes = nodes_of(COBO, tmp_path, [[0, 1], [2, 3]])
+    first = [node.handle(Order("start", 0, 0, attempt="first")) for node in nodes]
+    foreign = first[1].letters
+    nodes[0].handle(Order("start", 0, 0, attempt="second"))
+    with pytest.raises(NodeError, match=r"peers \[0, 1\].*an earlier attempt"):
+        nodes[0].handle(Order("answer", 1, 1, edges, asked, foreign, attempt="first"))
+    nodes[0].handle(Order("answer", 1, 1, edges, asked, foreign, attempt="second"))
+
+
+@pytest.mark.parametrize("stage", ["answer", "absorb"])
+def test_what_a_process_remembers_of_an_earlier_attempt_is_not_used(
+    tmp_path: Path, stage: str
+) -> None:
+    """Two processes work for a node in turn; the second begins again, then the first goes on."""
+    edges = all_pairs(4)[np.isin(all_pairs(4), [0, 1]).any(axis=1)]
+    asked = np.full(len(edges), stage == "answer")
+    for directory, remembers in ((tmp_path / "a", True), (tmp_path / "b", False)):
+        one, two, other = nodes_of(COBO, directory, [[0, 1], [0, 1], [2, 3]])
+        offers = start([one, other])
+        foreign = tuple(p for p in offers if p.sender in (2, 3))
+        if remembers:  # the first attempt hears everybody
+            one.handle(Order(stage, 1, 1, edges, asked, foreign))  # type: ignore[arg-type]
+        two.handle(Order("start", 0, 0, attempt="second"))
+        if stage == "absorb":  # the second attempt hears nobody
+            two.handle(Order("absorb", 1, 1, attempt="second"))
+        one.handle(Order("absorb", 1 + (stage == "absorb"), 1 + (stage == "absorb"),
+                         attempt="second"))  # fmt: skip
+    assert torch.equal(theta(tmp_path / "a", 0), theta(tmp_path / "b", 0))
+
+
+def bytes_of(letter: Envelope) -> bytes:
+    assert isinstance(letter.payload, bytes)
+    return letter.payload
+
+
+def forged(letter: Envelope, how: str) -> Envelope:
+    tensors = load(bytes_of(letter))
+    x = tensors["x"]
+    wrong: dict[str, object] = {
+        "cut": bytes_of(letter)[:-1],
+        "longer": save({"x": torch.cat([x, x])}),
+        "renamed": save({"y": x}),
+        "float32": save({"x": x.float()}),
+        "not finite": save({"x": x.index_fill(0, torch.tensor([7]), torch.nan)}),
+        "text": "x" * 100,
+    }
+    return replace(letter, payload=wrong[how])
+
+
+@pytest.mark.parametrize("how", ["cut", "longer", "renamed", "float32", "not finite", "text"])
+def test_a_bad_offer_is_refused_and_the_round_goes_on(tmp_path: Path, how: str) -> None:
+    """As if the letter had never come."""
+    flat, edges = DIGITS | {"method": "fedavg"}, all_pairs(4)
+    found = []
+    for directory, letters in ((tmp_path / "bad", 2), (tmp_path / "missing", 1)):
+        nodes = nodes_of(flat, directory, [[0, 1], [2], [3]])
+        offers = {p.sender: p for p in start(nodes)}
+        came = [offers[2], forged(offers[3], how)][:letters]
+        reply = absorb(nodes[0], edges[np.isin(edges, [0, 1]).any(axis=1)], came)
+        found.append((reply.refused, theta(directory, 0), theta(directory, 1)))
+    (refused, *bad), (none, *missing) = found
+    assert not none
+    assert len(refused) == 1
+    assert "round 1: peers [0, 1] refused the offer of peer 3: it" in refused[0]
+    assert "\n" not in refused[0]
+    assert len(refused[0]) < 400
+    assert all(torch.equal(one, other) for one, other in zip(bad, missing, strict=True))
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [{"sender": 0}, {"sender": 2}, {"sender": 17}, {"sender": 3, "recipient": 0}],
+    ids=str,
+)
+def test_a_letter_nobody_was_to_get_is_refused(tmp_path: Path, claimed: dict[str, Any]) -> None:
+    """Above all one that claims to come from a peer of this very node."""
+    flat, edges = DIGITS | {"method": "fedavg"}, np.array([[3, 0]])
+    nodes = nodes_of(flat, tmp_path / "one", [[0, 1], [2, 3]])
+    offers = {p.sender: p for p in start(nodes)}
+    kind: Any = "answer" if "recipient" in claimed else "offer"
+    strange = replace(offers[2], kind=kind, **claimed)
+    reply = absorb(nodes[0], edges, [offers[3], strange])
+    assert len(reply.refused) == 1
+    assert f"the {kind} of peer {claimed['sender']}: it was not to come here" in reply.refused[0]
+    twin = nodes_of(flat, tmp_path / "two", [[0, 1], [2, 3]])
+    start(twin)
+    absorb(twin[0], edges, [offers[3]])
+    for peer in (0, 1):
+        assert torch.equal(theta(tmp_path / "one", peer), theta(tmp_path / "two", peer))
+
+
+def test_a_bad_answer_is_refused_and_the_pair_does_not_move(tmp_path: Path) -> None:
+    nodes = nodes_of(COBO | {"evaluate-every": 1}, tmp_path, [[0, 1], [2, 3]])
+    offers, edges = start(nodes), all_pairs(4)
+    answers: list[Envelope] = []
+    for node in nodes:
+        touching = edges[np.isin(edges, node.peers).any(axis=1)]
+        foreign = tuple(p for p in offers if p.sender not in node.peers)
+        asked = np.ones(len(touching), dtype=np.bool_)
+        answers += node.handle(Order("answer", 1, 1, touching, asked, foreign)).letters
+    mine = [p for p in answers if p.recipient in (0, 1)]
+    broken = [
+        replace(p, payload=b"nothing") if (p.sender, p.recipient) == (2, 0) else p for p in mine
+    ]
+    reply = absorb(nodes[0], edges[np.isin(edges, [0, 1]).any(axis=1)], broken, asked=True)
+    assert len(reply.refused) == 1
+    assert "refused the answer of peer 2" in reply.refused[0]
+    weights = reply.reports[0].weights
+    assert weights[2] == 1.0  # where it started
+    assert weights[3] != 1.0 or weights[1] != 1.0
+    charged = [report.metrics["bytes_received"] for report in reply.reports]
+    assert charged == [(3 + 2) * D * 8, (3 + 3) * D * 8]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bytes_and_gradients_are_charged_as_the_formulas_say(
+    tmp_path: Path, nodes: int, dtype: str
+) -> None:
+    """CoBo, every pair: n - 1 models and n - 1 gradients go out and come in, each round."""
+    found = run(COBO | {"dtype": dtype}, tmp_path, nodes)
+    model = D * (4 if dtype == "float32" else 8)
+    for t in found.rounds:
+        for name in ("bytes_sent", "bytes_received"):
+            assert found.metric(name, t).tolist() == [t * 2 * 3 * model] * 4
+        own, answers = 2 * 8, 3 * 8  # local steps and one answer for each other peer, of a batch
+        assert found.metric("gradient_evaluations", t).tolist() == [t * (own + answers)] * 4
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_pull_methods_pay_for_models_and_local_for_nothing(tmp_path: Path, nodes: int) -> None:
+    fedavg = run(DIGITS | {"method": "fedavg", "topology": "ring"}, tmp_path / "fedavg", nodes)
+    assert fedavg.metric("bytes_sent").tolist() == [4 * 2 * D * 8] * 4  # two neighbours
+    assert fedavg.metric("gradient_evaluations").tolist() == [4 * 2 * 8] * 4
+    local = run(DIGITS | {"method": "local"}, tmp_path / "local", nodes)
+    assert local.metric("bytes_sent").tolist() == [0] * 4
+    assert local.ledger.nbytes == 0
+
+
+def test_what_crosses_between_nodes_is_what_the_relay_counts(tmp_path: Path) -> None:
+    """An offer travels once to each node, an answer to its owner; inside a node nothing does."""
+    found = run(COBO, tmp_path, 2)
+    offers, answers = 2 * 2, 2 * 2 * 2  # each node hears two peers, each peer answers two abroad
+    assert found.ledger.nbytes == 4 * (offers + answers) * D * 8
+    assert run(COBO, tmp_path / "alone", 1).ledger.nbytes == 0
+
+
+def test_an_untrained_model_is_evaluated_in_round_0(tmp_path: Path) -> None:
+    found = run(DIGITS | {"method": "local", "num-server-rounds": 1}, tmp_path)
+    assert found.rounds == [0, 1]
+    assert found.metric("gradient_evaluations", 0).tolist() == [0] * 4
+    assert np.isnan(found.metric("validation_loss", 0)).all()  # no such split here
+    assert (abs(found.metric("test_loss", 0) - np.log(10)) < 1).all()
+
+
+def test_saved_models_are_named_as_the_module_names_them(tmp_path: Path) -> None:
+    found = run(DIGITS | {"method": "local", "num-server-rounds": 1}, tmp_path, 2)
+    network = Network(build("linear", None, "classification", (1, 8, 8), 10))
+    for model in found.models():
+        assert {name: tuple(v.shape) for name, v in model.items()} == dict(
+            zip(network.names, network.shapes, strict=True)
+        )

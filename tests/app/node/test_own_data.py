@@ -1,0 +1,164 @@
+"""Nodes that see only their own data: the same run as a simulation, and reports that tell less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.config.config import Config
+from app.node.node import Node
+from app.report.report import write as write_report
+from app.runs.recorder import RunRecorder
+from app.runs.results import finish
+from app.runs.rundir import Run as Results
+from app.security.disclosure import Disclosure
+from strategies.errors import RelayError
+from strategies.flower.post import InlinePost
+from tests.inline import Run, run
+
+SIZES = (12, 20, 31)
+FLAT: dict[str, Any] = {
+    "dataset": "table", "table.columns": "a,b,c", "table.label": "y", "table.classes": "no,yes",
+    "table.validation": 0.2, "peers": 3, "num-server-rounds": 4, "evaluate-every": 2,
+    "method": "fedavg", "model": "linear", "batch-size": 4, "local-steps": 2, "dtype": "float64",
+    "dpfl.init-epochs": 1, "federico.neighbours": 1, "device": "cpu",
+}  # fmt: skip
+
+
+def fill(data_dir: Path) -> Path:
+    """A table for each peer, of different sizes and with other classes in the majority."""
+    for peer, size in enumerate(SIZES):
+        g = np.random.default_rng(peer)
+        x = g.normal(size=(size, 3)).round(3)
+        y = np.where(x[:, 0] + (-1) ** peer * x[:, 1] > 0, "yes", "no")
+        lines = [",".join([*map(str, row), label]) for row, label in zip(x, y, strict=True)]
+        folder = data_dir / str(peer)
+        folder.mkdir(parents=True)
+        (folder / "data.csv").write_text("\n".join(["a,b,c,y", *lines]) + "\n")
+    return data_dir
+
+
+def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) -> list[Node]:
+    """A node for each peer that has nothing but its own folder."""
+    config = Config.from_flat(flat)
+    return [
+        Node(replace(config, data_dir=str(data / str(p))), [p], directory, alone=True, **changes)
+        for p in range(len(SIZES))
+    ]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "cobo", "dpfl", "all-for-one", "federico", "apfl"])
+def test_nodes_with_their_own_data_give_the_simulation(method: str, tmp_path: Path) -> None:
+    data = fill(tmp_path / "data")
+    flat = FLAT | {"method": method}
+    expected = run(flat | {"data-dir": str(data)}, tmp_path / "simulation", 3)
+    config, found = Config.from_flat(flat), Run(Config.from_flat(flat), tmp_path / "deployment")
+    nodes = deployed(flat, found.directory, data)
+    config.strategy().broker(InlinePost(nodes), found, join_timeout=1.0)
+    assert found.rounds == expected.rounds == [0, 2, 4]
+    for t in found.rounds:
+        for name in expected.reports[t, 0].metrics:
+            one, other = found.metric(name, t), expected.metric(name, t)
+            np.testing.assert_allclose(one, other, rtol=1e-9, err_msg=name)
+        np.testing.assert_allclose(found.weights(t), expected.weights(t), rtol=1e-9, atol=1e-12)
+    assert found.ledger.messages == expected.ledger.messages + 2 * 3  # who holds how much
+
+
+def test_a_joining_peer_brings_its_sample_count(tmp_path: Path) -> None:
+    """FedAvg weighs by n_i: that of the third peer counts from the round it is heard in."""
+    data = fill(tmp_path / "data")
+    flat = FLAT | {"evaluate-every": 1}
+    found = Run(Config.from_flat(flat), tmp_path / "run")
+    nodes = deployed(flat, found.directory, data)
+
+    class Late(InlinePost):
+        calls = 0
+
+        def nodes(self) -> list[int]:
+            self.calls += 1
+            return [0, 1, 2] if found.ledger.round >= 1 else [0, 1]
+
+    strategy = found.config.strategy()
+    strategy.broker(Late(nodes), found, join_timeout=0.0, quorum=2)
+    n = np.array([problem_size(size) for size in SIZES], dtype=np.float64)
+    weights = {t: np.array(found.reports[t, 0].weights) for t in (1, 4)}
+    np.testing.assert_allclose(weights[1], [*(n[:2] / n[:2].sum()), 0.0])
+    np.testing.assert_allclose(weights[4], n / n.sum())
+    assert (4, 2) in found.reports
+
+
+def problem_size(rows: int) -> int:
+    return rows - 2 * round(0.2 * rows)
+
+
+def test_data_that_does_not_fit_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    data = fill(tmp_path / "data")
+    config = Config.from_flat(FLAT | {"table.classes": "no,maybe"})
+
+    class Making:
+        """A node that is made when the first order comes, as in a deployment."""
+
+        def __init__(self, peer: int) -> None:
+            self.peer = peer
+
+        def handle(self, order: Any) -> Any:
+            own = replace(config, data_dir=str(data / str(self.peer)))
+            return Node(own, [self.peer], tmp_path / "run", alone=True).handle(order)
+
+    with pytest.raises(RelayError, match=r"start: node \d: DataError: table: \d+ of \d+ rows"):
+        config.strategy().broker(InlinePost([Making(p) for p in range(3)]), join_timeout=1.0)
+    assert not list((tmp_path / "run").glob("models/*"))
+
+
+def test_a_method_that_needs_the_true_clusters_is_refused(tmp_path: Path) -> None:
+    data = fill(tmp_path / "data")
+    with pytest.raises(Exception, match=r"oracle: .*clusters"):
+        deployed(FLAT | {"method": "oracle"}, tmp_path, data)
+
+
+@pytest.mark.parametrize("disclosure", ["loss", "none"])
+def test_reports_tell_no_more_than_the_operator_allows(
+    disclosure: Disclosure, tmp_path: Path
+) -> None:
+    data = fill(tmp_path / "data")
+    config = replace(Config.from_flat(FLAT), run_dir=str(tmp_path / "run"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(config.toml())
+    recorder = RunRecorder(tmp_path / "run", 3, config.num_server_rounds)
+    nodes = deployed(FLAT, tmp_path / "run", data, disclosure=disclosure)
+    config.strategy().broker(InlinePost(nodes), recorder, join_timeout=1.0)
+    recorder.finish()
+    summary = finish(tmp_path / "run")
+    results = Results.read(tmp_path / "run")
+    assert results.reported.all()
+    assert np.isnan(results.metric("test_accuracy")).all()
+    assert np.isnan(results.metric("gradient_evaluations")).all()
+    assert (results.metric("bytes_sent")[-1] > 0).all()
+    assert summary["mean_test_accuracy"] is None
+    assert summary["total_bytes"] > 0
+    told = disclosure == "loss"
+    assert np.isnan(results.metric("test_loss")).all() != told
+    assert np.isnan(results.metric("train_loss")).all() != told
+    assert (summary["mean_test_loss"] is not None) == told
+    assert (results.weights[-1] == np.eye(3)).all() != told
+    assert write_report(tmp_path / "run").exists()
+
+
+def test_one_silent_peer_among_others(tmp_path: Path) -> None:
+    data = fill(tmp_path / "data")
+    config = replace(Config.from_flat(FLAT), run_dir=str(tmp_path / "run"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(config.toml())
+    recorder = RunRecorder(tmp_path / "run", 3, config.num_server_rounds)
+    nodes = deployed(FLAT, tmp_path / "run", data)
+    nodes[1] = deployed(FLAT, tmp_path / "run", data, disclosure="none")[1]
+    means = config.strategy().broker(InlinePost(nodes), recorder, join_timeout=1.0)
+    recorder.finish()
+    assert means[4].keys() >= {"test_loss", "test_accuracy"}
+    summary = finish(tmp_path / "run")
+    assert 0 <= summary["mean_test_accuracy"] <= 1
+    assert write_report(tmp_path / "run").exists()

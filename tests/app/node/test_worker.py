@@ -1,0 +1,294 @@
+"""A node's worker: the same replies as without it, and it comes, dies and goes as it should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from app.node import parcel, service, worker
+from app.node.service import Job
+from strategies.flower.records import decode_reply, encode_order
+from strategies.protocol import Envelope, Order, Reply
+from tests.inprocess import ROOT
+
+RUN: dict[str, Any] = {
+    "dataset": "digits", "peers": 2, "num-server-rounds": 3, "method": "fedavg", "model": "linear",
+    "partition.clusters": 2, "partition.samples-per-peer": 20, "sealing": False, "name": "run",
+}  # fmt: skip
+EDGES = np.array([[1, 0]])
+WORKER = "worker-0000"
+
+
+def array_in(record: RecordDict, name: str) -> Array:
+    arrays = record[name]
+    assert isinstance(arrays, ArrayRecord)
+    return arrays["payload"]
+
+
+def job_of(out: Path, peer: int = 0, version: int | None = None, **changes: Any) -> Job:
+    return Job(7, RUN | changes, {"peer": peer, "out": str(out), "device": "cpu"}, version)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Path]:
+    """Where peer 0's worker sits; afterwards there is none."""
+    desk = tmp_path / "run" / "nodes"
+    yield desk
+    if (pid := pid_of(desk)) is not None:
+        os.kill(pid, signal.SIGKILL)
+    while worker._started:
+        worker._started.pop().wait()
+
+
+def pid_of(desk: Path) -> int | None:
+    connection = worker._connect(desk, WORKER, 60.0) if desk.exists() else None
+    if connection is None:
+        return None
+    with connection:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int.from_bytes(credentials[:4], sys.byteorder)
+
+
+def story(out: Path, carry_out: Any) -> list[Any]:
+    """Two rounds of peer 0, as the relay would tell them; what it says to each order."""
+    said, version = [], None
+    offers: list[Envelope] = []
+    for order in (
+        Order("start", 0, 0),
+        Order("absorb", 1, 1, EDGES, np.zeros(1, dtype=np.bool_)),
+        Order("absorb", 2, 2),
+        Order("absorb", 2, 2),
+    ):
+        if order.stage == "start":
+            other, _ = service.carry_out(encode_order(order), job_of(out, 1))
+            offers = list(reply_of(other, order).letters)
+        sent = replace(order, letters=tuple(offers)) if len(order.edges) else order
+        record, version = carry_out(encode_order(sent), job_of(out, version=version))
+        reply = decode_reply(record, order)
+        letters = [bytes_of(letter) for letter in reply.letters] if isinstance(reply, Reply) else []
+        said.append((version, str(reply), letters))
+    return said
+
+
+def reply_of(record: RecordDict, order: Order) -> Reply:
+    reply = decode_reply(record, order)
+    assert isinstance(reply, Reply), reply
+    return reply
+
+
+def bytes_of(letter: Envelope) -> bytes:
+    assert isinstance(letter.payload, ArrayRecord)
+    return letter.payload["payload"].data
+
+
+@pytest.mark.e2e
+def test_replies_are_the_same_with_and_without_a_worker(tmp_path: Path, desk: Path) -> None:
+    """Good ones and faults: the last order does not build on what is there."""
+    warm, plain = story(tmp_path, worker.carry_out), story(tmp_path / "b", service.carry_out)
+    assert warm == plain
+    assert [version for version, _, _ in warm] == [0, 1, 2, 2]
+    assert [bool(letters) for _, _, letters in warm] == [True, True, True, False]
+    assert "stand at round 2" in warm[-1][1]
+
+
+@pytest.mark.e2e
+def test_one_worker_serves_all_messages_and_another_takes_its_place(
+    tmp_path: Path, desk: Path
+) -> None:
+    order = encode_order(Order("start", 0, 0))
+    assert worker.carry_out(order, job_of(tmp_path))[1] == 0
+    first = pid_of(desk)
+    assert worker.carry_out(order, job_of(tmp_path))[1] == 0
+    assert pid_of(desk) == first
+    assert first is not None
+    assert first != os.getpid()
+    assert stat.S_IMODE((desk / f"{WORKER}.sock").stat().st_mode) == 0o600
+    os.kill(first, signal.SIGKILL)
+    record, version = worker.carry_out(
+        encode_order(Order("absorb", 1, 1)), job_of(tmp_path, version=0)
+    )
+    assert version == 1
+    assert reply_of(record, Order("absorb", 1, 1)).peers == (0,)
+    assert pid_of(desk) != first
+
+
+def fake(desk: Path, serve: Any) -> threading.Thread:
+    """A worker of the test's own."""
+    desk.mkdir(parents=True)
+    listener = socket.socket(socket.AF_UNIX)
+    with worker._short(desk, WORKER) as address:
+        listener.bind(address)
+    listener.listen(1)
+
+    def run() -> None:
+        connection, _ = listener.accept()
+        with listener, connection, suppress(ConnectionError):
+            serve(connection)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_an_order_that_kills_the_worker_is_a_fault(tmp_path: Path) -> None:
+    def die(connection: socket.socket) -> None:
+        parcel.send(connection, {"code": str(worker._ROOT)}, RecordDict())
+        parcel.receive(connection)
+
+    fake(tmp_path / "run" / "nodes", die)
+    record, version = worker.carry_out(
+        encode_order(Order("start", 0, 0)), job_of(tmp_path, version=4)
+    )
+    assert decode_reply(record, Order("start", 0, 0)) == (
+        "ServiceError: the worker died over this order"
+    )
+    assert version == 4
+
+
+def test_whoever_starts_a_run_has_no_say_in_where_a_node_s_files_lie(tmp_path: Path) -> None:
+    wanted: dict[str, Any] = dict.fromkeys(("run-dir", "out", "data-dir"), "/elsewhere")
+    wanted |= {"device": "cuda", "resume": True}
+    config = replace(job_of(tmp_path), run_config=RUN | wanted).config()
+    assert (config.run_dir, config.out) == (str(tmp_path / "run"), str(tmp_path))
+    assert (config.data_dir, config.device) == ("data", "cpu")
+    assert not config.resume
+
+
+@pytest.mark.parametrize("carry_out", [worker.carry_out, service.carry_out])
+def test_what_was_not_written_for_the_relay_stays_in_the_log(
+    carry_out: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").write_text("a file where the run directory should be")
+    record, version = carry_out(encode_order(Order("start", 0, 0)), job_of(tmp_path))
+    told = decode_reply(record, Order("start", 0, 0))
+    assert str(told).endswith("Error, see the log of this node")
+    assert version is None
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_the_relay_does_not_learn_where_the_keys_lie(tmp_path: Path) -> None:
+    """It is told which file is missing; the log of the node says where it was looked for."""
+    places = {"keys": str(tmp_path / "own.key"), "trust": str(tmp_path / "trust.toml")}
+    job = job_of(tmp_path, sealing=True)
+    job = replace(job, node_config={**job.node_config, **places})
+    record, _ = service.carry_out(encode_order(Order("start", 0, 0)), job)
+    told = decode_reply(record, Order("start", 0, 0))
+    assert told == "KeysError: private keys own.key: No such file or directory"
+
+
+def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    over, ended = threading.Event(), list[object]()
+
+    def hang(connection: socket.socket) -> None:
+        parcel.send(connection, {"code": str(worker._ROOT)}, RecordDict())
+        over.wait(60)
+
+    monkeypatch.setattr(worker, "_end", ended.append)
+    fake(tmp_path / "run" / "nodes", hang)
+    hurried: dict[str, Any] = {"round-seconds": 0.05}
+    record, _ = worker.carry_out(
+        encode_order(Order("start", 0, 0)),
+        job_of(tmp_path, **hurried),
+    )
+    over.set()
+    assert "did not finish within 0.1 s and was ended" in str(
+        decode_reply(record, Order("start", 0, 0))
+    )
+    assert len(ended) == 1
+
+
+@pytest.mark.e2e
+def test_a_worker_of_other_code_is_replaced(tmp_path: Path, desk: Path) -> None:
+    code = f"import sys; sys.path[0] = {str(ROOT)!r}; from app import worker; from pathlib import "
+    code += f"Path; worker._ROOT = 'elsewhere'; worker.main(Path({str(desk)!r}), {WORKER!r}, 1)"
+    desk.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", code]) as other:
+        while not (desk / f"{WORKER}.sock").exists():
+            assert other.poll() is None
+        order = Order("start", 0, 0)
+        record, _ = worker.carry_out(encode_order(order), job_of(tmp_path))
+        assert reply_of(record, order).peers == (0,)
+        assert other.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("why", ["idle", "parent"])
+def test_a_worker_ends_when_nobody_needs_it(why: str, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as parent:
+        if why == "parent":
+            threading.Timer(0.05, parent.kill).start()
+        worker.main(tmp_path, WORKER, parent.pid, idle=0.05 if why == "idle" else 60.0)
+        parent.kill()
+    assert not (tmp_path / f"{WORKER}.sock").exists()
+
+
+@pytest.mark.e2e
+def test_flowers_process_of_a_message_loads_no_torch(tmp_path: Path, desk: Path) -> None:
+    code = """
+import sys
+from app.worker import carry_out
+from app.service import Job
+from app.wire import encode_order
+from strategies.mail import Order
+import app.client
+job = Job(7, {run}, {node}, None)
+assert carry_out(encode_order(Order("start", 0, 0)), job)[1] == 0
+assert "torch" not in sys.modules and "sklearn" not in sys.modules
+"""
+    job = job_of(tmp_path)
+    code = code.replace("{run}", repr(job.run_config)).replace("{node}", repr(job.node_config))
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+
+
+def test_every_record_goes_through_a_socket() -> None:
+    record = RecordDict(
+        {
+            "c": ConfigRecord(
+                {
+                    "i": 2**62, "f": 0.1, "s": "é", "b": b"\0\xff", "t": True, "li": [1, -2],
+                    "ls": ["a"], "lb": [b"x", b""], "none": [], "nan": [float("nan"), 1e-300],
+                }
+            ),
+            "m": MetricRecord({"0.test_loss": 0.1 + 0.2, "0.n": 3}),
+            "a": ArrayRecord({"payload": Array("uint8", (3,), "coterie.payload", b"abc")}),
+            "empty": ArrayRecord({"payload": Array("uint8", (0,), "coterie.payload", b"")}),
+        }
+    )  # fmt: skip
+    one, other = socket.socketpair()
+    with one, other:
+        parcel.send(one, {"version": None}, record)
+        about, found = parcel.receive(other)
+        one.close()
+        with pytest.raises(parcel.ParcelError):
+            parcel.receive(other)
+    assert about == {"version": None}
+    assert repr(dict(found["c"])) == repr(dict(record["c"]))
+    assert dict(found["m"]) == dict(record["m"])
+    for name in ("a", "empty"):
+        assert array_in(found, name).data == array_in(record, name).data
+        assert array_in(found, name).stype == "coterie.payload"
+
+
+def test_large_arrays_go_through_a_socket() -> None:
+    data = np.random.default_rng(0).bytes(20_000_000)
+    record = RecordDict({"a": ArrayRecord({"payload": Array("uint8", (len(data),), "x", data)})})
+    one, other = socket.socketpair()
+    with one, other:
+        thread = threading.Thread(target=parcel.send, args=(one, {}, record))
+        thread.start()
+        _, found = parcel.receive(other)
+        thread.join()
+    assert array_in(found, "a").data == data

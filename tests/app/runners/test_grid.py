@@ -1,0 +1,196 @@
+"""A grid of runs: where they go, what is reused, what a failure or an interruption leaves."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from app.config.config import Config
+from app.runners import grid
+from app.runners.grid import GridError, placed, run_all
+from app.runners.superlink import ROOT
+from app.runs.recorder import RunRecorder
+from app.runs.rundir import Run
+from strategies.relay.commit import Commit
+
+TINY = {
+    "method": "local",
+    "peers": 2,
+    "num-server-rounds": 4,
+    "evaluate-every": 2,
+    "local-steps": 1,
+    "partition.clusters": 2,
+}
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=200)
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def config(**keys: object) -> Config:
+    flat = {key.replace("_", "-"): value for key, value in keys.items()}
+    return Config.from_flat({**TINY, **flat})  # type: ignore[dict-item]
+
+
+def times(directory: Path) -> dict[str, int]:
+    """Modification time of every file below."""
+    return {str(p): p.stat().st_mtime_ns for p in directory.rglob("*") if p.is_file()}
+
+
+def test_a_directory_is_named_after_what_decides_the_run(tmp_path: Path) -> None:
+    one = placed(config(seed=3), tmp_path)
+    assert one.name.startswith("local-seed3-")
+    assert one.run_dir == str(tmp_path / one.name)
+    assert placed(config(seed=3, out="elsewhere"), tmp_path) == replace(one, out="elsewhere")
+    assert placed(config(seed=3, learning_rate=0.2), tmp_path).name != one.name
+    assert placed(one, tmp_path) == one, "where it is does not matter"
+
+
+def test_the_content_of_a_file_decides_too(tmp_path: Path) -> None:
+    file = tmp_path / "graph.txt"
+    names = []
+    for content in ("0 1\n", "1 0\n"):
+        file.write_text(content)
+        names.append(placed(config(topology="file", topology_file=str(file)), tmp_path).name)
+    assert names[0] != names[1]
+
+
+@pytest.mark.usefixtures("runs_here")
+def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path) -> None:
+    first = [placed(config(seed=seed), tmp_path) for seed in (0, 1)]
+    for each in first:
+        grid.carry_out(each)
+    before = times(tmp_path)
+    assert all(f"{each.run_dir}/summary.json" in before for each in first)
+    said = quiet()
+    run_all(first, 1, said)
+    assert times(tmp_path) == before
+    assert text(said) == "", "nothing to do, nothing to say"
+    third = placed(config(seed=2), tmp_path)
+    run_all([*first, third, third], 1, said)
+    assert "1 run to do" in text(said)
+    assert "1/1  local seed 2  accuracy" in text(said)
+    assert {path: t for path, t in times(tmp_path).items() if third.name not in path} == before
+
+
+def test_a_run_without_its_summary_is_summed_up_only(tmp_path: Path) -> None:
+    one = placed(config(), tmp_path)
+    grid.carry_out(one)
+    summary = Path(one.run_dir, "summary.json")
+    told, before = summary.read_text(), times(tmp_path)
+    summary.unlink()
+    assert not grid.is_finished(one)
+    grid.carry_out(one)
+    assert summary.read_text() == told
+    changed = {path for path, t in times(tmp_path).items() if before[path] != t}
+    assert changed == {str(summary), str(summary.with_name("graph.csv"))}
+
+
+def test_a_stopped_run_goes_on_to_the_same_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, half = (
+        placed(config(method="fedavg", seed=1), tmp_path / name) for name in ("whole", "half")
+    )
+    grid.carry_out(whole)
+    commit = RunRecorder.round
+
+    def stop_after_two(recorder: RunRecorder, committed: Commit) -> None:
+        commit(recorder, committed)
+        if committed.ledger.round == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunRecorder, "round", stop_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        grid.carry_out(half)
+    monkeypatch.setattr(RunRecorder, "round", commit)
+    assert not grid.is_finished(half)
+    before = Run.read(half.run_dir)
+    assert before.rounds.tolist() == [0, 2]
+    grid.carry_out(half)
+    a, b = Run.read(whole.run_dir), Run.read(half.run_dir)
+    assert a.rounds.tolist() == b.rounds.tolist() == [0, 2, 4]
+    for name in ("test_loss", "bytes_sent", "gradient_evaluations"):
+        assert a.metric(name).tolist() == b.metric(name).tolist()
+
+
+@pytest.mark.usefixtures("runs_here")
+def test_a_failed_run_is_one_line_and_the_others_stay(tmp_path: Path) -> None:
+    good, bad = (placed(config(seed=seed), tmp_path) for seed in (0, 1))
+    Path(bad.run_dir).mkdir()
+    Path(bad.run_dir, "models").write_text("in the way")
+    with pytest.raises(GridError) as caught:
+        run_all([good, bad], 1, quiet())
+    assert str(caught.value).startswith(f"{bad.name}: ")
+    assert "\n" not in str(caught.value)
+    assert grid.is_finished(good)
+    assert not grid.is_finished(bad)
+    before = times(Path(good.run_dir))
+    Path(bad.run_dir, "models").unlink()
+    grid.carry_out(bad)
+    assert grid.is_finished(bad)
+    assert times(Path(good.run_dir)) == before
+
+
+SCRIPT = """
+import signal
+import sys
+from pathlib import Path
+from rich.console import Console
+from app.config import Config
+from app.grid import placed, run_all
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    flat = {"method": "fedavg", "peers": 2, "num-server-rounds": 10**6,
+            "evaluate-every": 10**6, "partition.clusters": 2}
+    runs = [placed(Config.from_flat({**flat, "seed": s}), Path(sys.argv[1])) for s in (0, 1, 2)]
+    run_all(runs, 1, Console())
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_no_worker_outlives_an_interruption(tmp_path: Path, how: signal.Signals) -> None:
+    script = tmp_path / "grid_script.py"
+    script.write_text(SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "runs")],
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        until = time.monotonic() + 60
+        while not any(tmp_path.glob("runs/*/progress.json")) and time.monotonic() < until:
+            time.sleep(0.1)
+        process.send_signal(how)
+        try:
+            assert process.wait(20) != 0
+        finally:
+            process.kill()
+    until = time.monotonic() + 10
+    while (alive := _session(process.pid)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not alive
+    assert len(list(tmp_path.glob("runs/*"))) == 1, "the next run was not begun"
+
+
+def _session(leader: int) -> list[str]:
+    """The processes of a session that are not zombies."""
+    listed = subprocess.run(
+        ["ps", "-s", str(leader), "-o", "stat=,args="], capture_output=True, text=True, check=False
+    )
+    return [line for line in listed.stdout.splitlines() if not line.startswith("Z")]

@@ -1,0 +1,121 @@
+"""Graph scores on examples small enough to count by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from app.runs.scores import components, learnt_edges, score
+
+TWO_PAIRS = np.array([0, 0, 1, 1])
+
+
+def test_an_edge_is_half_of_the_largest_weight_in_the_row() -> None:
+    w = np.array([[0.4, 0.21, 0.2, 0.19], [0, 1, 0, 0], [0.6, 0.2, 0.0, 0.2], [0, 0, 0, 0]])
+    expected = np.zeros((4, 4), dtype=bool)
+    expected[0, 1] = True  # 0.21 > 0.4 / 2, and 0.2 is not more than a half
+    expected[2, 0] = True  # the own weight 0 of a row of shares does not matter
+    np.testing.assert_array_equal(learnt_edges(w), expected)
+
+
+def test_for_ties_with_one_on_the_diagonal_the_rule_is_more_than_a_half() -> None:
+    rng = np.random.default_rng(0)
+    w = rng.uniform(size=(9, 9))
+    np.fill_diagonal(w, 1.0)
+    np.testing.assert_array_equal(learnt_edges(w), (w > 0.5) & ~np.eye(9, dtype=bool))
+
+
+def test_a_simplex_row_without_own_weight_ignores_the_diagonal_one() -> None:
+    # cluster of three: each gives 1/2 to both mates, 1 on the diagonal by the file's convention
+    w = np.array([[1, 0.5, 0.5, 0], [0.5, 1, 0.5, 0], [0.5, 0.5, 1, 0], [1 / 3, 1 / 3, 1 / 3, 1]])
+    expected = np.array([[0, 1, 1, 0], [1, 0, 1, 0], [1, 1, 0, 0], [1, 1, 1, 0]], dtype=bool)
+    np.testing.assert_array_equal(learnt_edges(w), expected)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 7.0])
+def test_edges_do_not_depend_on_the_scale_of_averaging_weights(scale: float) -> None:
+    w = np.full((5, 5), 0.2)
+    w[0] = [0.7, 0.3, 0, 0, 0]
+    np.testing.assert_array_equal(learnt_edges(w), learnt_edges(scale * w))
+    assert learnt_edges(w)[1:].sum() == 4 * 4, "equal shares: everybody listens to everybody"
+
+
+def test_blocks_recover_the_clusters_exactly() -> None:
+    w = np.kron(np.eye(2), np.ones((2, 2))).astype(np.float64)
+    result = score(w, TWO_PAIRS)
+    assert result.exact
+    assert (result.precision, result.recall, result.f1) == (1, 1, 1)
+    assert result.adjusted_rand_index == 1
+    assert result.largest_weight_on_own_cluster == 1
+    assert (result.overlap_within, result.overlap_across) == (1, 0)
+
+
+def test_one_wrong_and_one_missing_edge_counted_by_hand() -> None:
+    # learnt: 0->1, 1->0, 1->2 (wrong), 2->3; missing: 3->2. True: 4 edges.
+    w = np.array([[1, 1, 0, 0], [0.8, 1, 0.9, 0], [0, 0, 1, 0.7], [0, 0, 0.4, 1]])
+    result = score(w, TWO_PAIRS)
+    assert result.precision == 3 / 4
+    assert result.recall == 3 / 4
+    assert result.f1 == 3 / 4
+    assert not result.exact
+    # mutual edges: only 0-1, so the components are {0, 1}, {2}, {3}: pairs together in both 1,
+    # in the truth 2, in the components 1, of 6: (1 - 2/6) / (3/2 - 2/6) = 4/7
+    np.testing.assert_array_equal(components(learnt_edges(w)), [0, 0, 1, 2])
+    assert result.adjusted_rand_index == pytest.approx(4 / 7)
+    # largest off-diagonal weight on a mate: 0 yes, 1 no (peer 2), 2 yes, 3 yes
+    assert result.largest_weight_on_own_cluster == 3 / 4
+    assert result.precision_by_cluster == {"0": 2 / 3, "1": 1.0}
+
+
+def test_no_edges_at_all() -> None:
+    result = score(np.eye(4), TWO_PAIRS)
+    assert result.precision is None
+    assert result.recall == 0
+    assert result.f1 == 0
+    assert result.largest_weight_on_own_cluster == 0
+    assert result.adjusted_rand_index == 0
+    assert result.precision_by_cluster == {"0": None, "1": None}
+
+
+def test_a_uniform_row_has_no_favourite_in_its_own_cluster() -> None:
+    result = score(np.ones((4, 4)), TWO_PAIRS)
+    assert result.largest_weight_on_own_cluster == 0, "a tie with strangers is no recovery"
+    assert (result.precision, result.recall) == (4 / 12, 1)
+    assert result.adjusted_rand_index == 0
+
+
+def test_peers_without_mates_are_recovered_by_being_alone() -> None:
+    result = score(np.eye(3), np.array([0, 1, 2]))
+    assert result.exact
+    assert result.precision is None
+    assert result.recall is None
+    assert result.largest_weight_on_own_cluster is None
+    assert result.overlap_within is None
+
+
+def test_one_peer() -> None:
+    result = score(np.ones((1, 1)), np.array([0]))
+    assert result.exact
+    assert result.overlap_across is None
+
+
+def test_overlap_sees_clusters_whose_models_began_outside_them() -> None:
+    # the pair {0, 1} adopted model 2, the pair {2, 3} model 0: no own-cluster weight at all
+    w = np.array([[0, 0, 1, 0], [0, 0, 1, 0], [1, 0, 0, 0], [1, 0, 0, 0]], dtype=float)
+    result = score(w, TWO_PAIRS)
+    assert (result.overlap_within, result.overlap_across) == (1, 0)
+    assert result.precision == 0
+
+
+def test_relabelling_peers_changes_no_score() -> None:
+    rng = np.random.default_rng(3)
+    w, clusters = rng.uniform(size=(7, 7)), rng.integers(0, 3, 7)
+    order = rng.permutation(7)
+    ours, theirs = score(w, clusters), score(w[np.ix_(order, order)], clusters[order])
+    assert ours.precision == theirs.precision
+    assert ours.adjusted_rand_index == pytest.approx(theirs.adjusted_rand_index)
+    assert ours.overlap_within == pytest.approx(theirs.overlap_within)
+    assert ours.adjusted_rand_index == pytest.approx(
+        adjusted_rand_score(clusters, components(learnt_edges(w)))
+    )

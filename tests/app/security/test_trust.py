@@ -1,0 +1,222 @@
+"""Key files, trust files, and the commands that make them."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.cli.launcher import main
+from app.security.keys import PrivateKeys, PublicKeys
+from app.security.sealing import deployed, peer_of
+from app.security.trust import Entry, KeysError, create, read_entries, read_private, read_trust
+
+
+@pytest.fixture
+def trust(tmp_path: Path) -> Path:
+    """The trust file of two hospitals; their keys lie beside it."""
+    path = tmp_path / "trust.toml"
+    entries = [create(name, tmp_path, peer)[2] for peer, name in enumerate(("north", "south"))]
+    path.write_text("\n".join(entry.toml() for entry in entries))
+    return path
+
+
+def test_private_keys_come_back_and_are_their_owner_s_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        private, public, entry = create("hospital-a", tmp_path, 3)
+    finally:
+        os.umask(before)
+    assert private.stat().st_mode & 0o777 == 0o600
+    keys = read_private(private)
+    assert keys.public == entry.keys
+    assert read_entries(public) == [entry]
+    assert entry == Entry("hospital-a", 3, keys.public)
+    assert keys.pem() not in public.read_bytes()
+
+
+def test_keys_do_not_show_themselves() -> None:
+    keys = PrivateKeys.generate()
+    assert "Ed25519" not in repr(keys)
+    assert repr(keys).startswith("<app.security.keys.PrivateKeys object")
+
+
+def test_fingerprints_tell_keys_apart() -> None:
+    one, other = PrivateKeys.generate().public, PrivateKeys.generate().public
+    assert one.fingerprint != other.fingerprint
+    assert replace(one, seal=other.seal).fingerprint not in (one.fingerprint, other.fingerprint)
+    assert bytes.fromhex(one.fingerprint.replace(" ", "")) == one.digest
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    private, public, _ = create("a", tmp_path)
+    for gone, stays in ((public, private), (private, public)):
+        content = stays.read_bytes()
+        gone.unlink(missing_ok=True)
+        with pytest.raises(KeysError, match=f"{stays} exists already"):
+            create("a", tmp_path)
+        assert stays.read_bytes() == content
+        gone.touch()
+
+
+@pytest.mark.parametrize("name", ["", "../a", "a b", "-a", "a/b", "x" * 65, "a\n"])
+def test_a_name_is_a_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(KeysError, match="is no name of a peer"):
+        create(name, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_private_keys_open_to_everybody_are_refused(tmp_path: Path) -> None:
+    private, _, _ = create("a", tmp_path)
+    private.chmod(0o604)
+    with pytest.raises(KeysError, match="chmod 600"):
+        read_private(private)
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing", b"-----BEGIN PRIVATE KEY-----"])
+def test_private_keys_that_are_none(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.key"
+    path.touch(0o600)
+    path.write_bytes(content)
+    with pytest.raises(KeysError, match=r"private keys .*a.key: not an Ed25519"):
+        read_private(path)
+    with pytest.raises(KeysError, match=r"private keys .*b.key: No such file"):
+        read_private(tmp_path / "b.key")
+
+
+def test_blocks_in_another_order_are_refused(tmp_path: Path) -> None:
+    private, _, _ = create("a", tmp_path)
+    first, second, third = private.read_bytes().split(b"-----BEGIN PRIVATE KEY-----\n")[1:]
+    begin = b"-----BEGIN PRIVATE KEY-----\n"
+    private.write_bytes(b"".join(begin + block for block in (third, second, first)))
+    with pytest.raises(KeysError, match="not an Ed25519"):
+        read_private(private)
+
+
+def test_a_trust_file_says_who_is_who(trust: Path) -> None:
+    known = read_trust(trust)
+    assert {peer: entry.name for peer, entry in known.items()} == {0: "north", 1: "south"}
+    assert peer_of({"name": "south", "trust": str(trust)}) == 1
+    assert peer_of({"name": "south"}) is None
+    with pytest.raises(KeysError, match=r"no entry \[west\]"):
+        peer_of({"name": "west", "trust": str(trust)})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("peer = 1", "peer = 0", "north and south are both peer 0"),
+        ("peer = 1\n", "", r"\[south\] has no number: add peer = K"),
+        ("peer = 1", "peer = -1", r"\[south\] peer = -1 is no number"),
+        ("peer = 1", "peer = true", r"\[south\] peer = True is no number"),
+        ("peer = 1", "role = 1", r"\[south\] needs sign and seal"),
+        ('sign = "', 'sign = "A', r"\[north\] sign is not the base64 of 32 bytes"),
+        ('seal = "', 'seal = "!', r"\[north\] seal is not the base64 of 1216 bytes"),
+        ("[north]", "[north", "is not TOML"),
+        ("[north]", "['no name']", "is no name of a peer"),
+    ],
+)
+def test_a_trust_file_that_is_wrong(trust: Path, old: str, new: str, why: str) -> None:
+    trust.write_text(trust.read_text().replace(old, new, 1))
+    with pytest.raises(KeysError, match=why):
+        read_trust(trust)
+
+
+def test_keys_of_two_peers_are_not_the_same(trust: Path) -> None:
+    north, south = read_trust(trust).values()
+    for keys in (PublicKeys(north.keys.sign, south.keys.seal), north.keys):
+        trust.write_text(north.toml() + replace(south, keys=keys).toml())
+        with pytest.raises(KeysError, match="north and south have the same keys"):
+            read_trust(trust)
+
+
+def test_a_key_that_is_no_point_or_no_lattice_vector_is_refused(trust: Path) -> None:
+    north = read_trust(trust)[0]
+    trust.write_text(replace(north, keys=PublicKeys(north.keys.sign, b"\xff" * 1216)).toml())
+    with pytest.raises(KeysError, match=r"\[north\] holds a key that is none"):
+        read_trust(trust)
+
+
+# --- who seals ---------------------------------------------------------------------------------
+
+
+def test_a_deployed_node_with_keys_seals_and_one_without_does_not_take_part(trust: Path) -> None:
+    keys = {"keys": str(trust.with_name("north.key")), "trust": str(trust)}
+    for how in ("auto", True):
+        sealing = deployed({"sealing": how}, keys, 0)
+        own, trusted = sealing.read()
+        assert sealing.audited
+        assert own[0].public == trusted[0].keys
+        with pytest.raises(KeysError, match="python -m app keys new NAME"):
+            deployed({"sealing": how}, {}, 0)
+    assert deployed({"sealing": False}, {}, 0).keys == ()
+
+
+def test_the_run_cannot_make_a_node_that_seals_send_plain_letters(trust: Path) -> None:
+    keys = {"keys": str(trust.with_name("north.key")), "trust": str(trust)}
+    with pytest.raises(KeysError, match="takes no part in a run with sealing = false"):
+        deployed({"sealing": False}, keys, 0)
+    for half in ("keys", "trust"):
+        for sealing in ("auto", True, False):
+            with pytest.raises(KeysError, match='keys="FILE" and trust="FILE"'):
+                deployed({"sealing": sealing}, {half: keys[half]}, 0)
+
+
+def test_a_node_whose_own_entry_is_somebody_else_s_is_told_so(trust: Path) -> None:
+    keys = {"keys": str(trust.with_name("north.key")), "trust": str(trust)}
+    with pytest.raises(KeysError, match=r"\[south\] is peer 1, but not the public half of .*north"):
+        deployed({}, keys, 1).read()
+
+
+# --- python -m app keys -----------------------------------------------------------------------
+
+
+def test_from_new_keys_to_a_trust_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, file = str(tmp_path / "keys"), str(tmp_path / "trust.toml")
+    assert main(["keys", "new", "hospital-a", "--out", folder]) == 0
+    assert main(["keys", "new", "hospital-b", "--peer", "1", "--out", folder]) == 0
+    made = capsys.readouterr().out
+    public = [str(tmp_path / "keys" / f"hospital-{x}.pub.toml") for x in "ab"]
+    assert main(["keys", "trust", public[0], "--peer", "0", "--file", file]) == 0
+    assert main(["keys", "trust", public[1], "--file", file]) == 0
+    shown = capsys.readouterr().out
+    known = read_trust(Path(file))
+    assert {peer: entry.name for peer, entry in known.items()} == {0: "hospital-a", 1: "hospital-b"}
+    for entry in known.values():
+        assert entry.keys.fingerprint in made
+        assert entry.keys.fingerprint in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["trust", "a.pub.toml"], r"\[a\] has no number"),
+        (["trust", "a.pub.toml", "b.pub.toml", "--peer", "2"], "is for one peer, not 2"),
+        (["trust", "c.pub.toml"], "north and c are both peer 0"),
+        (["trust", "north.pub.toml"], r"has an entry \[north\] already"),
+        (["trust", "nowhere.toml"], "nowhere.toml: No such file"),
+        (["new", "a"], "a.key exists already"),
+        (["new", "d", "--peer", "-1"], "peers are numbered from 0"),
+    ],
+)
+def test_a_command_that_is_refused_changes_nothing(
+    arguments: list[str],
+    why: str,
+    trust: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, peer in (("a", None), ("b", None), ("c", 0)):
+        create(name, tmp_path, peer)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.chdir(tmp_path)
+    where = ["--out", "."] if arguments[0] == "new" else []
+    assert main(["keys", *arguments, *where]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert re.search(why, said)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -1,0 +1,140 @@
+"""What training holds at once: state, and gradients and activations of one chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import clients.engine.engine
+from clients.engine.engine import Engine
+from clients.letters import Letters, Part
+from clients.methods.cobo import CoBo, Options
+from clients.training import Training
+from tests.problems import classification
+
+PEERS, BATCH = 16, 8
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes that tensors made inside held at one time, whatever the allocator does."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most = 0
+        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        found = func(*args, **(kwargs or {}))
+        given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if _real(t)}
+        for tensor in filter(_real, tree_leaves(found)):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in given:
+                self._live[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
+        self._live = {k: v for k, v in self._live.items() if not v[0].expired()}
+        self.most = max(self.most, sum(size for _, size in self._live.values()))
+        return found
+
+
+def _real(value: object) -> bool:
+    return isinstance(value, Tensor) and value.untyped_storage().nbytes() > 0
+
+
+def peak(call: Callable[[], object]) -> int:
+    with Peak() as watched:
+        call()
+    most: int = watched.most
+    return most
+
+
+def engine_of(model: str, shape: tuple[int, ...], chunk: int, **training: Any) -> Engine:
+    problem = classification([BATCH] * PEERS, shape=shape, classes=10)
+    setting = Training(batch_size=BATCH, local_steps=2, **training)
+    return Engine(problem, model, None, range(PEERS), setting, device="cpu", chunk=chunk)
+
+
+MODELS = [("mlp", (1, 28, 28)), ("lenet", (3, 32, 32))]
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 16])
+@pytest.mark.parametrize(("model", "shape"), MODELS)
+def test_training_holds_the_new_state_and_one_chunk(
+    model: str, shape: tuple[int, ...], chunk: int
+) -> None:
+    """Weights and momentum of everyone, and what the engine says that one model holds, for each
+    model of a chunk: by this bound it chooses chunks. The old state is the caller's.
+    """
+    engine = engine_of(model, shape, chunk, momentum=0.9)
+    x_pd, buffers = engine.initial()
+    slots, batches = engine.slots(x_pd), engine.batches(1)
+    most = peak(lambda: engine.fit(x_pd, buffers, slots, batches))
+    state = 2 * x_pd.nbytes
+    a_chunk = chunk * engine.holds(BATCH)
+    assert state + a_chunk / 4 < most <= state + a_chunk
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+@pytest.mark.parametrize(("model", "shape"), MODELS)
+def test_answers_hold_the_gradients_and_one_chunk(
+    model: str, shape: tuple[int, ...], chunk: int
+) -> None:
+    engine = engine_of(model, shape, chunk)
+    x_pd, buffers = engine.initial()
+    batch = engine.batches(1)[0]
+    most = peak(lambda: engine.gradients(x_pd, buffers, batch))
+    assert x_pd.nbytes < most <= x_pd.nbytes + chunk * engine.holds(BATCH)
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_a_round_of_cobo_holds_the_gradients_of_all_pairs_and_nothing_else_of_that_size(
+    chunk: int,
+) -> None:
+    engine = engine_of("mlp", (1, 28, 28), chunk)
+    rule = CoBo(engine, Options(), rounds=1)
+    state = rule.init()
+    ends = np.array([(i, k) for k in range(PEERS) for i in range(PEERS) if i != k])
+    senders, recipients = ends.T
+    asked = Letters(senders, recipients, senders, np.arange(PEERS), {"x": state.x})
+    most = peak(lambda: rule.answer(state, 1, asked))
+    row = state.x[0].nbytes
+    assert len(ends) * row < most <= len(ends) * row + chunk * (engine.holds(BATCH) + 3 * row)
+
+    g_ed = rule.answer(state, 1, asked)[1]["g"]
+    back = Letters(recipients, senders, np.arange(len(ends)), recipients, {"g": g_ed})
+    by_recipient = np.lexsort((back.senders, back.recipients))
+    answers = Letters(senders, recipients, by_recipient, recipients, {"g": g_ed})
+    absorbed = peak(lambda: rule.absorb(state, 1, asked, back, answers))
+    mixing = 5 * state.x.nbytes  # the pull, and two blocks of `mix` in float64
+    assert absorbed <= mixing + chunk * engine.holds(BATCH) < len(ends) * row
+
+
+def test_a_drift_adds_one_chunk_of_it() -> None:
+    """CoBo's pull: a direction of the chunk that takes its step, not of everyone."""
+    engine = engine_of("mlp", (1, 28, 28), 1, momentum=0.9)
+    x_pd, buffers = engine.initial()
+    slots, batches = engine.slots(x_pd), engine.batches(1)
+
+    def pull(x_ed: Tensor, at: Part) -> Tensor:
+        return 0.1 * x_ed - x_pd[at]
+
+    plain = peak(lambda: engine.fit(x_pd, buffers, slots, batches))
+    pulled = peak(lambda: engine.fit(x_pd, buffers, slots, batches, drift=pull))
+    assert pulled <= plain + 2 * x_pd[0].nbytes
+
+
+def test_mixing_needs_no_second_copy_of_the_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients.engine.engine, "COLUMNS", 1000)
+    engine = engine_of("mlp", (1, 28, 28), 1)
+    x_pd, _ = engine.initial(common=False)
+    weights_pp = torch.full((PEERS, PEERS), 1 / PEERS)
+    block = 8 * 1000 * PEERS  # float64
+    assert peak(lambda: engine.mix(weights_pp, x_pd)) < x_pd.nbytes + 3 * block

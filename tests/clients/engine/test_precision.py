@@ -1,0 +1,118 @@
+"""Mixed precision, channels-last and batches in parts: each changes only what it should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clients.engine.engine import Engine, Fit
+from clients.models.model_options import TransformerOptions
+from clients.training import Training
+from tests.clients.methods.test_twins import problem_of
+
+TRAINING = Training(batch_size=4, local_steps=2, learning_rate=0.01, momentum=0.9)
+NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "mlp": (None, (1, 4, 4)),
+    "lenet": (None, (3, 8, 8)),
+    "resnet9": (None, (3, 8, 8)),
+    "unet3d": (None, (1, 8, 8, 8)),
+    "transformer": (TransformerOptions(1, 8, 2, dropout=0.2), (6,)),
+}
+
+
+def engine_of(model: str, **options: Any) -> Engine:
+    model_options, shape = NETWORKS[model]
+    problem = problem_of(model, shape)
+    return Engine(problem, model, model_options, [0, 1], TRAINING, device="cpu", **options)
+
+
+def trained(engine: Engine) -> Fit:
+    x_pd, buffers = engine.initial()
+    return engine.fit(x_pd, buffers, engine.slots(x_pd), engine.batches(1))
+
+
+def loss(engine: Engine, fit: Fit) -> Tensor:
+    return engine.losses(fit.x, fit.buffers, "test").losses
+
+
+@pytest.mark.parametrize(
+    ("model", "chunk"), [(m, 2) for m in NETWORKS] + [(m, 1) for m in NETWORKS if m != "resnet9"]
+)
+def test_mixed_precision_rounds_products_and_keeps_everything_else(model: str, chunk: int) -> None:
+    """bfloat16 has 8 bits: gradients differ by that, what is stored and learnt stays float32."""
+    seen: dict[torch.dtype, int] = {}
+
+    def note(layer: nn.Module, given: tuple[Tensor, ...], got: Tensor) -> None:
+        seen[got.dtype] = seen.get(got.dtype, 0) + 1
+
+    full, mixed = engine_of(model, chunk=chunk), engine_of(model, chunk=chunk, mixed_precision=True)
+    for layer in mixed.network.module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d | nn.Conv3d):
+            layer.register_forward_hook(note)
+    one, other = trained(full), trained(mixed)
+    assert set(seen) == {torch.bfloat16}
+    assert other.x.dtype == torch.float32
+    assert {v.dtype for v in other.slots.values()} == {torch.float32}
+    assert {k: v.dtype for k, v in other.buffers.items()} == {
+        k: v.dtype for k, v in one.buffers.items()
+    }
+    went, goes = ((fit.x - full.initial()[0]).double().flatten() for fit in (one, other))
+    assert not torch.equal(went, goes)
+    # The cosine of their angle; batch norm of 4 examples is touchy.
+    assert (went @ goes / went.norm() / goes.norm()).item() > 0.9
+    assert torch.allclose(loss(mixed, other), loss(full, one), rtol=0.1)
+
+
+def test_mixed_precision_leaves_alone_what_it_is_not_for() -> None:
+    assert not engine_of("mlp").network._mixed_precision
+    with pytest.raises(ValueError, match="float32"):
+        engine_of("mlp", dtype="float64", mixed_precision=True)
+
+
+@pytest.mark.parametrize("model", ["lenet", "resnet9"])
+def test_channels_last_is_a_layout_and_nothing_else(model: str) -> None:
+    seen = []
+
+    def note(layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if given[0].shape[1] > 1 and max(given[0].shape[2:]) > 1:
+            seen.append(given[0].is_contiguous(memory_format=torch.channels_last))
+
+    found: list[Tensor] = []
+    for channels_last in (False, True):
+        engine = engine_of(model, chunk=1, channels_last=channels_last)
+        for layer in engine.network.module.modules():
+            if channels_last and isinstance(layer, nn.Conv2d):
+                layer.register_forward_pre_hook(note)
+        found.append(trained(engine).x)
+    assert torch.allclose(found[0], found[1], rtol=1e-3, atol=1e-5)
+    assert seen
+    assert all(seen)  # it lasts through pooling, batch norm and residual branches
+
+
+@pytest.mark.parametrize("model", ["unet3d", "transformer"])
+def test_channels_last_is_nothing_to_what_is_no_image(model: str) -> None:
+    found = [trained(engine_of(model, chunk=1, channels_last=on)).x for on in (False, True)]
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet", "transformer"])
+def test_a_batch_too_large_for_one_model_is_worked_off_in_parts(model: str) -> None:
+    """Its gradient, loss and dropout are those of the whole."""
+    whole = engine_of(model, dtype="float64", memory=10**9)
+    for parts in (2, 4):
+        bound = whole.holds(4) // parts
+        cut = engine_of(model, dtype="float64", memory=bound)
+        assert cut._chunks.width(4, lambda: whole.holds(4)) == 4 // parts
+        x_pd, buffers = whole.initial()
+        batch = whole.batches(1)[0]
+        one, other = (engine.gradients(x_pd, buffers, batch) for engine in (whole, cut))
+        assert torch.allclose(one.values, other.values, rtol=1e-10, atol=1e-14)
+        assert torch.allclose(one.losses, other.losses, rtol=1e-12)
+
+
+def test_batch_norm_sees_the_whole_batch_however_large() -> None:
+    whole, cut = engine_of("resnet9", memory=10**9), engine_of("resnet9", memory=1)
+    assert torch.allclose(trained(whole).x, trained(cut).x, atol=1e-4)

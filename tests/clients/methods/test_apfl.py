@@ -1,0 +1,72 @@
+"""APFL: against a plain loop, and its two ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.config.config import ConfigError
+from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
+from tests.inline import Floats, run
+
+
+def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
+    """Mixtures, global models, and the shares alpha."""
+    q, momentum = quadratics(flat), flat["momentum"]
+    w, v = q.start.copy(), q.start.copy()
+    pace_w, pace_v = np.zeros_like(w), np.zeros_like(v)
+    alpha = np.full(PEERS, flat["apfl.alpha"])
+    for t in range(flat["num-server-rounds"]):
+        eta = flat["learning-rate"] * flat.get("learning-rate-decay", 1.0) ** t
+        for i in range(PEERS):
+            moved = alpha[i]
+            for step in range(flat["local-steps"]):
+                at_mixture = q.gradient(i, alpha[i] * v[i] + (1 - alpha[i]) * w[i])
+                if step == 0 and flat.get("apfl.adaptive", False):
+                    moved = np.clip(alpha[i] - eta * (v[i] - w[i]) @ at_mixture, 0, 1)
+                pace_w[i] = momentum * pace_w[i] + q.gradient(i, w[i])
+                pace_v[i] = momentum * pace_v[i] + alpha[i] * at_mixture
+                w[i], v[i] = w[i] - eta * pace_w[i], v[i] - eta * pace_v[i]
+            alpha[i] = moved
+        w = q.mean(w)
+    return alpha[:, None] * v + (1 - alpha[:, None]) * w, w, alpha
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int, adaptive: bool) -> None:
+    options = {"apfl.alpha": 0.3, "apfl.adaptive": adaptive, "learning-rate-decay": 0.9}
+    flat = quadratic(tmp_path, "apfl", **options)
+    found, (mixture, w, alpha) = run(flat, tmp_path, nodes), twin(flat)
+    assert np.abs(found.theta() - mixture).max() < 1e-12
+    q = quadratics(flat)
+    global_loss = (q.a * (w - q.c) ** 2).sum(axis=1) / 2
+    assert np.allclose(found.metric("global_test_loss"), global_loss, rtol=1e-12)
+    assert (np.ptp(alpha) > 1e-3) == adaptive
+
+
+@pytest.mark.parametrize(("alpha", "end"), [(1.0, "local"), (0.0, "fedavg")])
+def test_at_its_ends_it_is_local_training_and_fedavg(
+    tmp_path: Path, alpha: float, end: str
+) -> None:
+    found = run(digits("apfl", **{"apfl.alpha": alpha}), tmp_path / "apfl")
+    assert stacked(found).equal(stacked(run(digits(end), tmp_path / end)))
+
+
+def test_the_shares_stay_between_0_and_1(tmp_path: Path) -> None:
+    """A peer whose optimum is far from the others' wants more than its whole own model."""
+    flat = quadratic(tmp_path, "apfl", **{"apfl.alpha": 0.9, "apfl.adaptive": True})
+    alpha = twin(flat | {"num-server-rounds": 60})[2]
+    assert alpha.max() == 1.0
+    assert alpha.min() >= 0.0
+    found = run(flat | {"num-server-rounds": 60}, tmp_path).theta()
+    assert np.abs(found - twin(flat | {"num-server-rounds": 60})[0]).max() < 1e-12
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1])
+def test_a_share_beyond_0_and_1_is_refused(tmp_path: Path, alpha: float) -> None:
+    with pytest.raises(ConfigError, match=r"alpha must lie in \[0, 1\]"):
+        run(digits("apfl", **{"apfl.alpha": alpha}), tmp_path)

@@ -1,0 +1,100 @@
+"""FedAvg and its oracle: against a plain loop, and what averaging keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.config.config import Config
+from app.config.prepare import problem_of
+from clients.engine.engine import Engine
+from clients.letters import Bools, Letters
+from clients.methods.fedavg import FedAvg, Options
+from clients.methods.oracle import Oracle
+from tests.inline import Floats, run
+from tests.problems import write_quadratic
+
+SAMPLES = [1, 2, 3, 10]
+
+
+def quadratic(path: Path, **more: Any) -> dict[str, Any]:
+    g = np.random.default_rng(0)
+    flat: dict[str, Any] = write_quadratic(
+        path / "problem.json", g.uniform(0.2, 1.5, (4, 3)), g.normal(size=(4, 3)),
+        g.normal(size=3), samples=SAMPLES, **more,
+    )  # fmt: skip
+    return flat | {"method": "fedavg", "local-steps": 3, "learning-rate": 0.2, "momentum": 0.5}
+
+
+def twin(flat: dict[str, Any], heard: Bools) -> Floats:
+    """Local steps, then each peer's weighted mean over those it heard and itself."""
+    problem = problem_of(Config.from_flat(flat))
+    assert problem.start is not None
+    x, a, c = problem.start.copy(), problem.inputs[:4, 0], problem.inputs[:4, 1]
+    velocity = np.zeros_like(x)
+    for _ in range(flat["num-server-rounds"]):
+        for i in range(4):
+            for _ in range(flat["local-steps"]):
+                velocity[i] = flat["momentum"] * velocity[i] + a[i] * (x[i] - c[i])
+                x[i] = x[i] - flat["learning-rate"] * velocity[i]
+        shown = x.copy()
+        for i in range(4):
+            audience = [k for k in range(4) if heard[i, k] or k == i]
+            total = sum(SAMPLES[k] for k in audience)
+            x[i] = np.sum([SAMPLES[k] / total * shown[k] for k in audience], axis=0)
+    return x
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("topology", ["full", "ring"])
+def test_it_equals_a_plain_loop(tmp_path: Path, topology: str, nodes: int) -> None:
+    flat = quadratic(tmp_path) | {"num-server-rounds": 10, "topology": topology}
+    heard = Config.from_flat(flat).graph()
+    found = run(flat, tmp_path, nodes)
+    assert np.abs(found.theta() - twin(flat, heard)).max() < 1e-12
+    if topology == "full":
+        assert np.abs(found.theta() - found.theta()[0]).max() < 1e-15
+        shares = np.array(SAMPLES) / np.sum(SAMPLES)
+        assert np.allclose(found.weights(), np.tile(shares, (4, 1)), rtol=1e-14)
+
+
+def test_one_local_step_of_everybody_is_a_step_down_the_mean_loss(tmp_path: Path) -> None:
+    """From a common start FedAvg with one step is SGD on sum p_k f_k, so it finds its minimum."""
+    flat = quadratic(tmp_path) | {"num-server-rounds": 250, "local-steps": 1, "momentum": 0.0}
+    found = run(flat, tmp_path)
+    problem = problem_of(Config.from_flat(flat))
+    a, c, p = problem.inputs[:4, 0], problem.inputs[:4, 1], np.array(SAMPLES)[:, None]
+    assert np.allclose(found.theta(), (p * a * c).sum(axis=0) / (p * a).sum(axis=0), atol=1e-10)
+
+
+def rule_of(tmp_path: Path, kind: type[FedAvg[Any]], clusters: list[int] | None) -> FedAvg[Any]:
+    config = Config.from_flat(quadratic(tmp_path))
+    known = None if clusters is None else np.array(clusters)
+    problem = replace(problem_of(config), clusters=known)
+    engine = Engine(problem, "auto", None, range(4), config.training, device="cpu")
+    return kind(engine, Options(), 10)
+
+
+def test_who_is_missing_is_left_out_of_the_mean(tmp_path: Path) -> None:
+    rule = rule_of(tmp_path, FedAvg, None)
+    x = torch.tensor([[1.0] * 3, [2.0] * 3, [4.0] * 3, [8.0] * 3], dtype=torch.float64)
+    state = replace(rule.init(), x=x)
+    senders, recipients = np.array([[2, 0], [3, 1], [0, 1]]).T
+    heard = Letters(senders, recipients, senders, np.arange(4), {"x": x})
+    nothing = Letters(senders[:0], senders[:0], senders[:0], senders[:0], {})
+    means = rule.absorb(state, 1, heard, nothing, nothing).x[:, 0]
+    expected = [(1 * 1 + 3 * 4) / 4, (2 * 2 + 10 * 8 + 1 * 1) / 13, 4.0, 8.0]
+    assert means.tolist() == pytest.approx(expected, rel=1e-15)
+
+
+def test_the_oracle_listens_inside_its_cluster(tmp_path: Path) -> None:
+    rule = rule_of(tmp_path, Oracle, [0, 1, 0, 1])
+    state = rule.init()
+    assert sorted(map(tuple, rule.wants(state, 1).tolist())) == [(0, 2), (1, 3), (2, 0), (3, 1)]
+    expected = [[1 / 4, 0, 3 / 4, 0], [0, 2 / 12, 0, 10 / 12]] * 2
+    assert np.allclose(rule.weights(state), expected, rtol=1e-15)

@@ -1,0 +1,145 @@
+"""Federated clustering: the clipped mean as published, a plain loop, and its limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.config.config import Config
+from app.config.prepare import problem_of
+from clients.engine.engine import Engine
+from clients.methods.federated_clustering import FederatedClustering, Options, clipped_mean
+from tests.baselines import digits, stacked
+from tests.camps import CAMP, D, N, Plain, camps, one_peer
+from tests.inline import Floats, run
+from tests.problems import write_quadratic
+
+
+def centre(z: Floats, own: int, quantile: float, iterations: int) -> Floats:
+    """Threshold-Clustering with vectors, as in the paper and CoBo's code."""
+    v = z[own].copy()
+    for _ in range(iterations):
+        distances = np.linalg.norm(z - v, axis=1)
+        tau = np.quantile(distances, quantile)
+        v = np.mean([point if r <= tau else v for point, r in zip(z, distances, strict=True)], 0)
+    return np.asarray(v)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_weights_give_the_published_centre(seed: int) -> None:
+    g = np.random.default_rng(seed)
+    z, own = g.normal(size=(9, 4)) + 3 * g.integers(2, size=(9, 1)), int(g.integers(9))
+    for quantile in (0.2, 0.5, 0.55, 0.93):
+        a = clipped_mean(z @ z.T, own, quantile * 8, 10)
+        assert a.sum() == pytest.approx(1, abs=1e-14)
+        assert (a >= 0).all()
+        assert np.abs(a @ z - centre(z, own, quantile, 10)).max() < 1e-12
+
+
+def test_equal_distances_are_on_the_same_side() -> None:
+    """Six points at distance 1 from the own one: rounding must not choose among them."""
+    g = np.random.default_rng(0)
+    directions = np.linalg.qr(g.normal(size=(6, 6)))[0]
+    z = np.vstack([np.zeros(6), directions, 5 * directions]) + g.normal(size=6)
+    a = clipped_mean(z @ z.T, 0, 1.0, 1)
+    assert np.allclose(a[:7], [7 / 13, *[1 / 13] * 6], atol=1e-15)
+    assert (a[7:] == 0).all()
+
+
+def twin(flat: dict[str, Any], quantile: float) -> Floats:
+    q = Plain(flat)
+    x = q.start.copy()
+    for _ in range(q.rounds):
+        start, x = x, x.copy()
+        for i in range(q.n):
+            who = np.flatnonzero(q.heard[i])
+            z = np.array([q.a[j] * (start[i] - q.c[j]) for j in who])
+            v = centre(z, int(np.flatnonzero(who == i)[0]), quantile, 10)
+            for _ in range(q.steps):
+                g = v + q.a[i] * (x[i] - start[i])  # v + g_i(x) - g_i(x0)
+                q.velocity[i] = q.momentum * q.velocity[i] + g
+                x[i] = x[i] - q.eta * q.velocity[i]
+    return x
+
+
+@pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("ring", 6)])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_it_equals_a_plain_loop(tmp_path: Path, steps: int, topology: str, nodes: int) -> None:
+    options = {"federated-clustering.quantile": 0.5, "topology": topology, "local-steps": steps}
+    flat = camps(tmp_path, "federated-clustering", **options)
+    found = run(flat, tmp_path, nodes)
+    assert np.abs(found.theta() - twin(flat, 0.5)).max() < 1e-10
+    assert np.allclose(found.weights().sum(axis=1), 1, atol=1e-14)
+    assert np.count_nonzero(found.weights()) > N
+
+
+def alike(directory: Path, method: str, **more: Any) -> dict[str, Any]:
+    """Peers of equal size that take one step a round."""
+    g = np.random.default_rng(1)
+    directory.mkdir(exist_ok=True)
+    flat: dict[str, Any] = write_quadratic(
+        directory / "alike.json", g.uniform(0.5, 1.5, (N, D)), g.normal(size=(N, D)), np.zeros(D)
+    )
+    return flat | {
+        "method": method, "num-server-rounds": 8, "local-steps": 1, "learning-rate": 0.2,
+        "momentum": 0.5, **more,
+    }  # fmt: skip
+
+
+def test_a_ball_that_holds_everybody_is_fedavg(tmp_path: Path) -> None:
+    """x - eta mean_j g_j(x) is the mean of the x - eta g_j(x) where all peers hold one model."""
+    everybody = {"federated-clustering.quantile": 1.0}
+    found = run(alike(tmp_path / "a", "federated-clustering", **everybody), tmp_path / "a")
+    fedavg = run(alike(tmp_path / "b", "fedavg"), tmp_path / "b")
+    assert np.abs(found.theta() - fedavg.theta()).max() < 1e-14
+    assert np.allclose(found.weights(), 1 / N, atol=1e-15)
+
+
+def test_a_ball_that_holds_nobody_else_is_local_training(tmp_path: Path) -> None:
+    nobody = {"federated-clustering.quantile": 0.0}
+    found = run(alike(tmp_path / "a", "federated-clustering", **nobody), tmp_path / "a")
+    local = run(alike(tmp_path / "b", "local"), tmp_path / "b")
+    assert np.abs(found.theta() - local.theta()).max() < 1e-14
+    assert np.array_equal(found.weights(), np.eye(N))
+
+
+def test_one_peer_alone_trains(tmp_path: Path) -> None:
+    found = run(one_peer(tmp_path / "a", "federated-clustering"), tmp_path / "a")
+    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
+    assert np.abs(found.theta() - local.theta()).max() < 1e-15
+
+
+def test_far_camps_are_told_apart(tmp_path: Path) -> None:
+    """Half of the peers are like oneself, and the 0.4 quantile of six distances is the third."""
+    flat = camps(tmp_path, "federated-clustering", **{"federated-clustering.quantile": 0.4})
+    weights = run(flat | {"num-server-rounds": 2}, tmp_path).weights()
+    same = CAMP[:, None] == CAMP
+    assert (weights[same] > 0.2).all()
+    assert np.abs(weights[~same]).max() == 0
+
+
+def test_a_true_radius_holds_the_true_cluster(tmp_path: Path) -> None:
+    """6 peers in pairs: rank 1, where the quantile of CoBo's code, 0.2 * 5 = 1, is too."""
+    truth = {"federated-clustering.radius": "truth", "peers": 6}
+    found = run(digits("federated-clustering", **truth), tmp_path / "a")
+    quantile = run(digits("federated-clustering", peers=6), tmp_path / "b")
+    assert stacked(found).equal(stacked(quantile))
+    whole = run(digits("federated-clustering", **truth, **{"partition.clusters": 1}), tmp_path)
+    assert np.allclose(whole.weights(), 1 / 6, atol=1e-14)
+
+
+@pytest.mark.parametrize("options", [{"quantile": 1.2}, {"iterations": 0}], ids=str)
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        Options(**options)
+
+
+def test_everybody_asks_everybody(tmp_path: Path) -> None:
+    config = Config.from_flat(camps(tmp_path, "federated-clustering"))
+    engine = Engine(problem_of(config), "auto", None, [1, 4], config.training, device="cpu")
+    rule = FederatedClustering(engine, Options(), 10)
+    asked = set(map(tuple, rule.wants(rule.init(), 1).tolist()))
+    assert asked == {(i, k) for i in (1, 4) for k in range(6) if k != i}

@@ -1,0 +1,195 @@
+"""FedFomo: against a plain loop, weights by hand, and whom a peer pulls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.config.config import Config
+from app.config.prepare import problem_of
+from clients.engine.engine import Engine
+from clients.letters import Letters
+from clients.methods.fedfomo import FedFomo, Options, first_order
+from tests.camps import CAMP, Plain, camps, one_peer
+from tests.inline import Floats, run
+from tests.problems import write_quadratic
+
+NONE = np.empty(0, dtype=np.int64)
+NOTHING = Letters(NONE, NONE, NONE, NONE, {})
+
+
+def twin(flat: dict[str, Any], baseline: str) -> tuple[Floats, Floats, Floats]:
+    """Models, weights, and their sum over the rounds, where everybody pulls all it may."""
+    q = Plain(flat)
+    x, total = q.start.copy(), np.zeros((q.n, q.n))
+    for _ in range(q.rounds):
+        before, shown = x, q.train(x)
+        base = shown if baseline == "trained" else before
+        x, w = base.copy(), np.eye(q.n)
+        for i in range(q.n):
+            value = np.zeros(q.n)
+            for j in np.flatnonzero(q.heard[i]):
+                distance = np.linalg.norm(shown[j] - base[i])
+                if distance > 0:
+                    value[j] = (q.loss(i, base[i], q.v) - q.loss(i, shown[j], q.v)) / distance
+            good = np.maximum(value, 0)
+            if good.sum() > 0:
+                w[i] = good / good.sum()
+                x[i] = base[i] + sum(w[i, j] * (shown[j] - base[i]) for j in range(q.n))
+        total += w
+    return x, w, total
+
+
+@pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("ring", 6)])
+@pytest.mark.parametrize("baseline", ["trained", "previous"])
+def test_it_equals_a_plain_loop(tmp_path: Path, baseline: str, topology: str, nodes: int) -> None:
+    options = {"fedfomo.models": 0, "fedfomo.baseline": baseline, "topology": topology}
+    flat = camps(tmp_path, "fedfomo", **options, **{"local-steps": 1})
+    x, w, total = twin(flat, baseline)
+    found = run(flat, tmp_path, nodes)
+    assert np.abs(found.theta() - x).max() < 1e-10
+    assert np.abs(found.weights() - w).max() < 1e-9
+    assert np.count_nonzero(total * (1 - np.eye(6))) >= 3  # somebody listens to somebody
+    assert np.count_nonzero(total[CAMP[:, None] != CAMP]) == 0
+
+
+def test_weights_by_hand() -> None:
+    """(5 - 3) / 4, (5 - 6) / 2, nothing at distance 0, nothing where a loss overflowed."""
+    others, distances = np.array([3.0, 6.0, 5.0, np.inf]), np.array([4.0, 2.0, 0.0, 1.0])
+    value = first_order(np.full(4, 5.0), others, distances)
+    assert value.tolist() == [0.5, -0.5, 0.0, 0.0]
+
+
+def rule_of(
+    directory: Path, options: Options, centre: Sequence[float], peers: Sequence[int] | None = None
+) -> FedFomo:
+    """f_i(x) = (x - c_i)^2 / 2 in one dimension, from 0."""
+    n = len(centre)
+    flat: dict[str, Any] = write_quadratic(
+        directory / "problem.json", [[1.0]] * n, [[c] for c in centre], [0.0]
+    )
+    config = Config.from_flat(flat | {"method": "fedfomo"})
+    engine = Engine(
+        problem_of(config), "auto", None, range(n) if peers is None else peers, config.training,
+        device="cpu",
+    )  # fmt: skip
+    return FedFomo(engine, options, 10)
+
+
+def test_a_round_by_hand(tmp_path: Path) -> None:
+    """Peer 0 at 4 wants 0: models 1 and 3 help, (8 - 1/2) / 3 = 2.5 and (8 - 9/2) / 1 = 3.5."""
+    rule = rule_of(tmp_path, Options(models=0), [0.0, 1.0, 6.0, 3.0])
+    x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
+    state = replace(rule.init(), x=x)
+    senders = np.array([1, 2, 3])
+    offers = Letters(senders, senders * 0, senders, np.arange(4), {"x": x})
+    after = rule.absorb(state, 1, offers, NOTHING, NOTHING)
+    w1, w3 = 2.5 / 6, 3.5 / 6
+    assert after.w[0].tolist() == pytest.approx([0, w1, 0, w3], rel=1e-14)
+    assert after.x[0].item() == pytest.approx(w1 * 1 + w3 * 3, rel=1e-14)
+    worse = (8 - 18) / 2  # the model at 6
+    total = 2.5 + 3.5 - worse
+    expected = [0, 2.5 / total, worse / total, 3.5 / total]
+    assert after.affinity[0].tolist() == pytest.approx(expected, rel=1e-14)
+    # The others heard nobody: they keep their models, and whom they wanted sinks below nobody.
+    assert after.x[1:].flatten().tolist() == [1.0, 6.0, 3.0]
+    assert np.array_equal(after.w[1:], np.eye(4)[1:])
+    assert (after.affinity[1:] == 0).all()
+
+
+def test_who_is_wanted_and_does_not_come_sinks_to_the_lowest(tmp_path: Path) -> None:
+    rule = rule_of(tmp_path, Options(models=2, epsilon=0.0), [0.0, 1.0, 6.0, 3.0])
+    affinity = np.array([[0.0, 0.9, 0.8, -0.5]] * 4)
+    x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
+    state = replace(rule.init(), x=x, affinity=affinity)
+    one = np.array([1])
+    offers = Letters(one, one * 0, one, np.arange(4), {"x": x})
+    after = rule.absorb(state, 5, offers, NOTHING, NOTHING).affinity[0]
+    assert after.tolist() == pytest.approx([0.0, 1.9, -0.5, -0.5])
+
+
+def wanted(rule: FedFomo, affinity: Floats, round_: int) -> list[set[int]]:
+    edges = rule.wants(replace(rule.init(), affinity=affinity), round_)
+    return [set(edges[edges[:, 1] == i, 0].tolist()) for i in rule.engine.peers]
+
+
+def test_without_exploration_the_largest_affinities_are_pulled(tmp_path: Path) -> None:
+    rule = rule_of(tmp_path, Options(models=3, epsilon=0.0), [0.0] * 7)
+    affinity = np.random.default_rng(0).normal(size=(7, 7))
+    for i, who in enumerate(wanted(rule, affinity, 4)):
+        ranked = [j for j in np.argsort(-affinity[i]).tolist() if j != i]
+        assert who == set(ranked[:3])
+
+
+def test_a_peer_pulls_m_others_whatever_it_explores(tmp_path: Path) -> None:
+    affinity = np.random.default_rng(0).normal(size=(7, 7))
+    for models, epsilon, expected in ((3, 0.5, 3), (0, 0.5, 6), (9, 1.0, 6), (1, 1.0, 1)):
+        rule = rule_of(tmp_path, Options(models, epsilon, 0.0), [0.0] * 7)
+        for round_ in range(1, 20):
+            for i, who in enumerate(wanted(rule, affinity, round_)):
+                assert len(who - {i}) == len(who) == expected
+
+
+def test_exploration_has_its_chance_and_fades(tmp_path: Path) -> None:
+    """One slot among 20: the favourite is left with probability epsilon * 19/20."""
+    affinity = np.eye(21)[np.arange(1, 22) % 21]
+    rule = rule_of(tmp_path, Options(1, 0.4, 0.0), [0.0] * 21)
+    rounds = range(1, 101)
+    strayed = [
+        who != {(i + 1) % 21} for t in rounds for i, who in enumerate(wanted(rule, affinity, t))
+    ]
+    assert np.mean(strayed) == pytest.approx(0.4 * 19 / 20, abs=4 * (0.24 / len(strayed)) ** 0.5)
+    fading = rule_of(tmp_path, Options(1, 0.4, 0.1), [0.0] * 21)
+    strays = [
+        sum(who != {(i + 1) % 21} for i, who in enumerate(wanted(fading, affinity, t)))
+        for t in (1, 5, 6, 50)
+    ]
+    assert strays[0] > 0 == strays[1] == strays[2] == strays[3]
+
+
+def test_ties_and_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> None:
+    options = Options(models=2, epsilon=0.3)
+    whole = rule_of(tmp_path, options, [0.0] * 7)
+    part = rule_of(tmp_path, options, [0.0] * 7, peers=[2, 5])
+    every = [wanted(whole, np.zeros((7, 7)), t) for t in (1, 2, 3)]
+    some = [wanted(part, np.zeros((2, 7)), t) for t in (1, 2, 3)]
+    assert some == [[all_[2], all_[5]] for all_ in every]
+    assert every[0] != every[1]
+
+
+def test_a_peer_whom_nobody_helps_trains_alone(tmp_path: Path) -> None:
+    """Centres far apart: at every model of another camp a peer loses more."""
+    n = 4
+    flat: dict[str, Any] = write_quadratic(
+        tmp_path / "far.json", np.ones((n, 2)), 10 * np.eye(n)[:, :2] - 20 * np.eye(n)[:, 2:],
+        np.zeros(2),
+    )  # fmt: skip
+    flat |= {"num-server-rounds": 6, "local-steps": 2, "learning-rate": 0.2}
+    found = run(flat | {"method": "fedfomo", "fedfomo.models": 0}, tmp_path)
+    local = run(flat | {"method": "local"}, tmp_path / "local")
+    assert np.array_equal(found.theta(), local.theta())
+    assert np.array_equal(found.weights(), np.eye(n))
+
+
+@pytest.mark.parametrize("baseline", ["trained", "previous"])
+def test_one_peer_alone_trains(tmp_path: Path, baseline: str) -> None:
+    """Against its previous model, its own better trained one gets all the weight."""
+    options = {"fedfomo.baseline": baseline}
+    found = run(one_peer(tmp_path / "a", "fedfomo", **options), tmp_path / "a")
+    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
+    assert np.abs(found.theta() - local.theta()).max() < 1e-15
+    assert found.weights().item() == 1.0
+
+
+@pytest.mark.parametrize(
+    "options", [{"models": -1}, {"epsilon": 1.5}, {"epsilon_decay": -0.1}], ids=str
+)
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must"):
+        Options(**options)

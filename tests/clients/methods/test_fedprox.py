@@ -1,0 +1,51 @@
+"""FedProx: against a plain loop, and where it is FedAvg."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.config.config import ConfigError
+from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
+from tests.inline import Floats, run
+
+
+def twin(flat: dict[str, Any], mu: float) -> Floats:
+    q = quadratics(flat)
+    w, velocity = q.start, np.zeros_like(q.start)
+    for _ in range(flat["num-server-rounds"]):
+        before = w.copy()
+        for i in range(PEERS):
+            for _ in range(flat["local-steps"]):
+                slope = q.gradient(i, w[i]) + mu * (w[i] - before[i])
+                velocity[i] = flat["momentum"] * velocity[i] + slope
+                w[i] = w[i] - flat["learning-rate"] * velocity[i]
+        w = q.mean(w)
+    return w
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int) -> None:
+    flat = quadratic(tmp_path, "fedprox", **{"fedprox.mu": 0.7})
+    found = run(flat, tmp_path, nodes).theta()
+    assert np.abs(found - twin(flat, 0.7)).max() < 1e-12
+    assert np.abs(found - twin(flat, 0.0)).max() > 1e-3  # the penalty is there to be seen
+
+
+def test_without_penalty_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
+    prox = run(digits("fedprox", **{"fedprox.mu": 0.0}), tmp_path / "prox")
+    assert stacked(prox).equal(stacked(run(digits("fedavg"), tmp_path / "avg")))
+
+
+def test_one_local_step_does_not_feel_the_penalty(tmp_path: Path) -> None:
+    """It starts where the penalty is least."""
+    prox = run(digits("fedprox", **{"fedprox.mu": 9.0, "local-steps": 1}), tmp_path / "prox")
+    assert stacked(prox).equal(stacked(run(digits("fedavg", **{"local-steps": 1}), tmp_path / "a")))
+
+
+def test_a_negative_mu_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="mu must not be negative"):
+        run(digits("fedprox", **{"fedprox.mu": -1.0}), tmp_path)

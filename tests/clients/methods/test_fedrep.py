@@ -1,0 +1,122 @@
+"""FedRep: against a plain loop, what travels, and its limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from app.config.config import Config, ConfigError
+from app.config.prepare import problem_of
+from clients.engine.engine import Engine
+from clients.engine.network import Network
+from clients.engine.streams import Purpose
+from clients.methods import fedrep
+from clients.models.build import build
+from tests.baselines import digits, quadratic, stacked
+from tests.inline import run
+
+BODY, HEAD = 64 * 6 + 6, 6 * 10 + 10
+
+
+def engine_of(flat: dict[str, Any]) -> Engine:
+    config = Config.from_flat(flat)
+    return Engine(
+        problem_of(config), config.model, config.model_options, range(config.peers),
+        config.training, seed=config.seed, device="cpu", dtype=config.dtype,
+    )  # fmt: skip
+
+
+def twin(flat: dict[str, Any]) -> list[nn.Module]:
+    """Modules with frozen parts and one torch optimizer a part; the draws are the engine's."""
+    config, engine = Config.from_flat(flat), engine_of(flat)
+    x_pd, _ = engine.initial()
+    modules, optimizers = [], []
+    for p in range(config.peers):
+        inputs = engine.data.examples("train", torch.tensor([p]), torch.tensor([[0]]))[0]
+        module = build("auto", config.model_options, "classification", inputs.shape[2:], 10)
+        nn.utils.vector_to_parameters(x_pd[p].clone(), module.parameters())
+        parts = module[-1].parameters(), module[:-1].parameters()  # type: ignore[index]
+        modules.append(module.to(engine.dtype))
+        optimizers.append([
+            torch.optim.SGD(
+                list(part), lr=config.learning_rate, momentum=config.momentum,
+                weight_decay=config.weight_decay,
+            )
+            for part in parts
+        ])  # fmt: skip
+    for t in range(1, config.num_server_rounds + 1):
+        heads = engine.batches(t, Purpose.EXTRA, epochs=flat["fedrep.head-epochs"])
+        for p, module in enumerate(modules):
+            for part, batches in enumerate((heads, engine.batches(t))):
+                for batch in batches:
+                    drawn = batch.part(np.array([p]))
+                    inputs, targets = engine.data.examples("train", drawn.peers_e, drawn.rows_eb)
+                    module.zero_grad()
+                    F.cross_entropy(module(inputs[0]), targets[0]).backward()
+                    optimizers[p][part].step()
+        with torch.no_grad():
+            for name in ("1.weight", "1.bias"):
+                values = [dict(m.named_parameters())[name].detach() for m in modules]
+                mean = torch.stack(values).mean(dim=0)
+                for value in values:
+                    value.copy_(mean)
+    return modules
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int) -> None:
+    flat = digits("fedrep", **{"fedrep.head-epochs": 2, "dtype": "float64", "weight-decay": 0.1})
+    found = run(flat, tmp_path, nodes).models()
+    for model, module in zip(found, twin(flat), strict=True):
+        for name, value in module.named_parameters():
+            assert (model[name] - value).abs().max() < 1e-12
+
+
+def test_only_the_body_travels_and_is_shared(tmp_path: Path) -> None:
+    found = run(digits("fedrep"), tmp_path, 3)
+    sent = 3 * 2 * BODY * 4  # rounds, other peers, parameters, bytes
+    assert found.metric("bytes_sent").tolist() == [sent] * 3
+    assert found.metric("bytes_received").tolist() == [sent] * 3
+    for name in ("1.weight", "1.bias", "3.weight", "3.bias"):
+        tensor = stacked(found, name)
+        shared = bool(tensor[0].equal(tensor[1]) and tensor[0].equal(tensor[2]))
+        assert shared == name.startswith("1.")
+
+
+def test_an_offer_holds_the_body_alone() -> None:
+    engine = engine_of(digits("fedrep"))
+    rule = fedrep.FedRep(engine, fedrep.Options(), 3)
+    before = rule.init()
+    after, offer = rule.offer(before, 1)
+    assert {name: tuple(value.shape) for name, value in offer.items()} == {"body": (3, BODY)}
+    assert engine.d == BODY + HEAD
+    assert (after.x[:, BODY:] != before.x[:, BODY:]).any()
+
+
+def test_with_an_empty_head_it_is_fedavg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fedavg = run(digits("fedavg"), tmp_path / "fedavg")
+    monkeypatch.setattr(Network, "head", [])
+    found = run(digits("fedrep"), tmp_path / "fedrep")
+    assert stacked(found).equal(stacked(fedavg))
+    for name in ("gradient_evaluations", "bytes_sent", "test_loss"):
+        assert found.metric(name).tolist() == fedavg.metric(name).tolist()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_network_of_one_layer_is_all_head(tmp_path: Path, nodes: int) -> None:
+    """On a quadratic problem an epoch is a step, so head training is local training."""
+    found = run(quadratic(tmp_path, "fedrep", **{"fedrep.head-epochs": 3}), tmp_path / "a", nodes)
+    local = run(quadratic(tmp_path, "local"), tmp_path / "b")
+    assert np.array_equal(found.theta(), local.theta())
+    assert not found.metric("bytes_sent").any()
+
+
+def test_training_no_head_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="head-epochs must be at least 1"):
+        run(digits("fedrep", **{"fedrep.head-epochs": 0}), tmp_path)

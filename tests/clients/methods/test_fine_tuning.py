@@ -1,0 +1,116 @@
+"""FedAvg + FT and FedProx + FT: against a plain loop, what is best, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.config.config import Config, ConfigError
+from app.config.prepare import problem_of
+from clients.engine.engine import Engine
+from clients.letters import Letters
+from clients.methods.fine_tuning import FineTuned, Options
+from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
+from tests.inline import Floats, run
+
+
+def twin(flat: dict[str, Any], mu: float, epochs: int) -> Floats:
+    """FedProx keeping each peer's best global model, then steps from there with a new velocity."""
+    q, eta, momentum = quadratics(flat), flat["learning-rate"], flat["momentum"]
+    pool = problem_of(Config.from_flat(flat)).inputs
+    w, velocity = q.start.copy(), np.zeros_like(q.start)
+    best, best_loss = w.copy(), np.full(PEERS, np.inf)
+    for t in range(flat["num-server-rounds"] + 1):
+        if t:
+            before = w.copy()
+            for i in range(PEERS):
+                for _ in range(flat["local-steps"]):
+                    slope = q.gradient(i, w[i]) + mu * (w[i] - before[i])
+                    velocity[i] = momentum * velocity[i] + slope
+                    w[i] = w[i] - eta * velocity[i]
+            w = q.mean(w)
+        for i in range(PEERS):
+            a, c = pool[PEERS + i]  # the validation example
+            loss = (a * (w[i] - c) ** 2).sum() / 2
+            if loss < best_loss[i]:
+                best[i], best_loss[i] = w[i], loss
+    velocity[:] = 0
+    for i in range(PEERS):
+        for _ in range(epochs):
+            velocity[i] = momentum * velocity[i] + q.gradient(i, best[i])
+            best[i] = best[i] - eta * velocity[i]
+    return best
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize(("method", "mu"), [("fedavg-ft", 0.0), ("fedprox-ft", 0.7)])
+def test_it_equals_a_plain_loop(tmp_path: Path, method: str, mu: float, nodes: int) -> None:
+    flat = quadratic(tmp_path, method, **{f"{method}.epochs": 2})
+    if mu:
+        flat[f"{method}.mu"] = mu
+    found = run(flat, tmp_path, nodes).theta()
+    assert np.abs(found - twin(flat, mu, 2)).max() < 1e-12
+
+
+def test_without_a_penalty_both_are_one(tmp_path: Path) -> None:
+    prox = run(digits("fedprox-ft", **{"fedprox-ft.mu": 0.0}), tmp_path / "prox")
+    assert stacked(prox).equal(stacked(run(digits("fedavg-ft"), tmp_path / "avg")))
+
+
+def test_what_is_tuned_did_best_on_the_own_validation_data(tmp_path: Path) -> None:
+    """The report of FedAvg says which round that was; without epochs it is the personal model."""
+    more = {"num-server-rounds": 8, "evaluate-every": 1, "learning-rate": 1.5}
+    tuned = run(digits("fedavg-ft", **more, **{"fedavg-ft.epochs": 0}), tmp_path / "tuned")
+    plain = run(digits("fedavg", **more), tmp_path / "plain")
+    losses = np.array([plain.metric("validation_loss", t) for t in plain.rounds])
+    best = losses.argmin(axis=0)
+    assert len(set(best)) > 1  # peers differ, and not all like the last one best
+    for name in ("validation_loss", "test_loss", "test_accuracy"):
+        expected = [plain.metric(name, t)[peer] for peer, t in enumerate(best)]
+        assert tuned.metric(name).tolist() == expected
+
+
+def test_without_validation_data_the_current_global_model_is_tuned(tmp_path: Path) -> None:
+    more = {"partition.validation": 0.0}
+    tuned = run(digits("fedavg-ft", **more, **{"fedavg-ft.epochs": 0}), tmp_path / "tuned")
+    assert stacked(tuned).equal(stacked(run(digits("fedavg", **more), tmp_path / "plain")))
+
+
+def test_a_diverged_model_is_not_the_best(tmp_path: Path) -> None:
+    config = Config.from_flat(quadratic(tmp_path, "fedavg-ft"))
+    engine = Engine(problem_of(config), "auto", None, range(4), config.training, device="cpu")
+    rule = FineTuned(engine, Options(), 10)
+    state = rule.init()
+    no = np.empty(0, dtype=np.int64)
+    nothing = Letters(no, no, no, no, {})
+    x = state.x + torch.tensor([[0.0], [torch.nan], [torch.inf], [1e3]])
+    alone = Letters(no, no, no, np.arange(4), {"x": x})
+    after = rule.absorb(replace(state, x=x), 1, alone, nothing, nothing)
+    assert after.best["x"].equal(state.best["x"])
+
+
+def test_every_report_is_that_of_a_run_that_ends_there(tmp_path: Path) -> None:
+    """Tuning leaves the shared model alone, and its cost is on each bill once."""
+    often = run(digits("fedavg-ft", **{"evaluate-every": 1}), tmp_path / "often")
+    fedavg = run(digits("fedavg", **{"evaluate-every": 1}), tmp_path / "fedavg")
+    for t in (1, 2, 3):
+        short = run(digits("fedavg-ft", **{"num-server-rounds": t}), tmp_path / str(t))
+        assert often.metric("test_loss", t).tolist() == short.metric("test_loss").tolist()
+        bill = often.metric("gradient_evaluations", t)
+        assert bill.tolist() == short.metric("gradient_evaluations").tolist()
+        examples = 16  # 20 less 20 % for validation; 10 epochs
+        assert (bill - fedavg.metric("gradient_evaluations", t) == 10 * examples).all()
+        shared = often.metric("global_test_loss", t)
+        assert shared.tolist() == fedavg.metric("test_loss", t).tolist()
+
+
+def test_impossible_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="epochs must not be negative"):
+        run(digits("fedprox-ft", **{"fedprox-ft.epochs": -1}), tmp_path)
+    with pytest.raises(ConfigError, match="mu must not be negative"):
+        run(digits("fedprox-ft", **{"fedprox-ft.mu": -1.0}), tmp_path)

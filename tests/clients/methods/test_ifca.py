@@ -1,0 +1,150 @@
+"""IFCA: against a plain loop, FedAvg as its limit, and clusters it has to find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.config.config import Config
+from app.config.prepare import problem_of
+from clients.engine.engine import Engine
+from clients.letters import Letters
+from clients.methods.ifca import Ifca, Options
+from tests.baselines import digits, stacked
+from tests.camps import CAMP, SAMPLES, Plain, camps, one_peer
+from tests.inline import Floats, run
+
+NONE = np.empty(0, dtype=np.int64)
+NOTHING = Letters(NONE, NONE, NONE, NONE, {})
+
+
+def twin(flat: dict[str, Any], k: int) -> tuple[Floats, Floats, Floats]:
+    """Personal models, weights, and every peer's k cluster models."""
+    q = Plain(flat)
+    centres = np.tile(q.start[:k], (q.n, 1, 1))
+
+    def choices() -> list[int]:
+        return [int(np.argmin([q.loss(i, x) for x in centres[i]])) for i in range(q.n)]
+
+    chosen = choices()
+    for _ in range(q.rounds):
+        trained = q.train(centres[np.arange(q.n), chosen])
+        w = np.tile(np.eye(q.n)[:, None], (1, k, 1))
+        for i in range(q.n):
+            for c in range(k):
+                who = q.heard[i] & (np.array(chosen) == c)
+                if who.any():
+                    centres[i, c] = q.mean(trained, who)
+                    w[i, c] = q.samples * who / q.samples[who].sum()
+        chosen = choices()
+    return centres[np.arange(q.n), chosen], w[np.arange(q.n), chosen], centres
+
+
+@pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("ring", 6)])
+@pytest.mark.parametrize("k", [2, 3])
+def test_it_equals_a_plain_loop(tmp_path: Path, k: int, topology: str, nodes: int) -> None:
+    flat = camps(tmp_path, "ifca", starts="own", topology=topology, **{"ifca.clusters": k})
+    x, w, _ = twin(flat, k)
+    found = run(flat, tmp_path, nodes)
+    assert np.abs(found.theta() - x).max() < 1e-12
+    assert np.abs(found.weights() - w).max() < 1e-14
+
+
+@pytest.mark.parametrize("topology", ["full", "ring"])
+def test_one_cluster_is_fedavg(tmp_path: Path, topology: str) -> None:
+    one = {"ifca.clusters": 1, "topology": topology}
+    for make in (camps, lambda _, method, **more: digits(method, **more)):
+        found = run(make(tmp_path / "a", "ifca", **one), tmp_path / "a")
+        fedavg = run(make(tmp_path / "b", "fedavg", topology=topology), tmp_path / "b")
+        assert stacked(found).equal(stacked(fedavg))
+        if topology == "full":
+            assert np.array_equal(found.weights(), fedavg.weights())
+
+
+def test_it_finds_the_camps(tmp_path: Path) -> None:
+    """One step a round: each cluster model is SGD on its camp's mean loss, so it finds its minimum.
+
+    The models start at peers 0 and 1, both of the first camp; one of them has to move over.
+    """
+    flat = camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 2})
+    flat |= {"num-server-rounds": 150, "local-steps": 1, "momentum": 0.0}
+    found, q = run(flat, tmp_path), Plain(flat)
+    same = CAMP[:, None] == CAMP
+    p = np.array(SAMPLES) * same / (np.array(SAMPLES) * same).sum(axis=1, keepdims=True)
+    assert np.allclose(found.weights(), p, atol=1e-15)
+    assert np.allclose(found.theta(), p @ (q.a * q.c) / (p @ q.a), atol=1e-12)
+
+
+def test_models_that_start_alike_part(tmp_path: Path) -> None:
+    """All train the first; those whom it then fits worse than the start take the next one."""
+    flat = camps(tmp_path, "ifca", **{"ifca.clusters": 3})
+    found = run(flat, tmp_path)
+    assert np.abs(found.theta() - twin(flat, 3)[0]).max() < 1e-12
+    assert np.array_equal(found.weights() > 0, CAMP[:, None] == CAMP)
+    first = run(flat | {"num-server-rounds": 1}, tmp_path / "first")
+    left = CAMP == 0  # what they are left with, nobody has trained yet
+    assert (first.weights()[~left] > 0).all()
+    assert np.array_equal(first.weights()[left], np.eye(6)[left])
+
+
+def test_the_true_number_of_clusters_is_the_default(tmp_path: Path) -> None:
+    told = run(digits("ifca", **{"ifca.clusters": 3}), tmp_path / "a")
+    known = run(digits("ifca"), tmp_path / "b")  # a split into 3 clusters
+    assert stacked(known).equal(stacked(told))
+    other = run(digits("ifca", **{"ifca.clusters": 2}), tmp_path / "c")
+    assert not stacked(other).equal(stacked(told))
+
+
+def test_a_negative_number_of_clusters_is_refused() -> None:
+    with pytest.raises(ValueError, match="must not be negative"):
+        Options(-1)
+
+
+def test_one_peer_alone_trains(tmp_path: Path) -> None:
+    found = run(one_peer(tmp_path / "a", "ifca", **{"ifca.clusters": 2}), tmp_path / "a")
+    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
+    assert np.array_equal(found.theta(), local.theta())
+
+
+def rule_of(tmp_path: Path) -> Ifca:
+    flat = camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 3})
+    config = Config.from_flat(flat)
+    engine = Engine(problem_of(config), "auto", None, range(6), config.training, device="cpu")
+    return Ifca(engine, Options(3), 10)
+
+
+def test_means_are_means_and_a_model_that_nobody_chose_stays(tmp_path: Path) -> None:
+    """Everybody shows the same model for cluster 1: its mean is that model, not a multiple.
+
+    A choice that no peer can make (a letter of somebody else's program) counts for no cluster.
+    """
+    rule = rule_of(tmp_path)
+    state = rule.init()
+    x = torch.full((6, 3), 0.7, dtype=torch.float64)
+    x[5] = 1e6
+    cluster = torch.tensor([1.0, 1, 1, 1, 1, 9], dtype=torch.float64)
+    recipients, senders = np.nonzero(~np.eye(6, dtype=bool))
+    offers = Letters(senders, recipients, senders, np.arange(6), {"x": x, "cluster": cluster})
+    after = rule.absorb(state, 1, offers, NOTHING, NOTHING)
+    assert torch.allclose(after.centres[:, 1], x[:1].expand(6, 3), rtol=1e-15)
+    assert after.centres[:, [0, 2]].equal(state.centres[:, [0, 2]])
+
+
+def test_only_those_who_are_heard_are_averaged(tmp_path: Path) -> None:
+    rule = rule_of(tmp_path)
+    state = rule.init()
+    x = torch.arange(18, dtype=torch.float64).view(6, 3)
+    cluster = torch.tensor([0.0, 0, 1, 0, 1, 1], dtype=torch.float64)
+    senders, recipients = np.array([[3, 0], [4, 0], [5, 2]]).T
+    offers = Letters(senders, recipients, senders, np.arange(6), {"x": x, "cluster": cluster})
+    centres = rule.absorb(state, 1, offers, NOTHING, NOTHING).centres
+    n = SAMPLES
+    assert torch.allclose(centres[0, 0], (n[0] * x[0] + n[3] * x[3]) / (n[0] + n[3]))
+    assert torch.allclose(centres[0, 1], x[4])
+    assert torch.allclose(centres[2, 1], (n[2] * x[2] + n[5] * x[5]) / (n[2] + n[5]))
+    assert centres[2, 0].equal(state.centres[2, 0])
+    assert torch.allclose(centres[1, 0], x[1])

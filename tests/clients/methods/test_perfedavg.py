@@ -1,0 +1,72 @@
+"""Per-FedAvg: against a plain loop, and where it is FedAvg."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.config.config import Config, ConfigError
+from app.config.prepare import problem_of
+from clients.engine.engine import Engine
+from clients.methods.perfedavg import Options, PerFedAvg
+from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
+from tests.inline import Floats, run
+from tests.problems import write_quadratic
+
+
+def twin(flat: dict[str, Any], alpha: float) -> tuple[Floats, Floats]:
+    """Personal and shared models. f(w - alpha grad f(w)) is a quadratic too."""
+    q = quadratics(flat)
+    w, velocity = q.start.copy(), np.zeros_like(q.start)
+    for _ in range(flat["num-server-rounds"]):
+        for i in range(PEERS):
+            for _ in range(flat["local-steps"]):
+                slope = q.a[i] * (1 - alpha * q.a[i]) * (w[i] - q.c[i])
+                velocity[i] = flat["momentum"] * velocity[i] + slope
+                w[i] = w[i] - flat["learning-rate"] * velocity[i]
+        w = q.mean(w)
+    return q.c + (1 - alpha * q.a) * (w - q.c), w
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int) -> None:
+    flat = quadratic(tmp_path, "perfedavg", **{"perfedavg.alpha": 0.4})
+    found, (personal, w) = run(flat, tmp_path, nodes), twin(flat, 0.4)
+    assert np.abs(found.theta() - personal).max() < 1e-12
+    q = quadratics(flat)
+    global_loss = (q.a * (w - q.c) ** 2).sum(axis=1) / 2
+    assert np.allclose(found.metric("global_test_loss"), global_loss, rtol=1e-12)
+
+
+def test_without_an_own_step_it_is_fedavg(tmp_path: Path) -> None:
+    none = run(digits("perfedavg", **{"perfedavg.alpha": 0.0}), tmp_path / "per")
+    fedavg = run(digits("fedavg"), tmp_path / "fedavg")
+    assert stacked(none).equal(stacked(fedavg))
+
+
+def test_each_bill_has_two_gradients_a_step_and_one_last_minibatch(tmp_path: Path) -> None:
+    found = run(digits("perfedavg", **{"evaluate-every": 1}), tmp_path)
+    for t in range(4):
+        assert (found.metric("gradient_evaluations", t) == (2 * 3 * t + 1) * 8).all()
+
+
+def test_the_two_minibatches_are_independent(tmp_path: Path) -> None:
+    """At curvature, alpha and eta 1 a step ends at e - e': 0 if both draws were the same."""
+    d = 4000
+    flat = write_quadratic(
+        tmp_path / "p.json", np.ones((1, d)), np.zeros((1, d)), np.ones(d), noise=1
+    )
+    config = Config.from_flat({**flat, "method": "perfedavg", "local-steps": 1, "learning-rate": 1})
+    engine = Engine(problem_of(config), "auto", None, [0], config.training, device="cpu")
+    rule = PerFedAvg(engine, Options(alpha=1.0), 1)
+    moved = rule.train(rule.init(), 1).x
+    tolerance = 5 * np.sqrt(2 / d)  # five standard deviations of the variance's estimate
+    assert float(moved.var()) == pytest.approx(2, rel=tolerance)
+
+
+def test_a_negative_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="alpha must not be negative"):
+        run(digits("perfedavg", **{"perfedavg.alpha": -1.0}), tmp_path)

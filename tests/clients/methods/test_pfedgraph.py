@@ -1,0 +1,150 @@
+"""pFedGraph: against a plain loop and a quadratic program, and its limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from app.config.config import Config, ConfigError
+from app.config.prepare import problem_of
+from clients.engine.engine import Engine
+from clients.letters import Letters
+from clients.methods.pfedgraph import Options, PFedGraph
+from tests.baselines import digits, stacked
+from tests.camps import CAMP, SAMPLES, Plain, camps, one_peer
+from tests.inline import Floats, run
+
+
+def on_simplex(v: Floats) -> Floats:
+    """Projection by bisection on the threshold."""
+    low, high = v.min() - 1, v.max()
+    for _ in range(200):
+        t = (low + high) / 2
+        low, high = (t, high) if np.maximum(v - t, 0).sum() > 1 else (low, t)
+    return np.asarray(np.maximum(v - high, 0))
+
+
+def cosine(a: Floats, b: Floats) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
+    """Models, weights, and the similarities they came from."""
+    q, alpha, strength = Plain(flat), flat["pfedgraph.alpha"], flat["pfedgraph.lambda"]
+    x, u = q.start.copy(), np.zeros_like(q.start)
+
+    def turn(i: int, x: Floats) -> Floats:
+        """Gradient of - lambda <u, x> / |x|, coordinate by coordinate."""
+        length = np.linalg.norm(x)
+        return np.asarray(-strength * (u[i] / length - (u[i] @ x) * x / length**3))
+
+    for _ in range(q.rounds):
+        x = q.train(x, turn)
+        moved = x - q.start
+        d = np.array([[-cosine(a, b) for b in moved] for a in moved])
+        w = np.zeros((q.n, q.n))
+        for i in range(q.n):
+            who = np.flatnonzero(q.heard[i])
+            p = q.samples[who] / q.samples[who].sum()
+            w[i, who] = on_simplex(p - d[i, who] / (2 * alpha))
+        u = w @ (x / np.linalg.norm(x, axis=1, keepdims=True))
+        x = w @ x
+    return x, w, d
+
+
+@pytest.mark.parametrize(("topology", "nodes"), [("full", 1), ("ring", 6)])
+@pytest.mark.parametrize("starts", ["common", "own"])
+def test_it_equals_a_plain_loop(tmp_path: Path, topology: str, starts: str, nodes: int) -> None:
+    options = {"pfedgraph.alpha": 0.9, "pfedgraph.lambda": 0.3, "topology": topology}
+    flat = camps(tmp_path, "pfedgraph", starts=starts, **options)
+    x, w, _ = twin(flat)
+    found = run(flat, tmp_path, nodes)
+    assert np.abs(found.theta() - x).max() < 1e-10
+    assert np.abs(found.weights() - w).max() < 1e-10
+    plain = twin(flat | {"pfedgraph.lambda": 0.0})[0]
+    assert np.abs(plain - x).max() > 1e-3  # the turn matters
+
+
+def test_the_weights_solve_the_papers_program(tmp_path: Path) -> None:
+    """min_w sum_j w_ij d_ij + alpha |w_i - p|^2 over the simplex, by another solver."""
+    flat = camps(tmp_path, "pfedgraph", **{"pfedgraph.alpha": 0.8, "pfedgraph.lambda": 0.01})
+    found, (_, _, d) = run(flat, tmp_path).weights(), twin(flat)
+    p = np.array(SAMPLES) / np.sum(SAMPLES)
+    for i, row in enumerate(found):
+        solved = minimize(
+            lambda w, i=i: w @ d[i] + 0.8 * ((w - p) ** 2).sum(), p, method="SLSQP",
+            jac=lambda w, i=i: d[i] + 1.6 * (w - p), bounds=[(0, 1)] * 6,
+            constraints={"type": "eq", "fun": lambda w: w.sum() - 1}, options={"ftol": 1e-14},
+        )  # fmt: skip
+        assert np.abs(row - solved.x).max() < 1e-6
+    same = CAMP[:, None] == CAMP
+    assert found[same].min() > 0 == found[~same].max()
+
+
+def test_a_large_alpha_without_a_turn_is_fedavg(tmp_path: Path) -> None:
+    options = {"pfedgraph.alpha": 1e300, "pfedgraph.lambda": 0.0}
+    found = run(camps(tmp_path / "a", "pfedgraph", **options), tmp_path / "a")
+    fedavg = run(camps(tmp_path / "b", "fedavg"), tmp_path / "b")
+    assert np.abs(found.theta() - fedavg.theta()).max() < 1e-14
+    assert np.abs(found.weights() - fedavg.weights()).max() < 1e-15
+    on_digits = run(digits("pfedgraph", **options), tmp_path / "c")
+    other = run(digits("fedavg"), tmp_path / "d")
+    assert torch.allclose(stacked(on_digits), stacked(other), rtol=0, atol=1e-6)
+
+
+def test_a_small_alpha_takes_the_own_model_alone(tmp_path: Path) -> None:
+    """Nobody moves more like a peer than itself: the weights become local training's."""
+    options = {"pfedgraph.alpha": 1e-7, "pfedgraph.lambda": 0.0}
+    found = run(camps(tmp_path / "a", "pfedgraph", **options), tmp_path / "a")
+    local = run(camps(tmp_path / "b", "local"), tmp_path / "b")
+    assert np.array_equal(found.weights(), np.eye(6))
+    assert np.abs(found.theta() - local.theta()).max() < 1e-14
+
+
+def test_one_peer_alone_turns_towards_itself_only(tmp_path: Path) -> None:
+    """<x0, x> / |x0| |x|: its own last model, so lambda = 0 is local training exactly."""
+    found = run(one_peer(tmp_path / "a", "pfedgraph", **{"pfedgraph.lambda": 0.0}), tmp_path / "a")
+    local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
+    assert np.array_equal(found.theta(), local.theta())
+    assert found.weights().item() == 1.0
+
+
+def rule_of(tmp_path: Path) -> PFedGraph:
+    config = Config.from_flat(camps(tmp_path, "pfedgraph"))
+    engine = Engine(problem_of(config), "auto", None, range(6), config.training, device="cpu")
+    return PFedGraph(engine, Options(), 10)
+
+
+def test_the_turn_is_the_gradient_of_a_cosine(tmp_path: Path) -> None:
+    g = torch.Generator().manual_seed(0)
+    u, x = (torch.randn(6, 3, generator=g, dtype=torch.float64) for _ in range(2))
+    leaf = x.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(((u * leaf).sum(1) / leaf.norm(dim=1)).sum(), leaf)
+    found = rule_of(tmp_path)._gradient_of_cosine(u, x)
+    assert torch.allclose(found, expected, rtol=1e-13)
+    assert rule_of(tmp_path)._gradient_of_cosine(u, x * 0).abs().max() == 0
+
+
+def test_peers_that_have_not_moved_are_averaged_by_samples(tmp_path: Path) -> None:
+    """At the minimum nothing moves: no cosine exists, and the weights are p."""
+    rule = rule_of(tmp_path)
+    state = rule.init()
+    recipients, senders = np.nonzero(~np.eye(6, dtype=bool))
+    offers = Letters(senders, recipients, senders, np.arange(6), {"x": state.x})
+    w_pn = rule._weights(offers)
+    assert np.allclose(w_pn, np.array(SAMPLES) / np.sum(SAMPLES), atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"), [("alpha", 0.0, "above 0"), ("lambda", -1.0, "negative")]
+)
+def test_options_that_mean_nothing_are_refused(
+    tmp_path: Path, key: str, value: float, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        run(digits("pfedgraph", **{f"pfedgraph.{key}": value}), tmp_path)

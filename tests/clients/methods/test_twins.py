@@ -1,0 +1,158 @@
+"""Every network: stacked training against a plain PyTorch loop over peers, and its options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clients.engine.engine import Engine
+from clients.engine.network import LAYER_STEP, Dropout
+from clients.engine.tasks import TASKS
+from clients.models.build import BUILDERS, build
+from clients.models.model_options import (
+    Gpt2Options,
+    MlpOptions,
+    ResNet18Options,
+    TransformerOptions,
+)
+from clients.training import Training
+from datasets.problem import Problem, Split, Task
+from tests.clients.models.gpt2_file import write_gpt2
+from tests.problems import classification
+
+BATCH = 3
+TRAINING = Training(batch_size=BATCH, local_steps=2, learning_rate=0.01, momentum=0.9)
+VOCABULARY = 11
+CASES: dict[str, tuple[str, Any, tuple[int, ...]]] = {
+    "linear": ("linear", None, (1, 4, 4)),
+    "mlp": ("mlp", MlpOptions("7-5"), (1, 4, 4)),
+    "lenet": ("lenet", None, (3, 8, 8)),
+    "lenet-femnist": ("lenet-femnist", None, (1, 8, 8)),
+    "cnn": ("cnn", None, (1, 8, 8)),
+    "cnn-mnist": ("cnn-mnist", None, (1, 8, 8)),
+    "cnn-128": ("cnn-128", None, (3, 8, 8)),
+    "resnet9": ("resnet9", None, (3, 8, 8)),
+    "resnet18, batch norm": ("resnet18", ResNet18Options("batch"), (3, 8, 8)),
+    "resnet18, group norm": ("resnet18", ResNet18Options("group"), (3, 8, 8)),
+    "unet3d": ("unet3d", None, (1, 8, 4, 5)),
+    "transformer": ("transformer", TransformerOptions(1, 8, 2, dropout=0.2), (6,)),
+    "gpt2": ("gpt2", Gpt2Options(rank=2, dropout=0.2), (6,)),
+}
+
+
+def test_every_network_is_here() -> None:
+    assert {model for model, _, _ in CASES.values()} == set(BUILDERS)
+
+
+def problem_of(model: str, shape: tuple[int, ...]) -> Problem:
+    """Two peers; noise as images, tokens or volumes."""
+    problem = classification([BATCH + 2, BATCH + 1], shape=shape, tests=[2, 2])
+    g = np.random.default_rng(1)
+
+    def with_targets(split: Split, high: int, shape: tuple[int, ...]) -> Split:
+        return Split(split.rows, tuple(g.integers(high, size=(len(r), *shape)) for r in split.rows))
+
+    task: Task
+    if model in ("transformer", "gpt2"):
+        tokens = g.integers(VOCABULARY, size=problem.inputs.shape)
+        task, high, target = "language", VOCABULARY, shape
+        problem = replace(problem, inputs=tokens)
+    elif model == "unet3d":
+        task, high, target = "segmentation", 2, shape[1:]
+    else:
+        return problem
+    return replace(
+        problem,
+        task=task,
+        outputs=high,
+        train=with_targets(problem.train, high, target),
+        test=with_targets(problem.test, high, target),
+    )
+
+
+def case(name: str, path: Path) -> tuple[str, Any, Problem]:
+    model, options, shape = CASES[name]
+    if model == "gpt2":
+        file = path / "model.safetensors"
+        write_gpt2(file, vocabulary=VOCABULARY, context=8, width=64, layers=1)
+        options = replace(options, weights_file=str(file))
+    return model, options, problem_of(model, shape)
+
+
+def set_trained(module: nn.Module, x_d: Tensor) -> list[nn.Parameter]:
+    """Write a row of the stack into the trainable tensors; these."""
+    own = [value for value in module.parameters() if value.requires_grad]
+    for value, part in zip(own, x_d.split([v.numel() for v in own]), strict=True):
+        value.data = part.view(value.shape).clone()
+    return own
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    return bool((a - b).abs().max() <= 1e-10 * b.abs().max().clamp_min(1.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "chunk"),
+    [(name, 2) for name in CASES] + [(name, 1) for name in CASES if "resnet" not in name],
+)
+def test_stacked_training_equals_a_plain_loop(name: str, chunk: int, tmp_path: Path) -> None:
+    model, options, problem = case(name, tmp_path)
+    steps = 1 if model == "resnet18" else TRAINING.local_steps  # eleven million parameters
+    training = replace(TRAINING, local_steps=steps)
+    engine = Engine(
+        problem, model, options, [0, 1], training, dtype="float64", device="cpu", chunk=chunk
+    )
+    batches = engine.batches(1)
+    x_pd, buffers = engine.initial(common=False)
+    fit = engine.fit(x_pd, buffers, engine.slots(x_pd), batches)
+    scores = engine.losses(fit.x, fit.buffers, "test")
+    for p in range(2):
+        module = build(model, options, problem.task, problem.inputs.shape[1:], problem.outputs)
+        module = Adopted(module.to(torch.float64)).train()
+        own = set_trained(module, x_pd[p])
+        optimizer = torch.optim.SGD(own, lr=TRAINING.learning_rate, momentum=TRAINING.momentum)
+        for batch in batches:
+            module.key(int(batch.keys_e[p]))
+            peer = torch.tensor([p])
+            inputs, targets = engine.data.examples("train", peer, batch.rows_eb[p : p + 1])
+            losses = TASKS[problem.task].losses(module(inputs[0])[None], targets)
+            optimizer.zero_grad()
+            losses.mean().backward()
+            optimizer.step()
+        twin_d = torch.cat([value.detach().flatten() for value in own])
+        assert close(fit.x[p], twin_d)
+        assert not close(fit.x[p], x_pd[p])
+        for key, value in module.inner.named_buffers():
+            if not key.endswith("dropout_key"):
+                assert torch.allclose(fit.buffers[key][p].double(), value.double(), rtol=1e-10)
+        rows = torch.arange(2)[None]
+        inputs, targets = engine.data.examples("test", torch.tensor([p]), rows)
+        expected = TASKS[problem.task].losses(module.eval()(inputs[0])[None], targets).mean()
+        assert scores.losses[p].item() == pytest.approx(expected.item(), rel=1e-9)
+
+
+class Adopted(nn.Module):
+    """A module whose torch dropout is replaced by the one with keys: other masks are no twin."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        for parent in list(inner.modules()):
+            for child, layer in parent.named_children():
+                if isinstance(layer, nn.Dropout):
+                    setattr(parent, child, Dropout(layer.p))
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x)
+        return found
+
+    def key(self, key: int) -> None:
+        layers = [m for m in self.inner.modules() if isinstance(m, Dropout)]
+        for number, layer in enumerate(layers):
+            layer.get_buffer("dropout_key").fill_(key + number * LAYER_STEP)

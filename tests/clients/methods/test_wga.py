@@ -1,0 +1,253 @@
+"""WGA: its law on quadratics, its bias floor, plain loops, shares and refusals.
+
+The law, with e = x - x*_0, one coordinate of user 0 with curvature a0 and N helpers that average
+to curvature a1 and have gradient d at x*_0:
+
+    e_{t+1} = (1 - eta abar) e_t - eta (alpha d + (1 - alpha) n_0 + alpha n_avg),
+    abar = (1 - alpha) a0 + alpha a1,  Var n_0 = sigma^2,  Var n_avg = sigma^2 / N,
+
+so e_t is normal with mean and variance as `moments` says. Of K independent normal trials the mean
+strays from it by more than 5 sqrt(V / K), and the variance by more than 5 V sqrt(2 / K), with
+probability below 1e-6.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from app.config.config import Config, ConfigError
+from tests.inline import run
+from tests.problems import write_quadratic
+from tests.stepping import Stepping
+
+Floats = npt.NDArray[np.float64]
+TRIALS = 10_000
+A0, A1, C0, C1, SIGMA = 1.0, 2.0, 1.0, 5.0, 10.0
+D = A1 * (C0 - C1)  # gradient of the helpers' average at the user's optimum
+
+
+def noisy(**more: Any) -> dict[str, Any]:
+    """One user, three helpers, `TRIALS` trials of a step."""
+    flat = {
+        "method": "wga", "dataset": "noisy-quadratic", "peers": 4, "local-steps": 1,
+        "learning-rate": 0.05, "num-server-rounds": 1000, "wga.targets": "0", "wga.alpha": 0.3,
+        "noisy-quadratic.helpers": 3, "noisy-quadratic.trials": TRIALS,
+    }  # fmt: skip
+    return flat | {key.replace("__", ".").replace("_", "-"): value for key, value in more.items()}
+
+
+def moments(
+    t: int, *, alpha: float, eta: float = 0.05, helpers: int = 3, a1: float = A1, d: float = D
+) -> tuple[float, float]:
+    """Mean and variance of e_t from e_0 ~ N(-x*_0, 1)."""
+    abar = (1 - alpha) * A0 + alpha * a1
+    s2 = ((1 - alpha) ** 2 + alpha**2 / helpers) * SIGMA**2
+    mean, variance = -C0, 1.0
+    for _ in range(t):
+        mean = (1 - eta * abar) * mean - eta * alpha * d
+        variance = (1 - eta * abar) ** 2 * variance + eta**2 * s2
+    return mean, variance
+
+
+def assert_normal(sample: Floats, mean: float, variance: float) -> None:
+    assert abs(sample.mean() - mean) < 5 * math.sqrt(variance / len(sample))
+    assert abs(sample.var() - variance) < 5 * variance * math.sqrt(2 / len(sample))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_mean_and_variance_follow_the_law(alpha: float) -> None:
+    stepping = Stepping(noisy(wga__alpha=alpha))
+    for t in (1, 10, 60):
+        e = stepping.to(t).x[0].numpy() - C0
+        assert_normal(e, *moments(t, alpha=alpha))
+
+
+def test_stationary_losses_of_figure_2() -> None:
+    """Loss a0/2 (mean^2 + variance) at eta = 1e-4: alone 2.500e-3, WGA with alpha 1e-3 2.525e-3."""
+
+    def floor(alpha: float, eta: float) -> float:
+        abar = (1 - alpha) * A0 + alpha * A1
+        s2 = ((1 - alpha) ** 2 + alpha**2 / 10) * SIGMA**2
+        return A0 / 2 * ((alpha * D / abar) ** 2 + eta * s2 / (abar * (2 - eta * abar)))
+
+    assert floor(0.0, 1e-4) == pytest.approx(2.500e-3, abs=5e-7)
+    assert floor(1e-3, 1e-4) == pytest.approx(2.525e-3, abs=5e-7)
+    mean, variance = moments(2000, alpha=0.3, eta=0.01, helpers=10)
+    assert A0 / 2 * (mean**2 + variance) == pytest.approx(floor(0.3, 0.01), rel=1e-9)
+
+
+def test_the_test_loss_is_the_mean_over_trials_and_falls_to_the_floor() -> None:
+    stepping = Stepping(noisy(num_server_rounds=150))
+    x = stepping.to(150).x[0].numpy()
+    loss = stepping.cohort.evaluate(150)[0].metrics["test_loss"]
+    assert loss is not None
+    assert loss == pytest.approx(A0 / 2 * np.mean((x - C0) ** 2), rel=1e-12)
+    mean, variance = moments(10_000, alpha=0.3)
+    expected = A0 / 2 * (mean**2 + variance)
+    spread = A0 / 2 * math.sqrt((2 * variance**2 + 4 * mean**2 * variance) / TRIALS)
+    assert abs(loss - expected) < 5 * spread
+
+
+def test_moving_the_helpers_moves_the_fixed_point() -> None:
+    """The same noise, other helpers: runs differ by -alpha (d' - d) / abar once they settle."""
+    flat = noisy(noisy_quadratic__trials=5)
+    one = Stepping(flat).to(300).x[0]
+    other = Stepping(flat | {"noisy-quadratic.helper-centre": 9.0}).to(300).x[0]
+    abar = 0.7 * A0 + 0.3 * A1
+    expected = -0.3 * A1 * (5.0 - 9.0) / abar  # (1 - eta abar)^300 of it are left: 2e-9
+    assert np.allclose((other - one).numpy(), expected, rtol=1e-8)
+
+
+def problem(
+    directory: Path, n: int = 5, d: int = 3
+) -> tuple[dict[str, Any], Floats, Floats, Floats]:
+    g = np.random.default_rng(1)
+    curvature, centre = g.uniform(0.5, 1.5, (n, d)), g.normal(size=(n, d))
+    start = g.normal(size=(n, d))
+    flat = write_quadratic(directory / "problem.json", curvature, centre, start)
+    return dict(flat), curvature, centre, start
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_noise_free_steps_match_a_plain_loop(tmp_path: Path, steps: int) -> None:
+    flat, a, c, x = problem(tmp_path)
+    n, alpha, eta, rounds = len(x), 0.4, 0.1, 12
+    found = run(
+        flat | {"method": "wga", "wga.alpha": alpha, "wga.targets": "0,3,4", "local-steps": steps,
+                "learning-rate": eta, "num-server-rounds": rounds},
+        tmp_path,
+    )  # fmt: skip
+    for _ in range(rounds):
+        after = x.copy()
+        for i in range(n):
+            x0, y = x[i], x[i].copy()
+            helpers = np.mean([a[k] * (x0 - c[k]) for k in range(n) if k != i], axis=0)
+            for _ in range(steps):
+                own = a[i] * (y - c[i])
+                moved = helpers + own - a[i] * (x0 - c[i])
+                y -= eta * ((1 - alpha) * own + alpha * moved if i in (0, 3, 4) else own)
+            after[i] = y
+        x = after
+    assert np.abs(found.theta() - x).max() < 1e-10
+    expected = np.where(np.eye(n) > 0, 1 - alpha, alpha / (n - 1))
+    expected[[1, 2]] = np.eye(n)[[1, 2]]
+    assert np.allclose(found.weights(), expected, atol=1e-15)
+    asked = np.isin(range(n), (0, 3, 4))  # 3 x 8 bytes of model or answer on each of 12 edges
+    assert (found.metric("bytes_sent") == rounds * 24 * (4 * asked + asked.sum() - asked)).all()
+
+
+def test_a_round_of_many_steps_has_the_noise_of_as_many_steps() -> None:
+    """With q = 1 - eta a and a1 = a0 = a, from the header's step: e_m = q^m e_0 - eta (1 - alpha)
+    sum q^(m-1-s) n_s - eta alpha (d + n_avg) sum q^s, and Var n_avg = sigma^2 / (N m).
+    """
+    m, alpha, eta, helpers = 4, 0.6, 0.05, 3
+    flat = noisy(local_steps=m, wga__alpha=alpha, noisy_quadratic__helper_curvature=A0)
+    e = Stepping(flat).to(1).x[0].numpy() - C0
+    q = (1 - eta * A0) ** np.arange(m + 1)
+    pushed = eta * alpha * q[:m].sum()
+    variance = q[m] ** 2 + SIGMA**2 * (
+        (eta * (1 - alpha)) ** 2 * (q[:m] ** 2).sum() + pushed**2 / (helpers * m)
+    )
+    assert_normal(e, -C0 * q[m] - pushed * A0 * (C0 - C1), variance)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_alpha_0_is_local_bit_for_bit(tmp_path: Path, steps: int) -> None:
+    flat: dict[str, Any] = {
+        "dataset": "digits", "peers": 3, "num-server-rounds": 3, "local-steps": steps,
+        "partition.samples-per-peer": 20, "partition.clusters": 1, "mlp.hidden": "8",
+        "momentum": 0.5, "batch-size": 5,
+    }  # fmt: skip
+    alone = run(flat | {"method": "local"}, tmp_path / "local")
+    wga = run(flat | {"method": "wga", "wga.alpha": 0.0}, tmp_path / "wga")
+    for one, other in zip(alone.models(), wga.models(), strict=True):
+        assert all((one[name] == other[name]).all() for name in one)
+    assert (wga.weights() == np.eye(3)).all()
+
+
+def test_helpers_that_do_not_answer_are_left_out() -> None:
+    """Round 1: helper 2 is away; round 2: nobody answers and the step is a local one."""
+    there = Stepping(noisy(), lambda t, edges: (edges[:, 1] != 2) & (t == 1))
+    first = there.to(1)
+    assert np.allclose(first.w[0], [0.7, 0.15, 0.0, 0.15], atol=1e-15)
+    assert_normal(first.x[0].numpy() - C0, *moments(1, alpha=0.3, helpers=2))
+    second = there.to(2)
+    assert (second.w == np.eye(4)).all()
+    noise = there.cohort.engine.batches(2)[0].noise_ed
+    assert noise is not None
+    expected = first.x[0] - 0.05 * (A0 * (first.x[0] - C0) + noise[0])
+    assert np.allclose(second.x[0], expected, rtol=1e-14)
+
+
+def test_helpers_inside_the_true_cluster() -> None:
+    flat = noisy(
+        peers=7, wga__targets="0,4", wga__helpers="cluster", noisy_quadratic__helpers="3,2",
+        noisy_quadratic__trials=1,
+    )  # fmt: skip
+    w = Stepping(flat).to(1).w
+    assert np.allclose(w[0], [0.7, 0.1, 0.1, 0.1, 0, 0, 0], atol=1e-15)
+    assert np.allclose(w[4], [0, 0, 0, 0, 0.7, 0.15, 0.15], atol=1e-15)
+
+
+def test_stated_noise_gives_exact_inverse_variance_shares(tmp_path: Path) -> None:
+    flat, *_ = problem(tmp_path, n=4)
+    table = (tmp_path / "problem.json").read_text()
+    (tmp_path / "problem.json").write_text(table.replace("[0.0, 0.0, 0.0, 0.0]", "[9, 1, 2, 4]"))
+    chosen = {"method": "wga", "wga.weights": "inverse-variance", "wga.alpha": 0.5}
+    w = Stepping(flat | chosen).to(1).w
+    assert np.allclose(w[0], [0.5, *(0.5 * np.array([16, 4, 1]) / 21)], rtol=1e-14)
+
+
+def test_measured_variance_and_bias(tmp_path: Path) -> None:
+    """A translated copy (a1 = a0) at a small eta: b and its variance hardly change as x moves.
+
+    |g_t - g_t-1|^2 / 2 sums K independent squares of mean sigma^2 and variance 2 sigma^4, and
+    <b_t, b_t-1> sums products of mean d^2 and variance s^4 + 2 d^2 s^2, s^2 = sigma^2 (1 + 1/N);
+    averaging over rounds only narrows both.
+    """
+    flat = noisy(learning_rate=1e-4, wga__alpha="auto", noisy_quadratic__helper_curvature=A0)
+    stepping = Stepping(flat)
+    stepping.cohort.engine.noise = None  # pretend that the problem does not state it
+    stepping.cohort.restart()
+    stepping.cohort.begin(1)
+    state = stepping.to(6)
+    d2, s2 = (A0 * (C0 - C1)) ** 2, SIGMA**2 * (1 + 1 / 3)
+    assert abs(state.variance[0] / TRIALS - SIGMA**2) < 5 * SIGMA**2 * math.sqrt(2 / TRIALS)
+    assert abs(state.zeta2[0] / TRIALS - d2) < 5 * math.sqrt((s2**2 + 2 * d2 * s2) / TRIALS)
+    ratio = 1000 * state.zeta2[0] / state.variance[0]
+    expected = 1 / (1 + 1 / 3 + ratio)
+    assert 1 - stepping.to(7).w[0, 0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_auto_without_bias_trusts_everyone_alike(tmp_path: Path) -> None:
+    """Noise-free copies: nothing speaks against the helpers, alpha* = N / (N + 1) from round 3."""
+    g = np.random.default_rng(0)
+    centre, start = np.tile(g.normal(size=2), (3, 1)), np.tile(g.normal(size=2), (3, 1))
+    flat = write_quadratic(tmp_path / "problem.json", np.ones((3, 2)), centre, start)
+    stepping = Stepping(flat | {"method": "wga", "learning-rate": 0.1})
+    assert (stepping.to(2).w == np.eye(3)).all()
+    assert np.allclose(stepping.to(3).w, 1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("wga.targets", "0,7", 'targets = "0,7", but peers are 0 to 3'),
+        ("wga.targets", "", "targets wants"),
+        ("wga.targets", "0;1", "targets wants"),
+        ("wga.alpha", 1.5, "alpha must lie in"),
+        ("wga.alpha", -0.1, "alpha must lie in"),
+        ("wga.alpha", "best", 'wants a number or "auto"'),
+        ("wga.weights", "mine", "wants"),
+        ("wga.curvature-ratio", 0.0, "curvature-ratio must be above 0"),
+    ],
+)
+def test_refusals(key: str, value: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Config.from_flat(noisy() | {key: value})

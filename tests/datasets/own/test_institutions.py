@@ -1,0 +1,235 @@
+"""Data that institutions hold: what fits a run is read, what does not is refused in one line."""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from datasets.own.image_folder import ImageFolderOptions
+from datasets.own.tabular import TableOptions
+from datasets.partition.partition import Partition
+from datasets.problem import DataError, Problem
+from datasets.table import DATASETS
+
+IMAGES = ImageFolderOptions(classes="normal, ill", shape="1x4x5")
+ROWS = TableOptions(columns="age,bmi", label="ill", classes="no,yes")
+
+
+def load(dataset: str, data_dir: Path, options: object, peers: int = 2, seed: int = 0) -> Problem:
+    return DATASETS[dataset].load(Partition(), peers, seed, data_dir, options)
+
+
+def alone(dataset: str, data_dir: Path, options: object, peer: int, peers: int = 2) -> Problem:
+    own = DATASETS[dataset].alone
+    assert own is not None
+    return own(peer, peers, 0, data_dir, options)
+
+
+def write_image(path: Path, seed: int, shape: tuple[int, ...] = (4, 5)) -> np.ndarray[Any, Any]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(256, size=shape, dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+def hospital(folder: Path, seed: int, counts: Mapping[str, int] = {"normal": 6, "ill": 4}) -> None:
+    for label, count in counts.items():
+        for k in range(count):
+            write_image(folder / label / f"{k}.png", 100 * seed + k)
+
+
+def write_csv(path: Path, rows: Sequence[Sequence[object]], header: Sequence[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def ward(folder: Path, seed: int, count: int = 10) -> None:
+    g = np.random.default_rng(seed)
+    rows = [(k, g.normal(), g.normal(), ("no", "yes")[k % 2]) for k in range(count)]
+    write_csv(folder / "data.csv", rows, ("id", "bmi", "age", "ill"))
+
+
+def held_by(problem: Problem, peer: int, part: str) -> tuple[Any, Any]:
+    split = getattr(problem, part)
+    inputs = (problem.inputs[split.rows[peer]] - problem.mean) / problem.std
+    return inputs, split.targets[peer]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "fill", "options"), [("image-folder", hospital, IMAGES), ("table", ward, ROWS)]
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_node_sees_of_the_run_what_the_simulation_gives_its_peer(
+    dataset: str, fill: Callable[..., None], options: Any, shared: bool, tmp_path: Path
+) -> None:
+    count = 1 if dataset == "image-folder" else 2
+    if shared:
+        options = type(options)(**(vars(options) | {"mean": "0.5," * count, "std": "2," * count}))
+    for peer, name in enumerate(("2", "10", "b")):  # in this order
+        fill(tmp_path / name, peer)
+    whole = load(dataset, tmp_path, options, peers=3)
+    assert (whole.samples == [8, 8, 8]).all()
+    for peer, name in enumerate(("2", "10", "b")):
+        own = alone(dataset, tmp_path / name, options, peer, peers=3)
+        assert own.samples.tolist() == [8 * (p == peer) for p in range(3)]
+        assert (own.outputs, own.task) == (whole.outputs, whole.task)
+        for part in ("train", "validation", "test"):
+            for mine, theirs in zip(
+                held_by(own, peer, part), held_by(whole, peer, part), strict=True
+            ):
+                np.testing.assert_array_equal(mine, theirs)
+            assert not any(len(getattr(own, part).rows[p]) for p in range(3) if p != peer)
+    assert len(whole.inputs) == 30
+
+
+def test_images_are_read_as_they_are(tmp_path: Path) -> None:
+    first = write_image(tmp_path / "a" / "train" / "ill" / "x.png", 1)
+    second = write_image(tmp_path / "a" / "test" / "normal" / "y.png", 2)
+    options = ImageFolderOptions("normal,ill", "1x4x5", mean="10", std="5")
+    problem = alone("image-folder", tmp_path / "a", options, 0)
+    inputs, targets = held_by(problem, 0, "train")
+    np.testing.assert_allclose(inputs, (first[None, None] - 10.0) / 5)
+    assert targets.tolist() == [1]
+    inputs, targets = held_by(problem, 0, "test")
+    np.testing.assert_allclose(inputs, (second[None, None] - 10.0) / 5)
+    assert targets.tolist() == [0]
+
+
+def test_each_peer_is_normalised_by_its_own_training_examples(tmp_path: Path) -> None:
+    for peer in range(2):
+        ward(tmp_path / str(peer), peer, 50)
+    problem = load("table", tmp_path, ROWS)
+    for peer in range(2):
+        inputs, _ = held_by(problem, peer, "train")
+        np.testing.assert_allclose(inputs.mean(axis=0), 0, atol=1e-6)
+        np.testing.assert_allclose(inputs.std(axis=0), 1, atol=1e-6)
+
+
+def test_parquet_is_csv(tmp_path: Path) -> None:
+    ward(tmp_path / "a", 3)
+    from_csv = alone("table", tmp_path / "a", ROWS, 0)
+    columns = np.genfromtxt(tmp_path / "a" / "data.csv", delimiter=",", names=True, dtype=None)
+    made = pa.table({name: columns[name] for name in columns.dtype.names or ()})
+    (tmp_path / "b").mkdir()
+    pyarrow.parquet.write_table(made, tmp_path / "b" / "data.parquet")
+    from_parquet = alone("table", tmp_path / "b", ROWS, 0)
+    np.testing.assert_allclose(from_parquet.inputs, from_csv.inputs, rtol=1e-6)
+    assert from_parquet.train.targets[0].tolist() == from_csv.train.targets[0].tolist()
+
+
+def test_a_label_without_classes_is_a_number(tmp_path: Path) -> None:
+    write_csv(tmp_path / "train.csv", [(1, 2.5), (2, 3.5)], ("age", "glucose"))
+    write_csv(tmp_path / "test.csv", [(3, 4.5)], ("age", "glucose"))
+    options = TableOptions("age", "glucose")
+    problem = alone("table", tmp_path, options, 1)
+    assert (problem.task, problem.outputs) == ("regression", 1)
+    assert problem.train.targets[1].tolist() == [[2.5], [3.5]]
+    assert problem.test.targets[1].tolist() == [[4.5]]
+
+
+def colour(folder: Path) -> None:
+    write_image(folder / "ill" / "Jane Doe.png", 0, (4, 5, 3))
+
+
+def large(folder: Path) -> None:
+    write_image(folder / "ill" / "Jane Doe.png", 0, (8, 8))
+
+
+def damaged(folder: Path) -> None:
+    (folder / "ill" / "Jane Doe.png").write_bytes(b"\x89PNG\r\n\x1a\n...")
+
+
+def strange(folder: Path) -> None:
+    write_image(folder / "Jane Doe" / "1.png", 0)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (colour, "1 of 11 images are not 1x4x5 as the run expects"),
+        (large, "1 of 11 images are not 1x4x5 as the run expects"),
+        (damaged, "1 of 11 images are not 1x4x5 as the run expects"),
+        (strange, "1 class folders are none of the run's classes normal, ill"),
+    ],
+)
+def test_images_that_do_not_fit_are_refused(
+    spoil: Callable[[Path], None], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line goes to the relay: it must not name what the institution holds; the log does."""
+    hospital(tmp_path, 0)
+    spoil(tmp_path)
+    with caplog.at_level(logging.ERROR), pytest.raises(DataError, match=why) as refused:
+        alone("image-folder", tmp_path, IMAGES, 0)
+    assert "Jane Doe" not in str(refused.value)
+    assert "Jane Doe" in caplog.text
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "why"),
+    [
+        (("age", "ill"), (1, "no"), r"data.csv has no column bmi"),
+        (("age", "bmi", "ill"), (1, "", "no"), r"column bmi of data.csv has 1 of 3 values missing"),
+        (("age", "bmi", "ill"), (1, "nan", "no"), r"column bmi of data.csv has 1 of 3 values"),
+        (("age", "bmi", "ill"), (1, "Jane Doe", "no"), r"column bmi of data.csv is not numbers"),
+        (("age", "bmi", "ill"), (1, 2, "Jane Doe"), r"1 of 3 rows .* other than .* no, yes"),
+        (("age", "bmi", "ill"), (1, 2, ""), r"1 of 3 rows .* other than"),
+        (("age", "bmi", "ill"), (1, 2), r"data.csv cannot be read"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(
+    header: Sequence[str], row: Sequence[object], why: str, tmp_path: Path
+) -> None:
+    good = [[{"age": 4, "bmi": 5, "ill": "yes"}[name] for name in header]] * 2
+    write_csv(tmp_path / "data.csv", [*good, row], header)
+    with pytest.raises(DataError, match=why) as refused:
+        alone("table", tmp_path, ROWS, 0)
+    assert "Jane Doe" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_nothing_there_is_a_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no images in this peer's data-dir, expected folders"):
+        alone("image-folder", tmp_path / "nowhere", IMAGES, 0)
+    with pytest.raises(DataError, match=r"expected train or data \(.csv or .parquet\)"):
+        alone("table", tmp_path, ROWS, 0)
+    with pytest.raises(DataError, match="has 0 folders: 2 peers need one each"):
+        load("table", tmp_path, ROWS)
+
+
+def test_a_peer_without_test_data_is_refused(tmp_path: Path) -> None:
+    hospital(tmp_path, 0, {"ill": 2})
+    with pytest.raises(DataError, match="no example to test with"):
+        alone("image-folder", tmp_path, IMAGES, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: ImageFolderOptions(shape="28x28"), "shape wants"),
+        (lambda: ImageFolderOptions(shape="2x28x28"), "1 channel"),
+        (lambda: ImageFolderOptions(mean="0.5"), "both mean and std"),
+        (lambda: ImageFolderOptions(mean="1,2", std="1"), "mean has 2 numbers"),
+        (lambda: ImageFolderOptions(mean="x", std="1"), "mean wants numbers"),
+        (lambda: ImageFolderOptions(mean="1", std="0"), "std must be above 0"),
+        (lambda: ImageFolderOptions(test=0.7, validation=0.3), "together below 1"),
+        (lambda: ImageFolderOptions().check_peers(2), "classes must name"),
+        (lambda: TableOptions(columns="a", mean="1,2", std="1,2"), "mean has 2 numbers"),
+        (lambda: TableOptions().check_peers(2), "columns must name"),
+        (lambda: TableOptions(columns="a,label").check_peers(2), "columns must name"),
+        (lambda: TableOptions(columns="a", classes="x,x").check_peers(2), "each class once"),
+    ],
+)
+def test_a_run_that_expects_nonsense_is_refused(make: Callable[[], object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        make()

@@ -1,0 +1,531 @@
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from flwr.serverapp import Grid
+
+from strategies.errors import RelayError, RosterError
+from strategies.everyone import Everyone
+from strategies.flower.post import InlinePost
+from strategies.flower.strategy import RelayStrategy
+from strategies.pairs import Pairs
+from strategies.protocol import Envelope, Order, Reply, Report, Stage
+from strategies.relay.commit import Commit, Ledger
+from strategies.silent import Silent
+from strategies.topology import topology
+from strategies.wanted import Wanted, WantedAnswers
+from tests.strategies.toy_node import NBYTES, ToyNode
+
+RULES = [Silent, Everyone, Wanted, WantedAnswers, Pairs]
+
+
+@dataclass(frozen=True)
+class Options:
+    sampling: str = "constant"
+    probability: float = 0.3
+
+
+@dataclass
+class Notes:
+    """A recorder in memory."""
+
+    ledgers: list[Ledger] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    def round(self, commit: Commit) -> None:
+        self.ledgers.append(commit.ledger)
+        self.reports += commit.reports
+        self.refused += commit.refused
+
+    def losses(self) -> dict[tuple[int, int], float | None]:
+        return {(r.round, r.peer): r.metrics["test_loss"] for r in self.reports}
+
+
+def make(
+    kind: type[RelayStrategy] = Everyone, n: int = 5, graph: str = "full", **changes: Any
+) -> RelayStrategy:
+    known = {"peers": n, "rounds": 9, "seed": 1, "topology": topology(graph, n, 0)}
+    return kind(**{**known, "options": Options(), "evaluate_every": 4, **changes})
+
+
+def toys(strategy: RelayStrategy, *cohorts: Sequence[int]) -> list[ToyNode]:
+    return [ToyNode(strategy, cohort) for cohort in cohorts]
+
+
+def run(strategy: RelayStrategy, nodes: Sequence[Any], ledger: Ledger | None = None) -> Notes:
+    notes = Notes()
+    strategy.broker(InlinePost(nodes), notes, ledger, join_timeout=0.3)
+    return notes
+
+
+def split(n: int, parts: int) -> list[list[int]]:
+    return [part.tolist() for part in np.array_split(np.arange(n), parts)]
+
+
+# --- one node = many nodes -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", RULES)
+@pytest.mark.parametrize("graph", ["full", "ring"])
+def test_results_do_not_depend_on_who_hosts_whom(kind: type[RelayStrategy], graph: str) -> None:
+    strategy = make(kind, graph=graph)
+    alone = run(strategy, toys(strategy, range(5)))
+    assert alone.losses().keys() == {(t, i) for t in (0, 4, 8, 9) for i in range(5)}
+    for cohorts in (
+        split(5, 2),
+        split(5, 5),
+        split(5, 7),
+        [[3, 4], [0], [1, 2]],
+        [[1, 4], [0, 2, 3]],
+    ):
+        nodes = toys(strategy, *cohorts)
+        many = run(strategy, nodes)
+        assert many.losses() == alone.losses()
+        assert [(r.round, r.peer) for r in many.reports] == sorted(many.losses())
+        assert not many.refused
+
+
+def test_the_mean_of_each_evaluated_round_comes_back() -> None:
+    strategy = make()
+    nodes = toys(strategy, *split(5, 2))
+    notes = Notes()
+    means = strategy.broker(InlinePost(nodes), notes)
+    assert set(means) == {0, 4, 8, 9}
+    at_4 = [loss for (t, _), loss in notes.losses().items() if t == 4 and loss is not None]
+    assert means[4] == {"test_loss": pytest.approx(np.mean(at_4))}
+    assert means[0] == {"test_loss": 3.0}  # peers start at 1 to 5
+
+
+def test_start_gives_flowers_result() -> None:
+    strategy = make()
+    nodes = toys(strategy, *split(5, 2))
+    grid = cast(Grid, None)
+    result = strategy.start(grid, post=lambda grid, timeout: InlinePost(nodes))
+    assert set(result.evaluate_metrics_clientapp) == {0, 4, 8, 9}
+    assert result.evaluate_metrics_clientapp[0]["test_loss"] == 3.0
+    assert not result.arrays
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"num_rounds": 3}, "made for 9 rounds, not 3"),
+        ({"evaluate_fn": lambda t, arrays: None}, "no global model"),
+        ({}, "needs a post"),
+    ],
+)
+def test_start_refuses_what_a_relay_cannot_do(asked: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        make().start(cast(Grid, None), **asked)
+
+
+# --- what travels ----------------------------------------------------------------------------
+
+
+def test_a_pull_round_is_one_message_each_way_for_each_node() -> None:
+    strategy = make()
+    nodes = toys(strategy, *split(5, 3))
+    ledgers = run(strategy, nodes).ledgers
+    assert [ledger.round for ledger in ledgers] == list(range(10))
+    assert [ledger.messages for ledger in ledgers] == [6 * (t + 1) for t in range(10)]
+    # cohorts of 2, 2 and 1: each node gets the other peers' models once: 3 + 3 + 4 letters
+    assert [ledger.nbytes for ledger in ledgers] == [10 * NBYTES * t for t in range(10)]
+    stages = [[order.stage for order in node.orders] for node in nodes]
+    assert stages == 3 * [["start", *9 * ["absorb"]]]
+
+
+def test_an_asked_round_is_two_messages_and_resends_no_model() -> None:
+    strategy = make(WantedAnswers, rounds=1)
+    nodes = toys(strategy, [0, 1], [2, 3, 4])  # in round 1 each peer i wants i + 1
+    (start, end) = run(strategy, nodes).ledgers
+    assert [[order.stage for order in node.orders] for node in nodes] == 2 * [
+        ["start", "answer", "absorb"]
+    ]
+    letters = [
+        [(x.kind, x.sender, x.recipient) for x in order.letters]
+        for node in nodes
+        for order in node.orders
+    ]
+    assert letters == [
+        [],
+        [("offer", 2, None)],
+        [("answer", 4, 0)],
+        [],
+        [("offer", 0, None)],
+        [("answer", 1, 2)],
+    ]
+    assert (start.messages, end.messages, end.nbytes) == (4, 12, 4 * NBYTES)
+
+
+def test_a_node_that_hosts_everybody_gets_one_order_for_each_stretch() -> None:
+    strategy = make()
+    (node, idle) = toys(strategy, range(5), [])
+    ledgers = run(strategy, [node, idle]).ledgers
+    assert [(o.stage, o.round, o.last) for o in node.orders] == [
+        ("start", 0, 0),
+        ("rounds", 1, 4),
+        ("rounds", 5, 8),
+        ("rounds", 9, 9),
+    ]
+    assert [order.stage for order in idle.orders] == ["start"]
+    assert [(ledger.round, ledger.nbytes) for ledger in ledgers] == [(0, 0), (4, 0), (8, 0), (9, 0)]
+
+
+def test_orders_are_sorted_and_touch_the_node() -> None:
+    strategy = make(Pairs, 7)
+    nodes = toys(strategy, [2, 5], [0, 1, 6], [3, 4])
+    run(strategy, nodes)
+    for node in nodes:
+        for order in node.orders:
+            ends = [(r, s) for s, r in order.edges.tolist()]
+            assert ends == sorted(set(ends))
+            assert np.isin(order.edges, node.peers).any(axis=1).all()
+            letters = [(x.sender, x.recipient or 0) for x in order.letters]
+            assert letters == sorted(letters)
+            assert order.committed == max(0, order.round - 1)
+
+
+# --- resume ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", RULES)
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_stop_and_resume_is_the_uninterrupted_run(kind: type[RelayStrategy], parts: int) -> None:
+    strategy = make(kind)
+    whole = run(strategy, toys(strategy, *split(5, parts)))
+
+    def power_cut(order: Order) -> None:
+        if order.stage in ("absorb", "rounds") and order.round >= 5:
+            raise KeyboardInterrupt
+
+    nodes = toys(strategy, *split(5, parts))
+    nodes[-1].before = power_cut
+    first, second = Notes(), Notes()
+    with pytest.raises(KeyboardInterrupt):
+        strategy.broker(InlinePost(nodes), first)
+    nodes[-1].before = lambda order: None
+    for node in nodes:
+        node.heard = {}
+    strategy.broker(InlinePost(nodes), second, first.ledgers[-1])
+    assert first.ledgers[-1].round == 4
+    assert first.losses() | second.losses() == whole.losses()
+    assert len(first.reports) + len(second.reports) == len(whole.reports)
+    assert second.ledgers[-1].nbytes == whole.ledgers[-1].nbytes
+
+
+# --- failing ---------------------------------------------------------------------------------
+
+
+def failing(*moments: tuple[Stage, int]) -> Callable[[Order], None]:
+    def before(order: Order) -> None:
+        if (order.stage, order.round) in moments:
+            raise OSError("disk full")
+
+    return before
+
+
+@pytest.mark.parametrize("kind", RULES)
+@pytest.mark.parametrize("stage", ["answer", "absorb"])
+def test_a_node_that_fails_is_left_out_and_welcomed_back(
+    kind: type[RelayStrategy], stage: Stage
+) -> None:
+    strategy = make(kind, rounds=8, options=Options("full"))
+    nodes = toys(strategy, [0, 1], [2, 3], [4])
+    nodes[1].before = failing((stage, 3))
+    notes = run(strategy, nodes)
+    assert notes.ledgers[-1].round == 8
+    orders = [(o.stage, o.round) for o in nodes[1].orders if o.stage != "answer"]
+    if (stage, 3) not in [(o.stage, o.round) for o in nodes[1].orders]:
+        return  # this rule asks nobody
+    back = 3 if stage == "answer" else 4
+    tried = [] if stage == "answer" else [("absorb", 3)]
+    assert orders == [
+        ("start", 0),
+        ("absorb", 1),
+        ("absorb", 2),
+        *tried,
+        ("start", back),
+        *(("absorb", t) for t in range(back + 1, 9)),
+    ]
+    for node in (nodes[0], nodes[2]):
+        for order in node.orders:
+            touches_the_lost = np.isin(order.edges, [2, 3]).any()
+            if stage == "absorb" and order.round == 4:
+                assert not touches_the_lost
+            if stage == "answer" and order.round == 3 and order.stage == "absorb":
+                assert not touches_the_lost
+    assert {(8, peer) for peer in range(5)} <= notes.losses().keys()
+
+
+def test_a_node_lost_for_good_costs_only_its_own_edges() -> None:
+    strategy = make(Everyone, rounds=8)
+    nodes = toys(strategy, [0, 1], [2, 3], [4])
+    nodes[1].before = failing(*[(stage, t) for t in range(5, 9) for stage in ("absorb", "start")])
+    losses = run(strategy, nodes).losses()
+    assert {peer for t, peer in losses if t == 8} == {0, 1, 4}
+    assert {peer for t, peer in losses if t == 4} == set(range(5))
+
+
+def test_the_last_node_lost_ends_the_run_and_says_why() -> None:
+    strategy = make()
+    nodes = toys(strategy, [0, 1, 2], [3, 4])
+    for node in nodes:
+        node.before = failing(("absorb", 5))
+    with pytest.raises(
+        RelayError, match=r"^round 5, absorb: peers 3, 4: OSError: disk full; no node is left$"
+    ) as caught:
+        run(strategy, nodes)
+    assert (caught.value.round, caught.value.stage) == (5, "absorb")
+
+
+def test_a_round_that_nobody_survives_is_played_again() -> None:
+    """Every node fails in round 5 once: the results are those of a run without the trouble."""
+    strategy = make()
+    nodes = toys(strategy, [0, 1, 2], [3, 4])
+    for node in nodes:
+        node.before = once("absorb", 5)
+    notes = run(strategy, nodes)
+    assert notes.losses() == run(strategy, toys(strategy, range(5))).losses()
+    assert len(notes.reports) == len(notes.losses())
+    assert [ledger.round for ledger in notes.ledgers] == list(range(10))
+
+
+def once(stage: Stage, t: int) -> Callable[[Order], None]:
+    failed: list[int] = []
+
+    def before(order: Order) -> None:
+        if (order.stage, order.round) == (stage, t) and not failed:
+            failed.append(t)
+            raise OSError("disk full")
+
+    return before
+
+
+def test_a_quorum_begins_without_the_others_and_welcomes_them_later() -> None:
+    strategy = make(Everyone, rounds=8)
+    nodes = toys(strategy, [0, 1], [2, 3], [4])
+    notes = Notes()
+    post = Moody(InlinePost(nodes), {2: range(4)})
+    strategy.broker(post, notes, join_timeout=0.0, quorum=4)
+    assert (nodes[2].orders[0].stage, nodes[2].orders[0].round) == ("start", 5)
+    losses = notes.losses()
+    assert {peer for t, peer in losses if t == 4} == {0, 1, 2, 3}
+    assert {peer for t, peer in losses if t == 8} == set(range(5))
+
+
+def test_fewer_than_a_quorum_wait_and_then_end_the_run() -> None:
+    strategy = make(Everyone, rounds=8)
+    nodes = toys(strategy, [0, 1], [2, 3], [4])
+    notes = Notes()
+    post = Moody(InlinePost(nodes), {1: range(3, 9)})
+    with pytest.raises(RosterError, match=r"^round 3, start: no node hosts peers 2, 3; "):
+        strategy.broker(post, notes, join_timeout=0.0, quorum=4)
+    assert notes.ledgers[-1].round == 3
+
+
+def test_a_quorum_does_without_a_node_whose_set_up_is_wrong() -> None:
+    strategy = make(Everyone, rounds=4)
+    nodes = toys(strategy, [0, 1], [2, 3], [4])
+    nodes[2].before = failing(*[("start", t) for t in range(9)])
+    notes = Notes()
+    strategy.broker(InlinePost(nodes), notes, join_timeout=0.3, quorum=4)
+    assert {peer for _, peer in notes.losses()} == {0, 1, 2, 3}
+    with pytest.raises(RelayError, match="disk full"):
+        run(strategy, toys_failing(strategy))
+
+
+def toys_failing(strategy: RelayStrategy) -> list[ToyNode]:
+    nodes = toys(strategy, [0, 1], [2, 3], [4])
+    nodes[2].before = failing(*[("start", t) for t in range(9)])
+    return nodes
+
+
+def test_a_setup_that_fails_twice_ends_the_run_at_once() -> None:
+    strategy = make()
+    nodes = toys(strategy, [0, 1], [2, 3, 4])
+    nodes[1].before = failing(("start", 0))
+    with pytest.raises(RelayError, match="round 0, start: node 1: OSError: disk full"):
+        run(strategy, nodes)
+    assert len(nodes[1].orders) == 2
+
+
+def test_a_peer_without_a_node() -> None:
+    strategy = make()
+    with pytest.raises(RosterError, match="no node hosts peers 2, 4"):
+        run(strategy, toys(strategy, [0, 1], [3]))
+
+
+def test_a_peer_with_two_nodes() -> None:
+    strategy = make()
+    with pytest.raises(RosterError, match=r"two nodes host peers 1$"):
+        run(strategy, toys(strategy, [0, 1], [1, 2, 3, 4]))
+
+
+def test_a_cohort_that_is_none() -> None:
+    strategy = make()
+    with pytest.raises(RelayError, match="hosts peers 7: not some of 0 to 4"):
+        run(strategy, toys(strategy, range(4), [7]))
+
+
+@dataclass
+class Moody:
+    """A post whose node k is unreachable in the rounds of `away[k]`, as Flower would have it."""
+
+    post: InlinePost
+    away: Mapping[int, range]
+    t: int = 0
+
+    def nodes(self) -> list[int]:
+        return [node for node in self.post.nodes() if self.t not in self.away.get(node, ())]
+
+    def exchange(self, orders: Mapping[int, Order]) -> Mapping[int, Reply | str]:
+        self.t = max(order.round for order in orders.values())
+        here = {node: order for node, order in orders.items() if node in self.nodes()}
+        return self.post.exchange(here)
+
+
+def test_a_node_that_is_away_for_some_rounds_is_not_asked_meanwhile() -> None:
+    strategy = make(Everyone, rounds=8)
+    nodes = toys(strategy, [0, 1], [2, 3, 4])
+    notes = Notes()
+    strategy.broker(Moody(InlinePost(nodes), {1: range(3, 6)}), notes)
+    assert [(o.stage, o.round) for o in nodes[1].orders] == [
+        ("start", 0),
+        ("absorb", 1),
+        ("absorb", 2),
+        ("start", 7),  # the post saw it again after round 6
+        ("absorb", 8),
+    ]
+    assert {peer for t, peer in notes.losses() if t == 4} == {0, 1}
+
+
+def test_a_node_that_joins_late_is_waited_for() -> None:
+    @dataclass
+    class Late:
+        post: InlinePost
+        calls: Counter[str] = field(default_factory=Counter)
+
+        def nodes(self) -> list[int]:
+            self.calls["nodes"] += 1
+            return self.post.nodes()[: 1 + self.calls["nodes"] // 3]
+
+        def exchange(self, orders: Mapping[int, Order]) -> Mapping[int, Reply | str]:
+            return self.post.exchange(orders)
+
+    strategy = make()
+    nodes = toys(strategy, [0, 1], [2, 3, 4])
+    notes = Notes()
+    strategy.broker(Late(InlinePost(nodes)), notes, join_timeout=10)
+    assert notes.losses() == run(strategy, toys(strategy, range(5))).losses()
+    assert [order.stage for order in nodes[0].orders].count("start") == 1
+
+
+def test_a_node_that_restarts_before_the_others_have_come_counts_once() -> None:
+    @dataclass
+    class Restarting:
+        post: InlinePost
+        calls: int = 0
+
+        def nodes(self) -> list[int]:
+            self.calls += 1
+            return [0] if self.calls < 3 else [1, 2]
+
+        def exchange(self, orders: Mapping[int, Order]) -> Mapping[int, Reply | str]:
+            return self.post.exchange(orders)
+
+    strategy = make()
+    nodes = toys(strategy, [0, 1], [0, 1], [2, 3, 4])
+    notes = Notes()
+    strategy.broker(Restarting(InlinePost(nodes)), notes)
+    assert [order.stage for order in nodes[0].orders] == ["start"]
+    assert len(notes.reports) == len(notes.losses())
+    assert notes.losses() == run(strategy, toys(strategy, range(5))).losses()
+
+
+# --- what the relay refuses ------------------------------------------------------------------
+
+
+@dataclass
+class Liar:
+    """Changes what a node says in round 1."""
+
+    node: ToyNode
+    lie: Callable[[Reply, Order], Reply]
+
+    def handle(self, order: Order) -> Reply:
+        reply = self.node.handle(order)
+        return self.lie(reply, order) if order.round == 1 else reply
+
+
+def with_letter(letter: Envelope) -> Callable[[Reply, Order], Reply]:
+    return lambda reply, order: replace(reply, letters=(*reply.letters, letter))
+
+
+def with_report(**changes: Any) -> Callable[[Reply, Order], Reply]:
+    report = {"metrics": {}, "weights": 5 * (1.0,)} | changes
+    return lambda reply, order: replace(reply, reports=(Report(order.round, 0, **report),))
+
+
+@pytest.mark.parametrize(
+    ("lie", "line"),
+    [
+        (lambda reply, order: replace(reply, wants=np.array([[0, 9]])), r"the want \[0, 9\]"),
+        (lambda reply, order: replace(reply, wants=np.array([[2, 3]])), r"the want \[2, 3\]"),
+        (lambda reply, order: replace(reply, wants=np.array([[1, 1]])), r"the want \[1, 1\]"),
+        (with_letter(Envelope("offer", 3, None, 2, 8, b"x")), "Envelope.*sender=3"),
+        (with_letter(Envelope("offer", 0, None, 2, 8, b"x")), "Envelope.*sender=0"),  # a second
+        (with_letter(Envelope("offer", 0, None, 7, 8, b"x")), "Envelope.*round=7"),
+        (with_letter(Envelope("answer", 0, 3, 1, 8, b"x")), "Envelope.*'answer'"),
+        (
+            lambda reply, order: replace(reply, reports=(Report(order.round, 4, {}, 5 * (1.0,)),)),
+            "a report of peer 4",
+        ),
+        (
+            lambda reply, order: replace(reply, reports=(Report(order.round, 0, {}, 4 * (1.0,)),)),
+            "a report of peer 0",
+        ),
+        (lambda reply, order: replace(reply, refused=("bad letter",)), "^bad letter$"),
+        (lambda reply, order: replace(reply, refused=("a\nb" + 999 * "c",)), "^a bc{397}$"),
+        (with_report(metrics={"test_loss": float("nan")}), "a report of peer 0"),
+        (with_report(metrics={"test_loss": float("inf")}), "a report of peer 0"),
+        (with_report(weights=(*(4 * (1.0,)), float("nan"))), "a report of peer 0"),
+    ],
+)
+def test_what_does_not_belong_is_dropped_and_noted(
+    lie: Callable[[Reply, Order], Reply], line: str
+) -> None:
+    strategy = make(Everyone, rounds=2)
+    honest = run(strategy, toys(strategy, [0, 1], [2, 3, 4]))
+    one, other = toys(strategy, [0, 1], [2, 3, 4])
+    notes = run(strategy, [Liar(one, lie), other])
+    assert [bool(re.search(line, each)) for each in notes.refused] == [True]
+    assert notes.losses() == honest.losses()
+
+
+def test_answers_nobody_asked_for_are_dropped() -> None:
+    strategy = make(WantedAnswers, rounds=1)
+    one, other = toys(strategy, [0, 1], [2, 3, 4])
+    meddling = with_letter(Envelope("answer", 0, 3, 1, 8, b"x"))
+    notes = run(
+        strategy,
+        [Liar(one, lambda r, o: meddling(r, o) if o.stage == "answer" else r), other],
+    )
+    assert len(notes.refused) == 1
+    assert [x.sender for x in other.orders[-1].letters] == [1]
+
+
+def test_a_node_that_changes_its_cohort_is_left_out() -> None:
+    strategy = make(Everyone, rounds=4)
+    one, other = toys(strategy, [0, 1], [2, 3, 4])
+    liar = Liar(one, lambda reply, order: replace(reply, peers=(0, 2)))
+    run(strategy, [liar, other])
+    assert [o.stage for o in one.orders] == ["start", "absorb", "start", "absorb", "absorb"]
+    (round_2,) = (order for order in other.orders if order.round == 2)
+    assert not np.isin(round_2.edges, [0, 1]).any()

@@ -1,0 +1,50 @@
+"""Sealed letters on their way: nobody gets a key that is not its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from strategies.protocol import Envelope
+from strategies.relay.delivery import Round
+
+HOSTS = {7: (0, 1), 8: (2,), 9: (3,)}
+ALL = np.array([(s, r) for r in range(4) for s in range(4) if s != r], dtype=np.int64)
+
+
+def offer(sender: int, *readers: int) -> Envelope:
+    keys = {reader: f"{sender} to {reader}".encode() for reader in readers}
+    return Envelope("offer", sender, None, 1, 8, object(), keys)
+
+
+def round_of(offers: Mapping[int, Envelope]) -> Round:
+    return Round(1, ALL, np.ones(len(ALL), dtype=np.bool_), 0).among(HOSTS, offers)
+
+
+def test_edges_go_only_to_those_for_whom_a_letter_was_sealed() -> None:
+    offers = {0: offer(0, 2), 1: offer(1, 2, 3), 2: offer(2, 0, 1, 3), 3: offer(3)}
+    found = {(s, r) for s, r in round_of(offers).edges.tolist() if s != 3}
+    assert found == {(0, 1), (1, 0), (0, 2), (1, 2), (1, 3), (2, 0), (2, 1), (2, 3)}
+
+
+def test_a_letter_without_keys_is_plain_and_goes_to_everybody() -> None:
+    offers = {peer: offer(peer) for peer in range(4)}
+    assert len(round_of(offers).edges) == len(ALL)
+
+
+def test_a_node_gets_the_letter_itself_and_its_own_peers_keys() -> None:
+    offers = {0: offer(0, 2, 3), 1: offer(1, 2, 3), 2: offer(2, 0, 1, 3), 3: offer(3, 0, 2)}
+    this = round_of(offers)
+    answers = [Envelope("answer", 3, 0, 1, 8, object(), {0: b"3 to 0"})]
+    asked = this.answer_orders(HOSTS, offers)
+    absorbed = this.absorb_orders(HOSTS, offers, answers, served=())
+    for orders in (asked, absorbed):
+        for node, order in orders.items():
+            for letter in order.letters:
+                sent = answers[0] if letter.kind == "answer" else offers[letter.sender]
+                assert letter.payload is sent.payload
+                assert letter.keys == {p: k for p, k in sent.keys.items() if p in HOSTS[node]}
+                assert letter.keys
+    assert {p.sender for p in absorbed[8].letters} == {0, 1, 3}
+    assert [p.kind for p in absorbed[7].letters] == ["offer", "offer", "answer"]
