@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from app.node import worker
-from app.node.service import Job, carry_out
+from app.node.service import Job, handle_request
 
 _STATE = "coterie"
 
@@ -25,7 +25,7 @@ def handle(message: Message, context: Context) -> Message:
         version if isinstance(version, int) else None,
     )
     warm = not job.simulated and job.node_config.get("worker", True)
-    record, version = (worker.carry_out if warm else carry_out)(message.content, job)
+    record, version = (worker.forward_request if warm else handle_request)(message.content, job)
     if version is not None:
         context.state[_STATE] = ConfigRecord({"version": version})
     return Message(record, reply_to=message)

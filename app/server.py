@@ -14,7 +14,7 @@ from app.config.config import Config
 from app.runs import logs
 from app.runs.recorder import RunRecorder
 from strategies.errors import RelayError
-from strategies.flower.post import GridPost
+from strategies.flower.transport import FlowerTransport
 
 app = ServerApp()
 
@@ -32,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
         config.strategy().start(
             grid,
             timeout=config.round_seconds,
-            post=GridPost,
+            transport=FlowerTransport,
             recorder=recorder,
             ledger=recorder.ledger,
             join_timeout=config.join_seconds,

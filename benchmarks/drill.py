@@ -109,10 +109,12 @@ class Drill:
         begin()
         closed = self.reach(last + 1)
         self.reach(last + 1 + OUTAGE)
-        left = self._heard(peer)
+        left = self._last_seen(peer)
         end()
-        recovery = self._deployment.wait(lambda: self._heard(peer) > left, f"{fault}: stays away")
-        return self._row(fault, self._heard(peer) - left - 1, closed, recovery)
+        recovery = self._deployment.wait(
+            lambda: self._last_seen(peer) > left, f"{fault}: stays away"
+        )
+        return self._row(fault, self._last_seen(peer) - left - 1, closed, recovery)
 
     def superlink(self) -> Row:
         """Kill the SuperLink in the middle of a round and start it again."""
@@ -123,9 +125,9 @@ class Drill:
         self._deployment.start("superlink")
         self.reach(last + 1)
         closed = time.monotonic() - began
-        everybody = lambda: min(map(self._heard, range(NODES))) > last  # noqa: E731
+        everybody = lambda: min(map(self._last_seen, range(NODES))) > last  # noqa: E731
         recovery = closed - 5 + self._deployment.wait(everybody, "nobody comes back")
-        missed = max(0, max(map(self._heard, range(NODES))) - last - 1)
+        missed = max(0, max(map(self._last_seen, range(NODES))) - last - 1)
         return self._row("SuperLink killed for 5 s", missed, closed, recovery)
 
     def _row(self, fault: str, rounds: int, closed: float, back: float) -> Row:
@@ -136,8 +138,8 @@ class Drill:
     def _now(self) -> int:
         return committed(self._deployment.progress())
 
-    def _heard(self, peer: int) -> int:
-        return int(self._deployment.progress()["heard"][str(peer)][0])
+    def _last_seen(self, peer: int) -> int:
+        return int(self._deployment.progress()["last_seen"][str(peer)][0])
 
     def _lost(self) -> str:
         """Say what is gone of what a peer had computed: then its bill goes back."""

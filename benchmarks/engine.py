@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from clients.engine import chunks
 from clients.engine.engine import Engine
 from clients.models.build import build
-from clients.models.model_options import MODEL_OPTIONS
+from clients.models.options import MODEL_OPTIONS
 from clients.training import Training
 from datasets.problem import Problem, Split
 
@@ -94,9 +94,9 @@ def engine_steps(data: Problem, model: str, batch: int, device: str) -> Callable
     rounds = iter(range(10**9))
 
     def steps(count: int) -> None:
-        slots = engine.slots(state[0])
+        opt_state = engine.opt_state(state[0])
         drawn = engine.batches(next(rounds), steps=count, epochs=0)
-        state[0] = engine.fit(state[0], buffers, slots, drawn).x
+        state[0] = engine.fit(state[0], buffers, opt_state, drawn).x
 
     return steps
 

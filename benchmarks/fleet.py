@@ -2,7 +2,7 @@
 
 A SuperNode with its executor takes 0.3 GB, so fifty do not fit on a small machine. These speak
 Flower's protocol as a SuperNode does (TLS, heartbeats, a poll every 3 s) from one thread each, and
-carry out orders with the app's own code, sealed letters and all. Private names of flwr are here.
+handle requests with the app's own code, sealed letters and all. Private names of flwr are here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def serve(address: str, authority: str, node_config: dict[str, Scalar]) -> None:
             job = Job(run_id, configs[run_id], node_config, versions.get(run_id))
             with _one_at_a_time:
                 began = time.monotonic()
-                record, versions[run_id] = service.carry_out(message.content, job)
+                record, versions[run_id] = service.handle_request(message.content, job)
                 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, node
                 reply = Message(record, reply_to=message)
                 reply.metadata.__dict__["_message_id"] = reply.object_id

@@ -1,8 +1,8 @@
 """A round of a deployment beside what Flower takes for nothing: `python -m benchmarks.floor`.
 
 One SuperLink, three SuperNodes with their executors, TLS and authentication. First an app whose
-messages are empty makes round trips, waiting for replies as Flower does and as the relay does; then
-this app runs a tiny problem, so that what is left of a round is the way there and back.
+messages are empty makes round trips, waiting for responses as Flower does and as the relay does;
+then this app runs a tiny problem, so that what is left of a round is the way there and back.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def tight(grid, messages):
         time.sleep(0.05)
 
 def stock(grid, messages):
-    replies = list(grid.send_and_receive(messages))
-    assert len(replies) == len(messages)
+    responses = list(grid.send_and_receive(messages))
+    assert len(responses) == len(messages)
 
 @server.main()
 def main(grid, context):
@@ -88,7 +88,7 @@ class Row:
 
     Attributes
     ----------
-    messages : orders that a node gets in a round.
+    messages : requests that a node gets in a round.
     """
 
     what: str
@@ -133,7 +133,7 @@ def ours(deployment: Deployment, directory: Path, method: str) -> Row:
     deployment.wait(tick, "the run does not end")
     finish(deployment, run)
     counted = [ends[t] for t in sorted(ends) if FIRST <= t < TRIPS]
-    messages = (counted[-1][1] - counted[0][1]) / (len(counted) - 1) / NODES / 2  # with replies
+    messages = (counted[-1][1] - counted[0][1]) / (len(counted) - 1) / NODES / 2  # with responses
     seconds = [later[0] - earlier[0] for earlier, later in pairwise(counted)]
     return _row(f"{method}, sealed letters", round(messages), seconds)
 

@@ -18,8 +18,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from app.config.config import Config
-from app.config.options import flatten
-from app.config.prepare import check
+from app.config.keys import flatten
+from app.config.preflight import check
 from app.runs.rundir import Floats, Run
 from clients.engine.engine import Engine
 from clients.engine.streams import Purpose
@@ -52,7 +52,7 @@ def agreement(run: Run, every: int) -> Iterator[tuple[int, Floats, Floats, Float
         seed=config.seed, device=config.device,
     )  # fmt: skip
     x_pd, buffers = engine.initial()
-    slots = engine.slots(x_pd)
+    opt_state = engine.opt_state(x_pd)
     others = np.arange(1, config.peers)
     ends = np.concatenate([np.zeros_like(others), others])  # peer 0 of each pair, then the other
     for t in range(config.num_server_rounds // every + 1):
@@ -68,7 +68,7 @@ def agreement(run: Run, every: int) -> Iterator[tuple[int, Floats, Floats, Float
             mine, theirs = engine.gradients(z_ed, {}, batch).values.chunk(2)
             drawn.append(engine.inner(mine, theirs).numpy())
         yield t * every, cosine, np.mean(drawn, axis=0), np.std(drawn, axis=0, ddof=1)
-        x_pd, buffers, slots = engine.fit(x_pd, buffers, slots, engine.batches(t + 1))
+        x_pd, buffers, opt_state = engine.fit(x_pd, buffers, opt_state, engine.batches(t + 1))
 
 
 def draw(rounds: Sequence[int], weights_srk: Floats, names: Sequence[str], path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from app.config.config import Config
-from app.config.prepare import begin, check
+from app.config.preflight import begin, check
 from app.config.schema import Scalar
 from app.runners import inline
 from app.runs.rundir import Run

@@ -28,10 +28,10 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from safetensors import torch as safetensors
 
-from app.node import parcel
+from app.node import ipc
 from app.runners.superlink import ROOT
 from app.wire.payload import decode, encode, layout_of
-from app.wire.precision import Precision, rounded
+from app.wire.quantise import Precision, rounded
 
 SIZES = (62_000, 1_700_000, 11_000_000, 100_000_000)
 PRECISIONS: tuple[Precision, ...] = ("full", "float16", "int8")
@@ -41,16 +41,16 @@ _MESSAGE = """
 import sys, time
 start = time.perf_counter()
 import app.client
-from app import service, worker
-from app.service import Job
-from app.wire import encode_order
-from strategies.mail import Order
+from app.node import service, worker
+from app.node.service import Job
+from strategies.flower.records import encode_request
+from strategies.protocol import Request
 job = Job(7, {run!r}, {node!r}, {version!r})
-order = Order({stage!r}, {round}, {round})
-carry_out = {how}.carry_out
-record, version = carry_out(encode_order(order), job)
-assert "reply" in record, record["fault"]["why"]
-assert ("torch" in sys.modules) == ({how!r} == "service")
+request = Request({stage!r}, {round}, {round})
+handle = {how}
+record, version = handle(encode_request(request), job)
+assert "response" in record, record["fault"]["why"]
+assert ("torch" in sys.modules) == (handle is service.handle_request)
 print(time.perf_counter() - start)
 """
 
@@ -132,9 +132,9 @@ def _through_a_socket(payload: bytes) -> None:
     record = RecordDict({"letter-0": ArrayRecord({"payload": array})})
     one, other = socket.socketpair()
     with one, other:
-        sending = threading.Thread(target=parcel.send, args=(one, {}, record))
+        sending = threading.Thread(target=ipc.send, args=(one, {}, record))
         sending.start()
-        parcel.receive(other)
+        ipc.receive(other)
         sending.join()
 
 
@@ -161,7 +161,8 @@ def _messages(dataset: str, warm: bool, directory: Path) -> Message:
     for t in range(MESSAGES):
         code = _MESSAGE.format(
             run=run, node=node, version=t - 1 if t else None, round=t,
-            stage="absorb" if t else "start", how="worker" if warm else "service",
+            stage="update" if t else "start", how="worker.forward_request" if warm else
+            "service.handle_request",
         )  # fmt: skip
         start = time.perf_counter()
         command = [sys.executable, "-c", code]

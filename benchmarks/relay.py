@@ -1,7 +1,7 @@
 """What a round costs besides the peers' own work: relay, wire and disk, and Flower.
 
 The same run (8 peers on digits, one local step a round) is timed three ways: one node that hosts
-every peer and never waits for the relay within a stretch; two nodes in this process, whose orders
+every peer and never waits for the relay within a stretch; two nodes in this process, whose requests
 and letters are encoded as for Flower; and `python -m app run` on Flower with one and two nodes.
 Two nodes do the work of one, so what they take longer is the price of the relay.
 """
@@ -25,7 +25,7 @@ import numpy as np
 from app.config.config import Config
 from app.node.node import Node
 from app.runs import progress
-from strategies.flower.post import InlinePost
+from strategies.flower.transport import InProcessTransport
 from strategies.relay.commit import Commit
 
 METHODS = {"local": 1, "fedavg": 1, "cobo": 2}
@@ -82,7 +82,7 @@ def inline(method: str, nodes: int) -> float:
             Node(config, share.tolist(), Path(directory))
             for share in np.array_split(np.arange(PEERS), nodes)
         ]
-        config.strategy().broker(InlinePost(hosts), clock)
+        config.strategy().broker(InProcessTransport(hosts), clock)
     return a_round(clock.ticks)
 
 

@@ -115,7 +115,7 @@ def by_engine(s: Setting) -> Callable[[int], None]:
     """Takes step t of every peer with the engine."""
     engine = engine_of(s)
     x, buffers = engine.initial()
-    state = [(x, buffers, engine.slots(x))]
+    state = [(x, buffers, engine.opt_state(x))]
 
     def step(t: int) -> None:
         state[0] = engine.fit(*state[0], engine.batches(t))
@@ -178,7 +178,7 @@ def by_cobo(s: Setting) -> Callable[[int], None]:
             sent = letters(back, rows, recipients, found)
             order = np.lexsort((back[:, 0], back[:, 1]))
             answers = letters(back[order], order, recipients, found)
-        state[0] = rule.absorb(now, t, heard, sent, answers)
+        state[0] = rule.update(now, t, heard, sent, answers)
 
     return step
 

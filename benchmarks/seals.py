@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from app.security.keys import PrivateKeys, PublicKeys
 from app.security.seal import KEY, TAG, Scope, digest_of, seal, unseal
 from benchmarks.path import milliseconds
-from strategies.protocol import Envelope
+from strategies.protocol import PeerMessage
 
 SIZES = (1_000, 250_000, 1_000_000, 40_000_000)
 RECIPIENTS = (1, 10, 50)
@@ -30,16 +30,16 @@ class Seal:
 def rows() -> Iterator[Seal]:
     """Letters of all sizes to one recipient, and one size to several."""
     own, readers = PrivateKeys.generate(), [PrivateKeys.generate() for _ in range(max(RECIPIENTS))]
-    scope = Scope("run", digest_of(b"terms"), "attempt")
+    scope = Scope("run", digest_of(b"config_digest"), "attempt")
     cases = [(size, 1) for size in SIZES] + [(_LETTER, many) for many in RECIPIENTS[1:]]
     for size, many in cases:
-        letter = Envelope("offer", 0, None, 1, size, os.urandom(size))
+        letter = PeerMessage("offer", 0, None, 1, size, os.urandom(size))
         public = {peer: keys.public for peer, keys in enumerate(readers[:many], start=1)}
         yield _row(letter, scope, own, public, readers[0])
 
 
 def _row(
-    letter: Envelope,
+    letter: PeerMessage,
     scope: Scope,
     own: PrivateKeys,
     public: Mapping[int, PublicKeys],

@@ -83,7 +83,7 @@ class Letters:
             self.senders[mask], self.recipients[mask], self.rows[mask], self.authors, self.tensors
         )
 
-    def heard(self, peers: Ints, n: int) -> Bools:
+    def senders_to(self, peers: Ints, n: int) -> Bools:
         """(P, n) who among all peers each of `peers` has a letter from."""
         mask = np.zeros((n, n), dtype=np.bool_)
         mask[self.recipients, self.senders] = True

@@ -59,12 +59,12 @@ class State:
     ----------
     x : (P, d) personal models.
     buffers : name -> (P, ...), running statistics; they never travel.
-    slots : name -> (P, ...), the optimizer's memory.
+    opt_state : name -> (P, ...), the optimizer's memory.
     """
 
     x: Tensor
     buffers: dict[str, Tensor]
-    slots: dict[str, Tensor]
+    opt_state: dict[str, Tensor]
 
     def buffers_at(self, rows: Ints) -> dict[str, Tensor]:
         """The buffers of some hosted peers, each as often as it stands in `rows`."""
@@ -72,7 +72,7 @@ class State:
 
     def trained(self, fit: Fit) -> Self:
         """The state after the personal models were trained."""
-        return replace(self, x=fit.x, buffers=fit.buffers, slots=fit.slots)
+        return replace(self, x=fit.x, buffers=fit.buffers, opt_state=fit.opt_state)
 
 
 S = TypeVar("S", bound=State)
@@ -87,7 +87,7 @@ class Rule(Generic[S]):
     options : the method's option dataclass.
     rounds : rounds of the whole run.
 
-    A round is offer / answer / absorb; pull and silent methods leave `answer` alone.
+    A round is offer / answer / update; pull and silent methods leave `answer` alone.
     """
 
     common_start: ClassVar[bool] = True
@@ -99,7 +99,7 @@ class Rule(Generic[S]):
     def start(self) -> State:
         """The shared part of a fresh state."""
         x_pd, buffers = self.engine.initial(common=self.common_start)
-        return State(x_pd, buffers, self.engine.slots(x_pd))
+        return State(x_pd, buffers, self.engine.opt_state(x_pd))
 
     def init(self) -> S:
         """The state before round 1."""
@@ -127,12 +127,12 @@ class Rule(Generic[S]):
         """Answer offers that want it: the state after, and name -> (E, ...), one row a letter."""
         raise NotImplementedError(f"{type(self).__name__} gives no answers")
 
-    def absorb(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
+    def update(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
         """End the round.
 
         Parameters
         ----------
-        offers : models this node's peers heard.
+        offers : models this node's peers received.
         sent : answers they gave (sender = hosted peer).
         answers : answers they got (recipient = hosted peer).
         """
@@ -164,7 +164,7 @@ class Rule(Generic[S]):
         """(P, n) 1 at each hosted peer itself."""
         return np.eye(self.engine.n)[self.engine.peers]
 
-    def mates(self) -> Bools:
+    def same_cluster(self) -> Bools:
         """(P, n) who shares each hosted peer's true cluster (see `true_clusters`), and itself."""
         clusters = true_clusters(self.engine)
         mates: Bools = clusters[self.engine.peers][:, None] == clusters[None, :]
@@ -175,7 +175,7 @@ class Rule(Generic[S]):
         return np.searchsorted(self.engine.peers, peers)
 
     def pairs(self, mask_pn: Bools, *, hearing: bool = True) -> Ints:
-        """Edges (W, 2) of a mask over (hosted peer, other); hosted peers hear, or are heard."""
+        """Edges (W, 2) of a mask over (hosted peer, other); hosted peers receive, or send."""
         p, other = np.nonzero(mask_pn)
         own = self.engine.peers[p]
         edges = np.stack([other, own] if hearing else [own, other], axis=1)
@@ -183,11 +183,11 @@ class Rule(Generic[S]):
         return away
 
     def present(self, offers: Letters) -> Bools:
-        """(P, n) whose models each peer has: those it heard, and its own."""
-        return offers.heard(self.engine.peers, self.engine.n) | (self.eye() > 0)
+        """(P, n) whose models each peer has: those it received, and its own."""
+        return offers.senders_to(self.engine.peers, self.engine.n) | (self.eye() > 0)
 
     def average(self, offers: Letters, name: str, weights_pn: Floats) -> Tensor:
-        """Each peer's weighted sum of the models it heard and its own (P, d).
+        """Each peer's weighted sum of the models it received and its own (P, d).
 
         Weights are taken at those models and scaled to sum to 1.
         """

@@ -1,6 +1,6 @@
 """Sources of data, partitions among peers, and synthetic problems. NumPy only."""
 
-from datasets.partition.partition import Partition
+from datasets.partition.options import Partition
 from datasets.problem import DataError, Problem, Split
 from datasets.table import DATASETS, load_problem
 

@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from datasets.own.image_folder import ImageFolderOptions, read_image_folder
-from datasets.own.institutions import alone, simulated
+from datasets.own.institutions import deployed, simulated
 from datasets.own.tabular import TableOptions, read_table
-from datasets.partition.partition import Partition
+from datasets.partition.options import Partition
 from datasets.partition.split import split
 from datasets.problem import DataError, Problem
 from datasets.published.cinic10 import read_cinic10
@@ -50,7 +50,8 @@ class Dataset:
     options : dataclass of the table [<name>]; None where there is none.
     local_steps : steps a round that `local-steps = 0` stands for.
     divided : whether the [partition] table says who holds what.
-    alone : (peer, peers, seed, data_dir, options) -> the Problem of a deployed node whose data-dir
+    deployed : (peer, peers, seed, data_dir, options) -> the Problem of a deployed node whose
+    data-dir
         holds its own peer's data and nobody else's; None where every node has all of the data.
     """
 
@@ -61,7 +62,7 @@ class Dataset:
     options: type | None = None
     local_steps: int = 1
     divided: bool = True
-    alone: Callable[[int, int, int, Path, object], Problem] | None = None
+    deployed: Callable[[int, int, int, Path, object], Problem] | None = None
 
 
 @lru_cache(maxsize=2)
@@ -182,7 +183,7 @@ DATASETS: dict[str, Dataset] = {
         simulated(read_image_folder),
         ImageFolderOptions,
         divided=False,
-        alone=alone(read_image_folder),
+        deployed=deployed(read_image_folder),
     ),
     "table": Dataset(
         "each peer's own table, CSV or Parquet",
@@ -191,7 +192,7 @@ DATASETS: dict[str, Dataset] = {
         simulated(read_table),
         TableOptions,
         divided=False,
-        alone=alone(read_table),
+        deployed=deployed(read_table),
     ),
     "quadratic": Dataset(
         "one quadratic loss per peer, for exact checks",

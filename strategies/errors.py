@@ -39,4 +39,4 @@ class TopologyError(ValueError):
 
 
 class WireError(ValueError):
-    """A message does not decode to an order or a reply."""
+    """A message does not decode to a request or a response."""

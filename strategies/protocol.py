@@ -1,8 +1,8 @@
-"""What the relay and the nodes say to each other: letters in envelopes, orders and replies.
+"""What the relay and the nodes say to each other: letters in letters, requests and responses.
 
 The relay core (`strategies.flower.strategy`) and the node (`app.node.node`) meet only in these
-dataclasses. How they travel is a `Post`'s business: Flower's grid in a run, a function call in a
-test. A payload is opaque here. The relay moves it by reference and never looks inside.
+dataclasses. How they travel is a `Transport`'s business: Flower's grid in a run, a function call in
+a test. A payload is opaque here. The relay moves it by reference and never looks inside.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Edges = npt.NDArray[np.int64]
 """(E, 2) directed edges: column 0 is the sender of the model, column 1 its recipient."""
 
 Kind = Literal["offer", "answer"]
-Stage = Literal["start", "answer", "absorb", "rounds"]
+Stage = Literal["start", "answer", "update", "local-rounds"]
 
 
 def no_edges() -> Edges:
@@ -27,7 +27,7 @@ def no_edges() -> Edges:
 
 
 @dataclass(frozen=True)
-class Envelope:
+class PeerMessage:
     """One letter on its way. An offer is written once, whoever the round's edges deliver it to.
 
     Attributes
@@ -54,27 +54,27 @@ class Envelope:
         """Whether that peer can read it."""
         return not self.keys or peer in self.keys
 
-    def only_for(self, peers: Collection[int]) -> Envelope:
+    def only_for(self, peers: Collection[int]) -> PeerMessage:
         """The same letter without the keys of all other peers."""
         return replace(self, keys={p: key for p, key in self.keys.items() if p in peers})
 
 
 @dataclass(frozen=True)
-class Order:
+class Request:
     """What the relay asks a node to do next.
 
     Attributes
     ----------
     stage : "start" goes on from the newest state up to `round`, which becomes that of `round`, or
         creates and evaluates that of round 0; "answer" computes answers to the offers of `round`;
-        "absorb" ends `round`: owners update models and state; "rounds" runs `round`..`last`
+        "update" ends `round`: owners update models and state; "local-rounds" runs `round`..`last`
         inside a node that hosts every peer. All but "start" build on the state of `round` - 1.
-    round, last : the round, and the end of a stretch (equal but for "rounds").
+    round, last : the round, and the end of a stretch (equal but for "local-rounds").
     edges : the round's edges that touch this node's peers, sorted by (recipient, sender); in
-        "absorb" some of "answer" may be missing: their other end has failed since.
+        "update" some of "answer" may be missing: their other end has failed since.
     asked : (E,) which of these edges want an answer back.
-    letters : envelopes from other nodes, sorted by (sender, recipient).
-    wants : for "rounds" only: all wants for `round`, as the peers stated them last.
+    letters : letters from other nodes, sorted by (sender, recipient).
+    wants : for "local-rounds" only: all wants for `round`, as the peers stated them last.
     committed : last round the relay has checkpointed; a node may forget older versions.
     attempt : token of the relay's process; a node follows the one that started it last.
     samples : (n,) each peer's n_i as far as nodes have announced them, 0 where not; empty where
@@ -86,7 +86,7 @@ class Order:
     last: int
     edges: Edges = field(default_factory=no_edges)
     asked: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
-    letters: tuple[Envelope, ...] = ()
+    letters: tuple[PeerMessage, ...] = ()
     wants: Edges = field(default_factory=no_edges)
     committed: int = 0
     attempt: str = ""
@@ -111,35 +111,35 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Reply:
+class Response:
     """What a node answers.
 
     Attributes
     ----------
     peers : peers this node hosts, ascending.
-    letters : answers of the round ("answer"), or offers for the next one ("start", "absorb").
+    letters : answers of the round ("answer"), or offers for the next one ("start", "update").
     wants : (W, 2) edges the node's peers want next round; each has one of them at an end.
-    reports : measurements of the evaluated rounds this order ended.
+    reports : measurements of the evaluated rounds this request ended.
     refused : one line for each letter that failed its checks (peer, round, reason).
-    samples : n_i of each hosted peer, in the reply to a "start" of a node that sees only its own
+    samples : n_i of each hosted peer, in the response to a "start" of a node that sees only its own
         data; else empty. Weights need it, so the relay tells every node.
     """
 
     peers: tuple[int, ...]
-    letters: tuple[Envelope, ...] = ()
+    letters: tuple[PeerMessage, ...] = ()
     wants: Edges = field(default_factory=no_edges)
     reports: tuple[Report, ...] = ()
     refused: tuple[str, ...] = ()
     samples: tuple[int, ...] = ()
 
 
-class Post(Protocol):
-    """Carries one order to each of some nodes and brings their replies back."""
+class Transport(Protocol):
+    """Carries one request to each of some nodes and brings their responses back."""
 
     def nodes(self) -> list[int]:
         """The nodes that can be reached now, in any order; ids mean nothing beyond the run."""
         ...
 
-    def exchange(self, orders: Mapping[int, Order]) -> Mapping[int, Reply | str]:
-        """Deliver `orders` by node; a reply each, or one line saying why there is none."""
+    def exchange(self, requests: Mapping[int, Request]) -> Mapping[int, Response | str]:
+        """Deliver `requests` by node; a response each, or one line saying why there is none."""
         ...

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from app.config.config import Config
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from tests.inline import Floats, Run
 from tests.problems import write_quadratic
 

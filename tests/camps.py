@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.config.config import Config
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from tests.inline import Floats
 from tests.problems import write_quadratic
 

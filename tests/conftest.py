@@ -25,4 +25,4 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of a grid happen in this process; its processes have tests of their own."""
-    monkeypatch.setattr("app.runners.grid._pool", ThreadPoolExecutor)
+    monkeypatch.setattr("app.runners.sweep._pool", ThreadPoolExecutor)

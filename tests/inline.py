@@ -15,8 +15,8 @@ from app.config.config import Config
 from app.config.schema import Scalar
 from app.node.node import Node
 from strategies.errors import RelayError
-from strategies.flower.post import InlinePost
-from strategies.protocol import Order, Reply, Report
+from strategies.flower.transport import InProcessTransport
+from strategies.protocol import Report, Request, Response
 from strategies.relay.commit import Commit, Ledger
 
 Floats = npt.NDArray[np.float64]
@@ -33,9 +33,9 @@ class Loud:
         self.node = node
         self.error: Exception | None = None
 
-    def handle(self, order: Order) -> Reply:
+    def handle(self, request: Request) -> Response:
         try:
-            return self.node.handle(order)
+            return self.node.handle(request)
         except Exception as error:
             self.error = error
             raise
@@ -123,7 +123,7 @@ def run(
     if after is not None:
         record.reports, record.ledger = dict(after.reports), after.ledger
     try:
-        config.strategy().broker(InlinePost(hosts), record, record.ledger, join_timeout=1.0)
+        config.strategy().broker(InProcessTransport(hosts), record, record.ledger, join_timeout=1.0)
     except StoppedError:
         pass
     except RelayError:

@@ -105,7 +105,7 @@ def simulate(
         patch.object(vce_api, "Queue", _Queue),
         patch.object(engine, "Queue", _Queue),
         patch.object(engine, "threading", SimpleNamespace(Event=_Event, Thread=threading.Thread)),
-        patch("strategies.flower.post._PAUSE", _TICK),
+        patch("strategies.flower.transport._PAUSE", _TICK),
     ):
         engine._run_simulation(
             num_supernodes=nodes,

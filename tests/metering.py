@@ -63,10 +63,10 @@ class Metered:
 
     def _read(self, t: int, edges: Edges, asked: Bools) -> None:
         """What round `t` cost; called between its end and the next one's beginning."""
-        bill = self.cohort.bill
+        costs = self.cohort.costs
         totals = {
-            "sent": bill.sent.copy(), "received": bill.received.copy(),
-            "gradients": bill.spent.copy(),
+            "sent": costs.sent.copy(), "received": costs.received.copy(),
+            "gradients": costs.n_gradients.copy(),
         }  # fmt: skip
         paid: Columns = {name: total - self._totals[name] for name, total in totals.items()}
         paid["passes"], self._totals = self._passes.copy(), totals
@@ -74,7 +74,9 @@ class Metered:
         self._passes[:] = 0  # nor is a report
         told = {name: np.array([r.metrics[name] for r in reports]) for name in reports[0].metrics}
         paid["reports"] = told["gradient_evaluations"] - totals["gradients"]
-        assert (bill.spent == totals["gradients"]).all(), "a report is on no other report's bill"
+        assert (costs.n_gradients == totals["gradients"]).all(), (
+            "a report is on no other report's costs"
+        )
         assert (told["bytes_sent"] == totals["sent"]).all()
         assert (told["bytes_received"] == totals["received"]).all()
         paid["state"] = np.full(self.engine.n, _kept(self.cohort.state))
@@ -148,5 +150,7 @@ def _kept(state: Any) -> float:
             return sum(map(count, item.values()))
         return item.numel() if isinstance(item, Tensor) else item.size
 
-    beside = [item for name, item in vars(state).items() if name not in ("x", "buffers", "slots")]
+    beside = [
+        item for name, item in vars(state).items() if name not in ("x", "buffers", "opt_state")
+    ]
     return sum(map(count, beside)) / len(state.x)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app.config.config import Config
-from app.config.methods import METHODS
+from app.config.registry import METHODS
 from app.config.schema import Scalar
 from app.node.cohort import Cohort
 from clients.engine.engine import Engine
@@ -31,7 +31,7 @@ class Stepping:
     ----------
     reaches : which letters arrive; default all.
     problem : what the peers learn from, instead of the configuration's data set.
-    ended : called when a round is absorbed and the next one has not begun.
+    ended : called when a round has ended and the next one has not begun.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Stepping:
             if self.reaches is not None:
                 there = np.asarray(self.reaches(t, edges), dtype=np.bool_)
                 edges, asked = edges[there], asked[there]
-            self.cohort.hear(edges, {})
+            self.cohort.receive(edges, {})
             self.cohort.answer(t, edges[asked])
-            self.cohort.absorb(t, {})
+            self.cohort.update(t, {})
             self.ended(t, edges, asked)
             self.cohort.begin(t + 1)
             self.round = t

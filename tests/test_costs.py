@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.methods import METHODS
+from app.config.registry import METHODS
 from strategies.everyone import Everyone
 from strategies.pairs import Pairs
 from strategies.silent import Silent

@@ -1,6 +1,6 @@
 """Every method on small problems: hosting, restarts and seeds do what they should, and no more.
 
-The rows come from `app.config.methods.METHODS`; a new method is covered without a change here,
+The rows come from `app.config.registry.METHODS`; a new method is covered without a change here,
 unless it needs an option (`NEEDS`) or refuses a problem (`REFUSES`).
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from app.config.config import Config, ConfigError
-from app.config.methods import METHODS
-from app.config.prepare import check
+from app.config.preflight import check
+from app.config.registry import METHODS
 from tests.inline import Run, run
 from tests.problems import write_quadratic
 
@@ -124,9 +124,9 @@ def test_reports_make_sense(runs: Runs, method: str, problem: str) -> None:
         assert (weights >= 0).all()
         assert (weights.max(axis=1) > 0).all()
     for name in ("bytes_sent", "bytes_received", "gradient_evaluations"):
-        bill = np.array([found.metric(name, t) for t in found.rounds])
-        assert (np.diff(bill, axis=0) >= 0).all()
-        assert (bill == bill.astype(int)).all()
+        costs = np.array([found.metric(name, t) for t in found.rounds])
+        assert (np.diff(costs, axis=0) >= 0).all()
+        assert (costs == costs.astype(int)).all()
     assert (found.metric("gradient_evaluations") > 0).all()
     assert (found.metric("train_loss") < found.metric("train_loss", 0)).mean() >= 0.5
 

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from app.config.config import ConfigError
-from app.runs import whole
+from app.runs import atomic
 
 _CA_DAYS = 3650
 _CURVE = ec.SECP384R1  # what Flower accepts for SuperNodes; TLS uses it too
@@ -188,7 +188,7 @@ def _pem_of(certificate: x509.Certificate) -> bytes:
 
 def _write(path: Path, content: bytes, *, public: bool = False) -> None:
     """Write a file that only its owner may read, unless it is `public`."""
-    with whole.drafted(path) as draft:
+    with atomic.replacing(path) as draft:
         draft.unlink(missing_ok=True)
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if public else 0o600)
         with os.fdopen(handle, "wb") as file:

@@ -9,13 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from app.config.config import Config, ConfigError
-from app.config.methods import METHODS
-from app.config.options import nearest
-from app.config.prepare import check, problem_of
+from app.config.keys import nearest
+from app.config.preflight import check, problem_of
+from app.config.registry import METHODS
 from app.config.schema import Scalar
 from app.report import compare, compare_page
-from app.runners import grid, tune
-from app.runs import quantities
+from app.runners import sweep, tune
+from app.runs import units
 from app.runs.rundir import Run
 
 
@@ -28,7 +28,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", help="directory of the comparison (runs/compare/<preset>)")
 
 
-def carry_out(
+def run_comparison(
     given: argparse.Namespace, preset: str, flat: Mapping[str, Scalar], console: Console
 ) -> Path:
     """Everything from the flat keys of the preset to the comparison's page.
@@ -36,31 +36,31 @@ def carry_out(
     Raises
     ------
     ConfigError, DataError : a method cannot run on this preset; nothing was started.
-    GridError : a run failed. What the others did is kept, and used by the next attempt.
+    SweepError : a run failed. What the others did is kept, and used by the next attempt.
     """
     for flag, value in (("--seeds", given.seeds), ("--workers", given.workers)):
         if value is not None and value < 1:
             raise ConfigError(f"{flag} must be at least 1")
     directory = Path(given.out or Path(str(flat.get("out", "runs")), "compare", preset))
     if given.tune:
-        flat = _judged(flat, console)
+        flat = _with_validation_split(flat, console)
     wanted = _wanted(given.methods, given.seeds, flat, console)
-    workers = given.workers or grid.default_workers()
+    workers = given.workers or sweep.default_workers()
     settings: dict[str, tune.Settings] = {}
     if given.tune:
         settings = _tuned({name: c[0] for name, c in wanted.items()}, directory, workers, console)
     placed = {
         name: [
-            grid.placed(Config.from_flat({**c.flat(), **settings.get(name, {})}), directory)
+            sweep.placed(Config.from_flat({**c.flat(), **settings.get(name, {})}), directory)
             for c in configs
         ]
         for name, configs in wanted.items()
     }
-    grid.run_all([c for configs in placed.values() for c in configs], workers, console)
+    sweep.run_all([c for configs in placed.values() for c in configs], workers, console)
     runs = {name: [Run.read(c.run_dir) for c in configs] for name, configs in placed.items()}
     rows = compare.rows(runs, settings)
     compare.write(rows, directory)
-    title = f"{preset}, {quantities.plural(given.seeds, 'seed')}"
+    title = f"{preset}, {units.plural(given.seeds, 'seed')}"
     console.print(compare.table(rows, title))
     return compare_page.write(rows, directory, preset)
 
@@ -101,7 +101,7 @@ def _wanted(
     return wanted
 
 
-def _judged(flat: Mapping[str, Scalar], console: Console) -> Mapping[str, Scalar]:
+def _with_validation_split(flat: Mapping[str, Scalar], console: Console) -> Mapping[str, Scalar]:
     """The preset with validation data to choose settings by; says so where that changes it.
 
     Raises
@@ -128,8 +128,10 @@ def _tuned(
     """The settings that validation data chooses for each method."""
     trials = {name: tune.trial_configs(config, directory) for name, config in configs.items()}
     every = {name: of for of_method in trials.values() for name, of in of_method.items()}
-    labels = {name: f"{c.method}: {tune.told(settings)}" for name, (settings, c) in every.items()}
-    grid.run_all([config for _, config in every.values()], workers, console, labels)
+    labels = {
+        name: f"{c.method}: {tune.describe(settings)}" for name, (settings, c) in every.items()
+    }
+    sweep.run_all([config for _, config in every.values()], workers, console, labels)
     done = {
         method: [(settings, Run.read(run_dir)) for run_dir, (settings, _) in of_method.items()]
         for method, of_method in trials.items()
@@ -137,5 +139,5 @@ def _tuned(
     chosen = {method: tune.chosen(of_method) for method, of_method in done.items()}
     tune.write(done, directory / "tuning.csv")
     for method, settings in chosen.items():
-        console.print(f"tuned {method}: {tune.told(settings)}", soft_wrap=True)
+        console.print(f"tuned {method}: {tune.describe(settings)}", soft_wrap=True)
     return chosen

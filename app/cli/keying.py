@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.runs import whole
+from app.runs import atomic
 from app.security.trust import Entry, KeysError, create, read_entries, read_trust
 
 
@@ -26,7 +26,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     trust.add_argument("--file", type=Path, default=Path("trust.toml"), help="(trust.toml)")
 
 
-def carry_out(given: argparse.Namespace, console: Console) -> None:
+def manage_keys(given: argparse.Namespace, console: Console) -> None:
     """Do what was asked.
 
     Raises
@@ -57,7 +57,7 @@ def _trust(files: Sequence[Path], peer: int | None, target: Path, console: Conso
             raise KeysError(f"{target} has an entry [{entry.name}] already: remove it first")
         known.add(entry.name)
     before = target.read_text(encoding="utf-8") if target.exists() else ""
-    with whole.drafted(target) as draft:
+    with atomic.replacing(target) as draft:
         text = before + "".join(f"\n{entry.toml()}" for entry in entries)
         draft.write_text(text, encoding="utf-8")
         try:

@@ -20,7 +20,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from app.config.config import ConfigError
-from app.runs import progress, quantities
+from app.runs import progress, units
 
 ROWS = 20
 _LINES = 5
@@ -72,8 +72,8 @@ def of_connection(connection: str) -> Iterator[RenderableType]:
         ("run", "app", "status", "for", "traffic"),
         [
             (
-                run["run-id"], run["fab-id"], run["status"], quantities.duration(run["elapsed"]),
-                quantities.size(run["network-traffic"]["total-bytes"]),
+                run["run-id"], run["fab-id"], run["status"], units.duration(run["elapsed"]),
+                units.size(run["network-traffic"]["total-bytes"]),
             )
             for run in runs
         ],
@@ -93,21 +93,21 @@ def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableTyp
     state = now["status"] if now["status"] != "running" else f"running, last word {_ago(ago)}"
     yield f"{directory.name}: round {now['round']} of {now['rounds']}, {state}"
     yield (
-        f"{progress.describe(now)}; over the relay {quantities.size(now.get('relayed_bytes', 0))}"
-        f" in {quantities.plural(now['messages'], 'message')};"
-        f" {quantities.plural(now['refused'], 'letter')} refused"
+        f"{progress.describe(now)}; over the relay {units.size(now.get('relayed_bytes', 0))}"
+        f" in {units.plural(now['messages'], 'message')};"
+        f" {units.plural(now['refused'], 'letter')} refused"
     )
-    heard = {int(peer): (int(t), at) for peer, (t, at) in now.get("heard", {}).items()}
-    missing = sorted(peer for peer, (t, _) in heard.items() if t < now["round"])
-    here = sorted(heard.keys() - set(missing))
-    if heard:
+    last_seen = {int(peer): (int(t), at) for peer, (t, at) in now.get("last_seen", {}).items()}
+    missing = sorted(peer for peer, (t, _) in last_seen.items() if t < now["round"])
+    here = sorted(last_seen.keys() - set(missing))
+    if last_seen:
         rows = [
-            (peer, heard[peer][0], _ago(time.time() - heard[peer][1]), state)
+            (peer, last_seen[peer][0], _ago(time.time() - last_seen[peer][1]), state)
             for state, peers in (("missing", missing), ("", here))
             for peer in peers
         ]
-        yield _table(("peer", "last round", "heard", ""), rows[:ROWS])
-        more = f"; {len(heard) - ROWS} not shown" if len(heard) > ROWS else ""
+        yield _table(("peer", "last round", "last_seen", ""), rows[:ROWS])
+        more = f"; {len(last_seen) - ROWS} not shown" if len(last_seen) > ROWS else ""
         yield f"peers taking part: {len(here)}, missing: {len(missing)}{more}"
     yield from _last("last errors", [*now.get("faults", ()), *filter(None, [now.get("error")])])
     yield from _last("last refused", now.get("refusals", ()))

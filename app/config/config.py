@@ -12,11 +12,11 @@ import numpy.typing as npt
 import tomli_w
 
 from app.config import schema
-from app.config.methods import METHODS
-from app.config.options import ConfigError, TopLevel, locate, nearest, tables
+from app.config.keys import ConfigError, TopLevel, locate, nearest, tables
+from app.config.registry import METHODS
 from app.config.schema import Scalar
-from clients.models.model_options import MODELS
-from datasets.partition.partition import Partition
+from clients.models.options import MODELS
+from datasets.partition.options import Partition
 from datasets.table import DATASETS
 from strategies.errors import TopologyError
 from strategies.flower.strategy import RelayStrategy

@@ -8,7 +8,7 @@ import tomli_w
 
 from app.config import schema
 from app.config.config import Config, ConfigError
-from app.config.options import flatten, keys, tables
+from app.config.keys import flatten, keys, tables
 from app.config.schema import Scalar
 from app.runners.superlink import ROOT
 

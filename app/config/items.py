@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.config import defaults, schema
-from app.config.options import ConfigError, flatten, keys, locate, nearest
+from app.config.keys import ConfigError, flatten, keys, locate, nearest
 from app.config.schema import Scalar
 from app.runners.superlink import ROOT
 

@@ -1,4 +1,4 @@
-"""The peers of one node and one round of theirs: begin, hear, answer, absorb, evaluate.
+"""The peers of one node and one round of theirs: begin, receive, answer, update, evaluate.
 
 Letters between peers of the node and letters from elsewhere become one stack, so a rule never
 knows who hosts whom. Legend: p = peers of this node, e = letters, s = rows of a stack.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from app.wire.payload import layout_of, nbytes
-from app.wire.precision import Layout, Precision, rounded
+from app.wire.quantise import Layout, Precision, rounded
 from clients.engine.data import SplitName
 from clients.engine.engine import Engine
 from clients.letters import Ints, Letters
@@ -29,18 +29,18 @@ Foreign = Mapping[tuple[int, int], Mapping[str, Tensor]]
 
 
 @dataclass
-class Bill:
+class Costs:
     """What each hosted peer has paid so far, (P,) each.
 
     Attributes
     ----------
     sent, received : payload bytes, wherever the other peer is hosted.
-    spent : examples differentiated; the engine counts them.
+    n_gradients : examples differentiated; the engine counts them.
     """
 
     sent: Ints
     received: Ints
-    spent: Ints
+    n_gradients: Ints
 
 
 class Cohort:
@@ -50,7 +50,7 @@ class Cohort:
     ----------
     state : what the rule keeps.
     offers : name -> (P, ...), what the peers show in the round that has begun.
-    heard, sent : models heard and answers given in this round.
+    received, sent : models received and answers given in this round.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Cohort:
         """Forget everything and stand before round 1."""
         self.state = self.rule.init()
         self.offers: Mapping[str, Tensor] = {}
-        self.heard = self.sent = no_letters()
+        self.received = self.sent = no_letters()
         none = np.zeros_like(self.peers)
-        self.engine.spent[:] = 0
-        self.bill = Bill(none, none.copy(), self.engine.spent)
+        self.engine.n_gradients[:] = 0
+        self.costs = Costs(none, none.copy(), self.engine.n_gradients)
 
     def begin(self, t: int) -> None:
         """Write the offers of round `t`, unless the run is over."""
@@ -79,7 +79,7 @@ class Cohort:
             self.state, offers = self.rule.offer(self.state, t)
             self.offers = rounded(offers, self.precision)
 
-    def hear(self, edges: Edges, foreign: Foreign) -> None:
+    def receive(self, edges: Edges, foreign: Foreign) -> None:
         """Put the round's offers together; an edge whose letter is missing is left out."""
         authors = np.array(sorted({*self.peers.tolist(), *(k for k, _ in foreign)}), dtype=np.int64)
         stack = dict(self.offers)
@@ -91,31 +91,31 @@ class Cohort:
                 for (k, _), tensors in foreign.items():
                     stack[name][int(np.searchsorted(authors, k))] = tensors[name].to(own.device)
         layout = layout_of(self.offers)
-        self._charge(self.bill.sent, edges[self._hosted[edges[:, 0]], 0], layout)
+        self._count_bytes(self.costs.sent, edges[self._hosted[edges[:, 0]], 0], layout)
         wrote = np.zeros_like(self._hosted)
         wrote[authors] = True
         came = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
-        self._charge(self.bill.received, came[:, 1], layout)
+        self._count_bytes(self.costs.received, came[:, 1], layout)
         rows_e = np.searchsorted(authors, came[:, 0])
-        self.heard, self.sent = (
+        self.received, self.sent = (
             Letters(came[:, 0], came[:, 1], rows_e, authors, stack),
             no_letters(),
         )
 
     def answer(self, t: int, asked: Edges) -> None:
-        """Answer those of the heard offers whose edge is asked."""
+        """Answer those of the received offers whose edge is asked."""
         wanted = np.zeros((self.engine.n, self.engine.n), dtype=np.bool_)
         wanted[asked[:, 0], asked[:, 1]] = True
-        letters = self.heard.select(wanted[self.heard.senders, self.heard.recipients])
+        letters = self.received.select(wanted[self.received.senders, self.received.recipients])
         if not len(letters):
             return
         self.state, tensors = self.rule.answer(self.state, t, letters)
         tensors = rounded(tensors, self.precision)
         rows = np.arange(len(letters))
         self.sent = Letters(letters.recipients, letters.senders, rows, letters.recipients, tensors)
-        self._charge(self.bill.sent, letters.recipients, self.answer_layout(t))
+        self._count_bytes(self.costs.sent, letters.recipients, self.answer_layout(t))
 
-    def absorb(self, t: int, foreign: Foreign) -> None:
+    def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from elsewhere."""
         inside = np.flatnonzero(self._hosted[self.sent.recipients])
         # Where every answer stays on the node, theirs is the stack itself and not a copy.
@@ -136,8 +136,8 @@ class Cohort:
                 stack[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
             senders, recipients = ends[order].T
             answers = Letters(senders, recipients, order, ends[:, 0], stack)
-        self._charge(self.bill.received, answers.recipients, self.answer_layout(t))
-        self.state = self.rule.absorb(self.state, t, self.heard, self.sent, answers)
+        self._count_bytes(self.costs.received, answers.recipients, self.answer_layout(t))
+        self.state = self.rule.update(self.state, t, self.received, self.sent, answers)
 
     def answer_layout(self, t: int) -> Layout:
         """Shape and type of each tensor in one answer of round `t`."""
@@ -146,21 +146,21 @@ class Cohort:
     def evaluate(self, t: int) -> tuple[Report, ...]:
         """Measure every personal model on its peer's own data.
 
-        The bill is that of a run that ends here: what making the personal models costs is on it
+        The costs is that of a run that ends here: what making the personal models costs is on it
         but is not carried over, so it does not depend on how often one measures.
         """
         splits: tuple[SplitName, ...] = ("test", "validation", "train")
         columns: dict[str, list[Any]] = {}
-        spent = self.bill.spent.copy()
+        n_gradients = self.costs.n_gradients.copy()
         personal = self.rule.personal(self.state)
         for split in splits:
             losses, accuracies = self.rule.evaluate(personal, split)
             columns[f"{split}_loss"] = losses.tolist()
             columns[f"{split}_accuracy"] = accuracies.tolist()
-        columns["bytes_sent"] = self.bill.sent.tolist()
-        columns["bytes_received"] = self.bill.received.tolist()
-        columns["gradient_evaluations"] = self.bill.spent.tolist()
-        self.bill.spent[:] = spent
+        columns["bytes_sent"] = self.costs.sent.tolist()
+        columns["bytes_received"] = self.costs.received.tolist()
+        columns["gradient_evaluations"] = self.costs.n_gradients.tolist()
+        self.costs.n_gradients[:] = n_gradients
         columns |= {name: value.tolist() for name, value in self.rule.metrics(self.state).items()}
         weights = self.rule.weights(self.state)
         return tuple(
@@ -182,7 +182,7 @@ class Cohort:
             for p, peer in enumerate(self.peers)
         }
 
-    def _charge(self, account: Ints, peers: Ints, layout: Layout) -> None:
+    def _count_bytes(self, account: Ints, peers: Ints, layout: Layout) -> None:
         np.add.at(account, np.searchsorted(self.peers, peers), nbytes(layout, self.precision))
 
 

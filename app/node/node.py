@@ -1,7 +1,8 @@
-"""A node: carries out the relay's orders with the peers it hosts, and remembers in between.
+"""A node: carries out the relay's requests with the peers it hosts, and remembers in between.
 
 The next message may be handled by another process, so everything a peer holds is on the node's
-disk (`app.node.shelf`) at the end of each order; a version number says what an order builds on.
+disk (`app.node.checkpoints`) at the end of each request; a version number says what an request
+builds on.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ import numpy.typing as npt
 from torch import Tensor
 
 from app.config.config import Config
-from app.config.methods import METHODS
-from app.config.prepare import check_method, problem_of
-from app.node.cohort import Bill, Cohort
-from app.node.shelf import Shelf, Version, flatten, pack, unflatten, unpack, write
+from app.config.preflight import check_method, problem_of
+from app.config.registry import METHODS
+from app.node.checkpoints import CheckpointStore, Version, flatten, pack, unflatten, unpack, write
+from app.node.cohort import Cohort, Costs
 from app.security.disclosure import Disclosure, limited
 from app.security.inbox import Inbox
 from app.security.mailroom import Mailroom
 from app.security.sealing import Sealing, simulated
 from app.wire.payload import encode, layout_of, nbytes
 from clients.engine.engine import Engine
-from strategies.protocol import Envelope, Order, Reply, Report
+from strategies.protocol import PeerMessage, Report, Request, Response
 
 
 class NodeError(RuntimeError):
-    """A node cannot carry out an order; names peers, round and what is missing."""
+    """A node cannot carry out an request; names peers, round and what is missing."""
 
 
 class Node:
@@ -41,7 +42,7 @@ class Node:
     peers : ids of the hosted peers, ascending.
     directory : the run directory on this node's disk.
     sealing : how letters are sealed; without, as the run's configuration wants it in a simulation.
-    alone : whether the node is deployed: data-dir is that of its one peer.
+    deployed : whether the node is deployed: data-dir is that of its one peer.
     disclosure : what its reports tell.
 
     Raises
@@ -56,17 +57,17 @@ class Node:
         directory: Path,
         sealing: Sealing | None = None,
         *,
-        alone: bool = False,
+        deployed: bool = False,
         disclosure: Disclosure = "all",
     ) -> None:
         self.peers = tuple(int(peer) for peer in peers)
         self._directory = directory
         self._strategy = config.strategy()
-        problem = problem_of(config, self.peers[0] if alone else None)
+        problem = problem_of(config, self.peers[0] if deployed else None)
         check_method(config, problem)
         self._disclosure: Disclosure = disclosure
         # n_i of the hosted peers, if the node has to learn those of the others.
-        sees_all = problem.samples.all() or not alone
+        sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
         engine = Engine(
             problem,
@@ -84,59 +85,59 @@ class Node:
         rounds = config.num_server_rounds
         rule = METHODS[config.method].rule(engine, config.options, rounds)
         self._cohort = Cohort(engine, rule, rounds, config.payload)
-        self._shelf = Shelf(directory / "nodes", self.peers)
+        self._checkpoints = CheckpointStore(directory / "nodes", self.peers)
         # What the cohort in memory is, if it is whole, and the files that say the same.
         self._version: tuple[Version, object] | None = None
         sealing = sealing or simulated(config, self.peers, directory)
         self._mailroom = Mailroom(self.peers, directory, sealing)
 
-    def handle(self, order: Order) -> Reply:
-        """Carry out an order.
+    def handle(self, request: Request) -> Response:
+        """Carry out an request.
 
         Raises
         ------
-        NodeError : the state that the order builds on is not on this node's disk, or the relay
+        NodeError : the state that the request builds on is not on this node's disk, or the relay
             that gave it has been superseded.
         """
-        self._mailroom.begin(order)
-        inbox = Inbox(order, self.peers, self._mailroom, self._cohort.precision)
-        if order.stage == "start":
-            self._shelf.claim(order.attempt)
-        elif not self._shelf.claimed(order.attempt):
+        self._mailroom.begin(request)
+        inbox = Inbox(request, self.peers, self._mailroom, self._cohort.precision)
+        if request.stage == "start":
+            self._checkpoints.take_over(request.attempt)
+        elif not self._checkpoints.taken_over_by(request.attempt):
             raise NodeError(
-                f"peers {list(self.peers)} were started anew since: this order is of an earlier "
+                f"peers {list(self.peers)} were started anew since: this request is of an earlier "
                 "attempt at the run"
             )
         if self._announced:
-            if order.stage == "start" and not len(order.samples):
-                return Reply(self.peers, samples=self._announced)
-            self._cohort.engine.samples = self._samples(order)
-        match order.stage:
+            if request.stage == "start" and not len(request.samples):
+                return Response(self.peers, samples=self._announced)
+            self._cohort.engine.samples = self._samples(request)
+        match request.stage:
             case "start":
-                reply = replace(self._start(order), samples=self._announced)
+                response = replace(self._start(request), samples=self._announced)
             case "answer":
-                reply = self._answer(order, inbox)
-            case "absorb":
-                reply = self._absorb(order, inbox)
-            case "rounds":
-                reply = self._rounds(order)
+                response = self._answer(request, inbox)
+            case "update":
+                response = self._update(request, inbox)
+            case "local-rounds":
+                response = self._run_local_rounds(request)
         inbox.refuse_rest()
-        self._shelf.forget(before=(order.committed, 0))
-        return replace(reply, refused=tuple(inbox.refused))
+        self._checkpoints.forget(before=(request.committed, 0))
+        return replace(response, refused=tuple(inbox.refused))
 
-    def _samples(self, order: Order) -> npt.NDArray[np.float64]:
+    def _samples(self, request: Request) -> npt.NDArray[np.float64]:
         """(n,) n_i as the relay tells them, 0 of a peer that has not come yet; the own ones."""
-        if len(order.samples) != self._cohort.engine.n:
-            raise NodeError(f"{len(order.samples)} numbers of samples in an order")
-        samples = order.samples.astype(np.float64)
+        if len(request.samples) != self._cohort.engine.n:
+            raise NodeError(f"{len(request.samples)} numbers of samples in an request")
+        samples = request.samples.astype(np.float64)
         samples[list(self.peers)] = self._announced
         return samples
 
-    def _start(self, order: Order) -> Reply:
-        """Go on from the newest state up to `order.round`, or begin afresh."""
-        t = order.round
-        self._shelf.forget(after=(t, 0))  # also answers to a round that will be played again
-        known = [v for v in self._shelf.versions() if v[1] == 0] if t else []
+    def _start(self, request: Request) -> Response:
+        """Go on from the newest state up to `request.round`, or begin afresh."""
+        t = request.round
+        self._checkpoints.forget(after=(t, 0))  # also answers to a round that will be played again
+        known = [v for v in self._checkpoints.versions() if v[1] == 0] if t else []
         if known:
             self._recall(known[-1])
             return self._close(t, ())
@@ -146,17 +147,17 @@ class Node:
         self._cohort.begin(t + 1)
         return self._close(t, reports)
 
-    def _answer(self, order: Order, inbox: Inbox) -> Reply:
-        t, cohort = order.round, self._cohort
+    def _answer(self, request: Request, inbox: Inbox) -> Response:
+        t, cohort = request.round, self._cohort
         self._recall((t - 1, 0))
-        cohort.hear(order.edges, inbox.open("offer", layout_of(cohort.offers)))
-        cohort.answer(t, order.edges[order.asked])
+        cohort.receive(request.edges, inbox.open("offer", layout_of(cohort.offers)))
+        cohort.answer(t, request.edges[request.asked])
         self._keep((t - 1, 1))
         size = nbytes(cohort.answer_layout(t), cohort.precision)
         ends = zip(cohort.sent.senders.tolist(), cohort.sent.recipients.tolist(), strict=True)
         letters = (
             self._mailroom.close(
-                Envelope(
+                PeerMessage(
                     "answer", k, i, t, size, encode(cohort.sent.tensors, row, cohort.precision)
                 ),
                 (i,),
@@ -164,43 +165,43 @@ class Node:
             for row, (k, i) in enumerate(ends)
             if i not in self.peers
         )
-        return Reply(self.peers, tuple(filter(None, letters)))
+        return Response(self.peers, tuple(filter(None, letters)))
 
-    def _absorb(self, order: Order, inbox: Inbox) -> Reply:
-        t, cohort = order.round, self._cohort
+    def _update(self, request: Request, inbox: Inbox) -> Response:
+        t, cohort = request.round, self._cohort
         answered = (t - 1, 1)
-        if answered in self._shelf.versions():
+        if answered in self._checkpoints.versions():
             self._recall(answered)
         else:
             self._recall((t - 1, 0))
-            cohort.hear(order.edges, inbox.open("offer", layout_of(cohort.offers)))
-        cohort.absorb(t, inbox.open("answer", cohort.answer_layout(t)))
+            cohort.receive(request.edges, inbox.open("offer", layout_of(cohort.offers)))
+        cohort.update(t, inbox.open("answer", cohort.answer_layout(t)))
         reports = cohort.evaluate(t) if self._strategy.is_evaluated(t) else ()
         cohort.begin(t + 1)
         return self._close(t, reports)
 
-    def _rounds(self, order: Order) -> Reply:
+    def _run_local_rounds(self, request: Request) -> Response:
         """Run a stretch of rounds without the relay: every peer is here."""
         cohort = self._cohort
-        self._recall((order.round - 1, 0))
-        wants, reports = order.wants, list[Report]()
-        for t in range(order.round, order.last + 1):
+        self._recall((request.round - 1, 0))
+        wants, reports = request.wants, list[Report]()
+        for t in range(request.round, request.last + 1):
             edges, asked = self._strategy.edges(t, wants)
-            cohort.hear(edges, {})
+            cohort.receive(edges, {})
             cohort.answer(t, edges[asked])
-            cohort.absorb(t, {})
+            cohort.update(t, {})
             if self._strategy.is_evaluated(t):
                 reports += cohort.evaluate(t)
             wants = cohort.rule.wants(cohort.state, t + 1)
             cohort.begin(t + 1)
-        return self._close(order.last, reports)
+        return self._close(request.last, reports)
 
-    def _close(self, t: int, reports: Iterable[Report]) -> Reply:
+    def _close(self, t: int, reports: Iterable[Report]) -> Response:
         """Keep what was reached, and write what the relay needs for round `t` + 1."""
         cohort = self._cohort
         wants = cohort.rule.wants(cohort.state, t + 1)
         self._keep((t, 0))
-        letters: list[Envelope | None] = []
+        letters: list[PeerMessage | None] = []
         if t == cohort.rounds:
             for peer, tensors in cohort.models().items():
                 write(self._directory / "models" / f"peer-{peer:04d}.safetensors", tensors)
@@ -209,13 +210,15 @@ class Node:
             size = nbytes(layout_of(cohort.offers), precision)
             letters = [
                 self._mailroom.close(
-                    Envelope("offer", peer, None, t + 1, size, encode(cohort.offers, p, precision)),
+                    PeerMessage(
+                        "offer", peer, None, t + 1, size, encode(cohort.offers, p, precision)
+                    ),
                     self._abroad(peer),
                 )
                 for p, peer in enumerate(self.peers)
             ]
         told = tuple(limited(report, self._disclosure) for report in reports)
-        return Reply(self.peers, tuple(filter(None, letters)), wants, told)
+        return Response(self.peers, tuple(filter(None, letters)), wants, told)
 
     def _abroad(self, peer: int) -> set[int]:
         """The peers of other nodes that may hear `peer` at all."""
@@ -226,10 +229,12 @@ class Node:
         cohort = self._cohort
         stacks = {f"state.{name}": value for name, value in flatten(cohort.state).items()}
         stacks |= {f"offer.{name}": value for name, value in cohort.offers.items()}
-        stacks |= {f"bill.{name}": value for name, value in flatten(cohort.bill).items()}
-        letters = pack("heard", cohort.heard) | pack("sent", cohort.sent) if version[1] else {}
-        self._shelf.save(version, stacks, letters)
-        self._version = version, self._shelf.stamp(version)
+        stacks |= {f"costs.{name}": value for name, value in flatten(cohort.costs).items()}
+        letters = (
+            pack("received", cohort.received) | pack("sent", cohort.sent) if version[1] else {}
+        )
+        self._checkpoints.save(version, stacks, letters)
+        self._version = version, self._checkpoints.fingerprint(version)
 
     def _recall(self, version: Version) -> None:
         """Stand where `version` was kept. The cohort is in flux until the next `_keep`.
@@ -237,26 +242,28 @@ class Node:
         What is in memory counts only while the files are those that were written with it: another
         process of this node may have begun again in the meantime.
         """
-        if version not in self._shelf.versions():
+        if version not in self._checkpoints.versions():
             raise NodeError(
                 f"peers {list(self.peers)} have no state of round {version[0]} in "
                 f"{self._directory}: it was lost, or this node joined later"
             )
-        if self._version != (version, self._shelf.stamp(version)):
+        if self._version != (version, self._checkpoints.fingerprint(version)):
             self._read(version)
         self._version = None
 
     def _read(self, version: Version) -> None:
         cohort, device = self._cohort, self._cohort.engine.device
-        stacks, letters = self._shelf.load(version)
-        parts: dict[str, dict[str, Tensor]] = {"state": {}, "offer": {}, "bill": {}}
+        stacks, letters = self._checkpoints.load(version)
+        parts: dict[str, dict[str, Tensor]] = {"state": {}, "offer": {}, "costs": {}}
         for name, value in stacks.items():
             part, _, rest = name.partition(".")
             parts[part][rest] = value
         cohort.state = unflatten(cohort.state, parts["state"])
         cohort.offers = {name: value.to(device) for name, value in parts["offer"].items()}
-        cohort.engine.spent[:] = parts["bill"]["spent"].numpy()
-        sent, received = (parts["bill"][name].numpy() for name in ("sent", "received"))
-        cohort.bill = Bill(sent, received, cohort.engine.spent)
+        cohort.engine.n_gradients[:] = parts["costs"]["n_gradients"].numpy()
+        sent, received = (parts["costs"][name].numpy() for name in ("sent", "received"))
+        cohort.costs = Costs(sent, received, cohort.engine.n_gradients)
         if version[1]:
-            cohort.heard, cohort.sent = (unpack(n, letters, device) for n in ("heard", "sent"))
+            cohort.received, cohort.sent = (
+                unpack(n, letters, device) for n in ("received", "sent")
+            )

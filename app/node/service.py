@@ -1,4 +1,4 @@
-"""What a node does with a message: from an order's record to the record of the reply.
+"""What a node does with a message: from an request's record to the record of the response.
 
 Flower's process of a message calls this itself, or lets the node's worker do it
 (`app.node.worker`).
@@ -22,8 +22,8 @@ from app.config.schema import Scalar
 from app.runs import logs
 from app.security.disclosure import Disclosure, disclosure_of
 from app.security.sealing import Sealing, deployed, peer_of
-from strategies.flower.records import decode_order, encode_fault, encode_reply
-from strategies.protocol import Order, Reply
+from strategies.flower.records import decode_request, encode_fault, encode_response
+from strategies.protocol import Request, Response
 from strategies.relay.vetting import named
 
 if TYPE_CHECKING:
@@ -74,24 +74,24 @@ class Job:
         return config if self.simulated else replace(config, resume=False)
 
 
-def carry_out(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Carry out an order; its reply or fault, and the round of the state that it leaves."""
+def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
+    """Carry out an request; its response or fault, and the round of the state that it leaves."""
     if not job.simulated:
         logs.begin()
     where: dict[str, object] = {"run": job.run_id}
     began = time.monotonic()
     try:
-        order = decode_order(record)
-        where |= {"round": order.round, "stage": order.stage, "letters": len(order.letters)}
-        reply = _reply(order, job)
-        answer = encode_reply(reply, order)
+        request = decode_request(record)
+        where |= {"round": request.round, "stage": request.stage, "letters": len(request.letters)}
+        response = _reply(request, job)
+        answer = encode_response(response, request)
     except Exception as error:
         return fault(error, job, where), job.version
-    where |= {"peers": named(reply.peers), "refused": len(reply.refused)}
+    where |= {"peers": named(response.peers), "refused": len(response.refused)}
     _log.info("done", extra=where | {"seconds": round(time.monotonic() - began, 3)})
-    for line in reply.refused:
+    for line in response.refused:
         _log.warning("%s", line, extra=where)
-    return answer, job.version if order.stage == "answer" else order.last
+    return answer, job.version if request.stage == "answer" else request.last
 
 
 def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
@@ -150,21 +150,21 @@ class ServiceError(ValueError):
     """A node cannot do what a message wants; one line says why."""
 
 
-def _reply(order: Order, job: Job) -> Reply:
+def _reply(request: Request, job: Job) -> Response:
     config = job.config()
     peers = hosted(job.node_config, config.peers)
     if not peers:
-        return Reply(())
-    if order.stage != "start" and job.version != order.round - 1:
+        return Response(())
+    if request.stage != "start" and job.version != request.round - 1:
         raise ServiceError(
-            f"peers {list(peers)} stand at round {job.version}, the order builds on "
-            f"{order.round - 1}: a state update was lost, or the node restarted"
+            f"peers {list(peers)} stand at round {job.version}, the request builds on "
+            f"{request.round - 1}: a state update was lost, or the node restarted"
         )
     if job.simulated:
-        return _node(config, peers, None, "all").handle(order)
+        return _node(config, peers, None, "all").handle(request)
     disclosure = disclosure_of(job.node_config.get("report", "all"))
     sealing = deployed(job.run_config, job.node_config, peers[0])
-    return _node(config, peers, sealing, disclosure).handle(order)
+    return _node(config, peers, sealing, disclosure).handle(request)
 
 
 @lru_cache(_NODES_IN_MEMORY)
@@ -178,6 +178,6 @@ def _node(
         peers,
         Path(config.run_dir),
         sealing,
-        alone=sealing is not None,
+        deployed=sealing is not None,
         disclosure=disclosure,
     )

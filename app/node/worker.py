@@ -2,8 +2,8 @@
 
 Flower starts a process for every message. That process finds the worker of its run behind a Unix
 socket in the node's run directory, starts it where there is none, hands the letters over and takes
-the reply back. A worker that dies costs the order it had; the next message starts another. It ends
-by itself when nobody needs it for long, or when the process that starts the messages is gone.
+the response back. A worker that dies costs the request it had; the next message starts another. It
+ends by itself when nobody needs it for long, or when the process that starts the messages is gone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from flwr.app import RecordDict
 
-from app.node import parcel, service
+from app.node import ipc, service
 from app.node.service import Job, ServiceError, hosted
 from app.runs import logs
 
@@ -35,15 +35,15 @@ _started: list[subprocess.Popen[bytes]] = []  # kept: Python complains of one th
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def carry_out(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Let the worker carry out an order: `app.node.service.carry_out`, in another process."""
+def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
+    """Let the worker handle a request: `app.node.service.handle_request`, in another process."""
     try:
         config = job.config()
         peers = hosted(job.node_config, config.peers)
         desk = Path(config.run_dir) / "nodes"
         desk.mkdir(parents=True, exist_ok=True)
         # The relay has given up by then; twice, because loading the data is not a round's work.
-        rounds = config.evaluate_every if config.peers == 1 else 1  # alone: many in one order
+        rounds = config.evaluate_every if config.peers == 1 else 1  # of one peer: many at once
         patience = 2 * config.round_seconds * rounds
         return _handed_over(record, job, desk, f"worker-{peers[0]:04d}", patience)
     except Exception as error:
@@ -55,15 +55,15 @@ def _handed_over(
     record: RecordDict, job: Job, desk: Path, name: str, patience: float
 ) -> tuple[RecordDict, int | None]:
     with _connected(desk, name, patience) as connection:
-        parcel.send(connection, asdict(job), record)
+        ipc.send(connection, asdict(job), record)
         if not _speaks(connection, patience):
             _end(connection)
             raise ServiceError(f"the worker did not finish within {patience:g} s and was ended")
         try:
-            about, reply = parcel.receive(connection)
+            about, response = ipc.receive(connection)
         except ConnectionError:
-            raise ServiceError("the worker died over this order") from None
-    return reply, about["version"]
+            raise ServiceError("the worker died over this request") from None
+    return response, about["version"]
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def _connect(desk: Path, name: str, patience: float) -> socket.socket | None:
         with _short(desk, name) as address:
             connection.connect(address)
         # Other code: the run was submitted anew, with another version of the app.
-        if _speaks(connection, patience) and parcel.receive(connection)[0]["code"] == str(_ROOT):
+        if _speaks(connection, patience) and ipc.receive(connection)[0]["code"] == str(_ROOT):
             return connection
         _end(connection)
     except (FileNotFoundError, ConnectionError):
@@ -161,10 +161,10 @@ def main(desk: Path, name: str, parent: int, idle: float = IDLE_SECONDS) -> None
 
 
 def _serve(connection: socket.socket) -> None:
-    parcel.send(connection, {"code": str(_ROOT)}, RecordDict())
-    about, record = parcel.receive(connection)
-    reply, version = service.carry_out(record, Job(**about))
-    parcel.send(connection, {"version": version}, reply)
+    ipc.send(connection, {"code": str(_ROOT)}, RecordDict())
+    about, record = ipc.receive(connection)
+    response, version = service.handle_request(record, Job(**about))
+    ipc.send(connection, {"version": version}, response)
 
 
 if __name__ == "__main__":

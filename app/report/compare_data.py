@@ -21,8 +21,8 @@ from app.report.report_data import (
     thin,
     weights_between,
 )
+from app.runs.graph_scores import score
 from app.runs.rundir import Floats, Ints, Run
-from app.runs.scores import score
 
 CURVE_POINTS = 200
 """Most rounds a page keeps of a method's curves."""
@@ -137,7 +137,7 @@ def map_data(made: Sequence[Row]) -> dict[str, Any] | None:
         low, high = min(0.0, float(weights.min())), float(weights.max())
         shares = (weights[frame_f] - low) / (high - low)
         coded.append(np.round(shares * 255).astype(np.uint8).tobytes())
-        clusters = run.sought
+        clusters = run.clusters_to_recover
         entries.append(
             {
                 "method": m,

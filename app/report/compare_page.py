@@ -18,7 +18,7 @@ from app.report.compare_tables import results, settings
 from app.report.page import document
 from app.report.page_plot import PLOT
 from app.report.page_script import HELPERS
-from app.runs import quantities, whole
+from app.runs import atomic, units
 
 _CURVES = Template("""<section>
 <div class="head"><h2>Learning curves</h2></div>
@@ -66,7 +66,7 @@ def write(rows: Sequence[Row], directory: Path, title: str) -> Path:
     path of the page.
     """
     target = directory / "comparison.html"
-    whole.write(target, render(rows, title))
+    atomic.write(target, render(rows, title))
     return target
 
 
@@ -117,18 +117,18 @@ def _facts(rows: Sequence[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
     first = runs[0]
     seeds = [str(run.config.get("seed")) for run in rows[0].runs]
-    peers = quantities.plural(first.peers, "peer")
+    peers = units.plural(first.peers, "peer")
     if first.clusters is not None:
-        peers += f" in {quantities.plural(len(set(first.clusters.tolist())), 'true cluster')}"
+        peers += f" in {units.plural(len(set(first.clusters.tolist())), 'true cluster')}"
     partition = first.config.get("partition")
     kind = partition.get("kind") if isinstance(partition, dict) else None
     return [
         str(first.config.get("dataset", "unknown data")),
         *([f"{kind} split"] if kind else []),
         peers,
-        quantities.plural(len(rows), "method"),
+        units.plural(len(rows), "method"),
         f"seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)}",
-        quantities.plural(
+        units.plural(
             int(first.config.get("num-server-rounds", first.rounds.max(initial=0))), "round"
         ),
         words.date(runs),
@@ -140,7 +140,7 @@ def _notice(rows: Sequence[Row]) -> str:
     unfinished = sum(run.progress.get("status") != "finished" for run in runs)
     if not unfinished:
         return ""
-    told = f"{unfinished} of {quantities.plural(len(runs), 'run')} have not finished"
+    told = f"{unfinished} of {units.plural(len(runs), 'run')} have not finished"
     return f'<p class="notice" role="note">{told}; the numbers are those so far.</p>'
 
 

@@ -8,13 +8,13 @@ from string import Template
 from typing import Any
 
 from app.config import schema
-from app.config.methods import METHODS
-from app.config.options import flatten
+from app.config.keys import flatten
+from app.config.registry import METHODS
 from app.report import compare
 from app.report import report_words as words
 from app.report.compare import Row
 from app.report.measures import Column
-from app.runs import quantities
+from app.runs import units
 
 _TABLE = Template("""<section>
 <div class="head"><h2>Results</h2></div>
@@ -77,7 +77,7 @@ def _cell(row: Row, column: Column, best: frozenset[str], start: bool) -> str:
     spread = f"<small>± {escape(deviation)}</small>" if deviation else ""
     names = " ".join(name for name, has in (("start", start), ("best", row.method in best)) if has)
     value = "" if found is None else f' data-value="{found[0]!r}"'
-    text = quantities.NONE if found is None else escape(mean)
+    text = units.NONE if found is None else escape(mean)
     return f"<td{value}{_class(names)}><span>{text}</span>{spread}</td>"
 
 
@@ -109,7 +109,7 @@ def settings(rows: Sequence[Row]) -> str:
         )
         body.append(
             f'<tr><td>{escape(row.method)}</td><td class="text">'
-            f'<ul class="own">{cells or quantities.NONE}</ul></td></tr>'
+            f'<ul class="own">{cells or units.NONE}</ul></td></tr>'
         )
     about = "What the methods do not share."
     if any(row.settings for row in rows):

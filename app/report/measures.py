@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 
 from app.report.report_data import weights_between
-from app.runs import quantities
-from app.runs.results import accuracy_statistics, mean
+from app.runs import units
+from app.runs.graph_scores import GraphScores, score
 from app.runs.rundir import Floats, Run
-from app.runs.scores import GraphScores, score
+from app.runs.summary import accuracy_statistics, mean
 
 Measure = Callable[[Run, Run | None], float | None]
 
@@ -103,9 +103,9 @@ def _field(name: str) -> Measure:
 
 def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
     def scored(run: Run, _: Run | None) -> float | None:
-        if run.sought is None or not weights_between(run).any():
+        if run.clusters_to_recover is None or not weights_between(run).any():
             return None
-        return of(score(run.weights[-1], run.sought))
+        return of(score(run.weights[-1], run.clusters_to_recover))
 
     return scored
 
@@ -180,7 +180,7 @@ COLUMNS = (
         "Share of the peers whose largest weight goes to their true cluster.",
     ),
     Column(
-        "bytes", "sent / peer", _field("bytes_sent"), quantities.size,
+        "bytes", "sent / peer", _field("bytes_sent"), units.size,
         "", "Cost",
         "Payload bytes that a peer sends, mean over peers.",
     ),

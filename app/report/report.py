@@ -8,9 +8,9 @@ from app.report import report_figures
 from app.report import report_words as words
 from app.report.report_data import page_data
 from app.report.report_page import render
-from app.runs import whole
-from app.runs.results import summarise
+from app.runs import atomic
 from app.runs.rundir import Run
+from app.runs.summary import summarise
 
 
 def write(run_dir: str | Path) -> Path:
@@ -35,5 +35,5 @@ def write(run_dir: str | Path) -> Path:
     report_figures.draw(run)
     page = render(run, summarise(run), page_data(run), words.date([run]))
     target = run.directory / "report.html"
-    whole.write(target, page)
+    atomic.write(target, page)
     return target

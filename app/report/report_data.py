@@ -13,8 +13,8 @@ import numpy as np
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
+from app.runs.graph_scores import components, learnt_edges, score
 from app.runs.rundir import Floats, Ints, Run
-from app.runs.scores import components, learnt_edges, score
 
 CURVE_POINTS = 10_000
 """Most numbers (rounds x peers) a page keeps of one metric."""
@@ -79,7 +79,7 @@ def graph_data(run: Run) -> dict[str, Any] | None:
     keep = thin(len(weights), WEIGHTS // run.peers**2)
     low, high = min(0.0, float(weights.min())), float(weights.max())
     coded = np.round((weights[keep] - low) / (high - low) * 65535).astype("<u2")
-    clusters = run.sought
+    clusters = run.clusters_to_recover
     scores = None if clusters is None else [score(each, clusters) for each in weights[keep]]
     edges = [learnt_edges(each) for each in weights[keep]]
     return {
@@ -117,7 +117,7 @@ def has_own_weights(run: Run) -> bool:
 
 
 def peer_order(run: Run) -> Ints:
-    """Order the peers for display: by true cluster, else collaborators next to each other."""
+    """Request the peers for display: by true cluster, else collaborators next to each other."""
     clusters = run.clusters
     if clusters is not None:
         return np.argsort(clusters, kind="stable")

@@ -14,7 +14,7 @@ from app.report.page_script import HELPERS
 from app.report.report_curves import CURVES
 from app.report.report_network import NETWORK
 from app.report.report_table import TABLE
-from app.runs import quantities
+from app.runs import units
 from app.runs.rundir import Run
 
 CURVES_SECTION = """<section>
@@ -104,16 +104,16 @@ def render(run: Run, summary: Mapping[str, Any], data: Mapping[str, Any], date: 
 
 def _facts(run: Run, summary: Mapping[str, Any], date: str) -> list[str]:
     clusters = run.clusters
-    peers = quantities.plural(run.peers, "peer")
+    peers = units.plural(run.peers, "peer")
     if clusters is not None:
-        peers += f" in {quantities.plural(len(set(clusters.tolist())), 'true cluster')}"
+        peers += f" in {units.plural(len(set(clusters.tolist())), 'true cluster')}"
     partition = run.config.get("partition")
     kind = partition.get("kind") if isinstance(partition, dict) else None
     return [
         peers,
         *([f"{kind} split"] if kind else []),
         f"seed {summary['seed']}",
-        quantities.plural(summary["rounds"], "round"),
+        units.plural(summary["rounds"], "round"),
         date,
     ]
 
@@ -146,8 +146,8 @@ def _sections(run: Run, summary: Mapping[str, Any], data: Mapping[str, Any]) -> 
         about = "Payload bytes between peers, counted the same whoever hosts them."
         if summary["messages"] is not None and summary["wall_seconds"] is not None:
             about += (
-                f" The relay exchanged {quantities.plural(summary['messages'], 'message')} with the"
-                f" nodes in {quantities.duration(summary['wall_seconds'])}."
+                f" The relay exchanged {units.plural(summary['messages'], 'message')} with the"
+                f" nodes in {units.duration(summary['wall_seconds'])}."
             )
         sections.append(COST_SECTION.substitute(about=about, rows=rows))
     sections.append(CONFIG_SECTION.substitute(configuration=words.configuration(run.config)))

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from app.report.report_data import weights_between
-from app.runs.quantities import NONE, count, duration, number, percent, plural, size
 from app.runs.rundir import Floats, Run
+from app.runs.units import NONE, count, duration, number, percent, plural, size
 
 
 def tiles(run: Run, summary: Mapping[str, Any]) -> str:
@@ -183,7 +183,11 @@ def _loss_tiles(run: Run, summary: Mapping[str, Any]) -> list[tuple[str, str, st
 def _recovery_tile(recovery: Mapping[str, Any] | None, run: Run) -> tuple[str, str, str]:
     name = "Graph recovery"
     if recovery is None:
-        return name, NONE, f"no {'true clusters to find' if run.sought is None else 'graph'}"
+        return (
+            name,
+            NONE,
+            f"no {'true clusters to find' if run.clusters_to_recover is None else 'graph'}",
+        )
     first, best = recovery["rounds_to_recovery"], recovery["best"]
     value = "exact" if recovery["exact"] else f"F1 {_two(recovery['f1'])}"
     if first is not None:

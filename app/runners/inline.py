@@ -11,7 +11,7 @@ from pathlib import Path
 from app.config.config import Config
 from app.node.node import Node
 from app.runs.recorder import RunRecorder
-from strategies.flower.post import InlinePost
+from strategies.flower.transport import InProcessTransport
 
 JOIN_SECONDS = 1.0  # the node is there from the beginning
 
@@ -26,8 +26,8 @@ def run(config: Config) -> None:
     directory = Path(config.run_dir)
     recorder = RunRecorder(directory, config.peers, config.num_server_rounds, resume=config.resume)
     try:
-        post = InlinePost([Node(config, range(config.peers), directory)])
-        config.strategy().broker(post, recorder, recorder.ledger, JOIN_SECONDS)
+        transport = InProcessTransport([Node(config, range(config.peers), directory)])
+        config.strategy().broker(transport, recorder, recorder.ledger, JOIN_SECONDS)
     except BaseException as error:
         recorder.fail(f"{type(error).__name__}: {error}")
         raise

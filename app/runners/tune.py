@@ -18,9 +18,9 @@ import numpy as np
 
 from app.config import schema
 from app.config.config import Config
-from app.config.methods import METHODS
+from app.config.registry import METHODS
 from app.config.schema import Scalar
-from app.runners.grid import placed
+from app.runners.sweep import placed
 from app.runs.rundir import Run
 from clients.rule import Grid
 
@@ -65,7 +65,7 @@ def chosen(trials: Iterable[Trial]) -> Settings:
     return max(trials, key=lambda trial: quality(trial[1]))[0]
 
 
-def told(settings: Settings) -> str:
+def describe(settings: Settings) -> str:
     """The settings in a line."""
     return ", ".join(f"{key} = {schema.written(value)}" for key, value in settings.items())
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from app.runs.graph_scores import learnt_edges, score
 from app.runs.rundir import Floats, Run
-from app.runs.scores import learnt_edges, score
 
 _SCORES = ("precision", "recall", "f1", "overlap_within", "overlap_across")
 
@@ -17,10 +17,10 @@ _SCORES = ("precision", "recall", "f1", "overlap_within", "overlap_across")
 def as_csv(run: Run) -> str:
     """One line a recorded round; an empty cell where a number has no meaning.
 
-    Columns: `round`; `edges`, directed, by the rule of `app.runs.scores`; `collaborators`, edges
-    that leave a peer, mean over peers; `sparsity`, the share of the possible edges that are not
-    there; `symmetry`, the share of the edges whose reverse is there too; where clusters are to be
-    found, precision, recall, F1 and row overlap of `app.runs.scores.GraphScores`, and
+    Columns: `round`; `edges`, directed, by the rule of `app.runs.graph_scores`; `collaborators`,
+    edges that leave a peer, mean over peers; `sparsity`, the share of the possible edges that are
+    not there; `symmetry`, the share of the edges whose reverse is there too; where clusters are to
+    be found, precision, recall, F1 and row overlap of `app.runs.graph_scores.GraphScores`, and
     `precision_<cluster>`, the share of the edges leaving that cluster's peers that stay inside it
     (label flips: cluster 0 is honest, so 1 - `precision_0` of its links lead to flipped peers).
     """
@@ -46,8 +46,8 @@ def _measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
         "sparsity": 1 - edges / possible if possible else None,
         "symmetry": float((edges_nn & edges_nn.T).sum() / edges) if edges else None,
     }
-    if run.sought is not None:
-        scores = score(np.asarray(weights_nn), run.sought)
+    if run.clusters_to_recover is not None:
+        scores = score(np.asarray(weights_nn), run.clusters_to_recover)
         row |= {name: getattr(scores, name) for name in _SCORES}
         row |= {f"precision_{k}": share for k, share in scores.precision_by_cluster.items()}
     return row

@@ -1,6 +1,6 @@
 """The log of a deployed relay or node: one line of key=value for each thing that happened.
 
-    time=2026-03-01T12:00:00.123Z level=WARNING from=relay round=3 stage=absorb peers=2 said="..."
+    time=2026-03-01T12:00:00.123Z level=WARNING from=relay round=3 stage=update peers=2 said="..."
 
 Flower's own lines are around them. A log call gives the fields as `extra`.
 """

@@ -11,7 +11,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.runs import quantities
+from app.runs import units
 
 _PLAIN_SECONDS = 10.0
 
@@ -69,5 +69,5 @@ def describe(progress: Mapping[str, Any]) -> str:
         parts.append(f"accuracy {accuracy:.3f}" + ("" if spread is None else f" ± {spread:.3f}"))
     elif loss is not None:
         parts.append(f"loss {loss:.4g}")
-    parts.append(quantities.size(progress.get("bytes") or 0))
+    parts.append(units.size(progress.get("bytes") or 0))
     return "  ".join(parts)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from app.runs import whole
+from app.runs import atomic
 from strategies.protocol import Report
 from strategies.relay.commit import Commit, Ledger, means
 
@@ -52,7 +52,7 @@ class RunRecorder:
         self._refused: int = saved.get("refused", 0)
         self._started: float = time.monotonic() - saved.get("seconds", 0.0)
         self._latest: dict[int, Report] = {}
-        self._heard = {int(peer): when for peer, when in saved.get("heard", {}).items()}
+        self._last_seen = {int(peer): when for peer, when in saved.get("last_seen", {}).items()}
         self._faults: list[str] = saved.get("faults", [])
         self._refusals: list[str] = saved.get("refusals", [])
         self._cut()
@@ -76,12 +76,12 @@ class RunRecorder:
         self._refused += len(commit.refused)
         self._refusals = [*self._refusals, *commit.refused][-_LINES:]
         self._faults = [*self._faults, *commit.faults][-_LINES:]
-        self._heard |= dict.fromkeys(commit.present, (ledger.round, round(time.time(), 3)))
+        self._last_seen |= dict.fromkeys(commit.present, (ledger.round, round(time.time(), 3)))
         self._latest |= {report.peer: report for report in commit.reports}
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self._save_collaboration()
         saved = {"ledger": asdict(ledger), "refused": self._refused, "seconds": self._seconds()}
-        whole.write(self._checkpoint, json.dumps(saved | self._seen()) + "\n")
+        atomic.write(self._checkpoint, json.dumps(saved | self._seen()) + "\n")
         self._progress("running")
 
     def finish(self) -> None:
@@ -105,9 +105,9 @@ class RunRecorder:
             for line in lines
             if line.endswith(b"\n") and json.loads(line)["round"] <= committed
         ]
-        whole.write(self._metrics, b"".join(kept))
+        atomic.write(self._metrics, b"".join(kept))
         records = self._collaboration()
-        whole.write(self._weights, records[records[:, 0] <= committed].tobytes())
+        atomic.write(self._weights, records[records[:, 0] <= committed].tobytes())
 
     def _collaboration(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """(R, 1 + n * n): round and collaboration matrix of each evaluated round."""
@@ -120,7 +120,7 @@ class RunRecorder:
         matrices = records[:, 1:].reshape(-1, self._peers, self._peers)
         rounds = records[:, 0].astype(np.int64)
         target = self._directory / "collaboration.npz"
-        with whole.drafted(target) as draft, draft.open("wb") as file:
+        with atomic.replacing(target) as draft, draft.open("wb") as file:
             np.savez_compressed(file, rounds=rounds, weights=matrices)
         self._saved = time.monotonic()
 
@@ -144,11 +144,11 @@ class RunRecorder:
             "seconds": self._seconds(),
         }
         told = json.dumps(progress | self._seen()) + "\n"
-        whole.write(self._directory / "progress.json", told)
+        atomic.write(self._directory / "progress.json", told)
 
     def _seen(self) -> dict[str, Any]:
         """What `python -m app status` tells: peer -> last round it ended, and when; last lines."""
-        return {"heard": self._heard, "faults": self._faults, "refusals": self._refusals}
+        return {"last_seen": self._last_seen, "faults": self._faults, "refusals": self._refusals}
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)

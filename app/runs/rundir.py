@@ -121,7 +121,7 @@ class Run:
         return np.array(labels, dtype=np.int64)
 
     @property
-    def sought(self) -> Ints | None:
+    def clusters_to_recover(self) -> Ints | None:
         """`clusters` where the method has to find them; None where its helpers are its cluster."""
         options = self.config.get(str(self.config["method"]))
         told = isinstance(options, dict) and options.get("helpers") == "cluster"

@@ -1,4 +1,4 @@
-"""A node's audit log: one JSON line for each envelope that it sent, received or refused."""
+"""A node's audit log: one JSON line for each letter that it sent, received or refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from strategies.protocol import Envelope
+from strategies.protocol import PeerMessage
 
 
 class Audit:
@@ -25,7 +25,7 @@ class Audit:
 
     def write(
         self,
-        letter: Envelope,
+        letter: PeerMessage,
         to: Sequence[int],
         digest: bytes,
         verdict: str,
@@ -33,7 +33,7 @@ class Audit:
         attempt: str,
         names: Mapping[int, str],
     ) -> None:
-        """Add the line of one envelope."""
+        """Add the line of one letter."""
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "run": self._path.parent.name,

@@ -1,4 +1,4 @@
-"""The letters of one order: opened where its edges bring them here, else refused and noted."""
+"""The letters of one request: opened where its edges bring them here, else refused and noted."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from app.node.cohort import Foreign
 from app.security.mailroom import Mailroom
 from app.security.seal import SealError
 from app.wire.payload import PayloadError, decode, largest
-from app.wire.precision import Layout, Precision
-from strategies.protocol import Envelope, Kind, Order
+from app.wire.quantise import Layout, Precision
+from strategies.protocol import Kind, PeerMessage, Request
 
 
 class Inbox:
-    """What came with an order.
+    """What came with an request.
 
     Parameters
     ----------
     peers : hosted by the node.
-    mailroom : has begun the order.
+    mailroom : has begun the request.
 
     Attributes
     ----------
@@ -29,11 +29,11 @@ class Inbox:
     """
 
     def __init__(
-        self, order: Order, peers: Sequence[int], mailroom: Mailroom, precision: Precision
+        self, request: Request, peers: Sequence[int], mailroom: Mailroom, precision: Precision
     ) -> None:
-        self._order, self._peers = order, peers
+        self._request, self._peers = request, peers
         self._mailroom, self._precision = mailroom, precision
-        self._unread = list(order.letters)
+        self._unread = list(request.letters)
         self.refused: list[str] = []
 
     def open(self, kind: Kind, layout: Layout) -> Foreign:
@@ -62,18 +62,18 @@ class Inbox:
             self._refuse(letter, "was not to come here")
         self._unread = []
 
-    def _refuse(self, letter: Envelope, why: str) -> None:
+    def _refuse(self, letter: PeerMessage, why: str) -> None:
         self._mailroom.received(letter, f"refused: it {why}")
         self.refused.append(
-            f"round {self._order.round}: peers {list(self._peers)} refused the {letter.kind} of "
+            f"round {self._request.round}: peers {list(self._peers)} refused the {letter.kind} of "
             f"peer {letter.sender}: it {why}"
         )
 
     def _due(self, kind: Kind) -> set[tuple[int, int]]:
-        """(sender, recipient) of the letters that the order's edges bring from elsewhere."""
-        edges = self._order.edges
+        """(sender, recipient) of the letters that the request's edges bring from elsewhere."""
+        edges = self._request.edges
         here = np.isin(edges, self._peers)
         if kind == "offer":
             return {(k, -1) for k in edges[here[:, 1] & ~here[:, 0], 0].tolist()}
-        asked = edges[here[:, 0] & ~here[:, 1] & self._order.asked]
+        asked = edges[here[:, 0] & ~here[:, 1] & self._request.asked]
         return {(k, i) for i, k in asked.tolist()}

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.runs import whole
+from app.runs import atomic
 from app.security.audit import Audit
 from app.security.keys import PrivateKeys
 from app.security.seal import TAG, Scope, SealError, digest_of, seal, unseal
 from app.security.sealing import Sealing
 from app.security.trust import Entry
-from strategies.protocol import Envelope, Order
+from strategies.protocol import PeerMessage, Request
 
 
 class Mailroom:
@@ -34,14 +34,14 @@ class Mailroom:
         self._memory = directory / "nodes" / f"mail-{node}.json"
         self._own: dict[int, PrivateKeys] = {}
         self._trust: Mapping[int, Entry] = {}
-        self._scope = Scope(self._run, sealing.terms, "")
+        self._scope = Scope(self._run, sealing.config_digest, "")
         self._committed = 0  # the last round that the relay called over for good
         self._offered: dict[str, str] = {}  # "round peer" -> digest of a hosted peer's plain offer
-        self._heard: dict[int, bytes] = {}  # sender -> digest of its plain offer in this order
+        self._heard: dict[int, bytes] = {}  # sender -> digest of its plain offer in this request
         self._digested: tuple[object, bytes] = (None, b"")
 
-    def begin(self, order: Order) -> None:
-        """Get ready for the letters of an order.
+    def begin(self, request: Request) -> None:
+        """Get ready for the letters of an request.
 
         Raises
         ------
@@ -51,28 +51,28 @@ class Mailroom:
             It goes back to a round that the relay had said to be over for good: letters of that
             round are never accepted again.
         """
-        self._scope = Scope(self._run, self._sealing.terms, order.attempt)
+        self._scope = Scope(self._run, self._sealing.config_digest, request.attempt)
         self._heard = {}
         if not self._sealing.keys:
             return
         self._own, self._trust = self._sealing.read()  # again: the operator may have changed it
         self._recall()
-        first = order.round + 1 if order.stage == "start" else order.round
+        first = request.round + 1 if request.stage == "start" else request.round
         if first <= self._committed:
             raise SealError(
                 f'run "{self._run}" has committed round {self._committed} here and does not go '
-                f"back to round {order.round}: begin again under another name"
+                f"back to round {request.round}: begin again under another name"
             )
-        if order.committed > self._committed:
-            self._committed = order.committed
+        if request.committed > self._committed:
+            self._committed = request.committed
             self._offered = {
                 key: digest
                 for key, digest in self._offered.items()
-                if int(key.partition(" ")[0]) > order.committed
+                if int(key.partition(" ")[0]) > request.committed
             }
             self._remember()
 
-    def close(self, letter: Envelope, to: Collection[int]) -> Envelope | None:
+    def close(self, letter: PeerMessage, to: Collection[int]) -> PeerMessage | None:
         """Make a letter ready to leave; None if nobody of `to` is trusted."""
         assert isinstance(letter.payload, bytes)
         if not self._sealing.keys:
@@ -94,7 +94,7 @@ class Mailroom:
         self._note(sealed, list(trusted), digest, "sent")
         return sealed
 
-    def open(self, letter: Envelope, most: int) -> bytes:
+    def open(self, letter: PeerMessage, most: int) -> bytes:
         """Check a letter and read it.
 
         Parameters
@@ -138,14 +138,14 @@ class Mailroom:
             self._heard[letter.sender] = digest_of(plain)
         return plain
 
-    def received(self, letter: Envelope, verdict: str) -> None:
+    def received(self, letter: PeerMessage, verdict: str) -> None:
         """Write down what became of a letter that came: "accepted", or "refused: it ..."."""
         if self._audit:
             payload = letter.payload if isinstance(letter.payload, bytes) else b""
             to = self._peers if letter.recipient is None else (letter.recipient,)
             self._note(letter, to, self._digest(payload), verdict)
 
-    def _note(self, letter: Envelope, to: Sequence[int], digest: bytes, verdict: str) -> None:
+    def _note(self, letter: PeerMessage, to: Sequence[int], digest: bytes, verdict: str) -> None:
         if self._audit:
             names = {peer: entry.name for peer, entry in self._trust.items()}
             self._audit.write(letter, to, digest, verdict, attempt=self._scope.attempt, names=names)
@@ -165,4 +165,4 @@ class Mailroom:
 
     def _remember(self) -> None:
         memory = {"committed": self._committed, "offered": self._offered}
-        whole.write(self._memory, json.dumps(memory))
+        atomic.write(self._memory, json.dumps(memory))

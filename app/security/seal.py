@@ -5,7 +5,7 @@ its nonce may be zero). For each recipient that key is encrypted with HPKE (RFC 
 ML-KEM-768 with X25519), and the whole is signed with Ed25519. What a letter is tied to, its
 *header*, is never sent: both ends build it from what they know,
 
-    protocol, run, terms, attempt, kind, round, sender, recipient, size of the tensors,
+    protocol, run, config_digest, attempt, kind, round, sender, recipient, size of the tensors,
     digests of the keys of sender and recipient, digest of the encrypted payload,
 
 so a letter opens only where all of these agree. The signature covers header and encrypted key; the
@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from app.security.keys import PrivateKeys, PublicKeys
-from strategies.protocol import Envelope
+from strategies.protocol import PeerMessage
 
 _PROTOCOL = b"coterie letter 1"
 _SUITE = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
@@ -49,12 +49,12 @@ class Scope:
     Attributes
     ----------
     run : name of the run.
-    terms : digest of the configuration that the peers compute by.
+    config_digest : digest of the configuration that the peers compute by.
     attempt : token of the relay's process.
     """
 
     run: str
-    terms: bytes
+    config_digest: bytes
     attempt: str
 
 
@@ -64,12 +64,12 @@ def digest_of(content: bytes) -> bytes:
 
 
 def seal(
-    letter: Envelope,
+    letter: PeerMessage,
     scope: Scope,
     own: PrivateKeys,
     recipients: Mapping[int, PublicKeys],
     about: bytes = b"",
-) -> tuple[Envelope, bytes]:
+) -> tuple[PeerMessage, bytes]:
     """Seal a letter for some peers.
 
     Parameters
@@ -94,14 +94,14 @@ def seal(
         header = _header(letter, scope, recipient, own.public, theirs, digest)
         wrapped = _SUITE.encrypt(content_key, theirs.recipient, info=header)
         keys[recipient] = own.sign(header + wrapped) + wrapped
-    sealed = Envelope(
+    sealed = PeerMessage(
         letter.kind, letter.sender, letter.recipient, letter.round, letter.nbytes, payload, keys
     )
     return sealed, digest
 
 
 def unseal(
-    letter: Envelope,
+    letter: PeerMessage,
     scope: Scope,
     recipient: int,
     own: PrivateKeys,
@@ -148,7 +148,7 @@ def unseal(
 
 
 def _header(
-    letter: Envelope,
+    letter: PeerMessage,
     scope: Scope,
     recipient: int,
     own: PublicKeys,
@@ -164,16 +164,16 @@ def _header(
     )
 
 
-def _payload_header(letter: Envelope, scope: Scope, about: bytes) -> bytes:
+def _payload_header(letter: PeerMessage, scope: Scope, about: bytes) -> bytes:
     """What the payload is tied to, whoever its recipients are."""
     return _packed(*_beginning(letter, scope), about)
 
 
-def _beginning(letter: Envelope, scope: Scope) -> tuple[bytes, ...]:
+def _beginning(letter: PeerMessage, scope: Scope) -> tuple[bytes, ...]:
     return (
         _PROTOCOL,
         scope.run.encode(),
-        scope.terms,
+        scope.config_digest,
         scope.attempt.encode(),
         letter.kind.encode(),
         _number(letter.round),

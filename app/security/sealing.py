@@ -33,14 +33,14 @@ class Sealing:
 
     Attributes
     ----------
-    terms : digest of what the peers of the run have to agree on, see `terms_of`.
+    config_digest : digest of what the peers of the run have to agree on, see `config_digest_of`.
     keys : (hosted peer, file of its private keys); with them every letter is sealed and plain ones
         are refused, without them the reverse.
     trust : trust file.
     audited : whether there is an audit log.
     """
 
-    terms: bytes
+    config_digest: bytes
     keys: tuple[tuple[int, str], ...] = ()
     trust: str = ""
     audited: bool = False
@@ -64,7 +64,7 @@ class Sealing:
         return own, trust
 
 
-def terms_of(run_config: Mapping[str, Scalar]) -> bytes:
+def config_digest_of(run_config: Mapping[str, Scalar]) -> bytes:
     """Digest of what the peers of a run have to agree on, whoever told it to them.
 
     Parameters
@@ -77,14 +77,14 @@ def terms_of(run_config: Mapping[str, Scalar]) -> bytes:
 
 def simulated(config: Config, peers: Sequence[int], directory: Path) -> Sealing:
     """Sealing of a simulated node: plain, or with keys made for this run."""
-    terms = terms_of(config.flat())
+    config_digest = config_digest_of(config.flat())
     if config.sealing is not True:
-        return Sealing(terms)
+        return Sealing(config_digest)
     shared = directory / "keys"
     if not shared.exists():
         _make_keys(shared, config.peers)
     keys = tuple((peer, str(shared / f"{_called(peer)}.key")) for peer in peers)
-    return Sealing(terms, keys, str(shared / "trust.toml"), audited=True)
+    return Sealing(config_digest, keys, str(shared / "trust.toml"), audited=True)
 
 
 def deployed(
@@ -109,7 +109,7 @@ def deployed(
             'start it with keys="FILE" trust="FILE" in --node-config, or run sealing=false'
         )
     own = ((peer, keys),) if keys else ()
-    return Sealing(terms_of(run_config), own, trust, audited=True)
+    return Sealing(config_digest_of(run_config), own, trust, audited=True)
 
 
 def peer_of(node_config: Mapping[str, object]) -> int | None:

@@ -1,4 +1,4 @@
-"""What lies inside an envelope: one peer's tensors as bytes, checked before use.
+"""What lies inside an letter: one peer's tensors as bytes, checked before use.
 
 The format is safetensors: names, types and shapes in a JSON header, then raw bytes. Nothing that
 arrives is trusted: names, types, shapes, size and finiteness are compared with what a letter of
@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from app.wire.precision import Entry, Layout, Precision, packed, travelling, unpacked
+from app.wire.quantise import Entry, Layout, Precision, packed, travelling, unpacked
 
 _HEADER_PER_TENSOR = 512  # generous bound on safetensors' header
 _CODES = {

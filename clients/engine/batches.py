@@ -1,6 +1,6 @@
 """Minibatches: which of its own examples a peer looks at, step by step.
 
-Legend: e = models to differentiate (edges or peers), t = steps, b = batch slots.
+Legend: e = models to differentiate (edges or peers), t = steps, b = batch positions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Plan:
 
     Attributes
     ----------
-    rows_etb : positions in the peer's split; slots at or beyond `counts` hold 0 and weigh nothing.
-    counts_et : valid slots; 0 where a peer has finished before the others.
+    rows_etb : positions in the peer's split; those at or beyond `counts` hold 0 and weigh nothing.
+    counts_et : examples of the batch; 0 where a peer has finished before the others.
     keys_et : dropout keys; 0 in problems with gradient noise, which know no dropout.
     noise_etd : gradient noise (standard normal), or None for problems without it.
     """

@@ -2,7 +2,7 @@
 
 Examples lie once in a pool; a peer's split is a row of positions in it. Whole numbers (images as
 uint8) stay small there and are normalised when a batch is gathered, others at once. Legend:
-p = peers, n = examples of a split, e = models, t = steps, b = batch slots, d = parameters.
+p = peers, n = examples of a split, e = models, t = steps, b = batch positions, d = parameters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Batch:
     ----------
     peers_e : local index of the peer whose data it is.
     rows_eb : positions in that peer's training split.
-    weights_eb : weight of each example in the loss; 0 for empty slots, else 1 / count.
+    weights_eb : weight of each example in the loss; 0 for empty positions, else 1 / count.
     counts_e : examples in it, on the host.
     keys_e : dropout keys.
     noise_ed : gradient noise to add, or None.
@@ -69,7 +69,7 @@ class Batch:
     round: int = 0
 
     def part(self, at: Part) -> Batch:
-        """The minibatches of some of the models, without slots that none of them fills."""
+        """The minibatches of some of the models, without positions that none of them fills."""
         width = int(self.counts_e[at].max(initial=1))
         noise = None if self.noise_ed is None else self.noise_ed[at]
         return Batch(
@@ -78,7 +78,7 @@ class Batch:
         )  # fmt: skip
 
     def weighted(self, weights_eb: Tensor) -> Batch:
-        """The same examples, each loss scaled by a weight of its own (empty slots stay empty)."""
+        """The same examples, each loss scaled by a weight of its own; padding stays padding."""
         return replace(self, weights_eb=self.weights_eb * weights_eb)
 
 

@@ -40,11 +40,11 @@ class Gradients(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What training changed: models, buffers, optimizer slots."""
+    """What training changed: models, buffers, optimizer state."""
 
     x: Tensor
     buffers: Buffers
-    slots: optimizers.Slots
+    opt_state: optimizers.OptState
 
 
 class Models(Protocol):
@@ -65,7 +65,7 @@ class Engine(Scoring):
         self,
         x_ed: Tensor,
         buffers: Buffers,
-        slots: optimizers.Slots,
+        opt_state: optimizers.OptState,
         batches: Sequence[Batch],
         *,
         gradient: GradientFunction | None = None,
@@ -74,7 +74,7 @@ class Engine(Scoring):
     ) -> Fit:
         """Train on own data: the one training loop.
 
-        Models and slots are copied once and then changed where they lie. Without `gradient` a
+        Models and opt_state are copied once and then changed where they lie. Without `gradient` a
         chunk takes its step before the next one is differentiated: beside the copies there are
         gradients and activations of one chunk only.
 
@@ -85,10 +85,10 @@ class Engine(Scoring):
         drift : (models, which rows of `x_ed` they are) -> a further direction that is subtracted,
             times the learning rate, beside the optimizer: neither momentum nor Adam's scaling
             touch it.
-        training : an optimizer other than the run's; `slots` are its own.
+        training : an optimizer other than the run's; `opt_state` are its own.
         """
         training = training or self.training
-        after = _copied(Fit(x_ed, buffers, slots))
+        after = _copied(Fit(x_ed, buffers, opt_state))
         for number, batch in enumerate(batches):
             rate = training.rate(batch.round)
             if gradient is not None:
@@ -103,24 +103,24 @@ class Engine(Scoring):
                 self._descend(after, piece.values, at, training, rate, drift)
         return after
 
-    def step(self, x_ed: Tensor, g_ed: Tensor, slots: optimizers.Slots, round_: int) -> Fit:
+    def step(self, x_ed: Tensor, g_ed: Tensor, opt_state: optimizers.OptState, round_: int) -> Fit:
         """One optimizer step of a round, down gradients that came from elsewhere."""
-        after = _copied(Fit(x_ed, {}, slots))
-        optimizers.step(self.training, self.training.rate(round_), after.x, g_ed, after.slots)
+        after = _copied(Fit(x_ed, {}, opt_state))
+        optimizers.step(self.training, self.training.rate(round_), after.x, g_ed, after.opt_state)
         return after
 
     def _descend(
         self, fit: Fit, g_ed: Tensor, at: Part, training: Training, rate: float, drift: Drift | None
     ) -> None:
         """One step of the models `at` down their gradients."""
-        x_ed, slots = fit.x[at], {name: value[at] for name, value in fit.slots.items()}
+        x_ed, opt_state = fit.x[at], {name: value[at] for name, value in fit.opt_state.items()}
         pull_ed = None if drift is None else drift(x_ed, at)
-        optimizers.step(training, rate, x_ed, g_ed, slots)
+        optimizers.step(training, rate, x_ed, g_ed, opt_state)
         if pull_ed is not None:
             x_ed.sub_(pull_ed, alpha=rate)
         if not isinstance(at, slice):  # else they are views
             fit.x[at] = x_ed
-            _store(fit.slots, slots, at)
+            _store(fit.opt_state, opt_state, at)
 
     def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
         """Gradient of each model's loss on its minibatch, in training mode.
@@ -187,7 +187,7 @@ class Engine(Scoring):
 
     def _parts(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Sequence[Part]:
         """The chunks in which a batch is worked off; its examples go on the bill."""
-        np.add.at(self.spent, batch.peers_e.cpu().numpy(), batch.counts_e)
+        np.add.at(self.n_gradients, batch.peers_e.cpu().numpy(), batch.counts_e)
         examples = batch.rows_eb.shape[1]
         size = self._chunks.size(
             len(x_ed),
@@ -245,7 +245,7 @@ def _copied(fit: Fit) -> Fit:
     return Fit(
         fit.x.clone(),
         {name: value.clone() for name, value in fit.buffers.items()},
-        {name: value.clone() for name, value in fit.slots.items()},
+        {name: value.clone() for name, value in fit.opt_state.items()},
     )
 
 
@@ -262,7 +262,7 @@ def _working(counts_e: Ints) -> Part:
 def _chunked(counts_e: Ints, size: int, *, equal: bool) -> Sequence[Part]:
     """The models that have examples, in chunks; with `equal`, of equally full batches only.
 
-    Batch norm sees whole batches, without empty slots.
+    Batch norm sees whole batches, without empty positions.
     """
     models = len(counts_e)
     if not equal and (counts_e > 0).all():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from clients.engine.precision import MixedPrecision
+from clients.engine.mixed_precision import MixedPrecision
 
 Buffers = dict[str, Tensor]
 """Buffers by name, each with a leading axis of models."""
@@ -67,7 +67,8 @@ class Network:
 
     Parameters
     ----------
-    mixed_precision : compute in bfloat16 where `clients.engine.precision` says so; the outputs
+    mixed_precision : compute in bfloat16 where `clients.engine.mixed_precision` says so; the
+    outputs
         are of the models' type.
     channels_last : let the channels of images lie innermost in calls of a single model, which
         tensor cores like. Stacked models are grouped convolutions, for which torch would undo it.

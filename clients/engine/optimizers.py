@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from clients.training import Training
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as in torch.optim and the papers
-Slots = dict[str, "Tensor"]
+OptState = dict[str, "Tensor"]
 
 
-def slots(training: Training, x_ed: Tensor) -> Slots:
+def opt_state(training: Training, x_ed: Tensor) -> OptState:
     """Fresh optimizer state for the models `x_ed`."""
     if training.optimizer == "adam":
         return {
@@ -28,8 +28,8 @@ def slots(training: Training, x_ed: Tensor) -> Slots:
     return {"velocity": x_ed.new_zeros(x_ed.shape)} if training.momentum else {}
 
 
-def step(training: Training, rate: float, x_ed: Tensor, g_ed: Tensor, slots: Slots) -> None:
-    """One step down the gradients `g_ed`; the models and the slots are changed where they lie.
+def step(training: Training, rate: float, x_ed: Tensor, g_ed: Tensor, opt_state: OptState) -> None:
+    """One step down the gradients `g_ed`; the models and the opt_state are changed where they lie.
 
     Parameters
     ----------
@@ -38,15 +38,15 @@ def step(training: Training, rate: float, x_ed: Tensor, g_ed: Tensor, slots: Slo
     if training.weight_decay:
         g_ed = g_ed.add(x_ed, alpha=training.weight_decay)
     if training.optimizer == "adam":
-        count = slots["count"].add_(1)
-        first = slots["first"].lerp_(g_ed, 1 - BETA1)
-        second = slots["second"].mul_(BETA2).addcmul_(g_ed, g_ed, value=1 - BETA2)
+        count = opt_state["count"].add_(1)
+        first = opt_state["first"].lerp_(g_ed, 1 - BETA1)
+        second = opt_state["second"].mul_(BETA2).addcmul_(g_ed, g_ed, value=1 - BETA2)
         size = rate / (1 - BETA1**count)
         root = (second / (1 - BETA2**count)[:, None]).sqrt_().add_(EPSILON)
         x_ed.sub_((size[:, None] * first).div_(root))
     elif training.momentum:
         # torch.optim starts the velocity at the first gradient, which is what 0 gives here.
-        velocity = slots["velocity"].mul_(training.momentum).add_(g_ed)
+        velocity = opt_state["velocity"].mul_(training.momentum).add_(g_ed)
         x_ed.sub_(velocity, alpha=rate)
     else:
         x_ed.sub_(g_ed, alpha=rate)

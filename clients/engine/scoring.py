@@ -1,7 +1,7 @@
 """Evaluation: losses and accuracies of stacked models and of mixtures of them.
 
 Everything here runs in evaluation mode and differentiates nothing. Legend: p = peers of this node,
-e = models, m = members of a mixture, n = examples of a split, b = batch slots, d = parameters.
+e = models, m = members of a mixture, n = examples of a split, b = batch positions, d = parameters.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Stack:
     outputs : classes, or outputs of a regression.
     noise : (n,) deviation of the gradient noise, where the problem states it, else None.
     batches : draws minibatches of training data, see `clients.engine.data.Data.batches`.
-    spent : (P,) examples each peer has differentiated so far: the bill for gradients.
+    n_gradients : (P,) examples each peer has differentiated so far: the bill for gradients.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Stack:
             channels_last=channels_last,
         )
         self.d = self.network.d
-        self.spent = np.zeros(len(self.peers), dtype=np.int64)
+        self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
         self._chunks = Chunks(
             (*made_of, self.dtype, mixed_precision, channels_last), self.device, chunk, memory
         )
@@ -127,9 +127,9 @@ class Stack:
             return self.tensor(self._start[np.arange(models) % self.n])
         return self._drawn(range(models))
 
-    def slots(self, x_ed: Tensor) -> optimizers.Slots:
+    def opt_state(self, x_ed: Tensor) -> optimizers.OptState:
         """Fresh optimizer state for the models `x_ed`."""
-        return optimizers.slots(self.training, x_ed)
+        return optimizers.opt_state(self.training, x_ed)
 
     def _drawn(self, peers: Iterable[int]) -> Tensor:
         """The start models that some peers draw, (K, d)."""
@@ -152,7 +152,7 @@ class Stack:
         batch: Batch,
         at: slice = slice(None),
     ) -> tuple[Tensor, Buffers]:
-        """Weighted losses (E,) of minibatches, or of their slots `at`, and the buffers after."""
+        """Weighted losses (E,) of minibatches, or of their places `at`, and the buffers after."""
         inputs, targets = (value[:, at] for value in self.data.minibatch(batch))
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
         return (self.task.losses(outputs, targets) * batch.weights_eb[:, at]).sum(dim=1), after

@@ -31,7 +31,7 @@ below 1 / beta; nothing is capped, a step that is too long is warned about.
 
 Readings and deviations: a batch beyond n_i is all data, and the one example of a peer with no more
 is in both halves. The paper asks before each step; with more `local-steps` helpers' gradients move
-along as the own one does (`clients.parts.answers`): a step descends
+along as the own one does (`clients.parts.helper_gradients`): a step descends
 sum_k alpha_ik (g_k(x0) + g_i(x) - g_i(x0)), the term k = i being g_i(x). Weight on oneself alone is
 local training, bit for bit.
 """
@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from clients.letters import Bools, Ints, Letters
-from clients.parts.answers import gradients_at, moving_along
+from clients.parts.helper_gradients import gradients_at, moving_along
 from clients.parts.similarity import Estimator, by_definition, normalised
 from clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
 
@@ -151,14 +151,14 @@ class AllForOne(Rule[AllForOneState]):
             answer |= self._estimator.gradients(asked.each("x"), buffers, round_, own)
         return state, answer
 
-    def absorb(
+    def update(
         self, state: AllForOneState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> AllForOneState:
         if self.is_refreshed(round_):
             everybody = np.arange(len(state.x))
             parts = self._estimator.gradients(state.x, state.buffers, round_, everybody)
             state = replace(state, r=self._estimator.ratios(state.r, parts, answers))
-        there_pn = answers.heard(self.engine.peers, self.engine.n) | (self.eye() > 0)
+        there_pn = answers.senders_to(self.engine.peers, self.engine.n) | (self.eye() > 0)
         alpha_pn = self._alpha(state, there_pn)
         self._warn_if_long(alpha_pn)
         helpers_pn = np.where(self.eye() > 0, 0.0, alpha_pn)
@@ -169,7 +169,7 @@ class AllForOne(Rule[AllForOneState]):
         batches = self.engine.batches(round_)
         own = (self.engine.gradients(state.x, state.buffers, batch) for batch in batches)
         gradient = moving_along(self.engine, state, own, helpers_pd, others_p1, all_p1)
-        fit = self.engine.fit(state.x, state.buffers, state.slots, batches, gradient=gradient)
+        fit = self.engine.fit(state.x, state.buffers, state.opt_state, batches, gradient=gradient)
         return state.trained(fit)
 
     def weights(self, state: AllForOneState) -> Floats:
@@ -179,7 +179,7 @@ class AllForOne(Rule[AllForOneState]):
         """(P, n) weights of the peers that are there."""
         o = self.options
         if o.criterion == "oracle":
-            mates_pn = 1.0 * (self.mates() & there_pn)
+            mates_pn = 1.0 * (self.same_cluster() & there_pn)
             uniform_pn: Floats = mates_pn / mates_pn.sum(axis=1, keepdims=True)
             return uniform_pn
         r_pn = np.where(there_pn, np.nan_to_num(state.r), 0.0)

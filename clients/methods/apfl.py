@@ -79,10 +79,10 @@ class APFL(GlobalModel[APFLState]):
                 slope_p = engine.inner(v_pd - state.x, found.values).to(alpha_p)
                 alpha_p = alpha_p.sub(slope_p, alpha=engine.training.rate(round_)).clamp(0.0, 1.0)
             # The shared model takes its step on the same minibatch.
-            state = state.trained(engine.fit(state.x, state.buffers, state.slots, [batch]))
+            state = state.trained(engine.fit(state.x, state.buffers, state.opt_state, [batch]))
             return found._replace(values=state.alpha[:, None] * found.values)
 
-        fit = engine.fit(state.v, state.v_buffers, state.v_slots, batches, gradient=gradient)
+        fit = engine.fit(state.v, state.v_buffers, state.v_opt_state, batches, gradient=gradient)
         return replace(state.own(fit), alpha=alpha_p)
 
     def personal(self, state: APFLState) -> APFLState:

@@ -82,7 +82,7 @@ class ClusteredFL(FedAvg[ClusteredState]):
     def wants(self, state: ClusteredState, round_: int) -> Ints:
         return self.pairs(state.members)
 
-    def absorb(
+    def update(
         self, state: ClusteredState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> ClusteredState:
         here, members = self.present(offers) & state.members, state.members.copy()

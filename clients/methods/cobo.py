@@ -113,11 +113,11 @@ class CoBo(Rule[CoBoState]):
         )[0]
         return state, {"g": self.engine.gradients(z_ed, state.buffers_at(own), batch).values}
 
-    def absorb(
+    def update(
         self, state: CoBoState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> CoBoState:
         w_pn = self._weights_after(state.w, sent, answers)
-        heard_pn = offers.heard(self.engine.peers, self.engine.n)
+        heard_pn = offers.senders_to(self.engine.peers, self.engine.n)
         pull_pn = self.options.rho * w_pn * self.engine.tensor(heard_pn)
         self._warn_if_unstable(pull_pn)
         towards_pd = self.engine.mix(pull_pn[:, offers.authors], offers["x"])
@@ -125,7 +125,7 @@ class CoBo(Rule[CoBoState]):
         fit = self.engine.fit(
             state.x,
             state.buffers,
-            state.slots,
+            state.opt_state,
             self.engine.batches(round_),
             drift=lambda x_ed, at: strength_p1[at] * x_ed - towards_pd[at],
         )

@@ -41,22 +41,23 @@ class OwnState(State):
 
     Attributes
     ----------
-    v, v_buffers, v_slots : to the own model what `x`, `buffers`, `slots` are to the global one.
+    v, v_buffers, v_opt_state : to the own model what `x`, `buffers`, `opt_state` are to the global
+    one.
     """
 
     v: Tensor
     v_buffers: dict[str, Tensor]
-    v_slots: dict[str, Tensor]
+    v_opt_state: dict[str, Tensor]
 
     @classmethod
     def beside(cls, start: State, **more: Any) -> Self:
         """Both models at the common start."""
-        x, buffers, slots = start.x, start.buffers, start.slots
-        return cls(x, buffers, slots, v=x, v_buffers=buffers, v_slots=slots, **more)
+        x, buffers, opt_state = start.x, start.buffers, start.opt_state
+        return cls(x, buffers, opt_state, v=x, v_buffers=buffers, v_opt_state=opt_state, **more)
 
     def own(self, fit: Fit) -> Self:
         """The state after the own models were trained."""
-        return replace(self, v=fit.x, v_buffers=fit.buffers, v_slots=fit.slots)
+        return replace(self, v=fit.x, v_buffers=fit.buffers, v_opt_state=fit.opt_state)
 
 
 class Ditto(GlobalModel[OwnState]):
@@ -69,7 +70,7 @@ class Ditto(GlobalModel[OwnState]):
         fit = self.engine.fit(
             state.v,
             state.v_buffers,
-            state.v_slots,
+            state.v_opt_state,
             self.engine.batches(round_),
             gradient=proximal(self.engine, self.options.lambda_, state.x),
         )

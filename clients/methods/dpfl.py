@@ -27,7 +27,7 @@ import numpy as np
 from clients.engine.streams import Purpose, stream
 from clients.letters import Bools, Ints, Letters
 from clients.parts import greedy, validation
-from clients.parts.validation import Kept, better, buffers_of, judged
+from clients.parts.validation import Kept, better, buffers_of, with_validation_loss
 from clients.rule import Floats, Grid, Rule, State
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class DPFL(Rule[DPFLState]):
 
     def init(self) -> DPFLState:
         state, eye = self.start(), self.eye()
-        kept = judged(self.engine, state.x, state.buffers)
+        kept = with_validation_loss(self.engine, state.x, state.buffers)
         return DPFLState(
             **vars(state),
             before=kept,
@@ -119,21 +119,21 @@ class DPFL(Rule[DPFLState]):
     def offer(self, state: DPFLState, round_: int) -> tuple[DPFLState, Mapping[str, Tensor]]:
         epochs = self.options.init_epochs if round_ == 1 else None
         batches = self.engine.batches(round_, epochs=epochs)
-        state = state.trained(self.engine.fit(state.x, state.buffers, state.slots, batches))
+        state = state.trained(self.engine.fit(state.x, state.buffers, state.opt_state, batches))
         return state, {"x": state.x}
 
-    def absorb(
+    def update(
         self, state: DPFLState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> DPFLState:
-        heard_pn = offers.heard(self.engine.peers, self.engine.n) & self._used(state, round_)
+        heard_pn = offers.senders_to(self.engine.peers, self.engine.n) & self._used(state, round_)
         due_p = (state.fresh | self._refreshes(round_)) & heard_pn.any(axis=1)
         choice = self.choose(state, round_, offers, heard_pn & due_p[:, None])
         chosen_pn = np.where(due_p[:, None], choice.chosen_pn, state.chosen)
         built_p = state.fresh & due_p
         shares_pn = (chosen_pn & heard_pn | (self.eye() > 0)) * self.engine.samples
         x_pd = self.average(offers, "x", shares_pn)
-        before = judged(self.engine, state.x, state.buffers)
-        after = judged(self.engine, x_pd, state.buffers)
+        before = with_validation_loss(self.engine, state.x, state.buffers)
+        after = with_validation_loss(self.engine, x_pd, state.buffers)
         return replace(
             state,
             x=x_pd,

@@ -41,7 +41,7 @@ class FedAvg(Rule[S]):
         fit = self.engine.fit(
             state.x,
             state.buffers,
-            state.slots,
+            state.opt_state,
             self.engine.batches(round_),
             gradient=self.gradient(state, round_),
         )
@@ -51,7 +51,7 @@ class FedAvg(Rule[S]):
         """What the models descend in a round that starts at `state`; None: their own loss."""
         return None
 
-    def absorb(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
+    def update(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
         return replace(state, x=self.average(offers, "x", self.shares()))
 
     def shares(self) -> Floats:

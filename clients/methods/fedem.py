@@ -60,7 +60,7 @@ class Options:
 
 @dataclass(frozen=True)
 class FedEMState(State):
-    """What a peer keeps; `slots` are (P, K, ...), and `personal` makes `x` and `buffers`.
+    """What a peer keeps; `opt_state` are (P, K, ...), and `personal` makes `x` and `buffers`.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class FedEM(FedAvg[FedEMState]):
         return FedEMState(
             members_pkd[:, 0],
             start.buffers,
-            self._split(engine.slots(members_pkd.flatten(0, 1))),
+            self._split(engine.opt_state(members_pkd.flatten(0, 1))),
             members_pkd,
             statistics,
             pi=np.full((peers, k), 1 / k),
@@ -107,17 +107,17 @@ class FedEM(FedAvg[FedEMState]):
         pi = self._means(q_pkn)
         q_en = q_pkn.flatten(0, 1).to(members_ed.dtype)
         batches = [b.weighted(q_en.gather(1, b.rows_eb)) for b in engine.batches(round_, peers=of)]
-        fit = engine.fit(members_ed, statistics, _flat(state.slots), batches)
+        fit = engine.fit(members_ed, statistics, _flat(state.opt_state), batches)
         state = replace(
             state,
             members=fit.x.unflatten(0, (-1, k)),
             statistics=self._split(fit.buffers),
-            slots=self._split(fit.slots),
+            opt_state=self._split(fit.opt_state),
             pi=pi,
         )
         return state, {"x": state.members.flatten(1), "pi": engine.tensor(pi)}
 
-    def absorb(
+    def update(
         self, state: FedEMState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> FedEMState:
         k = self.options.components

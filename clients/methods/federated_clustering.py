@@ -19,7 +19,7 @@ training; 1 is the plain mean.
 Readings and deviations: v needs no vector arithmetic, as distances follow from the inner products
 of the z_j. Distances equal but for rounding lie on the same side. Those who do not answer are left
 out. With more `local-steps`, v is fixed for the round and moves along as the own gradient does
-(`clients.parts.answers`): a step descends v + g_i(x) - g_i(x0).
+(`clients.parts.helper_gradients`): a step descends v + g_i(x) - g_i(x0).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from clients.letters import Ints, Letters
-from clients.parts.answers import gradients_at, mean_over_steps, moving_along
+from clients.parts.helper_gradients import gradients_at, mean_over_steps, moving_along
 from clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class FederatedClustering(Rule[FederatedClusteringState]):
     ) -> tuple[FederatedClusteringState, Mapping[str, Tensor]]:
         return state, {"g": gradients_at(self.engine, state, round_, asked)}
 
-    def absorb(
+    def update(
         self,
         state: FederatedClusteringState,
         round_: int,
@@ -102,7 +102,7 @@ class FederatedClustering(Rule[FederatedClusteringState]):
         self_p1 = self.engine.tensor((w_pn * self.eye()).sum(axis=1, keepdims=True))
         centre_pd = self.answered(answers, "g", w_pn) + self_p1 * own_pd
         gradient = moving_along(self.engine, state, own, centre_pd, 1.0)
-        fit = self.engine.fit(state.x, state.buffers, state.slots, batches, gradient=gradient)
+        fit = self.engine.fit(state.x, state.buffers, state.opt_state, batches, gradient=gradient)
         return replace(state.trained(fit), w=w_pn)
 
     def weights(self, state: FederatedClusteringState) -> Floats:
@@ -120,7 +120,7 @@ class FederatedClustering(Rule[FederatedClusteringState]):
             z_jd[:-1] = answers["g"][answers.rows[mine]]
             rank = self.options.quantile * len(mine)
             if self.options.radius == "truth":
-                rank = np.count_nonzero(self.mates()[p, who]) - 1
+                rank = np.count_nonzero(self.same_cluster()[p, who]) - 1
             gram = self.engine.products(z_jd, z_jd)
             w_pn[p, who] = clipped_mean(gram, len(mine), rank, self.options.iterations)
         return w_pn

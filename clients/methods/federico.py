@@ -54,7 +54,7 @@ class Options:
     ----------
     neighbours : M, how many others a peer samples each round.
     epsilon : chance to sample uniformly.
-    coin : one chance for a round's sample, or one for each of its slots.
+    coin : one chance for a round's sample, or one for each of its positions.
     beta : share of the newest loss in the tracked one.
     tracking : exponential average of the losses, or their sum over rounds (beta is not used).
     loss : mean over the own examples (soft weights), or sum (one-hot in a few rounds).
@@ -146,23 +146,23 @@ class FedeRiCo(Rule[FedeRiCoState]):
     def answer(
         self, state: FedeRiCoState, round_: int, asked: Letters
     ) -> tuple[FedeRiCoState, Mapping[str, Tensor]]:
-        state = self.heard(state, asked)
+        state = self.received(state, asked)
         own, x_ed = self.local(asked.recipients), asked.each("x")
         buffers, w_e = state.buffers_at(own), self.weights(state)[own, asked.senders]
         return state, {"g": self._weighted(w_e, x_ed, buffers, round_, own, asked.senders)[0]}
 
-    def absorb(
+    def update(
         self, state: FedeRiCoState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> FedeRiCoState:
         if not len(sent):  # nobody was heard, and `answer` was not called
-            state = self.heard(state, offers)
+            state = self.received(state, offers)
         w_p = self.weights(state)[self._all, self.engine.peers]
         own_pd, buffers = self._weighted(w_p, state.x, state.buffers, round_, self._all)
         g_pd = own_pd + self.answered(answers, "g", np.ones_like(state.last))
-        fit = self.engine.step(state.x, g_pd, state.slots, round_)
+        fit = self.engine.step(state.x, g_pd, state.opt_state, round_)
         return state.trained(fit._replace(buffers=buffers))
 
-    def heard(self, state: FedeRiCoState, letters: Letters) -> FedeRiCoState:
+    def received(self, state: FedeRiCoState, letters: Letters) -> FedeRiCoState:
         """E-step: the state after the models in `letters`, and the own ones, were evaluated."""
         own, last = self.local(letters.recipients), state.last.copy()
         last[self._all, self.engine.peers] = self._losses(state.x, state.buffers, self._all)

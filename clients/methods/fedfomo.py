@@ -1,6 +1,6 @@
 """FedFomo: a peer adds to its model what would have lowered its loss on held-out data.
 
-Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized Federated Learning with First Order Model
+Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized Federated Learning with First Request Model
 Optimization", ICLR 2021, section 3. Symbols: theta_i `state.x`, w_ij `state.w`, p_ij
 `state.affinity`, M `options.models`, epsilon `options.epsilon`. In a round each peer
 
@@ -104,7 +104,7 @@ class FedFomo(FedAvg[FedFomoState]):
     def offer(self, state: FedFomoState, round_: int) -> tuple[FedFomoState, Mapping[str, Tensor]]:
         return super().offer(replace(state, previous=state.x), round_)
 
-    def absorb(
+    def update(
         self, state: FedFomoState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> FedFomoState:
         engine, eye = self.engine, self.eye()
@@ -144,8 +144,8 @@ class FedFomo(FedAvg[FedFomoState]):
             g = stream(self.engine.seed, int(i), round_, Purpose.CHOICE)
             near = self.engine.topology[i]
             best, chance = np.lexsort((g.random(n), -state.affinity[p])), g.permutation(n)
-            slots = min(options.models or n, int(near.sum()))
-            explores = g.random(n - 1)[:slots] < epsilon
+            places = min(options.models or n, int(near.sum()))
+            explores = g.random(n - 1)[:places] < epsilon
             wanted[p, epsilon_greedy(explores, chance[near[chance]], best[near[best]])] = True
         return wanted
 

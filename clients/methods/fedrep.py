@@ -44,9 +44,9 @@ class Options:
 
 @dataclass(frozen=True)
 class FedRepState(State):
-    """`slots` are the body's optimizer memory, `head_slots` the head's."""
+    """`opt_state` are the body's optimizer memory, `head_opt_state` the head's."""
 
-    head_slots: dict[str, Tensor]
+    head_opt_state: dict[str, Tensor]
 
 
 class FedRep(FedAvg[FedRepState]):
@@ -57,9 +57,12 @@ class FedRep(FedAvg[FedRepState]):
         self.head = engine.network.columns(engine.network.head).to(engine.device)
 
     def init(self) -> FedRepState:
-        start, slots = self.start(), self.engine.slots
+        start, opt_state = self.start(), self.engine.opt_state
         return FedRepState(
-            start.x, start.buffers, slots(start.x[:, ~self.head]), slots(start.x[:, self.head])
+            start.x,
+            start.buffers,
+            opt_state(start.x[:, ~self.head]),
+            opt_state(start.x[:, self.head]),
         )
 
     def offer(self, state: FedRepState, round_: int) -> tuple[FedRepState, Mapping[str, Tensor]]:
@@ -68,12 +71,14 @@ class FedRep(FedAvg[FedRepState]):
 
     def train(self, state: FedRepState, round_: int) -> FedRepState:
         epochs = self.engine.batches(round_, Purpose.EXTRA, epochs=self.options.head_epochs)
-        head = self._fit(self.head, state, state.head_slots, epochs)
-        state = replace(state, x=head.x, buffers=head.buffers, head_slots=head.slots)
-        return state.trained(self._fit(~self.head, state, state.slots, self.engine.batches(round_)))
+        head = self._fit(self.head, state, state.head_opt_state, epochs)
+        state = replace(state, x=head.x, buffers=head.buffers, head_opt_state=head.opt_state)
+        return state.trained(
+            self._fit(~self.head, state, state.opt_state, self.engine.batches(round_))
+        )
 
     def _fit(
-        self, mask_d: Tensor, state: State, slots: dict[str, Tensor], batches: Sequence[Batch]
+        self, mask_d: Tensor, state: State, opt_state: dict[str, Tensor], batches: Sequence[Batch]
     ) -> Fit:
         """Train the parameters of a mask; the others are frozen."""
 
@@ -84,10 +89,10 @@ class FedRep(FedAvg[FedRepState]):
         if not mask_d.any():
             batches = []
         part = state.x[:, mask_d]
-        fit = self.engine.fit(part, state.buffers, slots, batches, gradient=gradient)
+        fit = self.engine.fit(part, state.buffers, opt_state, batches, gradient=gradient)
         return fit._replace(x=_filled(state.x, mask_d, fit.x))
 
-    def absorb(
+    def update(
         self, state: FedRepState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> FedRepState:
         body_pc = self.average(offers, "body", self.shares())

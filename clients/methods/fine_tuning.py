@@ -19,7 +19,7 @@ from clients.engine.streams import Purpose
 from clients.letters import Letters
 from clients.methods import fedprox
 from clients.methods.fedavg import GlobalModel
-from clients.parts.validation import Kept, better, buffers_of, judged
+from clients.parts.validation import Kept, better, buffers_of, with_validation_loss
 from clients.rule import Grid, State
 
 
@@ -58,19 +58,21 @@ class FineTuned(GlobalModel[BestState]):
 
     def init(self) -> BestState:
         start = self.start()
-        return BestState(**vars(start), best=judged(self.engine, start.x, start.buffers))
+        return BestState(
+            **vars(start), best=with_validation_loss(self.engine, start.x, start.buffers)
+        )
 
-    def absorb(
+    def update(
         self, state: BestState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> BestState:
-        state = super().absorb(state, round_, offers, sent, answers)
-        new = judged(self.engine, state.x, state.buffers)
+        state = super().update(state, round_, offers, sent, answers)
+        new = with_validation_loss(self.engine, state.x, state.buffers)
         return replace(state, best=better(self.engine, state.best, new))
 
     def personal(self, state: BestState) -> BestState:
         best, batches = state.best, self.engine.batches(0, Purpose.TUNE, epochs=self.options.epochs)
-        slots = self.engine.slots(best["x"])
-        fit = self.engine.fit(best["x"], buffers_of(best), slots, batches)
+        opt_state = self.engine.opt_state(best["x"])
+        fit = self.engine.fit(best["x"], buffers_of(best), opt_state, batches)
         return replace(state, x=fit.x, buffers=fit.buffers)
 
 

@@ -94,7 +94,7 @@ class Ifca(FedAvg[IfcaState]):
         state = self.train(state, round_)
         return state, {"x": state.x, "cluster": self.engine.tensor(state.choice)}
 
-    def absorb(
+    def update(
         self, state: IfcaState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> IfcaState:
         n, d = self.engine.n, self.engine.d

@@ -27,8 +27,8 @@ class Local(Rule[State]):
     def offer(self, state: State, round_: int) -> tuple[State, Mapping[str, Tensor]]:
         return state, {}
 
-    def absorb(
+    def update(
         self, state: State, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> State:
-        fit = self.engine.fit(state.x, state.buffers, state.slots, self.engine.batches(round_))
+        fit = self.engine.fit(state.x, state.buffers, state.opt_state, self.engine.batches(round_))
         return state.trained(fit)

@@ -22,7 +22,7 @@ class Oracle(FedAvg[State]):
     """FedAvg whose peers want, hear and average their true cluster mates only."""
 
     def wants(self, state: State, round_: int) -> Ints:
-        return self.pairs(self.mates())
+        return self.pairs(self.same_cluster())
 
     def shares(self) -> Floats:
-        return super().shares() * self.mates()
+        return super().shares() * self.same_cluster()

@@ -92,7 +92,7 @@ class PFedGraph(FedAvg[PFedGraphState]):
 
         return turned
 
-    def absorb(
+    def update(
         self,
         state: PFedGraphState,
         round_: int,

@@ -1,4 +1,4 @@
-"""The networks by name, for every input shape; options: `clients.models.model_options`."""
+"""The networks by name, for every input shape; options: `clients.models.options`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clients.models import convnets
 from clients.models.convnets import Shape
-from clients.models.model_options import MODEL_OPTIONS, LinearOptions, MlpOptions, check_task
+from clients.models.options import MODEL_OPTIONS, LinearOptions, MlpOptions, check_task
 from clients.models.transformer import gpt2, transformer
 from clients.models.unet import unet3d
 

@@ -14,7 +14,7 @@ problem that states its noise (quadratic ones do) spares the measurement of sigm
 Readings and deviations: peers that are no targets train alone, and so does a target in a round in
 which nobody answers; shares are those of the helpers that did. The paper asks after each step; with
 more `local-steps` the helpers' average moves along as the own gradient does
-(`clients.parts.answers`): a step descends (1 - alpha) g_i(x) + alpha (g_avg(x0) + g_i(x) -
+(`clients.parts.helper_gradients`): a step descends (1 - alpha) g_i(x) + alpha (g_avg(x0) + g_i(x) -
 g_i(x0)), and a round has the noise of as many of the paper's steps.
 """
 
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 import numpy as np
 
 from clients.letters import Bools, Ints, Letters
-from clients.parts.answers import gradients_at, mean_over_steps, moving_along
+from clients.parts.helper_gradients import gradients_at, mean_over_steps, moving_along
 from clients.rule import Clustered, Floats, Rule, State, true_clusters
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class AskingRule(Rule[S], Generic[S]):
         asks_p = np.isin(engine.peers, options.asking(engine.n))
         self._helpers_pn: Bools = asks_p[:, None] & (self.eye() == 0)
         if options.helpers == "cluster":
-            self._helpers_pn &= self.mates()
+            self._helpers_pn &= self.same_cluster()
         self._by_variance = options.weights == "inverse-variance"
         self._measures = self._by_variance or (self.measuring and options.alpha == "auto")
 
@@ -148,7 +148,7 @@ class AskingRule(Rule[S], Generic[S]):
             answer["variance"] = self.engine.tensor(state.variance[own_e1])
         return state, answer
 
-    def absorb(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
+    def update(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
         share_pn = self._shares(answers)
         met_p = share_pn.sum(axis=1) > 0
         alpha_p = self._alpha(state, round_, share_pn) * met_p
@@ -158,7 +158,7 @@ class AskingRule(Rule[S], Generic[S]):
         batches = self.engine.batches(round_)
         own = [self.engine.gradients(state.x, state.buffers, batch) for batch in batches]
         gradient = moving_along(self.engine, state, own, alpha_p1 * aim_pd, alpha_p1)
-        fit = self.engine.fit(state.x, state.buffers, state.slots, batches, gradient=gradient)
+        fit = self.engine.fit(state.x, state.buffers, state.opt_state, batches, gradient=gradient)
         g_pd = mean_over_steps([found.values for found in own], batches)
         state = self.learn(state, round_, g_pd, average_pd - g_pd, met_p)
         w_pn = (1 - alpha_p[:, None]) * self.eye() + alpha_p[:, None] * share_pn

@@ -15,7 +15,7 @@ def epsilon_greedy(explores: Iterable[bool], chance: Ints, best: Ints) -> Ints:
     Parameters
     ----------
     explores : for each slot, whether it goes to the next peer of `chance`, else of `best`.
-    chance, best : the same peers, in random order and by merit; no fewer than there are slots.
+    chance, best : the same peers, in random order and by merit; no fewer than there are places.
     """
     taken: dict[int, None] = {}
     for explore in explores:

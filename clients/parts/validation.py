@@ -32,7 +32,7 @@ def required(problem: Problem) -> None:
     )
 
 
-def judged(engine: Engine, x_pd: Tensor, buffers: Buffers) -> Kept:
+def with_validation_loss(engine: Engine, x_pd: Tensor, buffers: Buffers) -> Kept:
     """Models, and what the peers' validation data say of them."""
     losses = engine.losses(x_pd, buffers, "validation").losses
     return {"loss": losses, "x": x_pd, **{f"buffers.{k}": v for k, v in buffers.items()}}

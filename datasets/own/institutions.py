@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datasets.partition.partition import Partition
+from datasets.partition.options import Partition
 from datasets.problem import DataError, Floats, Ints, Problem, Split, Task
 
 PARTS = ("train", "validation", "test")
@@ -117,7 +117,7 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
     return load
 
 
-def alone(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
+def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
     """The loader of a deployed node: data-dir is the folder of `peer`."""
 
     @lru_cache(maxsize=2)

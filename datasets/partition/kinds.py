@@ -9,7 +9,7 @@ from math import factorial
 import numpy as np
 import numpy.typing as npt
 
-from datasets.partition.partition import ASSIGN, DIVIDE, RELABEL, Kind, Partition, Shares, stream
+from datasets.partition.options import ASSIGN, DIVIDE, RELABEL, Kind, Partition, Shares, stream
 from datasets.partition.skew import (
     dirichlet,
     groups_of_classes,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from datasets.partition.partition import ASSIGN, DIVIDE, Partition, Shares, stream
+from datasets.partition.options import ASSIGN, DIVIDE, Partition, Shares, stream
 from datasets.problem import DataError, Ints
 from datasets.source import Source
 
@@ -132,7 +132,9 @@ def _gather(rows_u: list[Ints], cuts_up: Ints) -> list[Ints]:
     return [np.concatenate(own) for own in zip(*parts, strict=True)]
 
 
-def lend(labels: Ints, train: list[Ints], test: list[Ints], rng: np.random.Generator) -> list[Ints]:
+def ensure_test_examples(
+    labels: Ints, train: list[Ints], test: list[Ints], rng: np.random.Generator
+) -> list[Ints]:
     """Let every peer be tested on something it trains on.
 
     A peer without a test example of any class it trains on gets one of its most frequent such

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from datasets.partition.kinds import KINDS
-from datasets.partition.partition import KEEP, LEND, Partition, check, stream
-from datasets.partition.skew import lend
+from datasets.partition.options import KEEP, LEND, Partition, check, stream
+from datasets.partition.skew import ensure_test_examples
 from datasets.problem import DataError, Ints, Problem, Split
 from datasets.source import Source
 
@@ -30,7 +30,7 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
     train, validation = _keep(shares.train, partition, seed)
     test = shares.test
     if shares.divided_test:
-        test = lend(source.targets, train, test, stream(seed, LEND))
+        test = ensure_test_examples(source.targets, train, test, stream(seed, LEND))
     for peer in range(peers):
         for name, rows in (("training", train), ("test", test)):
             if not len(rows[peer]):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.partition.partition import Partition
+from datasets.partition.options import Partition
 from datasets.problem import DataError, Problem, Split
 
 _TESTS = 1000

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from datasets.partition.partition import Partition
+from datasets.partition.options import Partition
 from datasets.problem import DataError, Floats, Ints, Problem, Split
 
 

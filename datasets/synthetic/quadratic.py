@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets.partition.partition import Partition
+from datasets.partition.options import Partition
 from datasets.problem import DataError, Floats, Ints, Problem, Split
 
 REQUIRED = ("curvature", "centre", "noise", "start")

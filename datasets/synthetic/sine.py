@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.partition.partition import Partition
+from datasets.partition.options import Partition
 from datasets.problem import Floats, Problem, Split
 
 _TESTS = 200

@@ -17,7 +17,7 @@ from strategies.errors import WireError
 T = TypeVar("T")
 
 
-def taken(fields: RecordDict | ConfigRecord, key: str, kind: type[T]) -> T:
+def require(fields: RecordDict | ConfigRecord, key: str, kind: type[T]) -> T:
     """The field `key`, which has to be of exactly that type."""
     if key not in fields:
         raise WireError(f"no {key}")
@@ -29,7 +29,7 @@ def taken(fields: RecordDict | ConfigRecord, key: str, kind: type[T]) -> T:
 
 def list_of(header: ConfigRecord, key: str, kind: type[T]) -> list[T]:
     """The field `key`, a list of exactly that type."""
-    values: list[Any] = taken(header, key, list)
+    values: list[Any] = require(header, key, list)
     if any(type(value) is not kind for value in values):
         raise WireError(f"{key} is not a list of {kind.__name__}")
     return values
@@ -37,7 +37,7 @@ def list_of(header: ConfigRecord, key: str, kind: type[T]) -> list[T]:
 
 def count(header: ConfigRecord, key: str) -> int:
     """The field `key`, an int that is not negative."""
-    return not_negative(key, [taken(header, key, int)])[0]
+    return not_negative(key, [require(header, key, int)])[0]
 
 
 def counts(header: ConfigRecord, key: str) -> list[int]:
@@ -66,7 +66,7 @@ def packed(values: npt.ArrayLike, dtype: str) -> bytes:
 
 def unpacked(header: ConfigRecord, key: str, dtype: str) -> npt.NDArray[Any]:
     """The field `key`, the bytes of numbers of that type, (m,)."""
-    buffer = taken(header, key, bytes)
+    buffer = require(header, key, bytes)
     if len(buffer) % np.dtype(dtype).itemsize:
         raise WireError(f"{key}: {len(buffer)} bytes are no {np.dtype(dtype).name} numbers")
     return np.frombuffer(buffer, dtype=dtype)

@@ -1,10 +1,11 @@
-"""Orders and replies as Flower records: the only place that knows record keys.
+"""Requests and responses as Flower records: the only place that knows record keys.
 
-A `RecordDict` holds a header (`ConfigRecord` "order" or "reply"), in a reply the numbers of the
-reports (`MetricRecord` "metrics", keys "<report>.<metric>", None left out), and one `ArrayRecord`
-"letter-<k>" for each letter. Only nodes make and open payloads: on the relay `Envelope.payload` is
-the `ArrayRecord` itself, forwarded by reference. The keys of sealed letters stand in the header, so
-that a recipient gets its own without a new record. A node that failed answers a "fault" instead.
+A `RecordDict` holds a header (`ConfigRecord` "request" or "response"), in a response the numbers of
+the reports (`MetricRecord` "metrics", keys "<report>.<metric>", None left out), and one
+`ArrayRecord` "letter-<k>" for each letter. Only nodes make and open payloads: on the relay
+`PeerMessage.payload` is the `ArrayRecord` itself, forwarded by reference. The keys of sealed
+letters stand in the header, so that a recipient gets its own without a new record. A node that
+failed answers a "fault" instead.
 """
 
 from __future__ import annotations
@@ -18,43 +19,43 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from strategies.errors import WireError
 from strategies.flower import fields
-from strategies.protocol import Edges, Envelope, Kind, Order, Reply, Report, Stage
+from strategies.protocol import Edges, Kind, PeerMessage, Report, Request, Response, Stage
 
 _PAYLOAD = "payload"
 _STYPE = "coterie.payload"
 _NOBODY = -1
 
 
-def encode_order(order: Order) -> RecordDict:
+def encode_request(request: Request) -> RecordDict:
     """Encode what the relay sends."""
     header = ConfigRecord(
         {
-            "stage": order.stage,
-            "round": order.round,
-            "last": order.last,
-            "committed": order.committed,
-            "attempt": order.attempt,
-            "samples": fields.packed(order.samples, "<i8"),
-            "edges": fields.packed(order.edges, "<i8"),
-            "asked": fields.packed(order.asked, "u1"),
-            "wants": fields.packed(order.wants, "<i8"),
+            "stage": request.stage,
+            "round": request.round,
+            "last": request.last,
+            "committed": request.committed,
+            "attempt": request.attempt,
+            "samples": fields.packed(request.samples, "<i8"),
+            "edges": fields.packed(request.edges, "<i8"),
+            "asked": fields.packed(request.asked, "u1"),
+            "wants": fields.packed(request.wants, "<i8"),
         }
     )
-    return _posted("order", header, order.letters)
+    return _posted("request", header, request.letters)
 
 
-def decode_order(record: RecordDict) -> Order:
-    """Decode an order on a node; payloads become bytes.
+def decode_request(record: RecordDict) -> Request:
+    """Decode an request on a node; payloads become bytes.
 
     Raises
     ------
     WireError
-        The record is not an order.
+        The record is not an request.
     """
-    header = fields.taken(record, "order", ConfigRecord)
-    stage: Stage = fields.one_of(fields.taken(header, "stage", str), Stage)
+    header = fields.require(record, "request", ConfigRecord)
+    stage: Stage = fields.one_of(fields.require(header, "stage", str), Stage)
     t, last = fields.count(header, "round"), fields.count(header, "last")
-    if last < t or (stage != "rounds" and last != t):
+    if last < t or (stage != "local-rounds" and last != t):
         raise WireError(f"stage {stage} cannot last from round {t} to {last}")
     edges, asked = _edges(header, "edges"), fields.unpacked(header, "asked", "u1")
     if asked.shape != (len(edges),) or (asked > 1).any():
@@ -62,12 +63,12 @@ def decode_order(record: RecordDict) -> Order:
     letters = tuple(_letters(record, header, 1, opened=True))
     for letter in letters:
         if letter.round != t:
-            raise WireError(f"a letter of round {letter.round} in an order of round {t}")
+            raise WireError(f"a letter of round {letter.round} in an request of round {t}")
     wants = _edges(header, "wants")
     committed = fields.count(header, "committed")
     if committed > t:  # or a node would forget what it needs
-        raise WireError(f"committed: {committed} in an order of round {t}")
-    return Order(
+        raise WireError(f"committed: {committed} in an request of round {t}")
+    return Request(
         stage,
         t,
         last,
@@ -76,33 +77,33 @@ def decode_order(record: RecordDict) -> Order:
         letters,
         wants,
         committed,
-        fields.taken(header, "attempt", str),
+        fields.require(header, "attempt", str),
         _samples(header),
     )
 
 
-def encode_reply(reply: Reply, order: Order) -> RecordDict:
-    """Encode what a node answers to `order`."""
+def encode_response(response: Response, request: Request) -> RecordDict:
+    """Encode what a node answers to `request`."""
     metrics = {
         f"{k}.{name}": value
-        for k, report in enumerate(reply.reports)
+        for k, report in enumerate(response.reports)
         for name, value in report.metrics.items()
     }
     header = ConfigRecord(
         {
-            "stage": order.stage,
-            "round": order.round,
-            "peers": list(reply.peers),
-            "wants": fields.packed(reply.wants, "<i8"),
-            "refused": list(reply.refused),
-            "samples": list(reply.samples),
-            "report-rounds": [report.round for report in reply.reports],
-            "report-peers": [report.peer for report in reply.reports],
-            "report-weights": fields.packed([report.weights for report in reply.reports], "<f8"),
+            "stage": request.stage,
+            "round": request.round,
+            "peers": list(response.peers),
+            "wants": fields.packed(response.wants, "<i8"),
+            "refused": list(response.refused),
+            "samples": list(response.samples),
+            "report-rounds": [report.round for report in response.reports],
+            "report-peers": [report.peer for report in response.reports],
+            "report-weights": fields.packed([report.weights for report in response.reports], "<f8"),
             "report-metrics": list(metrics),
         }
     )
-    record = _posted("reply", header, reply.letters)
+    record = _posted("response", header, response.letters)
     record["metrics"] = MetricRecord({k: v for k, v in metrics.items() if v is not None})
     return record
 
@@ -112,12 +113,12 @@ def encode_fault(why: str) -> RecordDict:
     return RecordDict({"fault": ConfigRecord({"why": why})})
 
 
-def decode_reply(record: RecordDict, order: Order) -> Reply | str:
-    """Decode the answer to `order` on the relay; payloads stay closed.
+def decode_response(record: RecordDict, request: Request) -> Response | str:
+    """Decode the answer to `request` on the relay; payloads stay closed.
 
     Returns
     -------
-    The reply, or the line of a node that failed.
+    The response, or the line of a node that failed.
 
     Raises
     ------
@@ -125,12 +126,12 @@ def decode_reply(record: RecordDict, order: Order) -> Reply | str:
         The record is neither, or answers another order.
     """
     if "fault" in record:
-        return fields.taken(fields.taken(record, "fault", ConfigRecord), "why", str)
-    header = fields.taken(record, "reply", ConfigRecord)
-    answers = (fields.taken(header, "stage", str), fields.count(header, "round"))
-    if answers != (order.stage, order.round):
-        raise WireError(f"a reply to {answers}, not to {(order.stage, order.round)}")
-    return Reply(
+        return fields.require(fields.require(record, "fault", ConfigRecord), "why", str)
+    header = fields.require(record, "response", ConfigRecord)
+    answers = (fields.require(header, "stage", str), fields.count(header, "round"))
+    if answers != (request.stage, request.round):
+        raise WireError(f"a response to {answers}, not to {(request.stage, request.round)}")
+    return Response(
         tuple(fields.counts(header, "peers")),
         tuple(_letters(record, header, 2, opened=False)),
         _edges(header, "wants"),
@@ -143,7 +144,7 @@ def decode_reply(record: RecordDict, order: Order) -> Reply | str:
 # --- letters ---------------------------------------------------------------------------------
 
 
-def _posted(name: str, header: ConfigRecord, letters: Sequence[Envelope]) -> RecordDict:
+def _posted(name: str, header: ConfigRecord, letters: Sequence[PeerMessage]) -> RecordDict:
     header["letter-kinds"] = [str(letter.kind) for letter in letters]
     header["letter-senders"] = [letter.sender for letter in letters]
     header["letter-recipients"] = [
@@ -163,7 +164,7 @@ def _posted(name: str, header: ConfigRecord, letters: Sequence[Envelope]) -> Rec
 
 def _letters(
     record: RecordDict, header: ConfigRecord, others: int, *, opened: bool
-) -> Iterator[Envelope]:
+) -> Iterator[PeerMessage]:
     """The letters of a record that has `others` entries beside them."""
     columns: list[list[Any]] = [
         fields.list_of(header, "letter-kinds", str),
@@ -184,11 +185,11 @@ def _letters(
         to = None if recipient == _NOBODY else recipient
         if (fields.one_of(kind, Kind) == "answer") != (to is not None):
             raise WireError(f"letter-{k}: an {kind} to {'nobody' if to is None else 'one peer'}")
-        payload = fields.taken(record, f"letter-{k}", ArrayRecord)
+        payload = fields.require(record, f"letter-{k}", ArrayRecord)
         if list(payload) != [_PAYLOAD] or payload[_PAYLOAD].stype != _STYPE:
             raise WireError(f"letter-{k}: not one payload of ours")
         inside = payload[_PAYLOAD].data if opened else payload
-        yield Envelope(kind, sender, to, t, nbytes, inside, keys.get(k, {}))
+        yield PeerMessage(kind, sender, to, t, nbytes, inside, keys.get(k, {}))
 
 
 def _keys(header: ConfigRecord) -> dict[int, dict[int, bytes]]:
@@ -221,7 +222,7 @@ def _reports(record: RecordDict, header: ConfigRecord) -> Iterator[Report]:
     if len(peers) != len(rounds) or weights.size % max(len(rounds), 1):
         raise WireError(f"{len(rounds)} reports of {len(peers)} peers and {weights.size} weights")
     metrics: list[dict[str, float | None]] = [{} for _ in rounds]
-    values = fields.taken(record, "metrics", MetricRecord)
+    values = fields.require(record, "metrics", MetricRecord)
     names = fields.list_of(header, "report-metrics", str)
     if not values.keys() <= set(names):
         raise WireError(f"metrics: {', '.join(values.keys() - set(names))} not announced")

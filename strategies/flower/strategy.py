@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from strategies.protocol import Edges, Post
+from strategies.protocol import Edges, Transport
 from strategies.relay.broker import Broker
 from strategies.relay.commit import Ledger, Recorder
 from strategies.topology import Matrix, listed, matrix_of
@@ -87,7 +87,7 @@ class RelayStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         *,
-        post: Callable[[Grid, float], Post] | None = None,
+        transport: Callable[[Grid, float], Transport] | None = None,
         recorder: Recorder | None = None,
         ledger: Ledger | None = None,
         join_timeout: float = 600,
@@ -99,7 +99,7 @@ class RelayStrategy(Strategy):
         ----------
         grid : Flower's connection to the nodes.
         timeout : seconds that a node has for one round before the others go on without it.
-        post : makes the post that carries orders over `grid`; takes the grid and `timeout`.
+        transport : makes what carries requests over `grid`; takes the grid and `timeout`.
         recorder : is told after every round.
         ledger : where an interrupted run stopped; a new run starts without.
         join_timeout : seconds to wait for peers: for all of them to begin with, later for a quorum.
@@ -121,12 +121,13 @@ class RelayStrategy(Strategy):
             raise ValueError("a relay has no global model: it takes no arrays, config or evaluator")
         if num_rounds not in (None, self.rounds):
             raise ValueError(f"this strategy was made for {self.rounds} rounds, not {num_rounds}")
-        if post is None:
+        if transport is None:
             raise ValueError(
-                "a relay needs a post to carry its letters, e.g. strategies.flower.post.GridPost"
+                "a relay needs a transport to carry its letters: "
+                "strategies.flower.transport.FlowerTransport"
             )
         self.summary()
-        means = self.broker(post(grid, timeout), recorder, ledger, join_timeout, quorum)
+        means = self.broker(transport(grid, timeout), recorder, ledger, join_timeout, quorum)
         result = Result()
         for t, metrics in means.items():
             result.evaluate_metrics_clientapp[t] = MetricRecord(dict(metrics))
@@ -134,14 +135,14 @@ class RelayStrategy(Strategy):
 
     def broker(
         self,
-        post: Post,
+        transport: Transport,
         recorder: Recorder | None = None,
         ledger: Ledger | None = None,
         join_timeout: float = 600,
         quorum: int = 0,
     ) -> dict[int, dict[str, float]]:
-        """Run the rounds through any post; the mean metrics of each evaluated round."""
-        return Broker(self, post, recorder, ledger or Ledger(), join_timeout, quorum).run()
+        """Run the rounds through any transport; the mean metrics of each evaluated round."""
+        return Broker(self, transport, recorder, ledger or Ledger(), join_timeout, quorum).run()
 
     def summary(self) -> None:
         """Log what this relay does."""
@@ -166,7 +167,7 @@ class RelayStrategy(Strategy):
         _brokered("configure_train")
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
+        self, server_round: int, responses: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Not a relay's: see `start`."""
         _brokered("aggregate_train")
@@ -178,7 +179,7 @@ class RelayStrategy(Strategy):
         _brokered("configure_evaluate")
 
     def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
+        self, server_round: int, responses: Iterable[Message]
     ) -> MetricRecord | None:
         """Not a relay's: see `start`."""
         _brokered("aggregate_evaluate")

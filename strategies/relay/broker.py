@@ -1,8 +1,8 @@
-"""The relay's rounds: a loop over orders and replies that knows no transport and no model.
+"""The relay's rounds: a loop over requests and responses that knows no transport and no model.
 
 One round is at most two exchanges: "answer" with the nodes that host recipients of asked edges,
-then "absorb" with everybody. A node that fails or is late is dropped, the round goes on without
-its peers' edges, and the node is invited back ("start") beside the next "absorb". A round that
+then "update" with everybody. A node that fails or is late is dropped, the round goes on without
+its peers' edges, and the node is invited back ("start") beside the next "update". A round that
 nobody survives is played again once there is a quorum; if nobody survives it twice, the run ends.
 """
 
@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from strategies.errors import DesertedError, RelayError, RosterError
-from strategies.protocol import Edges, Envelope, Order, Post, Reply, Report, Stage, no_edges
+from strategies.protocol import (
+    Edges,
+    PeerMessage,
+    Report,
+    Request,
+    Response,
+    Stage,
+    Transport,
+    no_edges,
+)
 from strategies.relay.commit import Commit, Ledger, Recorder, means
 from strategies.relay.delivery import Round
 from strategies.relay.vetting import fault_of, named, vetted
@@ -38,14 +47,14 @@ class Broker:
     def __init__(
         self,
         rule: RelayStrategy,
-        post: Post,
+        transport: Transport,
         recorder: Recorder | None,
         ledger: Ledger,
         join_timeout: float,
         quorum: int = 0,
     ) -> None:
         self._rule = rule
-        self._post = post
+        self._transport = transport
         self._recorder = recorder
         self._ledger = ledger
         self._join_timeout = join_timeout
@@ -57,7 +66,7 @@ class Broker:
         self._sealing = ledger.sealing
         self._hosts: dict[int, tuple[int, ...]] = {}  # node -> peers, of those that take part
         self._hosts_none: set[int] = set()
-        self._offers: dict[int, Envelope] = {}  # by peer, for the next round
+        self._offers: dict[int, PeerMessage] = {}  # by peer, for the next round
         self._wants: dict[int, Edges] = {}  # by node, for the next round
         self._reports: list[Report] = []
         self._refused: list[str] = []
@@ -81,8 +90,8 @@ class Broker:
             if len(self._hosted()) < max(1, self._quorum):
                 self._gather(everybody=False)
             try:
-                alone = len(self._hosts) == 1 and len(self._hosted()) == self._rule.peers
-                self._commit(self._stretch(t) if alone else self._one_round(t))
+                one_node = len(self._hosts) == 1 and len(self._hosted()) == self._rule.peers
+                self._commit(self._run_local_rounds(t) if one_node else self._one_round(t))
             except DesertedError:
                 if deserted == t:
                     raise
@@ -97,19 +106,21 @@ class Broker:
         deadline = time.monotonic() + self._join_timeout
         strikes: Counter[int] = Counter()
         while True:
-            here = set(self._post.nodes())  # a node may leave again before the others have come
+            here = set(
+                self._transport.nodes()
+            )  # a node may leave again before the others have come
             for gone in self._hosts.keys() - here:
                 self._drop(gone)
             missing = set(range(self._rule.peers)) - self._hosted()
             there = self._rule.peers - len(missing)
             if not missing or (there >= enough and not everybody):
                 break
-            orders = {
-                node: order
-                for node, order in self._invitations(t).items()
+            requests = {
+                node: request
+                for node, request in self._invitations(t).items()
                 if strikes[node] < _JOIN_STRIKES
             }
-            if not orders:
+            if not requests:
                 if time.monotonic() <= deadline:
                     time.sleep(_JOIN_PAUSE)
                     continue
@@ -119,13 +130,13 @@ class Broker:
                 where = {"round": t, "stage": "start", "peers": named(missing)}
                 _log.warning("no node hosts them; going on without", extra=where)
                 break
-            replies = self._exchange(orders)
-            for node, reply in replies.items():
-                if twice := self._hosted() & set(reply.peers):
+            responses = self._exchange(requests)
+            for node, response in responses.items():
+                if twice := self._hosted() & set(response.peers):
                     why = f"round {t}, start: two nodes host peers {named(twice)}"
                     raise RosterError(why, t, "start")
-                self._welcome(node, reply)
-            strikes.update(orders.keys() - replies.keys())
+                self._welcome(node, response)
+            strikes.update(requests.keys() - responses.keys())
             # Of the set-up, not the moment; a quorum may do without such a node.
             if max(strikes.values(), default=0) >= _JOIN_STRIKES and not self._quorum:
                 raise RelayError(self._faults[-1], t, "start")
@@ -136,46 +147,48 @@ class Broker:
 
     def _introduce(self, t: int) -> None:
         """Start nodes that see only their own data again, now that all n_i are known."""
-        order = Order("start", t, t, committed=t)
-        for node, reply in self._exchange(dict.fromkeys(self._hosts, order)).items():
-            self._take(node, reply)
+        request = Request("start", t, t, committed=t)
+        for node, response in self._exchange(dict.fromkeys(self._hosts, request)).items():
+            self._take(node, response)
         self._somebody(t, "start")
 
-    def _stretch(self, t: int) -> int:
+    def _run_local_rounds(self, t: int) -> int:
         """Let the node that hosts all peers run alone until it has something to report."""
         last = t
         while not self._rule.is_evaluated(last):
             last += 1
         (node,) = self._hosts
-        order = Order("rounds", t, last, wants=self._all_wants(), committed=self._ledger.round)
-        for reply in self._exchange({node: order}).values():
-            self._take(node, reply)
-        self._somebody(t, "rounds")
+        request = Request(
+            "local-rounds", t, last, wants=self._all_wants(), committed=self._ledger.round
+        )
+        for response in self._exchange({node: request}).values():
+            self._take(node, response)
+        self._somebody(t, "local-rounds")
         return last
 
     def _one_round(self, t: int) -> int:
-        """Deliver offers, collect answers, and let everybody absorb; the round."""
+        """Deliver offers, collect answers, and let everybody update; the round."""
         offers, self._offers = self._offers, {}
         edges, asked = self._rule.edges(t, self._all_wants())
         this = Round(t, edges, asked, self._ledger.round).among(self._hosts, offers)
-        to_ask = this.answer_orders(self._hosts, offers)
-        answers: list[Envelope] = []
+        to_ask = this.answer_requests(self._hosts, offers)
+        answers: list[PeerMessage] = []
         if to_ask:
-            replies = self._exchange(to_ask)
-            answers = [letter for reply in replies.values() for letter in reply.letters]
+            responses = self._exchange(to_ask)
+            answers = [letter for response in responses.values() for letter in response.letters]
             self._somebody(t, "answer")
             this = this.among(self._hosts, offers)
-        orders = this.absorb_orders(self._hosts, offers, answers, served=to_ask.keys())
+        requests = this.update_requests(self._hosts, offers, answers, served=to_ask.keys())
         if len(self._hosted()) < self._rule.peers:
-            orders |= self._invitations(t)
-        for node, reply in self._exchange(orders).items():
-            if orders[node].stage == "absorb":
-                self._take(node, reply)
-            elif twice := self._hosted() & set(reply.peers):
-                self._fault(node, orders[node], f"peers {named(twice)} are hosted elsewhere")
+            requests |= self._invitations(t)
+        for node, response in self._exchange(requests).items():
+            if requests[node].stage == "update":
+                self._take(node, response)
+            elif twice := self._hosted() & set(response.peers):
+                self._fault(node, requests[node], f"peers {named(twice)} are hosted elsewhere")
             else:
-                self._welcome(node, reply)
-        self._somebody(t, "absorb")
+                self._welcome(node, response)
+        self._somebody(t, "update")
         return t
 
     def _commit(self, t: int) -> None:
@@ -200,62 +213,67 @@ class Broker:
         )
         self._reports, self._refused, self._untold = [], [], []
 
-    def _invitations(self, t: int) -> dict[int, Order]:
+    def _invitations(self, t: int) -> dict[int, Request]:
         """A "start" for each reachable node that does not take part but may."""
-        strangers = set(self._post.nodes()) - self._hosts.keys() - self._hosts_none
-        order = Order("start", t, t, committed=self._ledger.round)
-        return dict.fromkeys(sorted(strangers), order)
+        strangers = set(self._transport.nodes()) - self._hosts.keys() - self._hosts_none
+        request = Request("start", t, t, committed=self._ledger.round)
+        return dict.fromkeys(sorted(strangers), request)
 
-    def _exchange(self, orders: Mapping[int, Order]) -> dict[int, Reply]:
-        """Send the orders; nodes that fail are dropped, the others' replies come back."""
+    def _exchange(self, requests: Mapping[int, Request]) -> dict[int, Response]:
+        """Send the requests; nodes that fail are dropped, the others' responses come back."""
         samples = self._samples if self._samples.any() else np.empty(0, dtype=np.int64)
-        orders = {
-            node: replace(order, attempt=self._attempt, samples=samples)
-            for node, order in orders.items()
+        requests = {
+            node: replace(request, attempt=self._attempt, samples=samples)
+            for node, request in requests.items()
         }
-        outcome = self._post.exchange(orders)
-        self._messages += len(orders)
-        replies: dict[int, Reply] = {}
-        for node, order in orders.items():
-            self._nbytes += sum(letter.nbytes for letter in order.letters)
-            self._sealing += sum(len(k) for letter in order.letters for k in letter.keys.values())
-            reply = outcome.get(node, "no reply")
-            if isinstance(reply, str):
-                self._fault(node, order, reply)
+        outcome = self._transport.exchange(requests)
+        self._messages += len(requests)
+        responses: dict[int, Response] = {}
+        for node, request in requests.items():
+            self._nbytes += sum(letter.nbytes for letter in request.letters)
+            self._sealing += sum(len(k) for letter in request.letters for k in letter.keys.values())
+            response = outcome.get(node, "no response")
+            if isinstance(response, str):
+                self._fault(node, request, response)
                 continue
             self._messages += 1
-            if fault := fault_of(reply, order, self._hosts.get(node, ()), self._rule.peers):
-                self._fault(node, order, fault)
+            if fault := fault_of(response, request, self._hosts.get(node, ()), self._rule.peers):
+                self._fault(node, request, fault)
                 continue
-            replies[node], refused = vetted(reply, order, self._rule.peers)
+            responses[node], refused = vetted(response, request, self._rule.peers)
             for line in refused:
-                _log.warning("%s", line, extra={"round": order.round, "stage": order.stage})
+                _log.warning("%s", line, extra={"round": request.round, "stage": request.stage})
             self._refused += refused
-        return replies
+        return responses
 
-    def _take(self, node: int, reply: Reply) -> None:
+    def _take(self, node: int, response: Response) -> None:
         """Keep the reports, and offers and wants for the next round, of a node that took part."""
-        self._reports += reply.reports
-        self._offers |= {letter.sender: letter for letter in reply.letters}
-        self._wants[node] = reply.wants
+        self._reports += response.reports
+        self._offers |= {letter.sender: letter for letter in response.letters}
+        self._wants[node] = response.wants
 
-    def _welcome(self, node: int, reply: Reply) -> None:
-        if reply.peers:
-            if reply.samples:
-                self._samples[list(reply.peers)] = reply.samples
-            self._hosts[node] = reply.peers
+    def _welcome(self, node: int, response: Response) -> None:
+        if response.peers:
+            if response.samples:
+                self._samples[list(response.peers)] = response.samples
+            self._hosts[node] = response.peers
             self._hosts = dict(sorted(self._hosts.items(), key=lambda item: item[1]))
-            self._take(node, reply)
+            self._take(node, response)
         else:
             self._hosts_none.add(node)
 
-    def _fault(self, node: int, order: Order, why: str) -> None:
+    def _fault(self, node: int, request: Request, why: str) -> None:
         """Go on without a node."""
         peers = self._drop(node)
         who = f"peers {named(peers)}" if peers else f"node {node}"
-        where = {"round": order.round, "stage": order.stage, "peers": named(peers), "node": node}
+        where = {
+            "round": request.round,
+            "stage": request.stage,
+            "peers": named(peers),
+            "node": node,
+        }
         _log.warning("%s; going on without", why, extra=where)
-        fault = f"round {order.round}, {order.stage}: {who}: {why}"
+        fault = f"round {request.round}, {request.stage}: {who}: {why}"
         self._faults = [*self._faults[-2:], fault]
         self._untold.append(fault)
 

@@ -16,7 +16,7 @@ class Ledger:
     Attributes
     ----------
     round : last committed round.
-    messages : orders sent and replies received.
+    messages : requests sent and responses received.
     nbytes : payload bytes delivered to nodes; a letter for two peers of one node counts once.
     sealing : bytes of the sealed letters' keys delivered with them.
     """

@@ -1,4 +1,4 @@
-"""One round's deliveries: which node gets which letters, in which orders."""
+"""One round's deliveries: which node gets which letters, in which requests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from strategies.protocol import Edges, Envelope, Order, Stage
+from strategies.protocol import Edges, PeerMessage, Request, Stage
 
 Hosts = Mapping[int, tuple[int, ...]]
 """Node -> the peers it hosts."""
-Offers = Mapping[int, Envelope]
+Offers = Mapping[int, PeerMessage]
 """Peer -> its letter for this round."""
 
 
@@ -23,7 +23,7 @@ class Round:
     Attributes
     ----------
     t : the round.
-    edges, asked : (E, 2) and (E,), see `strategies.protocol.Order`.
+    edges, asked : (E, 2) and (E,), see `strategies.protocol.Request`.
     committed : last round that the relay has committed.
     """
 
@@ -47,46 +47,48 @@ class Round:
         mask = np.array(alive, dtype=np.bool_)
         return replace(self, edges=self.edges[mask], asked=self.asked[mask])
 
-    def answer_orders(self, hosts: Hosts, offers: Offers) -> dict[int, Order]:
-        """Orders for the nodes of peers that are asked, with all the offers they need."""
+    def answer_requests(self, hosts: Hosts, offers: Offers) -> dict[int, Request]:
+        """Requests for the nodes of peers that are asked, with all the offers they need."""
         asked = self.edges[self.asked, 1]
         return {
-            node: self._order("answer", peers, [offers[s] for s in self._from_elsewhere(peers)])
+            node: self._request("answer", peers, [offers[s] for s in self._from_elsewhere(peers)])
             for node, peers in hosts.items()
             if np.isin(asked, peers).any()
         }
 
-    def absorb_orders(
+    def update_requests(
         self,
         hosts: Hosts,
         offers: Offers,
-        answers: Iterable[Envelope],
+        answers: Iterable[PeerMessage],
         served: Collection[int],
-    ) -> dict[int, Order]:
-        """Orders for all nodes, with the answers; nodes in `served` have their offers already."""
-        by_owner: dict[int | None, list[Envelope]] = {}
+    ) -> dict[int, Request]:
+        """Requests for all nodes, with the answers; nodes in `served` have their offers already."""
+        by_owner: dict[int | None, list[PeerMessage]] = {}
         for answer in answers:
             by_owner.setdefault(answer.recipient, []).append(answer)
-        orders = {}
+        requests = {}
         for node, peers in hosts.items():
             senders = [] if node in served else self._from_elsewhere(peers)
             letters = [offers[sender] for sender in senders]
             letters += [answer for peer in peers for answer in by_owner.get(peer, ())]
-            orders[node] = self._order("absorb", peers, letters)
-        return orders
+            requests[node] = self._request("update", peers, letters)
+        return requests
 
     def _from_elsewhere(self, peers: tuple[int, ...]) -> list[int]:
-        """Senders that are not among `peers` but are heard there."""
+        """Senders that are not among `peers` but whose offers are delivered there."""
         here = np.isin(self.edges, peers)
         senders: list[int] = np.unique(self.edges[here[:, 1] & ~here[:, 0], 0]).tolist()
         return senders
 
-    def _order(self, stage: Stage, peers: tuple[int, ...], letters: Iterable[Envelope]) -> Order:
+    def _request(
+        self, stage: Stage, peers: tuple[int, ...], letters: Iterable[PeerMessage]
+    ) -> Request:
         touches = np.isin(self.edges, peers).any(axis=1)
         in_order = tuple(letter.only_for(peers) for letter in sorted(letters, key=_ends))
         edges, asked = self.edges[touches], self.asked[touches]
-        return Order(stage, self.t, self.t, edges, asked, in_order, committed=self.committed)
+        return Request(stage, self.t, self.t, edges, asked, in_order, committed=self.committed)
 
 
-def _ends(letter: Envelope) -> tuple[int, int]:
+def _ends(letter: PeerMessage) -> tuple[int, int]:
     return letter.sender, -1 if letter.recipient is None else letter.recipient

@@ -1,4 +1,4 @@
-"""What the relay accepts of a reply. It sees envelopes, never what is inside them."""
+"""What the relay accepts of a response. It sees letters, never what is inside them."""
 
 from __future__ import annotations
 
@@ -8,42 +8,44 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.protocol import Envelope, Order, Reply, Report
+from strategies.protocol import PeerMessage, Report, Request, Response
 
 _LINES, _LENGTH = 100, 400
 """What a node says of refused letters goes into logs: so many lines, so many characters each."""
 
 
-def fault_of(reply: Reply, order: Order, hosted: Sequence[int], n: int) -> str | None:
-    """Say why the whole reply is useless, if it is.
+def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int) -> str | None:
+    """Say why the whole response is useless, if it is.
 
     Parameters
     ----------
     hosted : the peers that the node was known to host; a "start" may bring any of the n.
     n : number of peers of the run.
     """
-    if order.stage == "start":
-        if list(reply.peers) != sorted(set(reply.peers) & set(range(n))):
-            return f"hosts peers {named(reply.peers)}: not some of 0 to {n - 1}, ascending"
-        if reply.samples and (len(reply.samples) != len(reply.peers) or 0 in reply.samples):
-            return f"has {list(reply.samples)} samples for {len(reply.peers)} peers"
-    elif reply.peers != tuple(hosted):
-        return f"hosts peers {named(reply.peers)} all of a sudden"
+    if request.stage == "start":
+        if list(response.peers) != sorted(set(response.peers) & set(range(n))):
+            return f"hosts peers {named(response.peers)}: not some of 0 to {n - 1}, ascending"
+        if response.samples and (
+            len(response.samples) != len(response.peers) or 0 in response.samples
+        ):
+            return f"has {list(response.samples)} samples for {len(response.peers)} peers"
+    elif response.peers != tuple(hosted):
+        return f"hosts peers {named(response.peers)} all of a sudden"
     return None
 
 
-def vetted(reply: Reply, order: Order, n: int) -> tuple[Reply, list[str]]:
-    """Keep what a reply to `order` may contain.
+def vetted(response: Response, request: Request, n: int) -> tuple[Response, list[str]]:
+    """Keep what a response to `request` may contain.
 
     Returns
     -------
-    The reply without what does not belong there, and a line for each thing refused: by the node
+    The response without what does not belong there, and a line for each thing refused: by the node
     (as it said) or here.
     """
     bad: list[str] = []
-    expected = _expected(reply.peers, order)
-    letters: list[Envelope] = []
-    for letter in reply.letters:
+    expected = _expected(response.peers, request)
+    letters: list[PeerMessage] = []
+    for letter in response.letters:
         ends = (letter.kind, letter.sender, letter.recipient, letter.round)
         if ends in expected:
             expected.remove(ends)
@@ -51,22 +53,22 @@ def vetted(reply: Reply, order: Order, n: int) -> tuple[Reply, list[str]]:
         else:
             bad.append(str(letter))
     reports: list[Report] = []
-    for report in reply.reports:
-        in_time = order.stage != "answer" and order.round <= report.round <= order.last
+    for report in response.reports:
+        in_time = request.stage != "answer" and request.round <= report.round <= request.last
         numbers = [*report.weights, *(v for v in report.metrics.values() if v is not None)]
         sound = len(report.weights) == n and all(map(math.isfinite, numbers))
-        if in_time and report.peer in reply.peers and sound:
+        if in_time and report.peer in response.peers and sound:
             reports.append(report)
         else:
             bad.append(f"a report of peer {report.peer}, round {report.round}")
-    wants = reply.wants
+    wants = response.wants
     inside = ((wants >= 0) & (wants < n)).all(axis=1)
-    kept_w = inside & (wants[:, 0] != wants[:, 1]) & np.isin(wants, reply.peers).any(axis=1)
+    kept_w = inside & (wants[:, 0] != wants[:, 1]) & np.isin(wants, response.peers).any(axis=1)
     bad += [f"the want {want}" for want in wants[~kept_w].tolist()]
-    who = f"round {order.round}, {order.stage}: peers {named(reply.peers)}"
-    said = [" ".join(line.split())[:_LENGTH] for line in reply.refused[:_LINES]]
+    who = f"round {request.round}, {request.stage}: peers {named(response.peers)}"
+    said = [" ".join(line.split())[:_LENGTH] for line in response.refused[:_LINES]]
     refused = [*said, *(f"{who}: the relay refused {what}" for what in bad[:_LINES])]
-    kept = replace(reply, letters=tuple(letters), reports=tuple(reports), wants=wants[kept_w])
+    kept = replace(response, letters=tuple(letters), reports=tuple(reports), wants=wants[kept_w])
     return kept, refused
 
 
@@ -75,12 +77,12 @@ def named(peers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(peers))) or "none"
 
 
-def _expected(peers: Sequence[int], order: Order) -> set[tuple[str, int, int | None, int]]:
+def _expected(peers: Sequence[int], request: Request) -> set[tuple[str, int, int | None, int]]:
     """(kind, sender, recipient, round) of the letters that may come back."""
-    if order.stage == "answer":
+    if request.stage == "answer":
         return {
-            ("answer", answerer, owner, order.round)
-            for owner, answerer in order.edges[order.asked].tolist()
+            ("answer", answerer, owner, request.round)
+            for owner, answerer in request.edges[request.asked].tolist()
             if answerer in peers and owner not in peers
         }
-    return {("offer", peer, None, order.last + 1) for peer in peers}
+    return {("offer", peer, None, request.last + 1) for peer in peers}

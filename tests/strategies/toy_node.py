@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from strategies.flower.strategy import RelayStrategy
-from strategies.protocol import Edges, Envelope, Order, Reply, Report
+from strategies.protocol import Edges, PeerMessage, Report, Request, Response
 
 NBYTES = 8
 
@@ -23,48 +23,48 @@ class ToyNode:
 
     strategy: RelayStrategy
     peers: Sequence[int]
-    before: Callable[[Order], None] = lambda order: None
-    orders: list[Order] = field(default_factory=list)
+    before: Callable[[Request], None] = lambda request: None
+    requests: list[Request] = field(default_factory=list)
     versions: dict[int, dict[int, float]] = field(default_factory=dict)
     heard: dict[int, dict[int, float]] = field(default_factory=dict)
     evaluated: int = 0
 
-    def handle(self, order: Order) -> Reply:
-        self.orders.append(order)
-        self.before(order)
+    def handle(self, request: Request) -> Response:
+        self.requests.append(request)
+        self.before(request)
         stages = {
             "start": self._start,
             "answer": self._answer,
-            "absorb": self._absorb,
-            "rounds": self._rounds,
+            "update": self._update,
+            "local-rounds": self._run_local_rounds,
         }
-        return stages[order.stage](order)
+        return stages[request.stage](request)
 
-    def _start(self, order: Order) -> Reply:
-        known = [t for t in self.versions if t <= order.round] if order.round else []
+    def _start(self, request: Request) -> Response:
+        known = [t for t in self.versions if t <= request.round] if request.round else []
         if not known:
-            self.versions = {order.round: {peer: 1.0 + peer for peer in self.peers}}
-            return self._close(order.round, [order.round])
-        self.versions[order.round] = self.versions[max(known)]
-        return self._close(order.round, [])
+            self.versions = {request.round: {peer: 1.0 + peer for peer in self.peers}}
+            return self._close(request.round, [request.round])
+        self.versions[request.round] = self.versions[max(known)]
+        return self._close(request.round, [])
 
-    def _answer(self, order: Order) -> Reply:
-        self.heard = self._hear(order)
-        asked = order.edges[order.asked]
-        answers = self._answers(order.round, asked, self.heard)
+    def _answer(self, request: Request) -> Response:
+        self.heard = self._hear(request)
+        asked = request.edges[request.asked]
+        answers = self._answers(request.round, asked, self.heard)
         letters = [
-            Envelope("answer", k, i, order.round, NBYTES, np.float64(value).tobytes())
+            PeerMessage("answer", k, i, request.round, NBYTES, np.float64(value).tobytes())
             for (i, k), value in answers.items()
             if i not in self.peers
         ]
-        return Reply(tuple(self.peers), tuple(letters))
+        return Response(tuple(self.peers), tuple(letters))
 
-    def _absorb(self, order: Order) -> Reply:
-        t = order.round
+    def _update(self, request: Request) -> Response:
+        t = request.round
         if not self.heard:
-            self.heard = self._hear(order)
-        answers = self._answers(t, order.edges[order.asked], self.heard)
-        for letter in order.letters:
+            self.heard = self._hear(request)
+        answers = self._answers(t, request.edges[request.asked], self.heard)
+        for letter in request.letters:
             if letter.kind == "answer":
                 assert letter.recipient is not None
                 assert letter.recipient in self.peers
@@ -74,24 +74,24 @@ class ToyNode:
         self.heard = {}
         return self._close(t, [t] if self.strategy.is_evaluated(t) else [])
 
-    def _rounds(self, order: Order) -> Reply:
-        wants = order.wants
+    def _run_local_rounds(self, request: Request) -> Response:
+        wants = request.wants
         reports: tuple[Report, ...] = ()
-        for t in range(order.round, order.last + 1):
+        for t in range(request.round, request.last + 1):
             edges, asked = self.strategy.edges(t, wants)
-            alone = Order("absorb", t, t, edges, asked)
+            alone = Request("update", t, t, edges, asked)
             heard = self._hear(alone)
             self._step(t, heard, self._answers(t, edges[asked], heard))
-            reply = self._close(t, [t] if self.strategy.is_evaluated(t) else [])
-            wants = reply.wants
-            reports += reply.reports
-        return Reply(tuple(self.peers), (), wants, reports)
+            response = self._close(t, [t] if self.strategy.is_evaluated(t) else [])
+            wants = response.wants
+            reports += response.reports
+        return Response(tuple(self.peers), (), wants, reports)
 
-    def _hear(self, order: Order) -> dict[int, dict[int, float]]:
+    def _hear(self, request: Request) -> dict[int, dict[int, float]]:
         """Recipient -> sender -> model, of the edges that end here."""
-        x = self.versions[order.round - 1]
-        edges = order.edges.tolist()
-        foreign = {p.sender: _opened(p) for p in order.letters if p.kind == "offer"}
+        x = self.versions[request.round - 1]
+        edges = request.edges.tolist()
+        foreign = {p.sender: _opened(p) for p in request.letters if p.kind == "offer"}
         assert all(s in self.peers or r in self.peers for s, r in edges)
         assert foreign.keys() == {s for s, r in edges if r in self.peers} - x.keys()
         models = x | foreign
@@ -117,11 +117,11 @@ class ToyNode:
             for i in self.peers
         }
 
-    def _close(self, t: int, evaluated: Sequence[int]) -> Reply:
+    def _close(self, t: int, evaluated: Sequence[int]) -> Response:
         n, x = self.strategy.peers, self.versions[t]
         wants = [((i + t + 1) % n, i) for i in self.peers if (t + 1) % n]
         letters = [
-            Envelope("offer", i, None, t + 1, NBYTES, np.float64(x[i]).tobytes())
+            PeerMessage("offer", i, None, t + 1, NBYTES, np.float64(x[i]).tobytes())
             for i in self.peers
             if t < self.strategy.rounds and self.strategy.exchanges
         ]
@@ -131,9 +131,9 @@ class ToyNode:
             for i in self.peers
         ]
         wants_e = np.array(wants, dtype=np.int64).reshape(-1, 2)
-        return Reply(tuple(self.peers), tuple(letters), wants_e, tuple(reports))
+        return Response(tuple(self.peers), tuple(letters), wants_e, tuple(reports))
 
 
-def _opened(letter: Envelope) -> float:
+def _opened(letter: PeerMessage) -> float:
     assert isinstance(letter.payload, bytes)
     return float(np.frombuffer(letter.payload, dtype=np.float64)[0])

@@ -35,7 +35,7 @@ def test_a_missing_peer_stands_first_with_its_last_round_and_why(tmp_path: Path)
     recorder = RunRecorder(tmp_path / "run", peers=3, rounds=9)
     commit(recorder, 0, {0, 1, 2})
     commit(recorder, 1, {0, 1, 2}, refused="a letter of peer 2")
-    commit(recorder, 2, {0, 2}, fault="round 2, absorb: peers 1: no reply within 5 s")
+    commit(recorder, 2, {0, 2}, fault="round 2, update: peers 1: no reply within 5 s")
     commit(recorder, 3, {0, 2})
     text = said(tmp_path / "run")
     assert "round 3 of 9, running" in text
@@ -60,7 +60,7 @@ def test_a_restarted_relay_still_knows_who_was_missing(tmp_path: Path) -> None:
 
 def test_why_a_run_failed_is_said(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path / "run", 2, 9)
-    recorder.fail("round 4, absorb: nobody is left")
+    recorder.fail("round 4, update: nobody is left")
     assert "failed" in said(tmp_path / "run")
     assert "nobody is left" in said(tmp_path / "run")
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.catalogue import notes
+from app.cli.listing import notes
 from app.config import defaults, schema
 from app.config.config import Config, ConfigError
-from app.config.methods import METHODS
-from app.config.options import flatten
+from app.config.keys import flatten
+from app.config.registry import METHODS
 from app.runners.superlink import ROOT
 from clients.models.build import BUILDERS
-from clients.models.model_options import MODEL_OPTIONS, MODELS, MlpOptions
+from clients.models.options import MODEL_OPTIONS, MODELS, MlpOptions
 from datasets.table import DATASETS
 
 PRESETS = sorted((ROOT / "presets").rglob("*.toml"))

@@ -33,7 +33,7 @@ class Listening(Rule[State]):
         who = torch.from_numpy(asked.recipients)[:, None]
         return state, {"g": asked.each("x") + 1000 * who}
 
-    def absorb(
+    def update(
         self, state: State, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> State:
         self.seen = offers, sent, answers
@@ -76,80 +76,82 @@ def foreign_offers(cohort: Cohort, *authors: int) -> Foreign:
 def test_whoever_is_hosted_hears_the_same() -> None:
     """Own and foreign offers lie in one stack, in order of their authors."""
     whole = cohort_of([0, 1, 2, 3])
-    whole.hear(ALL, {})
-    everybody = read(whole.heard, "x")
+    whole.receive(ALL, {})
+    everybody = read(whole.received, "x")
     assert everybody == {(k, i): k + 1.0 for k, i in ALL.tolist()}
     for peers, others in (([1], [0, 2, 3]), ([0, 3], [1, 2]), ([1, 2, 3], [0])):
         part = cohort_of(peers)
-        part.hear(ALL, foreign_offers(part, *others))
-        assert part.heard.authors.tolist() == [0, 1, 2, 3]
+        part.receive(ALL, foreign_offers(part, *others))
+        assert part.received.authors.tolist() == [0, 1, 2, 3]
         expected = {ends: value for ends, value in everybody.items() if ends[1] in peers}
-        assert read(part.heard, "x") == expected
-        ends = list(zip(part.heard.recipients.tolist(), part.heard.senders.tolist(), strict=True))
+        assert read(part.received, "x") == expected
+        ends = list(
+            zip(part.received.recipients.tolist(), part.received.senders.tolist(), strict=True)
+        )
         assert ends == sorted(ends)
 
 
 def test_a_missing_letter_is_left_out_and_only_its_sender_has_paid() -> None:
     part = cohort_of([0, 3])
-    part.hear(ALL, foreign_offers(part, 1))  # that of 2 was lost
-    assert sorted(read(part.heard, "x")) == [(0, 3), (1, 0), (1, 3), (3, 0)]
+    part.receive(ALL, foreign_offers(part, 1))  # that of 2 was lost
+    assert sorted(read(part.received, "x")) == [(0, 3), (1, 0), (1, 3), (3, 0)]
     model = part.engine.d * 8
-    assert part.bill.sent.tolist() == [3 * model, 3 * model]
-    assert part.bill.received.tolist() == [2 * model, 2 * model]
+    assert part.costs.sent.tolist() == [3 * model, 3 * model]
+    assert part.costs.received.tolist() == [2 * model, 2 * model]
 
 
 def test_own_offers_are_in_the_stack_even_if_nobody_hears_them() -> None:
     part = cohort_of([1, 2])
-    part.hear(edges_of(), {})
-    assert part.heard.authors.tolist() == [1, 2]
-    assert part.heard["x"][:, 0].tolist() == [2.0, 3.0]
-    assert not len(part.heard)
-    assert not part.bill.sent.any()
-    assert not part.bill.received.any()
+    part.receive(edges_of(), {})
+    assert part.received.authors.tolist() == [1, 2]
+    assert part.received["x"][:, 0].tolist() == [2.0, 3.0]
+    assert not len(part.received)
+    assert not part.costs.sent.any()
+    assert not part.costs.received.any()
 
 
 def test_only_asked_edges_are_answered() -> None:
     part = cohort_of([0, 3])
-    part.hear(ALL, foreign_offers(part, 1, 2))
+    part.receive(ALL, foreign_offers(part, 1, 2))
     part.answer(1, edges_of((1, 0), (0, 3), (2, 1)))  # 1 asks 0; 0 asks 3, here; 2 asks 1, not here
     assert read(part.sent, "g") == {(0, 1): 2.0, (3, 0): 3001.0}
 
 
 def test_answers_from_here_and_elsewhere_come_in_order_of_recipient_and_sender() -> None:
     part = cohort_of([0, 3])
-    part.hear(ALL, foreign_offers(part, 1, 2))
+    part.receive(ALL, foreign_offers(part, 1, 2))
     part.answer(1, ALL)
     size = part.engine.d
     came = {
         (k, i): {"g": torch.full((size,), 10.0 * k + i).double()} for k in (2, 1) for i in (3, 0)
     }
-    part.absorb(1, came)
+    part.update(1, came)
     _, sent, answers = seen(part)
     assert list(read(answers, "g")) == [(1, 0), (2, 0), (3, 0), (0, 3), (1, 3), (2, 3)]
     assert list(read(answers, "g").values()) == [10, 20, 3001, 4, 13, 23]
     assert len(sent) == 6
     model = size * 8
-    assert part.bill.sent.tolist() == [6 * model] * 2
-    assert part.bill.received.tolist() == [6 * model] * 2
+    assert part.costs.sent.tolist() == [6 * model] * 2
+    assert part.costs.received.tolist() == [6 * model] * 2
 
 
 def test_a_round_without_letters_is_a_round() -> None:
     part = cohort_of([0, 3])
-    part.hear(edges_of(), {})
+    part.receive(edges_of(), {})
     part.answer(1, edges_of())
-    part.absorb(1, {})
+    part.update(1, {})
     offers, sent, answers = seen(part)
     assert (len(offers), len(sent), len(answers)) == (0, 0, 0)
 
 
 def test_answers_of_an_earlier_round_are_gone() -> None:
     part = cohort_of([0, 3])
-    part.hear(ALL, foreign_offers(part, 1, 2))
+    part.receive(ALL, foreign_offers(part, 1, 2))
     part.answer(1, ALL)
-    part.absorb(1, {})
+    part.update(1, {})
     part.begin(2)
-    part.hear(edges_of((0, 3)), {})
-    part.absorb(2, {})
+    part.receive(edges_of((0, 3)), {})
+    part.update(2, {})
     offers, sent, answers = seen(part)
     assert read(offers, "x") == {(0, 3): 2.0}
     assert (len(sent), len(answers)) == (0, 0)
@@ -164,13 +166,13 @@ def test_nothing_is_shown_after_the_last_round(t: int) -> None:
 
 def test_a_restart_forgets_the_bill() -> None:
     part = cohort_of([0, 3])
-    part.hear(ALL, {})
-    part.engine.spent += 5
+    part.receive(ALL, {})
+    part.engine.n_gradients += 5
     part.restart()
-    for account in (part.bill.sent, part.bill.received, part.bill.spent):
+    for account in (part.costs.sent, part.costs.received, part.costs.n_gradients):
         assert not account.any()
-    part.engine.spent += 7  # the engine keeps counting on the same bill
-    assert part.bill.spent.tolist() == [7, 7]
+    part.engine.n_gradients += 7  # the engine keeps counting on the same costs
+    assert part.costs.n_gradients.tolist() == [7, 7]
     first = part.evaluate(0)[0]
     assert first.metrics["gradient_evaluations"] == 7
     assert first.metrics["validation_loss"] is None

@@ -16,8 +16,8 @@ from app.config.config import Config
 from app.node.node import Node, NodeError
 from clients.engine.network import Network
 from clients.models.build import build
-from strategies.flower.post import InlinePost
-from strategies.protocol import Edges, Envelope, Order, Reply, no_edges
+from strategies.flower.transport import InProcessTransport
+from strategies.protocol import Edges, PeerMessage, Request, Response, no_edges
 from tests.inline import Run, hosting, run
 
 DIGITS: dict[str, Any] = {
@@ -30,13 +30,13 @@ D = 64 * 10 + 10
 
 
 class Forgetful:
-    """A node whose process dies after every order: only the disk remembers."""
+    """A node whose process dies after every request: only the disk remembers."""
 
     def __init__(self, config: Config, peers: Sequence[int], directory: Path) -> None:
         self.made_of = config, peers, directory
 
-    def handle(self, order: Order) -> Reply:
-        return Node(*self.made_of).handle(order)
+    def handle(self, request: Request) -> Response:
+        return Node(*self.made_of).handle(request)
 
 
 def all_pairs(n: int) -> Edges:
@@ -47,16 +47,16 @@ def nodes_of(flat: dict[str, Any], directory: Path, shares: Sequence[Sequence[in
     return [Node(Config.from_flat(flat), peers, directory) for peers in shares]
 
 
-def start(nodes: Sequence[Node]) -> list[Envelope]:
+def start(nodes: Sequence[Node]) -> list[PeerMessage]:
     """Start the nodes; all their offers for round 1."""
-    replies = [node.handle(Order("start", 0, 0)) for node in nodes]
-    return [letter for reply in replies for letter in reply.letters]
+    responses = [node.handle(Request("start", 0, 0)) for node in nodes]
+    return [letter for response in responses for letter in response.letters]
 
 
-def absorb(
-    node: Node, edges: Edges, letters: Sequence[Envelope], t: int = 1, asked: bool = False
-) -> Reply:
-    return node.handle(Order("absorb", t, t, edges, np.full(len(edges), asked), tuple(letters)))
+def update(
+    node: Node, edges: Edges, letters: Sequence[PeerMessage], t: int = 1, asked: bool = False
+) -> Response:
+    return node.handle(Request("update", t, t, edges, np.full(len(edges), asked), tuple(letters)))
 
 
 def theta(directory: Path, peer: int) -> torch.Tensor:
@@ -72,7 +72,7 @@ def test_a_node_that_dies_after_every_order_loses_nothing(tmp_path: Path, method
     steady = run(flat, tmp_path / "steady", 2)
     config, frail = Config.from_flat(flat), Run(Config.from_flat(flat), tmp_path / "frail")
     hosts = [Forgetful(config, peers, frail.directory) for peers in hosting(4, 2)]
-    config.strategy().broker(InlinePost(hosts), frail, join_timeout=1.0)
+    config.strategy().broker(InProcessTransport(hosts), frail, join_timeout=1.0)
     assert frail.rounds == steady.rounds == [0, 2, 4]
     for t in steady.rounds:
         for name in steady.reports[t, 0].metrics:
@@ -92,38 +92,38 @@ def test_only_what_the_relay_may_ask_for_again_stays_on_the_disk(tmp_path: Path)
     assert len(list((tmp_path / "models").iterdir())) == 4
 
 
-@pytest.mark.parametrize("stage", ["answer", "absorb", "rounds"])
+@pytest.mark.parametrize("stage", ["answer", "update", "local-rounds"])
 def test_a_missing_state_is_a_clear_error(tmp_path: Path, stage: Any) -> None:
     (node,) = nodes_of(COBO, tmp_path, [[1, 3]])
     with pytest.raises(NodeError, match=r"peers \[1, 3\] have no state of round 4"):
-        node.handle(Order(stage, 5, 5))
+        node.handle(Request(stage, 5, 5))
 
 
 def test_a_node_that_lost_its_disk_begins_afresh(tmp_path: Path) -> None:
     """It comes back with a new model at the round the others have reached, and says so."""
     (node,) = nodes_of(COBO, tmp_path, [[1, 3]])
-    reply = node.handle(Order("start", 2, 2))
-    assert [(report.round, report.peer) for report in reply.reports] == [(2, 1), (2, 3)]
-    assert {letter.round for letter in reply.letters} == {3}
+    response = node.handle(Request("start", 2, 2))
+    assert [(report.round, report.peer) for report in response.reports] == [(2, 1), (2, 3)]
+    assert {letter.round for letter in response.letters} == {3}
     fresh = start(nodes_of(COBO, tmp_path / "other", [[1, 3]]))
-    assert [p.payload for p in reply.letters] == [p.payload for p in fresh]
+    assert [p.payload for p in response.letters] == [p.payload for p in fresh]
 
 
 def test_a_late_node_goes_on_from_its_own_last_state(tmp_path: Path) -> None:
     nodes = nodes_of(COBO, tmp_path, [[0, 1], [2, 3]])
     start(nodes)
-    absorb(nodes[1], no_edges(), ())
+    update(nodes[1], no_edges(), ())
     before = theta(tmp_path, 2)
-    reply = nodes_of(COBO, tmp_path, [[2, 3]])[0].handle(Order("start", 3, 3))
-    assert not reply.reports
-    offered = {p.sender: load(bytes_of(p))["x"] for p in reply.letters}
+    response = nodes_of(COBO, tmp_path, [[2, 3]])[0].handle(Request("start", 3, 3))
+    assert not response.reports
+    offered = {p.sender: load(bytes_of(p))["x"] for p in response.letters}
     assert torch.equal(offered[2], before)
     assert torch.equal(theta(tmp_path, 2), before)
-    assert {letter.round for letter in reply.letters} == {4}
+    assert {letter.round for letter in response.letters} == {4}
 
 
 def test_answers_of_a_first_attempt_are_forgotten_at_a_restart(tmp_path: Path) -> None:
-    """The relay went down between answer and absorb; then the other peers did not come back."""
+    """The relay went down between answer and update; then the other peers did not come back."""
     edges = all_pairs(4)
     touching = edges[np.isin(edges, [0, 1]).any(axis=1)]
     for directory, interrupted in ((tmp_path / "a", True), (tmp_path / "b", False)):
@@ -132,11 +132,11 @@ def test_answers_of_a_first_attempt_are_forgotten_at_a_restart(tmp_path: Path) -
         if interrupted:
             foreign = tuple(p for p in offers if p.sender in (2, 3))
             asked = np.ones(len(touching), dtype=np.bool_)
-            reply = nodes[0].handle(Order("answer", 1, 1, touching, asked, foreign))
-            assert len(reply.letters) == 4
+            response = nodes[0].handle(Request("answer", 1, 1, touching, asked, foreign))
+            assert len(response.letters) == 4
         again = nodes_of(COBO, directory, [[0, 1]])[0]
-        again.handle(Order("start", 0, 0))
-        absorb(again, no_edges(), ())
+        again.handle(Request("start", 0, 0))
+        update(again, no_edges(), ())
     assert torch.equal(theta(tmp_path / "a", 0), theta(tmp_path / "b", 0))
 
 
@@ -145,15 +145,15 @@ def test_an_order_of_a_relay_that_was_replaced_is_refused(tmp_path: Path) -> Non
     edges = all_pairs(4)[np.isin(all_pairs(4), [0, 1]).any(axis=1)]
     asked = np.ones(len(edges), dtype=np.bool_)
     nodes = nodes_of(COBO, tmp_path, [[0, 1], [2, 3]])
-    first = [node.handle(Order("start", 0, 0, attempt="first")) for node in nodes]
+    first = [node.handle(Request("start", 0, 0, attempt="first")) for node in nodes]
     foreign = first[1].letters
-    nodes[0].handle(Order("start", 0, 0, attempt="second"))
+    nodes[0].handle(Request("start", 0, 0, attempt="second"))
     with pytest.raises(NodeError, match=r"peers \[0, 1\].*an earlier attempt"):
-        nodes[0].handle(Order("answer", 1, 1, edges, asked, foreign, attempt="first"))
-    nodes[0].handle(Order("answer", 1, 1, edges, asked, foreign, attempt="second"))
+        nodes[0].handle(Request("answer", 1, 1, edges, asked, foreign, attempt="first"))
+    nodes[0].handle(Request("answer", 1, 1, edges, asked, foreign, attempt="second"))
 
 
-@pytest.mark.parametrize("stage", ["answer", "absorb"])
+@pytest.mark.parametrize("stage", ["answer", "update"])
 def test_what_a_process_remembers_of_an_earlier_attempt_is_not_used(
     tmp_path: Path, stage: str
 ) -> None:
@@ -165,21 +165,21 @@ def test_what_a_process_remembers_of_an_earlier_attempt_is_not_used(
         offers = start([one, other])
         foreign = tuple(p for p in offers if p.sender in (2, 3))
         if remembers:  # the first attempt hears everybody
-            one.handle(Order(stage, 1, 1, edges, asked, foreign))  # type: ignore[arg-type]
-        two.handle(Order("start", 0, 0, attempt="second"))
-        if stage == "absorb":  # the second attempt hears nobody
-            two.handle(Order("absorb", 1, 1, attempt="second"))
-        one.handle(Order("absorb", 1 + (stage == "absorb"), 1 + (stage == "absorb"),
+            one.handle(Request(stage, 1, 1, edges, asked, foreign))  # type: ignore[arg-type]
+        two.handle(Request("start", 0, 0, attempt="second"))
+        if stage == "update":  # the second attempt hears nobody
+            two.handle(Request("update", 1, 1, attempt="second"))
+        one.handle(Request("update", 1 + (stage == "update"), 1 + (stage == "update"),
                          attempt="second"))  # fmt: skip
     assert torch.equal(theta(tmp_path / "a", 0), theta(tmp_path / "b", 0))
 
 
-def bytes_of(letter: Envelope) -> bytes:
+def bytes_of(letter: PeerMessage) -> bytes:
     assert isinstance(letter.payload, bytes)
     return letter.payload
 
 
-def forged(letter: Envelope, how: str) -> Envelope:
+def forged(letter: PeerMessage, how: str) -> PeerMessage:
     tensors = load(bytes_of(letter))
     x = tensors["x"]
     wrong: dict[str, object] = {
@@ -202,8 +202,8 @@ def test_a_bad_offer_is_refused_and_the_round_goes_on(tmp_path: Path, how: str) 
         nodes = nodes_of(flat, directory, [[0, 1], [2], [3]])
         offers = {p.sender: p for p in start(nodes)}
         came = [offers[2], forged(offers[3], how)][:letters]
-        reply = absorb(nodes[0], edges[np.isin(edges, [0, 1]).any(axis=1)], came)
-        found.append((reply.refused, theta(directory, 0), theta(directory, 1)))
+        response = update(nodes[0], edges[np.isin(edges, [0, 1]).any(axis=1)], came)
+        found.append((response.refused, theta(directory, 0), theta(directory, 1)))
     (refused, *bad), (none, *missing) = found
     assert not none
     assert len(refused) == 1
@@ -225,12 +225,12 @@ def test_a_letter_nobody_was_to_get_is_refused(tmp_path: Path, claimed: dict[str
     offers = {p.sender: p for p in start(nodes)}
     kind: Any = "answer" if "recipient" in claimed else "offer"
     strange = replace(offers[2], kind=kind, **claimed)
-    reply = absorb(nodes[0], edges, [offers[3], strange])
-    assert len(reply.refused) == 1
-    assert f"the {kind} of peer {claimed['sender']}: it was not to come here" in reply.refused[0]
+    response = update(nodes[0], edges, [offers[3], strange])
+    assert len(response.refused) == 1
+    assert f"the {kind} of peer {claimed['sender']}: it was not to come here" in response.refused[0]
     twin = nodes_of(flat, tmp_path / "two", [[0, 1], [2, 3]])
     start(twin)
-    absorb(twin[0], edges, [offers[3]])
+    update(twin[0], edges, [offers[3]])
     for peer in (0, 1):
         assert torch.equal(theta(tmp_path / "one", peer), theta(tmp_path / "two", peer))
 
@@ -238,23 +238,23 @@ def test_a_letter_nobody_was_to_get_is_refused(tmp_path: Path, claimed: dict[str
 def test_a_bad_answer_is_refused_and_the_pair_does_not_move(tmp_path: Path) -> None:
     nodes = nodes_of(COBO | {"evaluate-every": 1}, tmp_path, [[0, 1], [2, 3]])
     offers, edges = start(nodes), all_pairs(4)
-    answers: list[Envelope] = []
+    answers: list[PeerMessage] = []
     for node in nodes:
         touching = edges[np.isin(edges, node.peers).any(axis=1)]
         foreign = tuple(p for p in offers if p.sender not in node.peers)
         asked = np.ones(len(touching), dtype=np.bool_)
-        answers += node.handle(Order("answer", 1, 1, touching, asked, foreign)).letters
+        answers += node.handle(Request("answer", 1, 1, touching, asked, foreign)).letters
     mine = [p for p in answers if p.recipient in (0, 1)]
     broken = [
         replace(p, payload=b"nothing") if (p.sender, p.recipient) == (2, 0) else p for p in mine
     ]
-    reply = absorb(nodes[0], edges[np.isin(edges, [0, 1]).any(axis=1)], broken, asked=True)
-    assert len(reply.refused) == 1
-    assert "refused the answer of peer 2" in reply.refused[0]
-    weights = reply.reports[0].weights
+    response = update(nodes[0], edges[np.isin(edges, [0, 1]).any(axis=1)], broken, asked=True)
+    assert len(response.refused) == 1
+    assert "refused the answer of peer 2" in response.refused[0]
+    weights = response.reports[0].weights
     assert weights[2] == 1.0  # where it started
     assert weights[3] != 1.0 or weights[1] != 1.0
-    charged = [report.metrics["bytes_received"] for report in reply.reports]
+    charged = [report.metrics["bytes_received"] for report in response.reports]
     assert charged == [(3 + 2) * D * 8, (3 + 3) * D * 8]
 
 

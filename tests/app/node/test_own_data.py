@@ -13,11 +13,11 @@ from app.config.config import Config
 from app.node.node import Node
 from app.report.report import write as write_report
 from app.runs.recorder import RunRecorder
-from app.runs.results import finish
 from app.runs.rundir import Run as Results
+from app.runs.summary import finish
 from app.security.disclosure import Disclosure
 from strategies.errors import RelayError
-from strategies.flower.post import InlinePost
+from strategies.flower.transport import InProcessTransport
 from tests.inline import Run, run
 
 SIZES = (12, 20, 31)
@@ -46,7 +46,7 @@ def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) 
     """A node for each peer that has nothing but its own folder."""
     config = Config.from_flat(flat)
     return [
-        Node(replace(config, data_dir=str(data / str(p))), [p], directory, alone=True, **changes)
+        Node(replace(config, data_dir=str(data / str(p))), [p], directory, deployed=True, **changes)
         for p in range(len(SIZES))
     ]
 
@@ -58,7 +58,7 @@ def test_nodes_with_their_own_data_give_the_simulation(method: str, tmp_path: Pa
     expected = run(flat | {"data-dir": str(data)}, tmp_path / "simulation", 3)
     config, found = Config.from_flat(flat), Run(Config.from_flat(flat), tmp_path / "deployment")
     nodes = deployed(flat, found.directory, data)
-    config.strategy().broker(InlinePost(nodes), found, join_timeout=1.0)
+    config.strategy().broker(InProcessTransport(nodes), found, join_timeout=1.0)
     assert found.rounds == expected.rounds == [0, 2, 4]
     for t in found.rounds:
         for name in expected.reports[t, 0].metrics:
@@ -75,7 +75,7 @@ def test_a_joining_peer_brings_its_sample_count(tmp_path: Path) -> None:
     found = Run(Config.from_flat(flat), tmp_path / "run")
     nodes = deployed(flat, found.directory, data)
 
-    class Late(InlinePost):
+    class Late(InProcessTransport):
         calls = 0
 
         def nodes(self) -> list[int]:
@@ -100,17 +100,19 @@ def test_data_that_does_not_fit_ends_the_run_with_one_line(tmp_path: Path) -> No
     config = Config.from_flat(FLAT | {"table.classes": "no,maybe"})
 
     class Making:
-        """A node that is made when the first order comes, as in a deployment."""
+        """A node that is made when the first request comes, as in a deployment."""
 
         def __init__(self, peer: int) -> None:
             self.peer = peer
 
-        def handle(self, order: Any) -> Any:
+        def handle(self, request: Any) -> Any:
             own = replace(config, data_dir=str(data / str(self.peer)))
-            return Node(own, [self.peer], tmp_path / "run", alone=True).handle(order)
+            return Node(own, [self.peer], tmp_path / "run", deployed=True).handle(request)
 
     with pytest.raises(RelayError, match=r"start: node \d: DataError: table: \d+ of \d+ rows"):
-        config.strategy().broker(InlinePost([Making(p) for p in range(3)]), join_timeout=1.0)
+        config.strategy().broker(
+            InProcessTransport([Making(p) for p in range(3)]), join_timeout=1.0
+        )
     assert not list((tmp_path / "run").glob("models/*"))
 
 
@@ -130,7 +132,7 @@ def test_reports_tell_no_more_than_the_operator_allows(
     (tmp_path / "run" / "config.toml").write_text(config.toml())
     recorder = RunRecorder(tmp_path / "run", 3, config.num_server_rounds)
     nodes = deployed(FLAT, tmp_path / "run", data, disclosure=disclosure)
-    config.strategy().broker(InlinePost(nodes), recorder, join_timeout=1.0)
+    config.strategy().broker(InProcessTransport(nodes), recorder, join_timeout=1.0)
     recorder.finish()
     summary = finish(tmp_path / "run")
     results = Results.read(tmp_path / "run")
@@ -156,7 +158,7 @@ def test_one_silent_peer_among_others(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path / "run", 3, config.num_server_rounds)
     nodes = deployed(FLAT, tmp_path / "run", data)
     nodes[1] = deployed(FLAT, tmp_path / "run", data, disclosure="none")[1]
-    means = config.strategy().broker(InlinePost(nodes), recorder, join_timeout=1.0)
+    means = config.strategy().broker(InProcessTransport(nodes), recorder, join_timeout=1.0)
     recorder.finish()
     assert means[4].keys() >= {"test_loss", "test_accuracy"}
     summary = finish(tmp_path / "run")

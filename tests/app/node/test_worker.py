@@ -1,4 +1,4 @@
-"""A node's worker: the same replies as without it, and it comes, dies and goes as it should."""
+"""A node's worker: the same responses as without it, and it comes, dies and goes as it should."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from app.node import parcel, service, worker
+from app.node import ipc, service, worker
 from app.node.service import Job
-from strategies.flower.records import decode_reply, encode_order
-from strategies.protocol import Envelope, Order, Reply
+from strategies.flower.records import decode_response, encode_request
+from strategies.protocol import PeerMessage, Request, Response
 from tests.inprocess import ROOT
 
 RUN: dict[str, Any] = {
@@ -63,42 +63,49 @@ def pid_of(desk: Path) -> int | None:
     return int.from_bytes(credentials[:4], sys.byteorder)
 
 
-def story(out: Path, carry_out: Any) -> list[Any]:
-    """Two rounds of peer 0, as the relay would tell them; what it says to each order."""
+def story(out: Path, handle: Any) -> list[Any]:
+    """Two rounds of peer 0, as the relay would tell them; what it says to each request."""
     said, version = [], None
-    offers: list[Envelope] = []
-    for order in (
-        Order("start", 0, 0),
-        Order("absorb", 1, 1, EDGES, np.zeros(1, dtype=np.bool_)),
-        Order("absorb", 2, 2),
-        Order("absorb", 2, 2),
+    offers: list[PeerMessage] = []
+    for request in (
+        Request("start", 0, 0),
+        Request("update", 1, 1, EDGES, np.zeros(1, dtype=np.bool_)),
+        Request("update", 2, 2),
+        Request("update", 2, 2),
     ):
-        if order.stage == "start":
-            other, _ = service.carry_out(encode_order(order), job_of(out, 1))
-            offers = list(reply_of(other, order).letters)
-        sent = replace(order, letters=tuple(offers)) if len(order.edges) else order
-        record, version = carry_out(encode_order(sent), job_of(out, version=version))
-        reply = decode_reply(record, order)
-        letters = [bytes_of(letter) for letter in reply.letters] if isinstance(reply, Reply) else []
-        said.append((version, str(reply), letters))
+        if request.stage == "start":
+            other, _ = service.handle_request(encode_request(request), job_of(out, 1))
+            offers = list(reply_of(other, request).letters)
+        sent = replace(request, letters=tuple(offers)) if len(request.edges) else request
+        record, version = handle(encode_request(sent), job_of(out, version=version))
+        response = decode_response(record, request)
+        letters = (
+            [bytes_of(letter) for letter in response.letters]
+            if isinstance(response, Response)
+            else []
+        )
+        said.append((version, str(response), letters))
     return said
 
 
-def reply_of(record: RecordDict, order: Order) -> Reply:
-    reply = decode_reply(record, order)
-    assert isinstance(reply, Reply), reply
-    return reply
+def reply_of(record: RecordDict, request: Request) -> Response:
+    response = decode_response(record, request)
+    assert isinstance(response, Response), response
+    return response
 
 
-def bytes_of(letter: Envelope) -> bytes:
+def bytes_of(letter: PeerMessage) -> bytes:
     assert isinstance(letter.payload, ArrayRecord)
     return letter.payload["payload"].data
 
 
 @pytest.mark.e2e
 def test_replies_are_the_same_with_and_without_a_worker(tmp_path: Path, desk: Path) -> None:
-    """Good ones and faults: the last order does not build on what is there."""
-    warm, plain = story(tmp_path, worker.carry_out), story(tmp_path / "b", service.carry_out)
+    """Good ones and faults: the last request does not build on what is there."""
+    warm, plain = (
+        story(tmp_path, worker.forward_request),
+        story(tmp_path / "b", service.handle_request),
+    )
     assert warm == plain
     assert [version for version, _, _ in warm] == [0, 1, 2, 2]
     assert [bool(letters) for _, _, letters in warm] == [True, True, True, False]
@@ -109,20 +116,20 @@ def test_replies_are_the_same_with_and_without_a_worker(tmp_path: Path, desk: Pa
 def test_one_worker_serves_all_messages_and_another_takes_its_place(
     tmp_path: Path, desk: Path
 ) -> None:
-    order = encode_order(Order("start", 0, 0))
-    assert worker.carry_out(order, job_of(tmp_path))[1] == 0
+    request = encode_request(Request("start", 0, 0))
+    assert worker.forward_request(request, job_of(tmp_path))[1] == 0
     first = pid_of(desk)
-    assert worker.carry_out(order, job_of(tmp_path))[1] == 0
+    assert worker.forward_request(request, job_of(tmp_path))[1] == 0
     assert pid_of(desk) == first
     assert first is not None
     assert first != os.getpid()
     assert stat.S_IMODE((desk / f"{WORKER}.sock").stat().st_mode) == 0o600
     os.kill(first, signal.SIGKILL)
-    record, version = worker.carry_out(
-        encode_order(Order("absorb", 1, 1)), job_of(tmp_path, version=0)
+    record, version = worker.forward_request(
+        encode_request(Request("update", 1, 1)), job_of(tmp_path, version=0)
     )
     assert version == 1
-    assert reply_of(record, Order("absorb", 1, 1)).peers == (0,)
+    assert reply_of(record, Request("update", 1, 1)).peers == (0,)
     assert pid_of(desk) != first
 
 
@@ -146,15 +153,15 @@ def fake(desk: Path, serve: Any) -> threading.Thread:
 
 def test_an_order_that_kills_the_worker_is_a_fault(tmp_path: Path) -> None:
     def die(connection: socket.socket) -> None:
-        parcel.send(connection, {"code": str(worker._ROOT)}, RecordDict())
-        parcel.receive(connection)
+        ipc.send(connection, {"code": str(worker._ROOT)}, RecordDict())
+        ipc.receive(connection)
 
     fake(tmp_path / "run" / "nodes", die)
-    record, version = worker.carry_out(
-        encode_order(Order("start", 0, 0)), job_of(tmp_path, version=4)
+    record, version = worker.forward_request(
+        encode_request(Request("start", 0, 0)), job_of(tmp_path, version=4)
     )
-    assert decode_reply(record, Order("start", 0, 0)) == (
-        "ServiceError: the worker died over this order"
+    assert decode_response(record, Request("start", 0, 0)) == (
+        "ServiceError: the worker died over this request"
     )
     assert version == 4
 
@@ -168,13 +175,13 @@ def test_whoever_starts_a_run_has_no_say_in_where_a_node_s_files_lie(tmp_path: P
     assert not config.resume
 
 
-@pytest.mark.parametrize("carry_out", [worker.carry_out, service.carry_out])
+@pytest.mark.parametrize("handle", [worker.forward_request, service.handle_request])
 def test_what_was_not_written_for_the_relay_stays_in_the_log(
-    carry_out: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    handle: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run").write_text("a file where the run directory should be")
-    record, version = carry_out(encode_order(Order("start", 0, 0)), job_of(tmp_path))
-    told = decode_reply(record, Order("start", 0, 0))
+    record, version = handle(encode_request(Request("start", 0, 0)), job_of(tmp_path))
+    told = decode_response(record, Request("start", 0, 0))
     assert str(told).endswith("Error, see the log of this node")
     assert version is None
     assert str(tmp_path) in capsys.readouterr().err
@@ -185,8 +192,8 @@ def test_the_relay_does_not_learn_where_the_keys_lie(tmp_path: Path) -> None:
     places = {"keys": str(tmp_path / "own.key"), "trust": str(tmp_path / "trust.toml")}
     job = job_of(tmp_path, sealing=True)
     job = replace(job, node_config={**job.node_config, **places})
-    record, _ = service.carry_out(encode_order(Order("start", 0, 0)), job)
-    told = decode_reply(record, Order("start", 0, 0))
+    record, _ = service.handle_request(encode_request(Request("start", 0, 0)), job)
+    told = decode_response(record, Request("start", 0, 0))
     assert told == "KeysError: private keys own.key: No such file or directory"
 
 
@@ -194,19 +201,19 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     over, ended = threading.Event(), list[object]()
 
     def hang(connection: socket.socket) -> None:
-        parcel.send(connection, {"code": str(worker._ROOT)}, RecordDict())
+        ipc.send(connection, {"code": str(worker._ROOT)}, RecordDict())
         over.wait(60)
 
     monkeypatch.setattr(worker, "_end", ended.append)
     fake(tmp_path / "run" / "nodes", hang)
     hurried: dict[str, Any] = {"round-seconds": 0.05}
-    record, _ = worker.carry_out(
-        encode_order(Order("start", 0, 0)),
+    record, _ = worker.forward_request(
+        encode_request(Request("start", 0, 0)),
         job_of(tmp_path, **hurried),
     )
     over.set()
     assert "did not finish within 0.1 s and was ended" in str(
-        decode_reply(record, Order("start", 0, 0))
+        decode_response(record, Request("start", 0, 0))
     )
     assert len(ended) == 1
 
@@ -219,9 +226,9 @@ def test_a_worker_of_other_code_is_replaced(tmp_path: Path, desk: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code]) as other:
         while not (desk / f"{WORKER}.sock").exists():
             assert other.poll() is None
-        order = Order("start", 0, 0)
-        record, _ = worker.carry_out(encode_order(order), job_of(tmp_path))
-        assert reply_of(record, order).peers == (0,)
+        request = Request("start", 0, 0)
+        record, _ = worker.forward_request(encode_request(request), job_of(tmp_path))
+        assert reply_of(record, request).peers == (0,)
         assert other.wait(10) == -signal.SIGKILL
 
 
@@ -239,13 +246,13 @@ def test_a_worker_ends_when_nobody_needs_it(why: str, tmp_path: Path) -> None:
 def test_flowers_process_of_a_message_loads_no_torch(tmp_path: Path, desk: Path) -> None:
     code = """
 import sys
-from app.worker import carry_out
+from app.node.worker import forward_request
 from app.service import Job
-from app.wire import encode_order
-from strategies.mail import Order
+from app.wire import encode_request
+from strategies.mail import Request
 import app.client
 job = Job(7, {run}, {node}, None)
-assert carry_out(encode_order(Order("start", 0, 0)), job)[1] == 0
+assert forward_request(encode_request(Request("start", 0, 0)), job)[1] == 0
 assert "torch" not in sys.modules and "sklearn" not in sys.modules
 """
     job = job_of(tmp_path)
@@ -269,11 +276,11 @@ def test_every_record_goes_through_a_socket() -> None:
     )  # fmt: skip
     one, other = socket.socketpair()
     with one, other:
-        parcel.send(one, {"version": None}, record)
-        about, found = parcel.receive(other)
+        ipc.send(one, {"version": None}, record)
+        about, found = ipc.receive(other)
         one.close()
-        with pytest.raises(parcel.ParcelError):
-            parcel.receive(other)
+        with pytest.raises(ipc.ParcelError):
+            ipc.receive(other)
     assert about == {"version": None}
     assert repr(dict(found["c"])) == repr(dict(record["c"]))
     assert dict(found["m"]) == dict(record["m"])
@@ -287,8 +294,8 @@ def test_large_arrays_go_through_a_socket() -> None:
     record = RecordDict({"a": ArrayRecord({"payload": Array("uint8", (len(data),), "x", data)})})
     one, other = socket.socketpair()
     with one, other:
-        thread = threading.Thread(target=parcel.send, args=(one, {}, record))
+        thread = threading.Thread(target=ipc.send, args=(one, {}, record))
         thread.start()
-        _, found = parcel.receive(other)
+        _, found = ipc.receive(other)
         thread.join()
     assert array_in(found, "a").data == data

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from app.report.report import write
-from app.runs.results import summarise
 from app.runs.rundir import Run
+from app.runs.summary import summarise
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
 from tests.app.report.pages import Page, in_a_browser
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.config.config import Config, ConfigError
-from app.config.prepare import check
+from app.config.preflight import check
 from datasets.files import locate
 from datasets.published import languages
 from tests import published_files as published

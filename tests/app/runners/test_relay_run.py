@@ -17,8 +17,8 @@ from flwr.clientapp.client_app import ClientAppException
 from app.node.service import hosted
 from app.runs.rundir import Run
 from strategies.errors import RelayError, RosterError
-from strategies.flower.records import decode_order
-from strategies.protocol import Order
+from strategies.flower.records import decode_request
+from strategies.protocol import Request
 from tests.inprocess import simulate
 
 PEERS = 5
@@ -137,19 +137,19 @@ def test_without_a_run_directory_relay_and_nodes_agree_on_one(
 
 
 class Mishap:
-    """Does something to the node `node` once, before it handles the order of a stage and round."""
+    """Does something to the node `node` once, before the request of a stage and round."""
 
     def __init__(self, node: int, stage: str, t: int, what: Callable[[Context], None]) -> None:
         self.node, self.moment, self.what = node, (stage, t), what
         self.happened = 0
-        self.orders: list[Order] = []
+        self.requests: list[Request] = []
 
     def __call__(self, message: Message, context: Context) -> None:
-        order = decode_order(message.content)
+        request = decode_request(message.content)
         if context.node_config["partition-id"] != self.node:
             return
-        self.orders.append(order)
-        if (order.stage, order.round) == self.moment and not self.happened:
+        self.requests.append(request)
+        if (request.stage, request.round) == self.moment and not self.happened:
             self.happened += 1
             self.what(context)
 
@@ -163,7 +163,7 @@ def forget(context: Context) -> None:
 
 
 @pytest.mark.parametrize("what", [crash, forget])
-@pytest.mark.parametrize("stage", ["answer", "absorb"])
+@pytest.mark.parametrize("stage", ["answer", "update"])
 def test_a_node_that_fails_once_misses_a_round_and_comes_back(
     what: Callable[[Context], None], stage: str, start: Callable[..., Path]
 ) -> None:
@@ -172,11 +172,11 @@ def test_a_node_that_fails_once_misses_a_round_and_comes_back(
     directory = start(2, "run", mishap, **everybody)
     assert mishap.happened
     assert progress(directory)["status"] == "finished"
-    stages = Counter(order.stage for order in mishap.orders)
+    stages = Counter(request.stage for request in mishap.requests)
     assert stages["start"] == 2
     run = Run.read(directory)
     assert run.reported[run.rounds == 6].all()
-    missed = run.rounds == 4 if stage == "absorb" else run.rounds == 3
+    missed = run.rounds == 4 if stage == "update" else run.rounds == 3
     assert not run.reported[missed][:, 3:].any()
 
 
@@ -184,7 +184,7 @@ def test_every_node_lost_fails_the_run_with_one_line(
     start: Callable[..., Path], tmp_path: Path
 ) -> None:
     def watch(message: Message, context: Context) -> None:
-        if decode_order(message.content).round == 4:
+        if decode_request(message.content).round == 4:
             raise ClientAppException("out of memory")
 
     with pytest.raises(RelayError, match=r"round 4.*out of memory.*no node is left"):
@@ -200,7 +200,7 @@ def test_a_dead_worker_process_is_fatal(start: Callable[..., Path], tmp_path: Pa
         raise RuntimeError("The actor died unexpectedly")  # what Flower makes of it: code 0
 
     with pytest.raises(RelayError, match=r"error 0.*actor died"):
-        start(2, "run", Mishap(1, "absorb", 2, die))
+        start(2, "run", Mishap(1, "update", 2, die))
     assert progress(tmp_path / "run")["status"] == "failed"
 
 
@@ -219,11 +219,11 @@ def test_a_late_node_is_not_waited_for_and_gets_no_second_order_meanwhile(
         time.sleep(2.5)
         busy_until[0] = time.monotonic()
 
-    mishap = Mishap(1, "absorb", 2, oversleep)
+    mishap = Mishap(1, "update", 2, oversleep)
 
     def watch(message: Message, context: Context) -> None:
         if mishap.happened and context.node_config["partition-id"] == 1:
-            assert busy_until[0], "an order while the last one was being carried out"
+            assert busy_until[0], "an request while the last one was being carried out"
         mishap(message, context)
         if not busy_until[0] and mishap.happened:
             time.sleep(0.3)  # the others' rounds take a while, so that there is one to come back in
@@ -232,10 +232,10 @@ def test_a_late_node_is_not_waited_for_and_gets_no_second_order_meanwhile(
         2, "run", watch, workers=2, method="fedavg", num_server_rounds=12, round_seconds=1.0
     )
     assert progress(directory)["status"] == "finished"
-    stages = [(order.stage, order.round) for order in mishap.orders]
+    stages = [(request.stage, request.round) for request in mishap.requests]
     back = next(t for stage, t in stages if stage == "start" and t > 0)
     assert 3 < back < 12
-    assert stages[stages.index(("start", back)) + 1] == ("absorb", back + 1)
+    assert stages[stages.index(("start", back)) + 1] == ("update", back + 1)
 
 
 def test_a_peer_that_nobody_hosts_is_an_error(
@@ -256,7 +256,7 @@ def test_stop_and_resume_equals_the_uninterrupted_run(
     def die(context: Context) -> None:
         raise RuntimeError("power cut")
 
-    stage, t = ("rounds", 5) if nodes == 1 else ("absorb", 4)
+    stage, t = ("local-rounds", 5) if nodes == 1 else ("update", 4)
     with pytest.raises(RelayError, match="power cut"):
         start(nodes, "stopped", Mishap(0, stage, t, die))
     same_results(start(nodes, "whole"), start(nodes, "stopped", resume=True))
@@ -267,7 +267,7 @@ def test_resume_on_another_number_of_nodes(start: Callable[..., Path]) -> None:
         raise RuntimeError("power cut")
 
     with pytest.raises(RelayError, match="power cut"):
-        start(2, "stopped", Mishap(0, "absorb", 5, die))
+        start(2, "stopped", Mishap(0, "update", 5, die))
     same_results(start(1, "whole"), start(3, "stopped", resume=True))
 
 

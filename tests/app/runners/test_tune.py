@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.config import schema
 from app.config.config import Config
-from app.config.methods import METHODS
+from app.config.registry import METHODS
 from app.runners import tune
 from app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics

@@ -17,12 +17,12 @@ def line(message: str, level: int = logging.WARNING, **extra: object) -> str:
 
 
 def test_every_field_is_there_in_one_line() -> None:
-    text = line('peers 2 said "no"\nand left', round=3, stage="absorb", peers="1, 2")
+    text = line('peers 2 said "no"\nand left', round=3, stage="update", peers="1, 2")
     assert "\n" not in text
     fields = dict(part.split("=", 1) for part in shlex.split(text))
     assert fields.pop("time").endswith("Z")
     assert fields == {
-        "level": "WARNING", "from": "relay", "round": "3", "stage": "absorb", "peers": "1, 2",
+        "level": "WARNING", "from": "relay", "round": "3", "stage": "update", "peers": "1, 2",
         "said": "peers 2 said \"no\"\\nand left",
     }  # fmt: skip
 

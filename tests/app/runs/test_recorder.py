@@ -53,7 +53,7 @@ def test_progress(tmp_path: Path) -> None:
     record(recorder, 1, refused=2)
     progress = json.loads((tmp_path / "progress.json").read_text())
     assert progress.pop("seconds") >= 0
-    assert {peer: t for peer, (t, _) in progress.pop("heard").items()} == {"0": 0, "1": 0}
+    assert {peer: t for peer, (t, _) in progress.pop("last_seen").items()} == {"0": 0, "1": 0}
     assert progress == {
         "round": 1,
         "rounds": 9,
@@ -70,9 +70,9 @@ def test_progress(tmp_path: Path) -> None:
         "std_test_accuracy": 0.125,
         "mean_test_loss": 2.0,
     }
-    recorder.fail("round 2, absorb: peers 1: gone")
+    recorder.fail("round 2, update: peers 1: gone")
     failed = json.loads((tmp_path / "progress.json").read_text())
-    assert (failed["status"], failed["error"]) == ("failed", "round 2, absorb: peers 1: gone")
+    assert (failed["status"], failed["error"]) == ("failed", "round 2, update: peers 1: gone")
 
 
 def test_a_peer_that_did_not_report_heard_nobody(tmp_path: Path) -> None:

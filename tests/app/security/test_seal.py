@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from app.security.keys import PrivateKeys
 from app.security.seal import _SUITE, KEY, TAG, Scope, SealError, digest_of, seal, unseal
-from strategies.protocol import Envelope
+from strategies.protocol import PeerMessage
 
 PEERS = [PrivateKeys.generate() for _ in range(4)]
-SCOPE = Scope("trial", b"terms", "attempt")
+SCOPE = Scope("trial", b"config_digest", "attempt")
 PAYLOAD = bytes(range(256)) * 4
-OFFER = Envelope("offer", 0, None, 5, 1000, PAYLOAD)
-ANSWER = Envelope("answer", 0, 1, 5, 1000, PAYLOAD)
+OFFER = PeerMessage("offer", 0, None, 5, 1000, PAYLOAD)
+ANSWER = PeerMessage("answer", 0, 1, 5, 1000, PAYLOAD)
 
 
-def sealed(letter: Envelope = OFFER, *, to: tuple[int, ...] = (1, 2), about: bytes = b"") -> Any:
+def sealed(letter: PeerMessage = OFFER, *, to: tuple[int, ...] = (1, 2), about: bytes = b"") -> Any:
     return seal(letter, SCOPE, PEERS[0], {p: PEERS[p].public for p in to}, about)[0]
 
 
-def opened(letter: Envelope, reader: int = 1, scope: Scope = SCOPE, **changes: Any) -> bytes:
+def opened(letter: PeerMessage, reader: int = 1, scope: Scope = SCOPE, **changes: Any) -> bytes:
     arguments: dict[str, Any] = {
         "own": PEERS[reader],
         "sender": PEERS[0].public,
@@ -81,9 +81,12 @@ def test_no_key_and_no_key_stream_is_used_twice(monkeypatch: pytest.MonkeyPatch)
 
 BOUND: list[tuple[str, Callable[[], bytes]]] = [
     ("run", lambda: opened(sealed(), scope=replace(SCOPE, run="other"))),
-    ("terms", lambda: opened(sealed(), scope=replace(SCOPE, terms=b"other"))),
+    ("config_digest", lambda: opened(sealed(), scope=replace(SCOPE, config_digest=b"other"))),
     ("attempt", lambda: opened(sealed(), scope=replace(SCOPE, attempt="other"))),
-    ("run and attempt", lambda: opened(sealed(), scope=Scope("trialattempt", b"terms", ""))),
+    (
+        "run and attempt",
+        lambda: opened(sealed(), scope=Scope("trialattempt", b"config_digest", "")),
+    ),
     ("kind", lambda: opened(replace(sealed(), kind="answer", recipient=1))),
     ("later round", lambda: opened(replace(sealed(), round=6))),
     ("older round", lambda: opened(replace(sealed(), round=4))),

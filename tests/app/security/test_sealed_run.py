@@ -16,8 +16,8 @@ from app.config.config import Config
 from app.node.node import Node
 from app.security.seal import KEY
 from app.security.trust import read_trust
-from strategies.flower.post import InlinePost
-from strategies.protocol import Envelope, Order, Reply
+from strategies.flower.transport import InProcessTransport
+from strategies.protocol import PeerMessage, Request, Response
 from tests.inline import Run, run
 
 DIGITS: dict[str, Any] = {
@@ -71,35 +71,35 @@ def test_stop_and_resume_of_a_sealed_run(tmp_path: Path) -> None:
 
 
 class Relayed:
-    """A node behind a relay that changes the letters of its orders."""
+    """A node behind a relay that changes the letters of its requests."""
 
-    def __init__(self, node: Node, change: Callable[[Order], Order]) -> None:
+    def __init__(self, node: Node, change: Callable[[Request], Request]) -> None:
         self.node, self.change = node, change
 
-    def handle(self, order: Order) -> Reply:
-        return self.node.handle(self.change(order))
+    def handle(self, request: Request) -> Response:
+        return self.node.handle(self.change(request))
 
 
 def relayed(
     flat: dict[str, Any],
     directory: Path,
-    change: Callable[[Order], Order],
+    change: Callable[[Request], Request],
     shares: Sequence[Sequence[int]] = ((0, 1), (2,), (3,)),
 ) -> Run:
-    """A run whose first node gets changed orders."""
+    """A run whose first node gets changed requests."""
     config = Config.from_flat(flat)
     record = Run(config, directory)
     nodes: list[Any] = [Node(config, peers, directory) for peers in shares]
     nodes[0] = Relayed(nodes[0], change)
-    config.strategy().broker(InlinePost(nodes), record, record.ledger, join_timeout=1.0)
+    config.strategy().broker(InProcessTransport(nodes), record, record.ledger, join_timeout=1.0)
     return record
 
 
 def without(flat: dict[str, Any], directory: Path, sender: int) -> Run:
     """A run in which the letters of one peer never reach the first node."""
 
-    def drop(order: Order) -> Order:
-        return replace(order, letters=tuple(p for p in order.letters if p.sender != sender))
+    def drop(request: Request) -> Request:
+        return replace(request, letters=tuple(p for p in request.letters if p.sender != sender))
 
     return relayed(flat, directory, drop)
 
@@ -109,19 +109,21 @@ def same_models(one: Run, other: Run) -> bool:
     return all(torch.equal(a[name], b[name]) for a, b in pairs for name in a)
 
 
-def change_letters(order: Order, sender: int, how: Callable[[Envelope], Envelope]) -> Order:
-    letters = tuple(how(p) if p.sender == sender else p for p in order.letters)
-    return replace(order, letters=letters)
+def change_letters(
+    request: Request, sender: int, how: Callable[[PeerMessage], PeerMessage]
+) -> Request:
+    letters = tuple(how(p) if p.sender == sender else p for p in request.letters)
+    return replace(request, letters=letters)
 
 
 def test_a_relay_that_alters_letters_is_one_that_drops_them(tmp_path: Path) -> None:
     flat = COBO | {"sealing": True}
 
-    def alter(letter: Envelope) -> Envelope:
+    def alter(letter: PeerMessage) -> PeerMessage:
         assert isinstance(letter.payload, bytes)
         return replace(letter, payload=letter.payload[:-1] + bytes([letter.payload[-1] ^ 1]))
 
-    altered = relayed(flat, tmp_path / "a", lambda order: change_letters(order, 3, alter))
+    altered = relayed(flat, tmp_path / "a", lambda request: change_letters(request, 3, alter))
     dropped = without(flat, tmp_path / "b", 3)
     assert len(altered.refused) == 3 * (1 + 2)  # each round its offer, and its answers to 0 and 1
     assert all("of peer 3: it was not sealed by peer 3 for" in line for line in altered.refused)
@@ -134,20 +136,20 @@ def test_a_relay_that_alters_letters_is_one_that_drops_them(tmp_path: Path) -> N
 
 def test_letters_of_the_round_before_are_no_letters_of_this_one(tmp_path: Path) -> None:
     """A relay that replays: it keeps a letter and delivers it again under the new round."""
-    kept: dict[int | None, Envelope] = {}
+    kept: dict[int | None, PeerMessage] = {}
 
-    def replay(letter: Envelope) -> Envelope:
+    def replay(letter: PeerMessage) -> PeerMessage:
         old = kept.setdefault(letter.recipient, letter)
         return replace(old, round=letter.round)
 
     flat = COBO | {"sealing": True}
-    replayed = relayed(flat, tmp_path / "a", lambda order: change_letters(order, 3, replay))
+    replayed = relayed(flat, tmp_path / "a", lambda request: change_letters(request, 3, replay))
     assert len(replayed.refused) == 2 * (1 + 2)  # rounds 2 and 3
 
 
 def test_a_letter_that_comes_twice_is_opened_once(tmp_path: Path) -> None:
-    def double(order: Order) -> Order:
-        return replace(order, letters=tuple(p for p in order.letters for _ in range(2)))
+    def double(request: Request) -> Request:
+        return replace(request, letters=tuple(p for p in request.letters for _ in range(2)))
 
     flat = COBO | {"sealing": True}
     doubled = relayed(flat, tmp_path / "a", double)
@@ -157,24 +159,26 @@ def test_a_letter_that_comes_twice_is_opened_once(tmp_path: Path) -> None:
 
 
 def test_letters_of_two_runs_or_configurations_do_not_mix(tmp_path: Path) -> None:
-    """The same peers and keys; another name, or other terms."""
+    """The same peers and keys; another name, or other config_digest."""
     flat = COBO | {"sealing": True}
-    letters: dict[str, list[Envelope]] = {}
+    letters: dict[str, list[PeerMessage]] = {}
     (tmp_path / "a").mkdir()
     for name, changes in (("a", {}), ("b", {}), ("c", {"learning-rate": 0.2})):
         config = Config.from_flat(flat | changes)
         if name != "a":
             (tmp_path / name).mkdir()
             (tmp_path / name / "keys").symlink_to(tmp_path / "a" / "keys")
-        reply = Node(config, [1], tmp_path / name).handle(Order("start", 0, 0))
-        letters[name] = list(reply.letters)
+        response = Node(config, [1], tmp_path / name).handle(Request("start", 0, 0))
+        letters[name] = list(response.letters)
     for name, accepted in (("a", True), ("b", False), ("c", False)):
         reader = Node(Config.from_flat(flat), [0], tmp_path / "a")
-        reader.handle(Order("start", 0, 0))
-        order = Order("answer", 1, 1, np.array([[1, 0]]), np.array([True]), tuple(letters[name]))
-        reply = reader.handle(order)
-        assert len(reply.letters) == accepted
-        assert len(reply.refused) == (not accepted)
+        reader.handle(Request("start", 0, 0))
+        request = Request(
+            "answer", 1, 1, np.array([[1, 0]]), np.array([True]), tuple(letters[name])
+        )
+        response = reader.handle(request)
+        assert len(response.letters) == accepted
+        assert len(response.refused) == (not accepted)
 
 
 def test_who_is_not_in_the_trust_file_is_neither_written_to_nor_listened_to(
@@ -192,7 +196,7 @@ def test_who_is_not_in_the_trust_file_is_neither_written_to_nor_listened_to(
         sealing = replace(nodes[peer]._mailroom._sealing, trust=str(less))
         nodes[peer] = Node(config, [peer], tmp_path / "a", sealing)
     record = Run(config, tmp_path / "a")
-    config.strategy().broker(InlinePost(nodes), record, join_timeout=1.0)
+    config.strategy().broker(InProcessTransport(nodes), record, join_timeout=1.0)
     assert len(record.refused) == 3 * 3  # what 3 wrote to them
     assert all("peer 3: it is from a peer that is not in" in line for line in record.refused)
 
@@ -214,8 +218,8 @@ def test_plain_letters_are_refused_by_a_node_that_seals_and_the_reverse(tmp_path
             Node(Config.from_flat(flat | {"sealing": how}), [peer], where)
             for peer, how in ((0, reads), (1, writes))
         )
-        reader.handle(Order("start", 0, 0))
-        letters = writer.handle(Order("start", 0, 0)).letters
-        order = Order("absorb", 1, 1, edge, np.array([False]), letters)
-        (refused,) = reader.handle(order).refused
+        reader.handle(Request("start", 0, 0))
+        letters = writer.handle(Request("start", 0, 0)).letters
+        request = Request("update", 1, 1, edge, np.array([False]), letters)
+        (refused,) = reader.handle(request).refused
         assert why in refused

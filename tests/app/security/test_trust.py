@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.launcher import main
+from app.cli.main import main
 from app.security.keys import PrivateKeys, PublicKeys
 from app.security.sealing import deployed, peer_of
 from app.security.trust import Entry, KeysError, create, read_entries, read_private, read_trust

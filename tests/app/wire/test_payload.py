@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from app.wire.payload import PayloadError, decode, encode, layout_of, nbytes
-from app.wire.precision import Layout
+from app.wire.quantise import Layout
 
 LAYOUT: Layout = {
     "x": ((2, 3), torch.float32),

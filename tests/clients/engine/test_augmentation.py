@@ -63,7 +63,7 @@ def test_training_on_moved_images_is_a_plain_loop_over_them() -> None:
     engine = engine_of(problem, [0, 1, 2])
     x, buffers = engine.initial()
     batches = engine.batches(1)
-    fit = engine.fit(x, buffers, engine.slots(x), batches)
+    fit = engine.fit(x, buffers, engine.opt_state(x), batches)
     seen = 0
     for peer in range(3):
         weight, bias = x[peer].split([3 * 2 * SIDE**2, 3])
@@ -93,15 +93,18 @@ def test_who_is_stacked_with_whom_does_not_matter() -> None:
     problem = images_problem()
     together = engine_of(problem, [0, 1, 2])
     x, buffers = together.initial()
-    found = together.fit(x, buffers, together.slots(x), together.batches(1)).x
+    found = together.fit(x, buffers, together.opt_state(x), together.batches(1)).x
     for chunk in (1, 2):
         engine = engine_of(problem, [0, 1, 2], chunk=chunk)
-        other = engine.fit(x, buffers, engine.slots(x), engine.batches(1)).x
+        other = engine.fit(x, buffers, engine.opt_state(x), engine.batches(1)).x
         assert torch.allclose(other, found, rtol=1e-10)
     for peer in range(3):
         engine = engine_of(problem, [peer])
         own = engine.fit(
-            x[peer : peer + 1], engine.network.buffers(1), engine.slots(x[:1]), engine.batches(1)
+            x[peer : peer + 1],
+            engine.network.buffers(1),
+            engine.opt_state(x[:1]),
+            engine.batches(1),
         ).x
         assert torch.allclose(own[0], found[peer], rtol=1e-10)
 

@@ -126,7 +126,7 @@ def plain_loop(
 
 def train(engine: Engine, batches: Sequence[Batch]) -> tuple[Tensor, Fit]:
     x_pd, buffers = engine.initial()
-    return x_pd, engine.fit(x_pd, buffers, engine.slots(x_pd), batches)
+    return x_pd, engine.fit(x_pd, buffers, engine.opt_state(x_pd), batches)
 
 
 def close(a: Tensor, b: Tensor, dtype: str = "float64") -> bool:
@@ -179,7 +179,7 @@ def test_a_proximal_objective_and_a_drift_equal_a_plain_loop(name: str) -> None:
     def drift(x_ed: Tensor, at: Part) -> Tensor:
         return 0.2 * (x_ed - pull_pd[at])
 
-    fit = engine.fit(x_pd, buffers, engine.slots(x_pd), batches, gradient=proximal, drift=drift)
+    fit = engine.fit(x_pd, buffers, engine.opt_state(x_pd), batches, gradient=proximal, drift=drift)
     expected, _ = plain_loop(
         engine, problem, "linear", x_pd, batches,
         penalty=lambda p: lambda x_d: 0.15 * (x_d - anchor_pd[p]).square().sum(),
@@ -296,14 +296,14 @@ def test_a_gradient_without_data_is_zero_and_its_buffers_stay(normed: str) -> No
 def test_the_bill_counts_every_example_once() -> None:
     engine = engine_of(classification(SIZES), training=Training(batch_size=4, local_epochs=3))
     train(engine, engine.batches(1))
-    assert engine.spent.tolist() == [3 * size for size in SIZES]
+    assert engine.n_gradients.tolist() == [3 * size for size in SIZES]
     peers = np.array([0, 2, 2, 1])
     x_pd, buffers = engine.initial()
     engine.gradients(x_pd[peers], buffers, engine.batches(2, peers=peers, steps=1)[0])
     engine.gradients(x_pd, buffers, engine.data.everything())
     engine.losses(x_pd, buffers, "train")
     expected = np.array([4, 4, 8, 0]) + np.array(SIZES) * 4
-    assert engine.spent.tolist() == expected.tolist()
+    assert engine.n_gradients.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("memory", [0, 1, 3_000])
@@ -391,11 +391,11 @@ def test_float32_sums_are_accumulated_in_float64() -> None:
 def test_one_step_down_given_gradients() -> None:
     engine = engine_of(classification(SIZES), training=TRAININGS["both, decaying"])
     x_pd, _ = engine.initial(common=False)
-    slots, twin = engine.slots(x_pd), x_pd.clone().requires_grad_()
+    opt_state, twin = engine.opt_state(x_pd), x_pd.clone().requires_grad_()
     optimizer = torch.optim.SGD([twin], lr=0.1, momentum=0.9, weight_decay=0.1)
     for seed in range(3):
         optimizer.param_groups[0]["lr"] = 0.1 * 0.5**seed
         twin.grad = torch.randn(x_pd.shape, dtype=x_pd.dtype, generator=torch.manual_seed(seed))
-        x_pd, _, slots = engine.step(x_pd, twin.grad, slots, seed + 1)
+        x_pd, _, opt_state = engine.step(x_pd, twin.grad, opt_state, seed + 1)
         optimizer.step()
     assert torch.allclose(x_pd, twin, rtol=0, atol=1e-14)

@@ -75,8 +75,8 @@ def test_training_holds_the_new_state_and_one_chunk(
     """
     engine = engine_of(model, shape, chunk, momentum=0.9)
     x_pd, buffers = engine.initial()
-    slots, batches = engine.slots(x_pd), engine.batches(1)
-    most = peak(lambda: engine.fit(x_pd, buffers, slots, batches))
+    opt_state, batches = engine.opt_state(x_pd), engine.batches(1)
+    most = peak(lambda: engine.fit(x_pd, buffers, opt_state, batches))
     state = 2 * x_pd.nbytes
     a_chunk = chunk * engine.holds(BATCH)
     assert state + a_chunk / 4 < most <= state + a_chunk
@@ -112,22 +112,22 @@ def test_a_round_of_cobo_holds_the_gradients_of_all_pairs_and_nothing_else_of_th
     back = Letters(recipients, senders, np.arange(len(ends)), recipients, {"g": g_ed})
     by_recipient = np.lexsort((back.senders, back.recipients))
     answers = Letters(senders, recipients, by_recipient, recipients, {"g": g_ed})
-    absorbed = peak(lambda: rule.absorb(state, 1, asked, back, answers))
+    updating = peak(lambda: rule.update(state, 1, asked, back, answers))
     mixing = 5 * state.x.nbytes  # the pull, and two blocks of `mix` in float64
-    assert absorbed <= mixing + chunk * engine.holds(BATCH) < len(ends) * row
+    assert updating <= mixing + chunk * engine.holds(BATCH) < len(ends) * row
 
 
 def test_a_drift_adds_one_chunk_of_it() -> None:
     """CoBo's pull: a direction of the chunk that takes its step, not of everyone."""
     engine = engine_of("mlp", (1, 28, 28), 1, momentum=0.9)
     x_pd, buffers = engine.initial()
-    slots, batches = engine.slots(x_pd), engine.batches(1)
+    opt_state, batches = engine.opt_state(x_pd), engine.batches(1)
 
     def pull(x_ed: Tensor, at: Part) -> Tensor:
         return 0.1 * x_ed - x_pd[at]
 
-    plain = peak(lambda: engine.fit(x_pd, buffers, slots, batches))
-    pulled = peak(lambda: engine.fit(x_pd, buffers, slots, batches, drift=pull))
+    plain = peak(lambda: engine.fit(x_pd, buffers, opt_state, batches))
+    pulled = peak(lambda: engine.fit(x_pd, buffers, opt_state, batches, drift=pull))
     assert pulled <= plain + 2 * x_pd[0].nbytes
 
 

@@ -37,11 +37,11 @@ def of_torch(training: Training, x_ed: torch.Tensor) -> torch.optim.Optimizer:
 def test_twenty_steps_equal_torch(name: str, dtype: torch.dtype) -> None:
     training = TRAININGS[name]
     x_ed = gradient(99, torch.zeros(3, 7, dtype=dtype))
-    slots, twin = optimizers.slots(training, x_ed), x_ed.clone().requires_grad_()
+    opt_state, twin = optimizers.opt_state(training, x_ed), x_ed.clone().requires_grad_()
     optimizer = of_torch(training, twin)
     for step in range(20):
         twin.grad = gradient(step, x_ed)
-        optimizers.step(training, RATE, x_ed, gradient(step, x_ed), slots)
+        optimizers.step(training, RATE, x_ed, gradient(step, x_ed), opt_state)
         optimizer.step()
         assert x_ed.dtype == dtype
         difference = (x_ed - twin).abs().max() / twin.abs().max()
@@ -53,16 +53,16 @@ def test_each_model_takes_its_own_steps(name: str) -> None:
     """A model whose neighbour takes twice as many steps is where it would be alone."""
     training = TRAININGS[name]
     x_ed = gradient(99, torch.zeros(2, 7, dtype=torch.float64))
-    slots, alone = optimizers.slots(training, x_ed), x_ed[1:].clone()
-    own = optimizers.slots(training, alone)
+    opt_state, alone = optimizers.opt_state(training, x_ed), x_ed[1:].clone()
+    own = optimizers.opt_state(training, alone)
     for step in range(6):
         g_ed, at = gradient(step, x_ed), slice(step % 2, 2)
-        part = {name: value[at] for name, value in slots.items()}
+        part = {name: value[at] for name, value in opt_state.items()}
         optimizers.step(training, RATE, x_ed[at], g_ed[at], part)
         optimizers.step(training, RATE, alone, g_ed[1:], own)
         assert torch.equal(x_ed[1:], alone)
     for key, value in own.items():
-        assert torch.equal(slots[key][1:], value)
+        assert torch.equal(opt_state[key][1:], value)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
@@ -70,7 +70,7 @@ def test_a_step_leaves_the_gradient_alone(name: str) -> None:
     training = TRAININGS[name]
     x_ed = gradient(99, torch.zeros(2, 7, dtype=torch.float64))
     g_ed = gradient(1, x_ed)
-    optimizers.step(training, RATE, x_ed, g_ed, optimizers.slots(training, x_ed))
+    optimizers.step(training, RATE, x_ed, g_ed, optimizers.opt_state(training, x_ed))
     assert torch.equal(g_ed, gradient(1, x_ed))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from app.config.config import Config, ConfigError
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from app.node.cohort import Cohort
 from clients.engine.engine import Engine
 from clients.engine.streams import Purpose
@@ -310,10 +310,10 @@ def test_a_missing_helper_is_left_out_of_the_average(tmp_path: Path) -> None:
     x = cohort.state.x.numpy()
     for t, edges in [(1, [[1, 0], [2, 0], [0, 1], [2, 1], [0, 2], [1, 2]]), (2, [[0, 1]])]:
         cohort.begin(t)
-        cohort.hear(np.array(edges), {})
+        cohort.receive(np.array(edges), {})
         before = cohort.state.x.numpy().copy()
         cohort.answer(t, np.array(edges))
-        cohort.absorb(t, {})
+        cohort.update(t, {})
     x = cohort.state.x.numpy()
     alpha = np.array([1, 2]) / 3  # peer 0 heard from itself and 1; the others from nobody
     step = alpha @ (before[0] - centre[:2])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from app.config.config import Config
-from app.config.methods import METHODS
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
+from app.config.registry import METHODS
 from clients.engine.engine import Engine
 from clients.models.build import BUILDERS
 from tests.baselines import SAMPLES, digits, normed, quadratic, stacked

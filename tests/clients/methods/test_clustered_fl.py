@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from app.config.config import Config
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.letters import Bools, Letters
 from clients.methods.clustered_fl import ClusteredFL, Options, bipartition
@@ -88,7 +88,7 @@ def members(rule: ClusteredFL, x: Floats, round_: int = 1, edges: Bools | None =
     everybody = np.ones((len(x), len(x)), dtype=bool)
     state = replace(rule.init(), x=shown)
     offers = heard(shown, everybody if edges is None else edges)
-    return rule.absorb(state, round_, offers, NOTHING, NOTHING).members
+    return rule.update(state, round_, offers, NOTHING, NOTHING).members
 
 
 @pytest.mark.parametrize("round_", [1, 2])
@@ -132,7 +132,7 @@ def test_whoever_is_in_another_cluster_does_not_count(tmp_path: Path) -> None:
     x = torch.tensor([[1.0, 0], [1, 0.1], [-2, 0], [0, 0]], dtype=torch.float64)
     apart = np.kron(np.eye(2), np.ones((2, 2))) > 0
     state = replace(rule.init(), x=x, members=apart)
-    after = rule.absorb(state, 2, heard(x, np.ones((4, 4), dtype=bool)), NOTHING, NOTHING)
+    after = rule.update(state, 2, heard(x, np.ones((4, 4), dtype=bool)), NOTHING, NOTHING)
     assert np.array_equal(after.members, apart)
     means = [[1, 0.05], [1, 0.05], [-1, 0], [-1, 0]]
     assert torch.allclose(after.x, torch.tensor(means, dtype=torch.float64))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from app.config.config import Config, ConfigError
-from app.config.prepare import check
+from app.config.preflight import check
 from app.node.node import Node
 from clients.engine.streams import Purpose, stream
 from clients.letters import Letters
@@ -215,16 +215,16 @@ def test_who_heard_nobody_keeps_looking(
     rule = node._cohort.rule
     none, own = np.empty(0, dtype=np.int64), np.array([0, 2])
 
-    def absorb(state: object, t: int, senders: Sequence[int]) -> object:
+    def update(state: object, t: int, senders: Sequence[int]) -> object:
         state, shown = rule.offer(state, t)  # peer 0 hears `senders`, peer 2 nobody
         rows = np.searchsorted(own, senders)
         heard = Letters(np.array(senders, dtype=np.int64), np.zeros_like(rows), rows, own, shown)
-        return rule.absorb(state, t, heard, Letters(none, none, none, none, {}), heard)
+        return rule.update(state, t, heard, Letters(none, none, none, none, {}), heard)
 
-    state = absorb(rule.init(), 1, [])
+    state = update(rule.init(), 1, [])
     assert len(rule.wants(state, 2)) == 2 * (N - 1)
     assert rule.weights(state).tolist() == np.eye(N)[own].tolist()
-    state = absorb(state, 2, [2])
+    state = update(state, 2, [2])
     wanted = rule.wants(state, 3)
     assert (wanted[:, 1] == 2).sum() == N - 1
     assert set(wanted[wanted[:, 1] == 0, 0]) <= {2}

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from app.config.config import Config
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.methods.fedem import FedEM, FedEMState, Options
@@ -144,7 +144,7 @@ def test_the_likelihood_never_falls(tmp_path: Path, k: int) -> None:
     values = []
     for t in range(1, 200):
         state, offers = rule.offer(state, t)
-        state = rule.absorb(state, t, everybody_hears(dict(offers)), NOTHING, NOTHING)
+        state = rule.update(state, t, everybody_hears(dict(offers)), NOTHING, NOTHING)
         values.append(log_likelihood(rule, state))
         assert np.allclose(state.pi.sum(axis=1), 1, atol=1e-15)
     assert np.diff(values).min() > -1e-14

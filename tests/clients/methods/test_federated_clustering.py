@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.config.config import Config
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.methods.federated_clustering import FederatedClustering, Options, clipped_mean
 from tests.baselines import digits, stacked

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from app.config.config import Config, ConfigError
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from app.node.cohort import Cohort
 from clients.engine.engine import Engine
 from clients.letters import Letters
@@ -203,10 +203,10 @@ def test_em_never_lowers_the_likelihood(tmp_path: Path, exact: bool) -> None:
     values = []
     for t in range(1, 30):
         cohort.begin(t)
-        cohort.hear(edges, {})
+        cohort.receive(edges, {})
         cohort.answer(t, edges)
         w = torch.from_numpy(cohort.rule.weights(cohort.state))
-        cohort.absorb(t, {})
+        cohort.update(t, {})
         if exact:
             wa = w[:, :, None] * a[:, None, :]
             best = (wa * c[:, None, :]).sum(dim=0) / wa.sum(dim=0)
@@ -234,8 +234,8 @@ def test_sum_is_the_likelihood_of_all_examples() -> None:
         rule = FedeRiCo(engine, Options(neighbours=0, loss=loss, beta=1.0), 1)
         cohort = Cohort(engine, rule, 1)
         before = cohort.state.x
-        cohort.hear(np.empty((0, 2), dtype=np.int64), {})
-        cohort.absorb(1, {})
+        cohort.receive(np.empty((0, 2), dtype=np.int64), {})
+        cohort.update(1, {})
         moved[loss] = np.diag(cohort.state.last), (cohort.state.x - before).numpy()
     n_i = np.array([4, 7])
     np.testing.assert_allclose(moved["sum"][0], n_i * moved["mean"][0])
@@ -308,9 +308,9 @@ def test_a_round_costs_a_model_and_an_answer_for_each_neighbour(tmp_path: Path) 
 
 def talk(cohort: Cohort, t: int, edges: list[list[int]]) -> None:
     cohort.begin(t)
-    cohort.hear(np.array(edges, dtype=np.int64).reshape(-1, 2), {})
+    cohort.receive(np.array(edges, dtype=np.int64).reshape(-1, 2), {})
     cohort.answer(t, np.array(edges, dtype=np.int64).reshape(-1, 2))
-    cohort.absorb(t, {})
+    cohort.update(t, {})
 
 
 def test_it_predicts_with_the_mixture_of_what_it_heard() -> None:
@@ -367,7 +367,7 @@ def test_a_diverged_model_gets_no_weight_and_spoils_nothing(tmp_path: Path) -> N
     stack[1] = 1e200  # its loss overflows
     senders, recipients = np.array([1, 2, 1]), np.array([0, 0, 3])  # to peer 3 it comes alone
     letters = Letters(senders, recipients, senders, np.arange(N), {"x": stack})
-    after = rule.heard(state, letters)
+    after = rule.received(state, letters)
     w = rule.weights(after)
     assert np.isfinite(w).all()
     assert w[[0, 3], 1].tolist() == [0, 0]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from app.config.config import Config
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.methods.fedfomo import FedFomo, Options, first_order
@@ -89,7 +89,7 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
     state = replace(rule.init(), x=x)
     senders = np.array([1, 2, 3])
     offers = Letters(senders, senders * 0, senders, np.arange(4), {"x": x})
-    after = rule.absorb(state, 1, offers, NOTHING, NOTHING)
+    after = rule.update(state, 1, offers, NOTHING, NOTHING)
     w1, w3 = 2.5 / 6, 3.5 / 6
     assert after.w[0].tolist() == pytest.approx([0, w1, 0, w3], rel=1e-14)
     assert after.x[0].item() == pytest.approx(w1 * 1 + w3 * 3, rel=1e-14)
@@ -110,7 +110,7 @@ def test_who_is_wanted_and_does_not_come_sinks_to_the_lowest(tmp_path: Path) -> 
     state = replace(rule.init(), x=x, affinity=affinity)
     one = np.array([1])
     offers = Letters(one, one * 0, one, np.arange(4), {"x": x})
-    after = rule.absorb(state, 5, offers, NOTHING, NOTHING).affinity[0]
+    after = rule.update(state, 5, offers, NOTHING, NOTHING).affinity[0]
     assert after.tolist() == pytest.approx([0.0, 1.9, -0.5, -0.5])
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from app.config.config import Config, ConfigError
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.engine.network import Network
 from clients.engine.streams import Purpose

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from app.config.config import Config, ConfigError
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.methods.fine_tuning import FineTuned, Options
@@ -90,21 +90,21 @@ def test_a_diverged_model_is_not_the_best(tmp_path: Path) -> None:
     nothing = Letters(no, no, no, no, {})
     x = state.x + torch.tensor([[0.0], [torch.nan], [torch.inf], [1e3]])
     alone = Letters(no, no, no, np.arange(4), {"x": x})
-    after = rule.absorb(replace(state, x=x), 1, alone, nothing, nothing)
+    after = rule.update(replace(state, x=x), 1, alone, nothing, nothing)
     assert after.best["x"].equal(state.best["x"])
 
 
 def test_every_report_is_that_of_a_run_that_ends_there(tmp_path: Path) -> None:
-    """Tuning leaves the shared model alone, and its cost is on each bill once."""
+    """Tuning leaves the shared model alone, and its cost is on each costs once."""
     often = run(digits("fedavg-ft", **{"evaluate-every": 1}), tmp_path / "often")
     fedavg = run(digits("fedavg", **{"evaluate-every": 1}), tmp_path / "fedavg")
     for t in (1, 2, 3):
         short = run(digits("fedavg-ft", **{"num-server-rounds": t}), tmp_path / str(t))
         assert often.metric("test_loss", t).tolist() == short.metric("test_loss").tolist()
-        bill = often.metric("gradient_evaluations", t)
-        assert bill.tolist() == short.metric("gradient_evaluations").tolist()
+        costs = often.metric("gradient_evaluations", t)
+        assert costs.tolist() == short.metric("gradient_evaluations").tolist()
         examples = 16  # 20 less 20 % for validation; 10 epochs
-        assert (bill - fedavg.metric("gradient_evaluations", t) == 10 * examples).all()
+        assert (costs - fedavg.metric("gradient_evaluations", t) == 10 * examples).all()
         shared = often.metric("global_test_loss", t)
         assert shared.tolist() == fedavg.metric("test_loss", t).tolist()
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from app.config.config import Config
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.methods.ifca import Ifca, Options
@@ -129,7 +129,7 @@ def test_means_are_means_and_a_model_that_nobody_chose_stays(tmp_path: Path) -> 
     cluster = torch.tensor([1.0, 1, 1, 1, 1, 9], dtype=torch.float64)
     recipients, senders = np.nonzero(~np.eye(6, dtype=bool))
     offers = Letters(senders, recipients, senders, np.arange(6), {"x": x, "cluster": cluster})
-    after = rule.absorb(state, 1, offers, NOTHING, NOTHING)
+    after = rule.update(state, 1, offers, NOTHING, NOTHING)
     assert torch.allclose(after.centres[:, 1], x[:1].expand(6, 3), rtol=1e-15)
     assert after.centres[:, [0, 2]].equal(state.centres[:, [0, 2]])
 
@@ -141,7 +141,7 @@ def test_only_those_who_are_heard_are_averaged(tmp_path: Path) -> None:
     cluster = torch.tensor([0.0, 0, 1, 0, 1, 1], dtype=torch.float64)
     senders, recipients = np.array([[3, 0], [4, 0], [5, 2]]).T
     offers = Letters(senders, recipients, senders, np.arange(6), {"x": x, "cluster": cluster})
-    centres = rule.absorb(state, 1, offers, NOTHING, NOTHING).centres
+    centres = rule.update(state, 1, offers, NOTHING, NOTHING).centres
     n = SAMPLES
     assert torch.allclose(centres[0, 0], (n[0] * x[0] + n[3] * x[3]) / (n[0] + n[3]))
     assert torch.allclose(centres[0, 1], x[4])

@@ -16,7 +16,7 @@ from clients.engine.data import SplitName
 from clients.engine.engine import Engine
 from clients.methods.knn_per import KNNPer, Options, vote
 from clients.models.build import build
-from clients.models.model_options import MlpOptions
+from clients.models.options import MlpOptions
 from clients.training import Training
 from datasets.problem import Problem
 from tests.baselines import digits, quadratic, stacked

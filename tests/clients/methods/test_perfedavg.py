@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.config.config import Config, ConfigError
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.methods.perfedavg import Options, PerFedAvg
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked

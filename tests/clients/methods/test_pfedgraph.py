@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import minimize
 
 from app.config.config import Config, ConfigError
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.methods.pfedgraph import Options, PFedGraph

@@ -15,7 +15,7 @@ from clients.engine.engine import Engine
 from clients.engine.network import LAYER_STEP, Dropout
 from clients.engine.tasks import TASKS
 from clients.models.build import BUILDERS, build
-from clients.models.model_options import (
+from clients.models.options import (
     Gpt2Options,
     MlpOptions,
     ResNet18Options,
@@ -110,7 +110,7 @@ def test_stacked_training_equals_a_plain_loop(name: str, chunk: int, tmp_path: P
     )
     batches = engine.batches(1)
     x_pd, buffers = engine.initial(common=False)
-    fit = engine.fit(x_pd, buffers, engine.slots(x_pd), batches)
+    fit = engine.fit(x_pd, buffers, engine.opt_state(x_pd), batches)
     scores = engine.losses(fit.x, fit.buffers, "test")
     for p in range(2):
         module = build(model, options, problem.task, problem.inputs.shape[1:], problem.outputs)

@@ -15,7 +15,7 @@ from torch import Tensor
 from clients.engine.engine import Engine
 from clients.engine.network import Network
 from clients.models.build import build
-from clients.models.model_options import Gpt2Options, TransformerOptions
+from clients.models.options import Gpt2Options, TransformerOptions
 from clients.models.transformer import Adapted, Transformer, adapt
 from clients.training import Training
 from datasets.problem import Problem
@@ -124,7 +124,7 @@ def test_peers_share_one_base_and_hold_adapters_only(tmp_path: Path) -> None:
     x_pd, buffers = engine.initial()
     assert x_pd.shape == (2, engine.d)
     assert not buffers
-    fit = engine.fit(x_pd, buffers, engine.slots(x_pd), engine.batches(1))
+    fit = engine.fit(x_pd, buffers, engine.opt_state(x_pd), engine.batches(1))
     assert not torch.equal(fit.x[0], fit.x[1])
     for name, value in engine.network.module.named_parameters():
         assert value.requires_grad or torch.equal(value, base[name]), name
@@ -148,7 +148,7 @@ def test_a_further_peer_adds_no_base(tmp_path: Path) -> None:
     frozen = sum(v.nbytes for v in engine.network.module.parameters() if not v.requires_grad)
     made = peak(lambda: engine.initial(common=False))
     x_pd, buffers = engine.initial()
-    most = peak(lambda: engine.fit(x_pd, buffers, engine.slots(x_pd), engine.batches(1)))
+    most = peak(lambda: engine.fit(x_pd, buffers, engine.opt_state(x_pd), engine.batches(1)))
     assert made < frozen
     assert most < frozen
 
@@ -189,7 +189,7 @@ def test_a_small_transformer_learns_a_rule() -> None:
     x_pd, buffers = engine.initial()
     start = engine.losses(x_pd, buffers, "train")
     assert start.losses.tolist() == pytest.approx([math.log(11)] * 2, abs=0.1)
-    fit = engine.fit(x_pd, buffers, engine.slots(x_pd), engine.batches(1))
+    fit = engine.fit(x_pd, buffers, engine.opt_state(x_pd), engine.batches(1))
     assert engine.losses(fit.x, buffers, "train").losses.max() < 0.3
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from datasets.own.image_folder import ImageFolderOptions
 from datasets.own.tabular import TableOptions
-from datasets.partition.partition import Partition
+from datasets.partition.options import Partition
 from datasets.problem import DataError, Problem
 from datasets.table import DATASETS
 
@@ -29,7 +29,7 @@ def load(dataset: str, data_dir: Path, options: object, peers: int = 2, seed: in
 
 
 def alone(dataset: str, data_dir: Path, options: object, peer: int, peers: int = 2) -> Problem:
-    own = DATASETS[dataset].alone
+    own = DATASETS[dataset].deployed
     assert own is not None
     return own(peer, peers, 0, data_dir, options)
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datasets.partition.kinds import KINDS
-from datasets.partition.partition import Kind, Partition
-from datasets.partition.skew import lend
+from datasets.partition.options import Kind, Partition
+from datasets.partition.skew import ensure_test_examples
 from datasets.partition.split import split
 from datasets.problem import DataError, Ints, Problem
 from datasets.source import Source
@@ -471,7 +471,7 @@ def test_lending(train: list[list[int]], test: list[list[int]], expected: list[A
     def arrays(rows: list[list[int]]) -> list[Ints]:
         return [np.array(r, dtype=np.int64) for r in rows]
 
-    lent = lend(LABELS, arrays(train), arrays(test), np.random.default_rng(0))
+    lent = ensure_test_examples(LABELS, arrays(train), arrays(test), np.random.default_rng(0))
     if isinstance(expected[0], int):
         assert [len(rows) for rows in lent] == expected
         assert sorted(np.concatenate(lent)) == sorted(row for rows in test for row in rows)

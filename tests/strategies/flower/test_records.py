@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from strategies.errors import WireError
 from strategies.flower.records import (
-    decode_order,
-    decode_reply,
+    decode_request,
+    decode_response,
     encode_fault,
-    encode_order,
-    encode_reply,
+    encode_request,
+    encode_response,
 )
-from strategies.protocol import Edges, Envelope, Order, Reply, Report
+from strategies.protocol import Edges, PeerMessage, Report, Request, Response
 
 peers = st.integers(0, 2**31)
 rounds = st.integers(0, 2**40)
@@ -30,28 +30,28 @@ names = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs
 
 
 @st.composite
-def envelopes(draw: st.DrawFn, t: int) -> Envelope:
+def messages(draw: st.DrawFn, t: int) -> PeerMessage:
     recipient = draw(st.none() | peers)
     kind = "offer" if recipient is None else "answer"
     keys = draw(st.dictionaries(peers, st.binary(), max_size=3))
     ends = (kind, draw(peers), recipient)
-    return Envelope(*ends, t, draw(rounds), draw(st.binary()), keys)  # type: ignore[arg-type]
+    return PeerMessage(*ends, t, draw(rounds), draw(st.binary()), keys)  # type: ignore[arg-type]
 
 
 @st.composite
-def orders(draw: st.DrawFn) -> Order:
-    stage = draw(st.sampled_from(["start", "answer", "absorb", "rounds"]))
+def requests(draw: st.DrawFn) -> Request:
+    stage = draw(st.sampled_from(["start", "answer", "update", "local-rounds"]))
     t, ends = draw(rounds), draw(edges)
-    last = t + draw(st.integers(0, 9)) if stage == "rounds" else t
+    last = t + draw(st.integers(0, 9)) if stage == "local-rounds" else t
     asked = np.array(
         draw(st.lists(st.booleans(), min_size=len(ends), max_size=len(ends))), np.bool_
     )
-    letters = tuple(draw(st.lists(envelopes(t), max_size=3)))
-    return Order(stage, t, last, ends, asked, letters, draw(edges), draw(st.integers(0, t)))  # type: ignore[arg-type]
+    letters = tuple(draw(st.lists(messages(t), max_size=3)))
+    return Request(stage, t, last, ends, asked, letters, draw(edges), draw(st.integers(0, t)))  # type: ignore[arg-type]
 
 
 @st.composite
-def replies(draw: st.DrawFn) -> Reply:
+def responses(draw: st.DrawFn) -> Response:
     n = draw(st.integers(1, 4))
     numbers = st.none() | st.floats(allow_nan=False) | st.integers(-(2**60), 2**60)
     report = st.builds(
@@ -61,16 +61,16 @@ def replies(draw: st.DrawFn) -> Reply:
         st.dictionaries(names, numbers, max_size=3),
         st.tuples(*n * [st.floats(allow_nan=False)]),
     )
-    return Reply(
+    return Response(
         tuple(draw(st.lists(peers, max_size=3))),
-        tuple(draw(st.lists(envelopes(draw(rounds)), max_size=3))),
+        tuple(draw(st.lists(messages(draw(rounds)), max_size=3))),
         draw(edges),
         tuple(draw(st.lists(report, max_size=3))),
         tuple(draw(st.lists(names, max_size=2))),
     )
 
 
-def comparable(message: Order | Reply) -> dict[str, Any]:
+def comparable(message: Request | Response) -> dict[str, Any]:
     """The fields; arrays as lists, payloads as bytes."""
     fields = dict(vars(message))
     for key, value in fields.items():
@@ -101,74 +101,74 @@ def inflated_leaf(value: Any) -> Any:
     return inflated(value) if hasattr(value, "children") else value
 
 
-@given(orders())
-def test_an_order_comes_back(order: Order) -> None:
-    assert comparable(decode_order(encode_order(order))) == comparable(order)
-    assert comparable(decode_order(pickle.loads(pickle.dumps(encode_order(order))))) == comparable(
-        order
-    )
+@given(requests())
+def test_an_order_comes_back(request: Request) -> None:
+    assert comparable(decode_request(encode_request(request))) == comparable(request)
+    assert comparable(
+        decode_request(pickle.loads(pickle.dumps(encode_request(request))))
+    ) == comparable(request)
 
 
-@given(replies(), orders())
-def test_a_reply_comes_back(reply: Reply, order: Order) -> None:
-    record = encode_reply(reply, order)
-    decoded = decode_reply(record, order)
-    assert isinstance(decoded, Reply)
-    assert comparable(decoded) == comparable(reply)
-    for report, sent in zip(decoded.reports, reply.reports, strict=True):
+@given(responses(), requests())
+def test_a_reply_comes_back(response: Response, request: Request) -> None:
+    record = encode_response(response, request)
+    decoded = decode_response(record, request)
+    assert isinstance(decoded, Response)
+    assert comparable(decoded) == comparable(response)
+    for report, sent in zip(decoded.reports, response.reports, strict=True):
         types = [(name, type(value)) for name, value in report.metrics.items()]
         assert types == [(name, type(value)) for name, value in sent.metrics.items()]
 
 
-@given(orders(), replies())
-def test_records_survive_flowers_own_encoding(order: Order, reply: Reply) -> None:
-    record = through_protobuf(encode_order(order))
-    assert comparable(decode_order(record)) == comparable(order)
-    back = decode_reply(through_protobuf(encode_reply(reply, order)), order)
-    assert isinstance(back, Reply)
-    assert comparable(back) == comparable(reply)
+@given(requests(), responses())
+def test_records_survive_flowers_own_encoding(request: Request, response: Response) -> None:
+    record = through_protobuf(encode_request(request))
+    assert comparable(decode_request(record)) == comparable(request)
+    back = decode_response(through_protobuf(encode_response(response, request)), request)
+    assert isinstance(back, Response)
+    assert comparable(back) == comparable(response)
 
 
 def test_a_fault_is_a_line() -> None:
-    assert decode_reply(encode_fault("OSError: disk full"), Order("start", 0, 0)) == (
+    assert decode_response(encode_fault("OSError: disk full"), Request("start", 0, 0)) == (
         "OSError: disk full"
     )
 
 
 def test_the_relay_forwards_a_record_by_reference_and_never_looks_inside() -> None:
-    start, offer = Order("start", 0, 0), Envelope("offer", 1, None, 1, 3, b"abc")
-    record = encode_reply(Reply((1,), (offer,)), start)
+    start, offer = Request("start", 0, 0), PeerMessage("offer", 1, None, 1, 3, b"abc")
+    record = encode_response(Response((1,), (offer,)), start)
     array = cast(ArrayRecord, record["letter-0"])["payload"]
     content = array.__dict__.pop("data")  # whoever touches it now raises AttributeError
-    received = decode_reply(record, start)
-    assert isinstance(received, Reply)
-    forwarded = encode_order(Order("absorb", 1, 1, letters=received.letters))
+    received = decode_response(record, start)
+    assert isinstance(received, Response)
+    forwarded = encode_request(Request("update", 1, 1, letters=received.letters))
     assert forwarded["letter-0"] is record["letter-0"]
     array.__dict__["data"] = content
-    assert decode_order(forwarded).letters == (offer,)
+    assert decode_request(forwarded).letters == (offer,)
 
 
 def test_nodes_neither_copy_what_they_seal_nor_what_they_open() -> None:
     payload = bytes(1000)
-    letter = Envelope("offer", 0, None, 1, 1000, payload)
-    record = encode_order(Order("absorb", 1, 1, letters=(letter,)))
-    assert decode_order(record).letters[0].payload is payload
+    letter = PeerMessage("offer", 0, None, 1, 1000, payload)
+    record = encode_request(Request("update", 1, 1, letters=(letter,)))
+    assert decode_request(record).letters[0].payload is payload
 
 
 def order_record() -> RecordDict:
     pairs: Edges = np.array([[0, 1], [2, 1]])
     keys = {1: b"for 1", 3: b"for 3"}
     letters = (
-        Envelope("offer", 2, None, 4, 3, b"abc", keys),
-        Envelope("answer", 2, 1, 4, 3, b"abc"),
+        PeerMessage("offer", 2, None, 4, 3, b"abc", keys),
+        PeerMessage("answer", 2, 1, 4, 3, b"abc"),
     )
-    return encode_order(Order("absorb", 4, 4, pairs, np.array([True, False]), letters))
+    return encode_request(Request("update", 4, 4, pairs, np.array([True, False]), letters))
 
 
 def reply_record() -> RecordDict:
     report = Report(4, 0, {"test_loss": 1.0, "test_accuracy": None}, (1.0, 0.0))
-    letters = (Envelope("offer", 0, None, 5, 3, b"abc"),)
-    return encode_reply(Reply((0,), letters, reports=(report,)), Order("absorb", 4, 4))
+    letters = (PeerMessage("offer", 0, None, 5, 3, b"abc"),)
+    return encode_response(Response((0,), letters, reports=(report,)), Request("update", 4, 4))
 
 
 def put(record: str, key: str, value: Any) -> Callable[[RecordDict], None]:
@@ -202,62 +202,65 @@ BROKEN_LETTERS = [
 ]
 BROKEN_ORDERS = [
     *BROKEN_LETTERS,
-    (lambda records: records.pop("order"), "no order"),
-    (put_record("order", MetricRecord()), "order is MetricRecord"),
-    (put("order", "stage", "explode"), "'explode' is none of start, answer"),
-    (put("order", "stage", 3), "stage is int"),
-    (put("order", "round", -1), "round: -1 is negative"),
-    (put("order", "round", True), "round is bool"),
-    (put("order", "round", 4.0), "round is float"),
-    (put("order", "last", 5), "stage absorb cannot last from round 4 to 5"),
-    (put("order", "last", 3), "cannot last from round 4 to 3"),
-    (put("order", "committed", -1), "committed: -1 is negative"),
-    (put("order", "committed", 5), "committed: 5 in an order of round 4"),
-    (put("order", "edges", bytes(15)), "edges: 15 bytes"),
-    (put("order", "edges", bytes(24)), "edges: not pairs"),
-    (put("order", "edges", np.array([0, -1]).tobytes()), "edges: not pairs"),
-    (put("order", "edges", [0, 1]), "edges is list"),
-    (put("order", "asked", bytes(1)), "asked: not 2 marks"),
-    (put("order", "asked", bytes([0, 2])), "asked: not 2 marks"),
-    (put("order", "wants", bytes(8)), "wants: not pairs"),
-    (put("order", "letter-kinds", ["offer"]), "headers"),
-    (put("order", "letter-kinds", ["offer", "secret"]), "'secret' is none of offer, answer"),
-    (put("order", "letter-kinds", ["answer", "answer"]), "answer to nobody"),
-    (put("order", "letter-kinds", ["offer", "offer"]), "offer to one peer"),
-    (put("order", "letter-senders", [0, -1]), "letter-senders: -1 is negative"),
-    (put("order", "letter-recipients", [-1, -2]), "letter-recipients: -2"),
-    (put("order", "letter-rounds", [4, 3]), "a letter of round 3 in an order of round 4"),
-    (put("order", "letter-nbytes", [3, -3]), "letter-nbytes: -3"),
-    (put("order", "letter-nbytes", 3), "letter-nbytes is int"),
-    (put("order", "letter-nbytes", ["3", "3"]), "letter-nbytes is not a list of int"),
-    (put("order", "key-letters", [0, 2]), "key-letters: 2 is none of 2 letters"),
-    (put("order", "key-letters", [0]), "2 keys of 1 letters for 2 peers"),
-    (put("order", "key-letters", [0, -1]), "key-letters: -1 is negative"),
-    (put("order", "key-peers", [1, 1]), "letter-0: two keys for peer 1"),
-    (put("order", "key-peers", [1, -1]), "key-peers: -1 is negative"),
-    (put("order", "key-bytes", [b"for 1"]), "1 keys of 2 letters for 2 peers"),
-    (put("order", "key-bytes", ["1", "3"]), "key-bytes is not a list of bytes"),
-    *((drop("order", key), f"no {key}") for key in cast(ConfigRecord, order_record()["order"])),
+    (lambda records: records.pop("request"), "no request"),
+    (put_record("request", MetricRecord()), "request is MetricRecord"),
+    (put("request", "stage", "explode"), "'explode' is none of start, answer"),
+    (put("request", "stage", 3), "stage is int"),
+    (put("request", "round", -1), "round: -1 is negative"),
+    (put("request", "round", True), "round is bool"),
+    (put("request", "round", 4.0), "round is float"),
+    (put("request", "last", 5), "stage update cannot last from round 4 to 5"),
+    (put("request", "last", 3), "cannot last from round 4 to 3"),
+    (put("request", "committed", -1), "committed: -1 is negative"),
+    (put("request", "committed", 5), "committed: 5 in an request of round 4"),
+    (put("request", "edges", bytes(15)), "edges: 15 bytes"),
+    (put("request", "edges", bytes(24)), "edges: not pairs"),
+    (put("request", "edges", np.array([0, -1]).tobytes()), "edges: not pairs"),
+    (put("request", "edges", [0, 1]), "edges is list"),
+    (put("request", "asked", bytes(1)), "asked: not 2 marks"),
+    (put("request", "asked", bytes([0, 2])), "asked: not 2 marks"),
+    (put("request", "wants", bytes(8)), "wants: not pairs"),
+    (put("request", "letter-kinds", ["offer"]), "headers"),
+    (put("request", "letter-kinds", ["offer", "secret"]), "'secret' is none of offer, answer"),
+    (put("request", "letter-kinds", ["answer", "answer"]), "answer to nobody"),
+    (put("request", "letter-kinds", ["offer", "offer"]), "offer to one peer"),
+    (put("request", "letter-senders", [0, -1]), "letter-senders: -1 is negative"),
+    (put("request", "letter-recipients", [-1, -2]), "letter-recipients: -2"),
+    (put("request", "letter-rounds", [4, 3]), "a letter of round 3 in an request of round 4"),
+    (put("request", "letter-nbytes", [3, -3]), "letter-nbytes: -3"),
+    (put("request", "letter-nbytes", 3), "letter-nbytes is int"),
+    (put("request", "letter-nbytes", ["3", "3"]), "letter-nbytes is not a list of int"),
+    (put("request", "key-letters", [0, 2]), "key-letters: 2 is none of 2 letters"),
+    (put("request", "key-letters", [0]), "2 keys of 1 letters for 2 peers"),
+    (put("request", "key-letters", [0, -1]), "key-letters: -1 is negative"),
+    (put("request", "key-peers", [1, 1]), "letter-0: two keys for peer 1"),
+    (put("request", "key-peers", [1, -1]), "key-peers: -1 is negative"),
+    (put("request", "key-bytes", [b"for 1"]), "1 keys of 2 letters for 2 peers"),
+    (put("request", "key-bytes", ["1", "3"]), "key-bytes is not a list of bytes"),
+    *((drop("request", key), f"no {key}") for key in cast(ConfigRecord, order_record()["request"])),
 ]
 BROKEN_REPLIES = [
     *BROKEN_LETTERS,
-    (lambda records: records.pop("reply"), "no reply"),
+    (lambda records: records.pop("response"), "no response"),
     (lambda records: records.pop("metrics"), "no metrics|payloads for"),
-    (put("reply", "stage", "start"), "a reply to .*start"),
-    (put("reply", "round", 3), "a reply to .*3"),
-    (put("reply", "peers", [-1]), "peers: -1 is negative"),
-    (put("reply", "peers", ["0"]), "peers is not a list of int"),
-    (put("reply", "refused", [1]), "refused is not a list of str"),
-    (put("reply", "report-peers", [0, 1]), "1 reports of 2 peers"),
-    (put("reply", "report-rounds", [-1]), "report-rounds: -1"),
-    (put("reply", "report-weights", bytes(7)), "report-weights: 7 bytes"),
-    (put("reply", "report-metrics", ["0.test_loss", "1.test_loss"]), "metrics: 1.test_loss"),
-    (put("reply", "report-metrics", ["0.test_loss", "test_loss"]), "metrics: test_loss"),
-    (put("reply", "report-metrics", ["0.test_loss", "0."]), "metrics: 0. is"),
-    (put("reply", "report-metrics", ["0.test_loss", "-1.x"]), "metrics: -1.x"),
+    (put("response", "stage", "start"), "a response to .*start"),
+    (put("response", "round", 3), "a response to .*3"),
+    (put("response", "peers", [-1]), "peers: -1 is negative"),
+    (put("response", "peers", ["0"]), "peers is not a list of int"),
+    (put("response", "refused", [1]), "refused is not a list of str"),
+    (put("response", "report-peers", [0, 1]), "1 reports of 2 peers"),
+    (put("response", "report-rounds", [-1]), "report-rounds: -1"),
+    (put("response", "report-weights", bytes(7)), "report-weights: 7 bytes"),
+    (put("response", "report-metrics", ["0.test_loss", "1.test_loss"]), "metrics: 1.test_loss"),
+    (put("response", "report-metrics", ["0.test_loss", "test_loss"]), "metrics: test_loss"),
+    (put("response", "report-metrics", ["0.test_loss", "0."]), "metrics: 0. is"),
+    (put("response", "report-metrics", ["0.test_loss", "-1.x"]), "metrics: -1.x"),
     (put("metrics", "0.test_loss", [1.0]), "metrics: 0.test_loss"),
     (put("metrics", "0.extra", 1.0), "metrics: 0.extra not announced"),
-    *((drop("reply", key), f"no {key}") for key in cast(ConfigRecord, reply_record()["reply"])),
+    *(
+        (drop("response", key), f"no {key}")
+        for key in cast(ConfigRecord, reply_record()["response"])
+    ),
 ]
 
 
@@ -266,7 +269,7 @@ def test_a_broken_order_is_refused(change: Callable[[RecordDict], None], why: st
     record = order_record()
     change(record)
     with pytest.raises(WireError, match=why):
-        decode_order(record)
+        decode_request(record)
 
 
 @pytest.mark.parametrize(("change", "why"), BROKEN_REPLIES)
@@ -274,18 +277,18 @@ def test_a_broken_reply_is_refused(change: Callable[[RecordDict], None], why: st
     record = reply_record()
     change(record)
     with pytest.raises(WireError, match=why):
-        decode_reply(record, Order("absorb", 4, 4))
+        decode_response(record, Request("update", 4, 4))
 
 
 def test_weights_that_do_not_divide_among_the_reports_are_refused() -> None:
     report = Report(4, 0, {}, (1.0,))
-    record = encode_reply(Reply((0,), reports=(report, report)), Order("absorb", 4, 4))
-    put("reply", "report-weights", bytes(24))(record)
+    record = encode_response(Response((0,), reports=(report, report)), Request("update", 4, 4))
+    put("response", "report-weights", bytes(24))(record)
     with pytest.raises(WireError, match="3 weights"):
-        decode_reply(record, Order("absorb", 4, 4))
+        decode_response(record, Request("update", 4, 4))
 
 
 def test_an_order_of_many_edges_is_small() -> None:
     pairs = np.argwhere(~np.eye(100, dtype=bool))
-    order = Order("absorb", 1, 1, pairs, np.zeros(len(pairs), dtype=np.bool_))
-    assert len(encode_order(order)["order"].deflate()) < 17 * len(pairs) + 500
+    request = Request("update", 1, 1, pairs, np.zeros(len(pairs), dtype=np.bool_))
+    assert len(encode_request(request)["request"].deflate()) < 17 * len(pairs) + 500

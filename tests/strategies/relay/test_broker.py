@@ -12,10 +12,10 @@ from flwr.serverapp import Grid
 
 from strategies.errors import RelayError, RosterError
 from strategies.everyone import Everyone
-from strategies.flower.post import InlinePost
 from strategies.flower.strategy import RelayStrategy
+from strategies.flower.transport import InProcessTransport
 from strategies.pairs import Pairs
-from strategies.protocol import Envelope, Order, Reply, Report, Stage
+from strategies.protocol import PeerMessage, Report, Request, Response, Stage
 from strategies.relay.commit import Commit, Ledger
 from strategies.silent import Silent
 from strategies.topology import topology
@@ -61,7 +61,7 @@ def toys(strategy: RelayStrategy, *cohorts: Sequence[int]) -> list[ToyNode]:
 
 def run(strategy: RelayStrategy, nodes: Sequence[Any], ledger: Ledger | None = None) -> Notes:
     notes = Notes()
-    strategy.broker(InlinePost(nodes), notes, ledger, join_timeout=0.3)
+    strategy.broker(InProcessTransport(nodes), notes, ledger, join_timeout=0.3)
     return notes
 
 
@@ -96,7 +96,7 @@ def test_the_mean_of_each_evaluated_round_comes_back() -> None:
     strategy = make()
     nodes = toys(strategy, *split(5, 2))
     notes = Notes()
-    means = strategy.broker(InlinePost(nodes), notes)
+    means = strategy.broker(InProcessTransport(nodes), notes)
     assert set(means) == {0, 4, 8, 9}
     at_4 = [loss for (t, _), loss in notes.losses().items() if t == 4 and loss is not None]
     assert means[4] == {"test_loss": pytest.approx(np.mean(at_4))}
@@ -107,7 +107,7 @@ def test_start_gives_flowers_result() -> None:
     strategy = make()
     nodes = toys(strategy, *split(5, 2))
     grid = cast(Grid, None)
-    result = strategy.start(grid, post=lambda grid, timeout: InlinePost(nodes))
+    result = strategy.start(grid, transport=lambda grid, timeout: InProcessTransport(nodes))
     assert set(result.evaluate_metrics_clientapp) == {0, 4, 8, 9}
     assert result.evaluate_metrics_clientapp[0]["test_loss"] == 3.0
     assert not result.arrays
@@ -118,7 +118,7 @@ def test_start_gives_flowers_result() -> None:
     [
         ({"num_rounds": 3}, "made for 9 rounds, not 3"),
         ({"evaluate_fn": lambda t, arrays: None}, "no global model"),
-        ({}, "needs a post"),
+        ({}, "needs a transport"),
     ],
 )
 def test_start_refuses_what_a_relay_cannot_do(asked: dict[str, Any], why: str) -> None:
@@ -137,21 +137,21 @@ def test_a_pull_round_is_one_message_each_way_for_each_node() -> None:
     assert [ledger.messages for ledger in ledgers] == [6 * (t + 1) for t in range(10)]
     # cohorts of 2, 2 and 1: each node gets the other peers' models once: 3 + 3 + 4 letters
     assert [ledger.nbytes for ledger in ledgers] == [10 * NBYTES * t for t in range(10)]
-    stages = [[order.stage for order in node.orders] for node in nodes]
-    assert stages == 3 * [["start", *9 * ["absorb"]]]
+    stages = [[request.stage for request in node.requests] for node in nodes]
+    assert stages == 3 * [["start", *9 * ["update"]]]
 
 
 def test_an_asked_round_is_two_messages_and_resends_no_model() -> None:
     strategy = make(WantedAnswers, rounds=1)
     nodes = toys(strategy, [0, 1], [2, 3, 4])  # in round 1 each peer i wants i + 1
     (start, end) = run(strategy, nodes).ledgers
-    assert [[order.stage for order in node.orders] for node in nodes] == 2 * [
-        ["start", "answer", "absorb"]
+    assert [[request.stage for request in node.requests] for node in nodes] == 2 * [
+        ["start", "answer", "update"]
     ]
     letters = [
-        [(x.kind, x.sender, x.recipient) for x in order.letters]
+        [(x.kind, x.sender, x.recipient) for x in request.letters]
         for node in nodes
-        for order in node.orders
+        for request in node.requests
     ]
     assert letters == [
         [],
@@ -168,13 +168,13 @@ def test_a_node_that_hosts_everybody_gets_one_order_for_each_stretch() -> None:
     strategy = make()
     (node, idle) = toys(strategy, range(5), [])
     ledgers = run(strategy, [node, idle]).ledgers
-    assert [(o.stage, o.round, o.last) for o in node.orders] == [
+    assert [(o.stage, o.round, o.last) for o in node.requests] == [
         ("start", 0, 0),
-        ("rounds", 1, 4),
-        ("rounds", 5, 8),
-        ("rounds", 9, 9),
+        ("local-rounds", 1, 4),
+        ("local-rounds", 5, 8),
+        ("local-rounds", 9, 9),
     ]
-    assert [order.stage for order in idle.orders] == ["start"]
+    assert [request.stage for request in idle.requests] == ["start"]
     assert [(ledger.round, ledger.nbytes) for ledger in ledgers] == [(0, 0), (4, 0), (8, 0), (9, 0)]
 
 
@@ -183,13 +183,13 @@ def test_orders_are_sorted_and_touch_the_node() -> None:
     nodes = toys(strategy, [2, 5], [0, 1, 6], [3, 4])
     run(strategy, nodes)
     for node in nodes:
-        for order in node.orders:
-            ends = [(r, s) for s, r in order.edges.tolist()]
+        for request in node.requests:
+            ends = [(r, s) for s, r in request.edges.tolist()]
             assert ends == sorted(set(ends))
-            assert np.isin(order.edges, node.peers).any(axis=1).all()
-            letters = [(x.sender, x.recipient or 0) for x in order.letters]
+            assert np.isin(request.edges, node.peers).any(axis=1).all()
+            letters = [(x.sender, x.recipient or 0) for x in request.letters]
             assert letters == sorted(letters)
-            assert order.committed == max(0, order.round - 1)
+            assert request.committed == max(0, request.round - 1)
 
 
 # --- resume ----------------------------------------------------------------------------------
@@ -201,19 +201,19 @@ def test_stop_and_resume_is_the_uninterrupted_run(kind: type[RelayStrategy], par
     strategy = make(kind)
     whole = run(strategy, toys(strategy, *split(5, parts)))
 
-    def power_cut(order: Order) -> None:
-        if order.stage in ("absorb", "rounds") and order.round >= 5:
+    def power_cut(request: Request) -> None:
+        if request.stage in ("update", "local-rounds") and request.round >= 5:
             raise KeyboardInterrupt
 
     nodes = toys(strategy, *split(5, parts))
     nodes[-1].before = power_cut
     first, second = Notes(), Notes()
     with pytest.raises(KeyboardInterrupt):
-        strategy.broker(InlinePost(nodes), first)
-    nodes[-1].before = lambda order: None
+        strategy.broker(InProcessTransport(nodes), first)
+    nodes[-1].before = lambda request: None
     for node in nodes:
         node.heard = {}
-    strategy.broker(InlinePost(nodes), second, first.ledgers[-1])
+    strategy.broker(InProcessTransport(nodes), second, first.ledgers[-1])
     assert first.ledgers[-1].round == 4
     assert first.losses() | second.losses() == whole.losses()
     assert len(first.reports) + len(second.reports) == len(whole.reports)
@@ -223,16 +223,16 @@ def test_stop_and_resume_is_the_uninterrupted_run(kind: type[RelayStrategy], par
 # --- failing ---------------------------------------------------------------------------------
 
 
-def failing(*moments: tuple[Stage, int]) -> Callable[[Order], None]:
-    def before(order: Order) -> None:
-        if (order.stage, order.round) in moments:
+def failing(*moments: tuple[Stage, int]) -> Callable[[Request], None]:
+    def before(request: Request) -> None:
+        if (request.stage, request.round) in moments:
             raise OSError("disk full")
 
     return before
 
 
 @pytest.mark.parametrize("kind", RULES)
-@pytest.mark.parametrize("stage", ["answer", "absorb"])
+@pytest.mark.parametrize("stage", ["answer", "update"])
 def test_a_node_that_fails_is_left_out_and_welcomed_back(
     kind: type[RelayStrategy], stage: Stage
 ) -> None:
@@ -241,25 +241,25 @@ def test_a_node_that_fails_is_left_out_and_welcomed_back(
     nodes[1].before = failing((stage, 3))
     notes = run(strategy, nodes)
     assert notes.ledgers[-1].round == 8
-    orders = [(o.stage, o.round) for o in nodes[1].orders if o.stage != "answer"]
-    if (stage, 3) not in [(o.stage, o.round) for o in nodes[1].orders]:
+    requests = [(o.stage, o.round) for o in nodes[1].requests if o.stage != "answer"]
+    if (stage, 3) not in [(o.stage, o.round) for o in nodes[1].requests]:
         return  # this rule asks nobody
     back = 3 if stage == "answer" else 4
-    tried = [] if stage == "answer" else [("absorb", 3)]
-    assert orders == [
+    tried = [] if stage == "answer" else [("update", 3)]
+    assert requests == [
         ("start", 0),
-        ("absorb", 1),
-        ("absorb", 2),
+        ("update", 1),
+        ("update", 2),
         *tried,
         ("start", back),
-        *(("absorb", t) for t in range(back + 1, 9)),
+        *(("update", t) for t in range(back + 1, 9)),
     ]
     for node in (nodes[0], nodes[2]):
-        for order in node.orders:
-            touches_the_lost = np.isin(order.edges, [2, 3]).any()
-            if stage == "absorb" and order.round == 4:
+        for request in node.requests:
+            touches_the_lost = np.isin(request.edges, [2, 3]).any()
+            if stage == "update" and request.round == 4:
                 assert not touches_the_lost
-            if stage == "answer" and order.round == 3 and order.stage == "absorb":
+            if stage == "answer" and request.round == 3 and request.stage == "update":
                 assert not touches_the_lost
     assert {(8, peer) for peer in range(5)} <= notes.losses().keys()
 
@@ -267,7 +267,7 @@ def test_a_node_that_fails_is_left_out_and_welcomed_back(
 def test_a_node_lost_for_good_costs_only_its_own_edges() -> None:
     strategy = make(Everyone, rounds=8)
     nodes = toys(strategy, [0, 1], [2, 3], [4])
-    nodes[1].before = failing(*[(stage, t) for t in range(5, 9) for stage in ("absorb", "start")])
+    nodes[1].before = failing(*[(stage, t) for t in range(5, 9) for stage in ("update", "start")])
     losses = run(strategy, nodes).losses()
     assert {peer for t, peer in losses if t == 8} == {0, 1, 4}
     assert {peer for t, peer in losses if t == 4} == set(range(5))
@@ -277,12 +277,12 @@ def test_the_last_node_lost_ends_the_run_and_says_why() -> None:
     strategy = make()
     nodes = toys(strategy, [0, 1, 2], [3, 4])
     for node in nodes:
-        node.before = failing(("absorb", 5))
+        node.before = failing(("update", 5))
     with pytest.raises(
-        RelayError, match=r"^round 5, absorb: peers 3, 4: OSError: disk full; no node is left$"
+        RelayError, match=r"^round 5, update: peers 3, 4: OSError: disk full; no node is left$"
     ) as caught:
         run(strategy, nodes)
-    assert (caught.value.round, caught.value.stage) == (5, "absorb")
+    assert (caught.value.round, caught.value.stage) == (5, "update")
 
 
 def test_a_round_that_nobody_survives_is_played_again() -> None:
@@ -290,18 +290,18 @@ def test_a_round_that_nobody_survives_is_played_again() -> None:
     strategy = make()
     nodes = toys(strategy, [0, 1, 2], [3, 4])
     for node in nodes:
-        node.before = once("absorb", 5)
+        node.before = once("update", 5)
     notes = run(strategy, nodes)
     assert notes.losses() == run(strategy, toys(strategy, range(5))).losses()
     assert len(notes.reports) == len(notes.losses())
     assert [ledger.round for ledger in notes.ledgers] == list(range(10))
 
 
-def once(stage: Stage, t: int) -> Callable[[Order], None]:
+def once(stage: Stage, t: int) -> Callable[[Request], None]:
     failed: list[int] = []
 
-    def before(order: Order) -> None:
-        if (order.stage, order.round) == (stage, t) and not failed:
+    def before(request: Request) -> None:
+        if (request.stage, request.round) == (stage, t) and not failed:
             failed.append(t)
             raise OSError("disk full")
 
@@ -312,9 +312,9 @@ def test_a_quorum_begins_without_the_others_and_welcomes_them_later() -> None:
     strategy = make(Everyone, rounds=8)
     nodes = toys(strategy, [0, 1], [2, 3], [4])
     notes = Notes()
-    post = Moody(InlinePost(nodes), {2: range(4)})
-    strategy.broker(post, notes, join_timeout=0.0, quorum=4)
-    assert (nodes[2].orders[0].stage, nodes[2].orders[0].round) == ("start", 5)
+    transport = Moody(InProcessTransport(nodes), {2: range(4)})
+    strategy.broker(transport, notes, join_timeout=0.0, quorum=4)
+    assert (nodes[2].requests[0].stage, nodes[2].requests[0].round) == ("start", 5)
     losses = notes.losses()
     assert {peer for t, peer in losses if t == 4} == {0, 1, 2, 3}
     assert {peer for t, peer in losses if t == 8} == set(range(5))
@@ -324,9 +324,9 @@ def test_fewer_than_a_quorum_wait_and_then_end_the_run() -> None:
     strategy = make(Everyone, rounds=8)
     nodes = toys(strategy, [0, 1], [2, 3], [4])
     notes = Notes()
-    post = Moody(InlinePost(nodes), {1: range(3, 9)})
+    transport = Moody(InProcessTransport(nodes), {1: range(3, 9)})
     with pytest.raises(RosterError, match=r"^round 3, start: no node hosts peers 2, 3; "):
-        strategy.broker(post, notes, join_timeout=0.0, quorum=4)
+        strategy.broker(transport, notes, join_timeout=0.0, quorum=4)
     assert notes.ledgers[-1].round == 3
 
 
@@ -335,7 +335,7 @@ def test_a_quorum_does_without_a_node_whose_set_up_is_wrong() -> None:
     nodes = toys(strategy, [0, 1], [2, 3], [4])
     nodes[2].before = failing(*[("start", t) for t in range(9)])
     notes = Notes()
-    strategy.broker(InlinePost(nodes), notes, join_timeout=0.3, quorum=4)
+    strategy.broker(InProcessTransport(nodes), notes, join_timeout=0.3, quorum=4)
     assert {peer for _, peer in notes.losses()} == {0, 1, 2, 3}
     with pytest.raises(RelayError, match="disk full"):
         run(strategy, toys_failing(strategy))
@@ -353,7 +353,7 @@ def test_a_setup_that_fails_twice_ends_the_run_at_once() -> None:
     nodes[1].before = failing(("start", 0))
     with pytest.raises(RelayError, match="round 0, start: node 1: OSError: disk full"):
         run(strategy, nodes)
-    assert len(nodes[1].orders) == 2
+    assert len(nodes[1].requests) == 2
 
 
 def test_a_peer_without_a_node() -> None:
@@ -376,32 +376,32 @@ def test_a_cohort_that_is_none() -> None:
 
 @dataclass
 class Moody:
-    """A post whose node k is unreachable in the rounds of `away[k]`, as Flower would have it."""
+    """A transport whose node k cannot be reached in the rounds of `away[k]`, as with Flower."""
 
-    post: InlinePost
+    transport: InProcessTransport
     away: Mapping[int, range]
     t: int = 0
 
     def nodes(self) -> list[int]:
-        return [node for node in self.post.nodes() if self.t not in self.away.get(node, ())]
+        return [node for node in self.transport.nodes() if self.t not in self.away.get(node, ())]
 
-    def exchange(self, orders: Mapping[int, Order]) -> Mapping[int, Reply | str]:
-        self.t = max(order.round for order in orders.values())
-        here = {node: order for node, order in orders.items() if node in self.nodes()}
-        return self.post.exchange(here)
+    def exchange(self, requests: Mapping[int, Request]) -> Mapping[int, Response | str]:
+        self.t = max(request.round for request in requests.values())
+        here = {node: request for node, request in requests.items() if node in self.nodes()}
+        return self.transport.exchange(here)
 
 
 def test_a_node_that_is_away_for_some_rounds_is_not_asked_meanwhile() -> None:
     strategy = make(Everyone, rounds=8)
     nodes = toys(strategy, [0, 1], [2, 3, 4])
     notes = Notes()
-    strategy.broker(Moody(InlinePost(nodes), {1: range(3, 6)}), notes)
-    assert [(o.stage, o.round) for o in nodes[1].orders] == [
+    strategy.broker(Moody(InProcessTransport(nodes), {1: range(3, 6)}), notes)
+    assert [(o.stage, o.round) for o in nodes[1].requests] == [
         ("start", 0),
-        ("absorb", 1),
-        ("absorb", 2),
-        ("start", 7),  # the post saw it again after round 6
-        ("absorb", 8),
+        ("update", 1),
+        ("update", 2),
+        ("start", 7),  # the transport saw it again after round 6
+        ("update", 8),
     ]
     assert {peer for t, peer in notes.losses() if t == 4} == {0, 1}
 
@@ -409,42 +409,42 @@ def test_a_node_that_is_away_for_some_rounds_is_not_asked_meanwhile() -> None:
 def test_a_node_that_joins_late_is_waited_for() -> None:
     @dataclass
     class Late:
-        post: InlinePost
+        transport: InProcessTransport
         calls: Counter[str] = field(default_factory=Counter)
 
         def nodes(self) -> list[int]:
             self.calls["nodes"] += 1
-            return self.post.nodes()[: 1 + self.calls["nodes"] // 3]
+            return self.transport.nodes()[: 1 + self.calls["nodes"] // 3]
 
-        def exchange(self, orders: Mapping[int, Order]) -> Mapping[int, Reply | str]:
-            return self.post.exchange(orders)
+        def exchange(self, requests: Mapping[int, Request]) -> Mapping[int, Response | str]:
+            return self.transport.exchange(requests)
 
     strategy = make()
     nodes = toys(strategy, [0, 1], [2, 3, 4])
     notes = Notes()
-    strategy.broker(Late(InlinePost(nodes)), notes, join_timeout=10)
+    strategy.broker(Late(InProcessTransport(nodes)), notes, join_timeout=10)
     assert notes.losses() == run(strategy, toys(strategy, range(5))).losses()
-    assert [order.stage for order in nodes[0].orders].count("start") == 1
+    assert [request.stage for request in nodes[0].requests].count("start") == 1
 
 
 def test_a_node_that_restarts_before_the_others_have_come_counts_once() -> None:
     @dataclass
     class Restarting:
-        post: InlinePost
+        transport: InProcessTransport
         calls: int = 0
 
         def nodes(self) -> list[int]:
             self.calls += 1
             return [0] if self.calls < 3 else [1, 2]
 
-        def exchange(self, orders: Mapping[int, Order]) -> Mapping[int, Reply | str]:
-            return self.post.exchange(orders)
+        def exchange(self, requests: Mapping[int, Request]) -> Mapping[int, Response | str]:
+            return self.transport.exchange(requests)
 
     strategy = make()
     nodes = toys(strategy, [0, 1], [0, 1], [2, 3, 4])
     notes = Notes()
-    strategy.broker(Restarting(InlinePost(nodes)), notes)
-    assert [order.stage for order in nodes[0].orders] == ["start"]
+    strategy.broker(Restarting(InProcessTransport(nodes)), notes)
+    assert [request.stage for request in nodes[0].requests] == ["start"]
     assert len(notes.reports) == len(notes.losses())
     assert notes.losses() == run(strategy, toys(strategy, range(5))).losses()
 
@@ -457,49 +457,67 @@ class Liar:
     """Changes what a node says in round 1."""
 
     node: ToyNode
-    lie: Callable[[Reply, Order], Reply]
+    lie: Callable[[Response, Request], Response]
 
-    def handle(self, order: Order) -> Reply:
-        reply = self.node.handle(order)
-        return self.lie(reply, order) if order.round == 1 else reply
-
-
-def with_letter(letter: Envelope) -> Callable[[Reply, Order], Reply]:
-    return lambda reply, order: replace(reply, letters=(*reply.letters, letter))
+    def handle(self, request: Request) -> Response:
+        response = self.node.handle(request)
+        return self.lie(response, request) if request.round == 1 else response
 
 
-def with_report(**changes: Any) -> Callable[[Reply, Order], Reply]:
+def with_letter(letter: PeerMessage) -> Callable[[Response, Request], Response]:
+    return lambda response, request: replace(response, letters=(*response.letters, letter))
+
+
+def with_report(**changes: Any) -> Callable[[Response, Request], Response]:
     report = {"metrics": {}, "weights": 5 * (1.0,)} | changes
-    return lambda reply, order: replace(reply, reports=(Report(order.round, 0, **report),))
+    return lambda response, request: replace(
+        response, reports=(Report(request.round, 0, **report),)
+    )
 
 
 @pytest.mark.parametrize(
     ("lie", "line"),
     [
-        (lambda reply, order: replace(reply, wants=np.array([[0, 9]])), r"the want \[0, 9\]"),
-        (lambda reply, order: replace(reply, wants=np.array([[2, 3]])), r"the want \[2, 3\]"),
-        (lambda reply, order: replace(reply, wants=np.array([[1, 1]])), r"the want \[1, 1\]"),
-        (with_letter(Envelope("offer", 3, None, 2, 8, b"x")), "Envelope.*sender=3"),
-        (with_letter(Envelope("offer", 0, None, 2, 8, b"x")), "Envelope.*sender=0"),  # a second
-        (with_letter(Envelope("offer", 0, None, 7, 8, b"x")), "Envelope.*round=7"),
-        (with_letter(Envelope("answer", 0, 3, 1, 8, b"x")), "Envelope.*'answer'"),
         (
-            lambda reply, order: replace(reply, reports=(Report(order.round, 4, {}, 5 * (1.0,)),)),
+            lambda response, request: replace(response, wants=np.array([[0, 9]])),
+            r"the want \[0, 9\]",
+        ),
+        (
+            lambda response, request: replace(response, wants=np.array([[2, 3]])),
+            r"the want \[2, 3\]",
+        ),
+        (
+            lambda response, request: replace(response, wants=np.array([[1, 1]])),
+            r"the want \[1, 1\]",
+        ),
+        (with_letter(PeerMessage("offer", 3, None, 2, 8, b"x")), "PeerMessage.*sender=3"),
+        (
+            with_letter(PeerMessage("offer", 0, None, 2, 8, b"x")),
+            "PeerMessage.*sender=0",
+        ),  # a second
+        (with_letter(PeerMessage("offer", 0, None, 7, 8, b"x")), "PeerMessage.*round=7"),
+        (with_letter(PeerMessage("answer", 0, 3, 1, 8, b"x")), "PeerMessage.*'answer'"),
+        (
+            lambda response, request: replace(
+                response, reports=(Report(request.round, 4, {}, 5 * (1.0,)),)
+            ),
             "a report of peer 4",
         ),
         (
-            lambda reply, order: replace(reply, reports=(Report(order.round, 0, {}, 4 * (1.0,)),)),
+            lambda response, request: replace(
+                response, reports=(Report(request.round, 0, {}, 4 * (1.0,)),)
+            ),
             "a report of peer 0",
         ),
-        (lambda reply, order: replace(reply, refused=("bad letter",)), "^bad letter$"),
-        (lambda reply, order: replace(reply, refused=("a\nb" + 999 * "c",)), "^a bc{397}$"),
+        (lambda response, request: replace(response, refused=("bad letter",)), "^bad letter$"),
+        (lambda response, request: replace(response, refused=("a\nb" + 999 * "c",)), "^a bc{397}$"),
         (with_report(metrics={"test_loss": float("nan")}), "a report of peer 0"),
         (with_report(metrics={"test_loss": float("inf")}), "a report of peer 0"),
         (with_report(weights=(*(4 * (1.0,)), float("nan"))), "a report of peer 0"),
     ],
 )
 def test_what_does_not_belong_is_dropped_and_noted(
-    lie: Callable[[Reply, Order], Reply], line: str
+    lie: Callable[[Response, Request], Response], line: str
 ) -> None:
     strategy = make(Everyone, rounds=2)
     honest = run(strategy, toys(strategy, [0, 1], [2, 3, 4]))
@@ -512,20 +530,20 @@ def test_what_does_not_belong_is_dropped_and_noted(
 def test_answers_nobody_asked_for_are_dropped() -> None:
     strategy = make(WantedAnswers, rounds=1)
     one, other = toys(strategy, [0, 1], [2, 3, 4])
-    meddling = with_letter(Envelope("answer", 0, 3, 1, 8, b"x"))
+    meddling = with_letter(PeerMessage("answer", 0, 3, 1, 8, b"x"))
     notes = run(
         strategy,
         [Liar(one, lambda r, o: meddling(r, o) if o.stage == "answer" else r), other],
     )
     assert len(notes.refused) == 1
-    assert [x.sender for x in other.orders[-1].letters] == [1]
+    assert [x.sender for x in other.requests[-1].letters] == [1]
 
 
 def test_a_node_that_changes_its_cohort_is_left_out() -> None:
     strategy = make(Everyone, rounds=4)
     one, other = toys(strategy, [0, 1], [2, 3, 4])
-    liar = Liar(one, lambda reply, order: replace(reply, peers=(0, 2)))
+    liar = Liar(one, lambda response, request: replace(response, peers=(0, 2)))
     run(strategy, [liar, other])
-    assert [o.stage for o in one.orders] == ["start", "absorb", "start", "absorb", "absorb"]
-    (round_2,) = (order for order in other.orders if order.round == 2)
+    assert [o.stage for o in one.requests] == ["start", "update", "start", "update", "update"]
+    (round_2,) = (request for request in other.requests if request.round == 2)
     assert not np.isin(round_2.edges, [0, 1]).any()

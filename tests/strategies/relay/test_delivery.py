@@ -6,19 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from strategies.protocol import Envelope
+from strategies.protocol import PeerMessage
 from strategies.relay.delivery import Round
 
 HOSTS = {7: (0, 1), 8: (2,), 9: (3,)}
 ALL = np.array([(s, r) for r in range(4) for s in range(4) if s != r], dtype=np.int64)
 
 
-def offer(sender: int, *readers: int) -> Envelope:
+def offer(sender: int, *readers: int) -> PeerMessage:
     keys = {reader: f"{sender} to {reader}".encode() for reader in readers}
-    return Envelope("offer", sender, None, 1, 8, object(), keys)
+    return PeerMessage("offer", sender, None, 1, 8, object(), keys)
 
 
-def round_of(offers: Mapping[int, Envelope]) -> Round:
+def round_of(offers: Mapping[int, PeerMessage]) -> Round:
     return Round(1, ALL, np.ones(len(ALL), dtype=np.bool_), 0).among(HOSTS, offers)
 
 
@@ -36,15 +36,15 @@ def test_a_letter_without_keys_is_plain_and_goes_to_everybody() -> None:
 def test_a_node_gets_the_letter_itself_and_its_own_peers_keys() -> None:
     offers = {0: offer(0, 2, 3), 1: offer(1, 2, 3), 2: offer(2, 0, 1, 3), 3: offer(3, 0, 2)}
     this = round_of(offers)
-    answers = [Envelope("answer", 3, 0, 1, 8, object(), {0: b"3 to 0"})]
-    asked = this.answer_orders(HOSTS, offers)
-    absorbed = this.absorb_orders(HOSTS, offers, answers, served=())
-    for orders in (asked, absorbed):
-        for node, order in orders.items():
+    answers = [PeerMessage("answer", 3, 0, 1, 8, object(), {0: b"3 to 0"})]
+    asked = this.answer_requests(HOSTS, offers)
+    updating = this.update_requests(HOSTS, offers, answers, served=())
+    for requests in (asked, updating):
+        for node, order in requests.items():
             for letter in order.letters:
                 sent = answers[0] if letter.kind == "answer" else offers[letter.sender]
                 assert letter.payload is sent.payload
                 assert letter.keys == {p: k for p, k in sent.keys.items() if p in HOSTS[node]}
                 assert letter.keys
-    assert {p.sender for p in absorbed[8].letters} == {0, 1, 3}
-    assert [p.kind for p in absorbed[7].letters] == ["offer", "offer", "answer"]
+    assert {p.sender for p in updating[8].letters} == {0, 1, 3}
+    assert [p.kind for p in updating[7].letters] == ["offer", "offer", "answer"]

@@ -1,4 +1,4 @@
-"""How orders reach nodes: Flower's grid in a run, function calls in a test."""
+"""How requests reach nodes: Flower's grid in a run, function calls in a test."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from flwr.serverapp import Grid
 
 from strategies.errors import RelayError, WireError
 from strategies.flower.records import (
-    decode_order,
-    decode_reply,
+    decode_request,
+    decode_response,
     encode_fault,
-    encode_order,
-    encode_reply,
+    encode_request,
+    encode_response,
 )
-from strategies.protocol import Order, Reply
+from strategies.protocol import Request, Response
 
 _PAUSE = 0.05  # Flower's own loop polls every 3 s
 _SHARE = 0.05  # of the wait so far: asking a SuperLink 20 times a second costs it a fifth of a core
@@ -26,13 +26,13 @@ _GRACE = 60.0  # seconds: two of Flower's heartbeats
 _ACTOR_DIED = 0  # flwr's ErrorCode.UNKNOWN; a simulation puts the dead actor back into its pool
 
 
-class GridPost:
-    """Carries orders over Flower's grid.
+class FlowerTransport:
+    """Carries requests over Flower's grid.
 
     Parameters
     ----------
     grid : of the ServerApp.
-    timeout : seconds that a node has for each round of an order.
+    timeout : seconds that a node has for each round of an request.
     """
 
     def __init__(self, grid: Grid, timeout: float) -> None:
@@ -41,7 +41,7 @@ class GridPost:
         self._unanswered: dict[str, int] = {}  # message -> node, of messages past their deadline
 
     def nodes(self) -> list[int]:
-        """Nodes that are connected and not busy with an order past its deadline.
+        """Nodes that are connected and not busy with an request past its deadline.
 
         Flower loses state updates of a node that has two messages at once.
         """
@@ -50,68 +50,70 @@ class GridPost:
                 self._unanswered.pop(message.metadata.reply_to_message_id, None)
         return sorted(set(self._grid.get_node_ids()) - set(self._unanswered.values()))
 
-    def exchange(self, orders: Mapping[int, Order]) -> dict[int, Reply | str]:
-        """Deliver `orders` by node and wait for the replies, at most until the deadline.
+    def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
+        """Deliver `requests` by node and wait for the responses, at most until the deadline.
 
         Raises
         ------
         RelayError
             A worker process of the simulation died.
         """
-        if not orders:
+        if not requests:
             return {}
-        seconds = self._timeout * max(order.last - order.round + 1 for order in orders.values())
-        outcome: dict[int, Reply | str] = dict.fromkeys(orders, "cannot be reached")
-        # A message that a node took with it when it died has no reply until it expires, and until
-        # then the node, back again, gets no other.
-        waiting = self._push(orders, ttl=2 * seconds + _GRACE)
+        seconds = self._timeout * max(
+            request.last - request.round + 1 for request in requests.values()
+        )
+        outcome: dict[int, Response | str] = dict.fromkeys(requests, "cannot be reached")
+        # A message that a node took with it when it died has no response until it expires, and the
+        # node, back again, gets no other until then.
+        waiting = self._push(requests, ttl=2 * seconds + _GRACE)
         began = time.monotonic()
         while waiting and time.monotonic() < began + seconds:
             for message in self._grid.pull_messages(list(waiting)):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None:
-                    outcome[node] = _opened(message, orders[node])
+                    outcome[node] = _opened(message, requests[node])
             if waiting:
                 waited = time.monotonic() - began
                 time.sleep(min(max(_PAUSE, _SHARE * waited), _LONGEST, max(seconds - waited, 0)))
-        outcome |= dict.fromkeys(waiting.values(), f"no reply within {seconds:g} s")
+        outcome |= dict.fromkeys(waiting.values(), f"no response within {seconds:g} s")
         self._unanswered |= waiting
         return outcome
 
-    def _push(self, orders: Mapping[int, Order], ttl: float) -> dict[str, int]:
+    def _push(self, requests: Mapping[int, Request], ttl: float) -> dict[str, int]:
         """Send; message id -> node, of the messages that could be sent."""
         messages = [
-            Message(encode_order(order), node, "train", ttl=ttl, group_id=str(order.round))
-            for node, order in orders.items()
+            Message(encode_request(request), node, "train", ttl=ttl, group_id=str(request.round))
+            for node, request in requests.items()
         ]
         sent = set(self._grid.push_messages(messages))
         ids = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
         return {message: node for message, node in ids.items() if message in sent}
 
 
-def _opened(message: Message, order: Order) -> Reply | str:
+def _opened(message: Message, request: Request) -> Response | str:
     if message.has_error():
         code, reason = message.error.code, " ".join((message.error.reason or "").split())
         line = f"Flower error {code}: {reason}"
         if code == _ACTOR_DIED:
-            where = f"round {order.round}, {order.stage}"
-            raise RelayError(f"{where}: {line}", order.round, order.stage)
+            where = f"round {request.round}, {request.stage}"
+            raise RelayError(f"{where}: {line}", request.round, request.stage)
         return line
     try:
-        return decode_reply(message.content, order)
+        return decode_response(message.content, request)
     except WireError as error:
-        return f"not a reply: {error}"
+        return f"not a response: {error}"
 
 
 class Handler(Protocol):
-    """What a post delivers to; see `app.node.node.Node`."""
+    """What a transport delivers to; see `app.node.node.Node`."""
 
-    def handle(self, order: Order) -> Reply:
-        """Do what the order says."""
+    def handle(self, request: Request) -> Response:
+        """Do what the request says."""
         ...
 
 
-class InlinePost:
+class InProcessTransport:
     """Calls nodes of this process; node k is the k-th. Every message takes the wire's encoding."""
 
     def __init__(self, nodes: Sequence[Handler]) -> None:
@@ -121,14 +123,14 @@ class InlinePost:
         """All of them."""
         return list(range(len(self._nodes)))
 
-    def exchange(self, orders: Mapping[int, Order]) -> dict[int, Reply | str]:
-        """Deliver `orders` one after the other."""
-        return {node: self._call(self._nodes[node], order) for node, order in orders.items()}
+    def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
+        """Deliver `requests` one after the other."""
+        return {node: self._call(self._nodes[node], request) for node, request in requests.items()}
 
-    def _call(self, node: Handler, order: Order) -> Reply | str:
-        received = decode_order(encode_order(order))
+    def _call(self, node: Handler, request: Request) -> Response | str:
+        received = decode_request(encode_request(request))
         try:
-            record = encode_reply(node.handle(received), received)
+            record = encode_response(node.handle(received), received)
         except Exception as error:  # as app.client does
             record = encode_fault(f"{type(error).__name__}: {error}")
-        return decode_reply(record, order)
+        return decode_response(record, request)

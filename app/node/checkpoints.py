@@ -1,6 +1,6 @@
 """A node's memory between messages: its peers' state on disk, one file a peer and version.
 
-A version is (round, step): step 0 once `round` is absorbed and the next offers are written, step 1
+A version is (round, step): step 0 once `round` has ended and the next offers are written, step 1
 once the next round's answers are given too. A file appears whole or not at all, and a version
 counts only when every hosted peer has it. Peers have files of their own, so they may move to
 another node between runs.
@@ -18,17 +18,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from app.runs import whole
+from app.runs import atomic
 from clients.letters import Letters
 
 Version = tuple[int, int]
 T = TypeVar("T")
 
 
-class Shelf:
+class CheckpointStore:
     """The state files below `directory` of the peers `peers`.
 
-    Letters of a round under way lie in one file for the node: they are gone once it is absorbed.
+    Letters of a round under way lie in one file for the node: they are gone once it has ended.
     """
 
     def __init__(self, directory: Path, peers: Sequence[int]) -> None:
@@ -42,17 +42,17 @@ class Shelf:
         found = [{_version(f) for f in path.glob("*.safetensors")} for path in self._peers.values()]
         return sorted(set.intersection(*found)) if found else []
 
-    def stamp(self, version: Version) -> tuple[tuple[int, int], ...]:
+    def fingerprint(self, version: Version) -> tuple[tuple[int, int], ...]:
         """What tells the files of a version from others of that name, before or after them."""
         found = [(path / _name(version)).stat() for path in self._peers.values()]
         return tuple((file.st_ino, file.st_mtime_ns) for file in found)
 
-    def claim(self, attempt: str) -> None:
+    def take_over(self, attempt: str) -> None:
         """From now on these peers belong to that attempt at the run."""
         for path in self._peers.values():
-            whole.write(path / "attempt", attempt)
+            atomic.write(path / "attempt", attempt)
 
-    def claimed(self, attempt: str) -> bool:
+    def taken_over_by(self, attempt: str) -> bool:
         """Whether that attempt was the last to claim every peer."""
         files = [path / "attempt" for path in self._peers.values()]
         return all(f.read_text(encoding="utf-8") == attempt for f in files if f.exists())
@@ -86,7 +86,7 @@ def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     # Clones: a state and its offers may share memory, which safetensors refuses to write.
     own = torch.contiguous_format
     copies = {k: v.detach().cpu().clone(memory_format=own) for k, v in tensors.items()}
-    with whole.drafted(path) as draft:
+    with atomic.replacing(path) as draft:
         save_file(copies, draft)
 
 

@@ -1,11 +1,12 @@
-"""Malformed and mutated envelopes against a real node: `python -m benchmarks.envelopes [N]`.
+"""Malformed and mutated letters against a real node: `python -m benchmarks.hostile_letters [N]`.
 
-A node of a sealed run (peer 0 of three, CoBo on a quadratic problem) gets orders whose letters are
-all bad, over the wire's own encoding: bits flipped, cut, grown, keys exchanged between letters and
-recipients, headers rewritten, letters of other rounds, runs, attempts and configurations, of
+A node of a sealed run (peer 0 of three, CoBo on a quadratic problem) gets requests whose letters
+are all bad, over the wire's own encoding: bits flipped, cut, grown, keys exchanged between letters
+and recipients, headers rewritten, letters of other rounds, runs, attempts and configurations, of
 strangers and of peers it does not trust, plain ones, and well-sealed letters of a trusted peer with
-a payload that is none; and orders whose header is broken on top. Counted are crashes (an exception
-that is not a refusal) and letters accepted (the peer's state differs from that without letters).
+a payload that is none; and requests whose header is broken on top. Counted are crashes (an
+exception that is not a refusal) and letters accepted (the peer's state differs from that without
+letters).
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from app.config.config import Config
 from app.node.node import Node, NodeError
 from app.security.keys import PrivateKeys
 from app.security.seal import Scope, SealError, seal
-from app.security.sealing import terms_of
+from app.security.sealing import config_digest_of
 from app.security.trust import read_private, read_trust
 from strategies.errors import WireError
-from strategies.flower.records import decode_order, encode_order
-from strategies.protocol import Envelope, Order
+from strategies.flower.records import decode_request, encode_request
+from strategies.protocol import PeerMessage, Request
 
 PEERS, D = 3, 4
 EDGES = np.array([(s, r) for r in range(PEERS) for s in range(PEERS) if s != r], dtype=np.int64)
@@ -82,42 +83,42 @@ class Target:
         )  # fmt: skip
         self.directory = directory / "run"
         self.node = Node(self.config, [0], self.directory)
-        self.node.handle(Order("start", 0, 0, attempt="a"))
+        self.node.handle(Request("start", 0, 0, attempt="a"))
         keys = self.directory / "keys"
         self.keys = [read_private(keys / f"peer-{peer:04d}.key") for peer in range(PEERS)]
         self.trust = {peer: entry.keys for peer, entry in read_trust(keys / "trust.toml").items()}
-        self.scope = Scope("run", terms_of(self.config.flat()), "a")
+        self.scope = Scope("run", config_digest_of(self.config.flat()), "a")
         memory = json.loads((self.directory / "nodes" / "mail-0000.json").read_text())
         self.about = bytes.fromhex(memory["offered"]["1 0"])
         self.unmoved = self.state_after(())
         good = self.state_after([self.write("answer", 1, 1)])
         assert good != self.unmoved, "a letter that is as it should be has to be accepted"
 
-    def write(self, kind: str, sender: int, t: int, **changes: Any) -> Envelope:
+    def write(self, kind: str, sender: int, t: int, **changes: Any) -> PeerMessage:
         """A letter to peer 0 that is as it should be but for `changes`."""
         to = 0 if kind == "answer" else None
         payload = changes.pop("payload", good_payload(kind))
         about = changes.pop("about", self.about if kind == "answer" else b"")
-        letter = Envelope(kind, sender, to, t, 8 * D, payload)  # type: ignore[arg-type]
+        letter = PeerMessage(kind, sender, to, t, 8 * D, payload)  # type: ignore[arg-type]
         own: PrivateKeys = changes.pop("own", self.keys[sender])
         scope = replace(self.scope, **changes)
         readers = {peer: keys for peer, keys in self.trust.items() if peer != sender}
         return seal(letter, scope, own, readers, about)[0]
 
-    def order(self, letters: Any) -> Order:
-        """The order to absorb round 1 with these letters."""
+    def request(self, letters: Any) -> Request:
+        """The request to update in round 1 with these letters."""
         asked = np.ones(len(_MINE), dtype=np.bool_)
-        return Order("absorb", 1, 1, _MINE, asked, tuple(letters), attempt="a")
+        return Request("update", 1, 1, _MINE, asked, tuple(letters), attempt="a")
 
     def state_after(self, letters: Any) -> bytes:
         """What peer 0 keeps of round 1."""
-        return self.carried_out(encode_order(self.order(letters)))[0]
+        return self.carried_out(encode_request(self.request(letters)))[0]
 
     def carried_out(self, record: RecordDict) -> tuple[bytes, int]:
         """Let the node do what a record says; the state, and how many letters it refused."""
-        reply = self.node.handle(decode_order(record))
+        response = self.node.handle(decode_request(record))
         state = self.directory / "nodes" / "peer-0000" / "00000001-0.safetensors"
-        return state.read_bytes(), len(reply.refused)
+        return state.read_bytes(), len(response.refused)
 
 
 def flipped(rng: random.Random, content: bytes) -> bytes:
@@ -135,17 +136,17 @@ def cut_or_grown(rng: random.Random, content: bytes) -> bytes:
     return content + rng.randbytes(rng.randint(1, 5000))
 
 
-def mutations(target: Target) -> Mapping[str, Callable[[random.Random, Envelope], Envelope]]:
+def mutations(target: Target) -> Mapping[str, Callable[[random.Random, PeerMessage], PeerMessage]]:
     """Name -> makes a bad letter of a good one to peer 0."""
     stranger = PrivateKeys.generate()
 
-    def key(letter: Envelope, value: bytes) -> Envelope:
+    def key(letter: PeerMessage, value: bytes) -> PeerMessage:
         return replace(letter, keys={**letter.keys, 0: value})
 
-    def again(letter: Envelope, **changes: Any) -> Envelope:
+    def again(letter: PeerMessage, **changes: Any) -> PeerMessage:
         return target.write(letter.kind, letter.sender, changes.pop("t", 1), **changes)
 
-    def header(rng: random.Random, letter: Envelope) -> Envelope:
+    def header(rng: random.Random, letter: PeerMessage) -> PeerMessage:
         other: dict[str, Any] = {
             "sender": rng.choice([0, 3 - letter.sender, 3, 2**31]),
             "nbytes": rng.choice([0, 1, 8 * D + 1, 2**40]),
@@ -155,10 +156,10 @@ def mutations(target: Target) -> Mapping[str, Callable[[random.Random, Envelope]
         changed = replace(letter, **{name: other[name]})
         return replace(changed, recipient=0 if changed.kind == "answer" else None)
 
-    def badly_filled(rng: random.Random, letter: Envelope) -> Envelope:
+    def badly_filled(rng: random.Random, letter: PeerMessage) -> PeerMessage:
         return again(letter, payload=rng.choice(bad_payloads(letter.kind)))
 
-    def swapped(rng: random.Random, letter: Envelope) -> Envelope:
+    def swapped(rng: random.Random, letter: PeerMessage) -> PeerMessage:
         other = target.write(rng.choice(["offer", "answer"]), rng.choice([1, 2]), 1)
         part = rng.choice(["payload", "keys"])
         return replace(letter, **{part: getattr(other, part)})
@@ -177,7 +178,7 @@ def mutations(target: Target) -> Mapping[str, Callable[[random.Random, Envelope]
         "header": header,
         "another round": lambda r, x: replace(again(x, t=r.choice([0, 2, 3, 99])), round=1),
         "another run": lambda r, x: again(x, run=r.choice(["", "ran", "run2"])),
-        "other terms": lambda r, x: again(x, terms=r.randbytes(32)),
+        "other config_digest": lambda r, x: again(x, config_digest=r.randbytes(32)),
         "another attempt": lambda r, x: again(x, attempt=r.choice(["", "b", "aa"])),
         "a stranger": lambda r, x: again(x, own=stranger),
         "another peer's hand": lambda r, x: again(x, own=target.keys[3 - x.sender]),
@@ -190,7 +191,7 @@ def mutations(target: Target) -> Mapping[str, Callable[[random.Random, Envelope]
 
 def broken(rng: random.Random, record: RecordDict) -> RecordDict:
     """The record with something wrong in its header, or a piece missing."""
-    header = record["order"]
+    header = record["request"]
     assert isinstance(header, ConfigRecord)
     name = rng.choice(sorted(header))
     scalars: list[Any] = [-1, 2**62, True, "", "x", b"", b"x", 0.5]
@@ -207,7 +208,7 @@ def broken(rng: random.Random, record: RecordDict) -> RecordDict:
 
 
 def attack(target: Target, seed: int, cases: int) -> Counter[str]:
-    """Send `cases` orders of bad letters; how often each mutation was tried, and what happened.
+    """Send `cases` requests of bad letters; how often each mutation was tried, and what happened.
 
     "crash" and "accepted" have to be zero; "letters" is how many were sent.
     """
@@ -222,14 +223,14 @@ def attack(target: Target, seed: int, cases: int) -> Counter[str]:
             letters.append(bad[name](rng, good))
             found[name] += 1
         found["letters"] += len(letters)
-        record = encode_order(target.order(letters))
+        record = encode_request(target.request(letters))
         if rng.random() < 0.1:
             record = broken(rng, record)
             found["a broken record on top"] += 1
         try:
             state, refused = target.carried_out(record)
         except (WireError, NodeError, SealError):  # named refusals
-            found["orders refused whole"] += 1
+            found["requests refused whole"] += 1
             continue
         except Exception as error:  # what this is here to find
             print(f"case {case} of seed {seed}: {type(error).__name__}: {error}")
@@ -247,7 +248,7 @@ def main(cases: int) -> None:
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
         found = attack(Target(Path(directory)), 0, cases)
-    print(f"{cases} orders in {time.perf_counter() - start:.0f} s")
+    print(f"{cases} requests in {time.perf_counter() - start:.0f} s")
     for name, count in sorted(found.items()):
         print(f"{count:>7}  {name}")
     if found["crash"] or found["accepted"]:

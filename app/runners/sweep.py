@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.config.config import Config
-from app.config.prepare import begin, check
+from app.config.preflight import begin, check
 from app.runs import progress
 
 _PAUSE = 0.5
@@ -32,7 +32,7 @@ _THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """Runs side by side share the cores: spinning or oversubscribed threads cost a factor of ten."""
 
 
-class GridError(Exception):
+class SweepError(Exception):
     """A run of the grid failed; names the run and what went wrong in one line."""
 
 
@@ -75,7 +75,7 @@ def run_all(
 
     Raises
     ------
-    GridError : a run failed. The others that were under way are finished first.
+    SweepError : a run failed. The others that were under way are finished first.
     """
     missing = {config.run_dir: config for config in configs if not is_finished(config)}
     if not missing:
@@ -84,7 +84,7 @@ def run_all(
     watch = _Watch(console, len(missing), labels or {})
     with _threads(), watch.bar, _pool(workers) as pool:
         longest_first = sorted(missing.values(), key=lambda c: -c.num_server_rounds * c.peers)
-        waiting = {pool.submit(carry_out, config): config for config in longest_first}
+        waiting = {pool.submit(run_one, config): config for config in longest_first}
         while waiting:
             done, _ = wait(waiting, timeout=_PAUSE, return_when=FIRST_COMPLETED)
             for future in done:
@@ -99,20 +99,20 @@ def run_all(
     if failed:
         (name, why), *more = failed.items()
         others = f" (and {len(more)} more)" if more else ""
-        raise GridError(f"{name}: {why}{others}")
+        raise SweepError(f"{name}: {why}{others}")
 
 
-def carry_out(config: Config) -> None:
+def run_one(config: Config) -> None:
     """One run from beginning, or from where it stopped, to its summary."""
     from app.runners import inline
-    from app.runs import results  # torch: only where a run is
+    from app.runs import summary  # torch: only where a run is
 
     directory = Path(config.run_dir)
     if not _has_ended(config):
         config = replace(config, resume=bool(progress.read(directory)))
         begin(config, check(config))
         inline.run(config)
-    results.finish(directory)
+    summary.finish(directory)
 
 
 class _Watch:

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from app.config import schema
-from app.config.methods import METHODS
-from app.config.options import tables
+from app.config.keys import tables
+from app.config.registry import METHODS
 from app.runners.superlink import ROOT
-from clients.models.model_options import MODELS
+from clients.models.options import MODELS
 from datasets.partition.kinds import KINDS
 from datasets.table import DATASETS
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from app.config.config import Config
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.methods.cobo import CoBo, Options
@@ -186,7 +186,7 @@ def test_answers_are_gradients_at_the_midpoint_and_collaborators_align(tmp_path:
     g = np.random.default_rng(0)
     x = torch.from_numpy(g.normal(size=(2, 3)))
     state = rule.init()
-    state = type(state)(x, state.buffers, state.slots, state.w)
+    state = type(state)(x, state.buffers, state.opt_state, state.w)
     after, answers = rule.answer(state, 1, letters([(1, 0), (0, 1)], x[[1, 0]], "x"))
     assert after is state
     first, second = answers["g"].numpy()
@@ -205,19 +205,19 @@ def test_a_pair_moves_only_if_both_answered(tmp_path: Path) -> None:
     gradient = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     sent = letters([(0, 1), (1, 0), (2, 0)], gradient, "g")
     got = letters([(1, 0), (0, 1)], gradient[[1, 0]], "g")  # what 2 asked of 0 was lost
-    w = rule.absorb(state, 1, x, sent, got).w.numpy()
+    w = rule.update(state, 1, x, sent, got).w.numpy()
     assert w.tolist() == [[0, 0.9, 1], [0.9, 0, 1], [1, 1, 0]]
-    assert rule.absorb(state, 1, x, nothing, got).w.tolist() == state.w.tolist()
+    assert rule.update(state, 1, x, nothing, got).w.tolist() == state.w.tolist()
 
 
 def test_only_who_was_heard_pulls(tmp_path: Path) -> None:
     rule = rule_of(tmp_path, np.zeros((3, 1)), np.zeros((3, 1)), rho=0.5)
     state = rule.init()
     x = torch.tensor([[0.0], [1.0], [5.0]], dtype=torch.float64)
-    state = type(state)(x, state.buffers, state.slots, state.w)
+    state = type(state)(x, state.buffers, state.opt_state, state.w)
     nothing = letters([], torch.empty(0, 1), "g")
     heard = Letters(np.array([2, 0]), np.array([0, 2]), np.array([2, 0]), np.arange(3), {"x": x})
-    after = rule.absorb(state, 1, heard, nothing, nothing)
+    after = rule.update(state, 1, heard, nothing, nothing)
     # 0 and 2 pull each other by eta rho |difference| = 0.1 * 0.5 * 5; 1 heard nobody
     assert after.x.flatten().tolist() == pytest.approx([0.25, 1.0, 4.75])
 
@@ -234,7 +234,7 @@ def test_a_pull_that_overshoots_is_told_once(tmp_path: Path) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for t in (1, 2):
-                rule.absorb(state, t, heard, nothing, nothing)
+                rule.update(state, t, heard, nothing, nothing)
         assert len(caught) == warned
         assert all("1.02 > 1" in str(warning.message) for warning in caught)
 
@@ -277,7 +277,7 @@ def test_wants_are_those_with_weight(tmp_path: Path) -> None:
     rule = rule_of(tmp_path, np.ones((3, 1)), np.zeros((3, 1)))
     w = torch.tensor([[0, 0.2, 0], [0.2, 0, 1], [0, 1, 0]], dtype=torch.float64)
     state = rule.init()
-    wanted = rule.wants(type(state)(state.x, state.buffers, state.slots, w), 2)
+    wanted = rule.wants(type(state)(state.x, state.buffers, state.opt_state, w), 2)
     assert sorted(map(tuple, wanted.tolist())) == [(0, 1), (1, 0), (1, 2), (2, 1)]
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from app.config.config import Config
-from app.config.prepare import problem_of
+from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.letters import Bools, Letters
 from clients.methods.fedavg import FedAvg, Options
@@ -87,7 +87,7 @@ def test_who_is_missing_is_left_out_of_the_mean(tmp_path: Path) -> None:
     senders, recipients = np.array([[2, 0], [3, 1], [0, 1]]).T
     heard = Letters(senders, recipients, senders, np.arange(4), {"x": x})
     nothing = Letters(senders[:0], senders[:0], senders[:0], senders[:0], {})
-    means = rule.absorb(state, 1, heard, nothing, nothing).x[:, 0]
+    means = rule.update(state, 1, heard, nothing, nothing).x[:, 0]
     expected = [(1 * 1 + 3 * 4) / 4, (2 * 2 + 10 * 8 + 1 * 1) / 13, 4.0, 8.0]
     assert means.tolist() == pytest.approx(expected, rel=1e-15)
 

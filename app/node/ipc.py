@@ -18,7 +18,7 @@ _MOST = 2**30  # bytes in one call: Linux takes no more than 2 GiB
 
 
 class ParcelError(ConnectionError):
-    """The other end went away in the middle of a parcel."""
+    """The other end went away in the middle of a message."""
 
 
 def send(connection: socket.socket, about: Mapping[str, Any], record: RecordDict) -> None:

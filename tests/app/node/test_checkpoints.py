@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from app.node import shelf
-from app.node.shelf import Shelf, flatten, pack, unflatten, unpack, write
+from app.node import checkpoints
+from app.node.checkpoints import CheckpointStore, flatten, pack, unflatten, unpack, write
 from clients.letters import Letters
 
 
@@ -28,7 +28,7 @@ class Everything:
     counts: npt.NDArray[np.int64]
     chosen: npt.NDArray[np.bool_]
     weights: npt.NDArray[np.float64]
-    slots: dict[str, Tensor]
+    opt_state: dict[str, Tensor]
     tables: dict[str, npt.NDArray[np.float64]]
     nothing: dict[str, Tensor]
 
@@ -45,7 +45,7 @@ def state_of(peers: int, seed: int = 0) -> Everything:
         counts=g.integers(9, size=(peers, 4)),
         chosen=g.random((peers, 4)) < 0.5,
         weights=g.random((peers, 4)),
-        slots={"1.running_mean": tensor(3).float(), "count": tensor(), "empty": tensor(0)},
+        opt_state={"1.running_mean": tensor(3).float(), "count": tensor(), "empty": tensor(0)},
         tables={"a": g.random((peers, 2)), "b.c": g.random((peers,))},
         nothing={},
     )
@@ -73,8 +73,8 @@ def test_a_state_comes_back_from_its_arrays() -> None:
 
 def test_a_state_comes_back_from_the_disk(tmp_path: Path) -> None:
     state = state_of(3)
-    Shelf(tmp_path, [0, 1, 2]).save((4, 0), flatten(state), {})
-    stacks, letters = Shelf(tmp_path, [0, 1, 2]).load((4, 0))
+    CheckpointStore(tmp_path, [0, 1, 2]).save((4, 0), flatten(state), {})
+    stacks, letters = CheckpointStore(tmp_path, [0, 1, 2]).load((4, 0))
     again = unflatten(state_of(3, seed=1), stacks)
     for name, value in vars(state).items():
         assert same(value, getattr(again, name)), name
@@ -85,19 +85,19 @@ def test_peers_may_move_to_other_nodes(tmp_path: Path) -> None:
     state = state_of(4)
     flat = flatten(state)
     for peers in ([0, 2], [1], [3]):
-        Shelf(tmp_path, peers).save((2, 0), {k: v[peers] for k, v in flat.items()}, {})
+        CheckpointStore(tmp_path, peers).save((2, 0), {k: v[peers] for k, v in flat.items()}, {})
     for peers in ([0, 1, 2, 3], [1, 2], [0, 3]):
-        assert Shelf(tmp_path, peers).versions() == [(2, 0)]
-        stacks, _ = Shelf(tmp_path, peers).load((2, 0))
+        assert CheckpointStore(tmp_path, peers).versions() == [(2, 0)]
+        stacks, _ = CheckpointStore(tmp_path, peers).load((2, 0))
         assert all(torch.equal(stacks[name], value[peers]) for name, value in flat.items())
 
 
 def test_a_version_counts_when_every_peer_has_it(tmp_path: Path) -> None:
-    both, first = Shelf(tmp_path, [0, 1]), Shelf(tmp_path, [0])
+    both, first = CheckpointStore(tmp_path, [0, 1]), CheckpointStore(tmp_path, [0])
     assert both.versions() == []
     row = {"x": torch.zeros(2, 1)}
     both.save((0, 0), row, {})
-    both.save((0, 1), row, {"heard": torch.ones(1)})
+    both.save((0, 1), row, {"received": torch.ones(1)})
     both.save((10, 0), row, {})
     first.save((2, 0), {"x": torch.zeros(1, 1)}, {})
     assert both.versions() == [(0, 0), (0, 1), (10, 0)]
@@ -113,7 +113,7 @@ def test_a_version_counts_when_every_peer_has_it(tmp_path: Path) -> None:
 def test_a_crash_while_writing_leaves_the_old_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    here = Shelf(tmp_path, [0, 1])
+    here = CheckpointStore(tmp_path, [0, 1])
     here.save((1, 0), {"x": torch.tensor([[1.0], [2.0]])}, {})
 
     class Crash(BaseException):
@@ -132,13 +132,13 @@ def test_a_crash_while_writing_leaves_the_old_version(
         part.rename(path)
 
     if moment == "half a file":
-        monkeypatch.setattr(shelf, "save_file", half)
+        monkeypatch.setattr(checkpoints, "save_file", half)
     else:
         monkeypatch.setattr(os, "replace", rename)
     with pytest.raises(Crash):
         here.save((2, 0), {"x": torch.tensor([[3.0], [4.0]])}, {})
     monkeypatch.undo()
-    again = Shelf(tmp_path, [0, 1])
+    again = CheckpointStore(tmp_path, [0, 1])
     assert again.versions() == [(1, 0)]
     assert again.load((1, 0))[0]["x"].tolist() == [[1.0], [2.0]]
     again.save((2, 0), {"x": torch.tensor([[3.0], [4.0]])}, {})
@@ -164,8 +164,8 @@ def test_letters_come_back(count: int) -> None:
     senders, recipients, rows = g.integers(9, size=(3, count))
     stack = {"x": torch.randn(4, 5), "sent.tensors.g": torch.randn(4)}
     letters = Letters(senders, recipients, rows, np.arange(4), stack)
-    packed = pack("heard", letters) | pack("sent", letters)
-    for which in ("heard", "sent"):
+    packed = pack("received", letters) | pack("sent", letters)
+    for which in ("received", "sent"):
         again = unpack(which, packed, torch.device("cpu"))
         for name in ("senders", "recipients", "rows", "authors"):
             assert same(getattr(letters, name), getattr(again, name)), name

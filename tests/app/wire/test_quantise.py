@@ -12,7 +12,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from app.wire.payload import PayloadError, decode, encode, layout_of, nbytes
-from app.wire.precision import Precision, rounded
+from app.wire.quantise import Precision, rounded
 from tests.inline import run
 
 REDUCED: list[Any] = [p for p in get_args(Precision) if p != "full"]

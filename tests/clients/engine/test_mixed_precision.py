@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.engine.engine import Engine, Fit
-from clients.models.model_options import TransformerOptions
+from clients.models.options import TransformerOptions
 from clients.training import Training
 from tests.clients.methods.test_twins import problem_of
 
@@ -31,7 +31,7 @@ def engine_of(model: str, **options: Any) -> Engine:
 
 def trained(engine: Engine) -> Fit:
     x_pd, buffers = engine.initial()
-    return engine.fit(x_pd, buffers, engine.slots(x_pd), engine.batches(1))
+    return engine.fit(x_pd, buffers, engine.opt_state(x_pd), engine.batches(1))
 
 
 def loss(engine: Engine, fit: Fit) -> Tensor:
@@ -55,7 +55,7 @@ def test_mixed_precision_rounds_products_and_keeps_everything_else(model: str, c
     one, other = trained(full), trained(mixed)
     assert set(seen) == {torch.bfloat16}
     assert other.x.dtype == torch.float32
-    assert {v.dtype for v in other.slots.values()} == {torch.float32}
+    assert {v.dtype for v in other.opt_state.values()} == {torch.float32}
     assert {k: v.dtype for k, v in other.buffers.items()} == {
         k: v.dtype for k, v in one.buffers.items()
     }

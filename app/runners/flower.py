@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from app.config import prepare
+from app.config import preflight
 from app.config.config import Config, ConfigError
 from app.runners.superlink import (
     FlowerError,
@@ -26,7 +26,7 @@ from app.runners.superlink import (
     simulation_config,
     workspace,
 )
-from app.runs import progress, quantities
+from app.runs import progress, units
 
 _PAUSE = 0.1
 _AGAIN_SECONDS = 2.0
@@ -60,12 +60,12 @@ def simulate(config: Config, nodes: int | None, console: Console) -> None:
     if not 1 <= nodes <= config.peers:
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
     gpus = _gpus(config.device)
-    problem = prepare.check(config)
+    problem = preflight.check(config)
     run_dir = Path(config.run_dir)
     with held(run_dir):
-        prepare.begin(config, problem)
+        preflight.begin(config, problem)
         console.print(f"{config.method} on {config.dataset}: peers {config.peers}, nodes {nodes}")
-        console.print(prepare.statistics(problem))
+        console.print(preflight.statistics(problem))
         for line in config.strategy().cautions():
             console.print(f"warning: {line}")
         with (
@@ -119,11 +119,11 @@ def conclude(run_dir: Path, console: Console) -> None:
         It is not a run directory.
     """
     from app.report import report
-    from app.runs import results  # plotting libraries: a second that other commands need not pay
+    from app.runs import summary  # plotting libraries: a second that other commands need not pay
 
-    summary = results.finish(run_dir)
+    numbers = summary.finish(run_dir)
     page = report.write(run_dir)
-    console.print(digest(summary))
+    console.print(digest(numbers))
     console.print(f"report: {page}", soft_wrap=True)
 
 
@@ -138,8 +138,8 @@ def digest(summary: Mapping[str, Any]) -> Table:
         table.add_row("worst tenth of peers", f"{worst:.4f}")
     if summary.get("mean_test_loss") is not None:
         table.add_row("test loss", f"{summary['mean_test_loss']:.6g}")
-    table.add_row("between peers", quantities.size(summary.get("total_bytes") or 0))
-    table.add_row("time", quantities.duration(summary.get("wall_seconds")))
+    table.add_row("between peers", units.size(summary.get("total_bytes") or 0))
+    table.add_row("time", units.duration(summary.get("wall_seconds")))
     return table
 
 

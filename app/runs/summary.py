@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from app.runs import graph, whole
+from app.runs import atomic, graph
+from app.runs.graph_scores import score
 from app.runs.rundir import Floats, Run
-from app.runs.scores import score
 
 
 def summarise(run: Run) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def recovery(run: Run) -> dict[str, Any] | None:
     twins decay late in training, so `best` says whether the graph was found, the final scores
     whether it is still there.
     """
-    clusters_n = run.sought
+    clusters_n = run.clusters_to_recover
     if clusters_n is None or not len(run.weights):
         return None
     scores = [score(weights_nn, clusters_n) for weights_nn in run.weights]
@@ -99,9 +99,9 @@ def finish(run_dir: str | Path) -> dict[str, Any]:
     """Write `graph.csv` and `summary.json` into the run directory and return the summary."""
     run = Run.read(run_dir)
     summary = summarise(run)
-    whole.write(run.directory / "graph.csv", graph.as_csv(run))
+    atomic.write(run.directory / "graph.csv", graph.as_csv(run))
     text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-    whole.write(run.directory / "summary.json", text)  # last: with it the run is finished
+    atomic.write(run.directory / "summary.json", text)  # last: with it the run is finished
     return summary
 
 

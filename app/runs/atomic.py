@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @contextmanager
-def drafted(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Where to write; what lies there takes the place of `path` unless something is raised."""
     draft = path.with_name(f"{path.name}.part")
     try:
@@ -22,5 +22,5 @@ def drafted(path: Path) -> Iterator[Path]:
 
 def write(path: Path, content: str | bytes) -> None:
     """Write text in UTF-8, or bytes."""
-    with drafted(path) as draft:
+    with replacing(path) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)

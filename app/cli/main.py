@@ -16,14 +16,14 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from app.cli import catalogue, comparing, status
+from app.cli import comparing, listing, status
 from app.config import defaults
 from app.config.config import Config, ConfigError
 from app.config.items import read_items, read_toml
-from app.config.options import nearest
-from app.runners import execution
-from app.runners.grid import GridError
+from app.config.keys import nearest
+from app.runners import flower
 from app.runners.superlink import ROOT, FlowerError
+from app.runners.sweep import SweepError
 from app.runs import progress
 from app.runs.rundir import ResultsError
 from datasets.problem import DataError
@@ -48,12 +48,12 @@ def main(arguments: Sequence[str]) -> int:
             raise ConfigError(f'unknown command "{name}"{nearest(name, COMMANDS)}')
         command = COMMANDS[name]
         parser = _Parser(f"python -m app {name}", description=command.about)
-        command.carry_out(parser, rest, console)
+        command.execute(parser, rest, console)
     except (ConfigError, DataError, ResultsError) as error:
         return _complain(str(error), 2)
     except FlowerError as error:
         return _complain(f"Flower could not start: {error}", 1)
-    except (execution.RunError, GridError) as error:
+    except (flower.RunError, SweepError) as error:
         return _complain(f"the run failed: {error}", 1)
     except OSError as error:
         if error.filename is None:
@@ -87,7 +87,7 @@ def compare(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     comparing.options(parser)
     given = parser.parse_intermixed_args(arguments)
     preset, flat = read_items(given.items)
-    page = comparing.carry_out(given, preset, flat, console)
+    page = comparing.run_comparison(given, preset, flat, console)
     console.print(f"comparison: {page}", soft_wrap=True)
 
 
@@ -109,14 +109,14 @@ def resume(parser: argparse.ArgumentParser, arguments: list[str], console: Conso
 def report(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """`report`: summary and report of a run, finished or not."""
     parser.add_argument("run_dir", type=Path)
-    execution.conclude(parser.parse_args(arguments).run_dir, console)
+    flower.conclude(parser.parse_args(arguments).run_dir, console)
 
 
 def show(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """`list`: one or all of the catalogue's tables."""
-    parser.add_argument("what", nargs="?", choices=catalogue.LISTS)
+    parser.add_argument("what", nargs="?", choices=listing.LISTS)
     what = parser.parse_args(arguments).what
-    catalogue.show(console, [what] if what else catalogue.LISTS)
+    listing.show(console, [what] if what else listing.LISTS)
 
 
 def tell(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -154,7 +154,7 @@ def keys(parser: argparse.ArgumentParser, arguments: list[str], console: Console
 
     keying.options(parser)
     try:
-        keying.carry_out(parser.parse_args(arguments), console)
+        keying.manage_keys(parser.parse_args(arguments), console)
     except KeysError as error:
         raise ConfigError(str(error)) from None
 
@@ -173,7 +173,7 @@ class Command:
 
     arguments: str
     about: str
-    carry_out: Callable[[argparse.ArgumentParser, list[str], Console], None]
+    execute: Callable[[argparse.ArgumentParser, list[str], Console], None]
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -215,9 +215,9 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
 
 def _start(config: Config, given: argparse.Namespace, console: Console) -> None:
     if given.federation:
-        execution.deploy(config, given.federation, console)
+        flower.deploy(config, given.federation, console)
     else:
-        execution.simulate(config, given.nodes, console)
+        flower.simulate(config, given.nodes, console)
 
 
 def _complain(line: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""A few hundred bad letters of every kind; `python -m benchmarks.envelopes` sends 10,000."""
+"""A few hundred bad letters of every kind; `python -m benchmarks.hostile_letters` sends 10,000."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from benchmarks.envelopes import Target, attack, mutations
+from benchmarks.hostile_letters import Target, attack, mutations
 
 
 @pytest.fixture(scope="module")
@@ -28,5 +28,5 @@ def test_every_mutation_is_bad_on_its_own(target: Target) -> None:
     for name, mutate in mutations(target).items():
         for kind in ("offer", "answer"):
             letter = mutate(rng, target.write(kind, 1, 1))
-            reply = target.node.handle(target.order([letter]))
-            assert len(reply.refused) == 1, (name, kind)
+            response = target.node.handle(target.request([letter]))
+            assert len(response.refused) == 1, (name, kind)

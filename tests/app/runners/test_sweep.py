@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from app.config.config import Config
-from app.runners import grid
-from app.runners.grid import GridError, placed, run_all
+from app.runners import sweep
 from app.runners.superlink import ROOT
+from app.runners.sweep import SweepError, placed, run_all
 from app.runs.recorder import RunRecorder
 from app.runs.rundir import Run
 from strategies.relay.commit import Commit
@@ -72,7 +72,7 @@ def test_the_content_of_a_file_decides_too(tmp_path: Path) -> None:
 def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path) -> None:
     first = [placed(config(seed=seed), tmp_path) for seed in (0, 1)]
     for each in first:
-        grid.carry_out(each)
+        sweep.run_one(each)
     before = times(tmp_path)
     assert all(f"{each.run_dir}/summary.json" in before for each in first)
     said = quiet()
@@ -88,12 +88,12 @@ def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path) -> None:
 
 def test_a_run_without_its_summary_is_summed_up_only(tmp_path: Path) -> None:
     one = placed(config(), tmp_path)
-    grid.carry_out(one)
+    sweep.run_one(one)
     summary = Path(one.run_dir, "summary.json")
     told, before = summary.read_text(), times(tmp_path)
     summary.unlink()
-    assert not grid.is_finished(one)
-    grid.carry_out(one)
+    assert not sweep.is_finished(one)
+    sweep.run_one(one)
     assert summary.read_text() == told
     changed = {path for path, t in times(tmp_path).items() if before[path] != t}
     assert changed == {str(summary), str(summary.with_name("graph.csv"))}
@@ -105,7 +105,7 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(
     whole, half = (
         placed(config(method="fedavg", seed=1), tmp_path / name) for name in ("whole", "half")
     )
-    grid.carry_out(whole)
+    sweep.run_one(whole)
     commit = RunRecorder.round
 
     def stop_after_two(recorder: RunRecorder, committed: Commit) -> None:
@@ -115,12 +115,12 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(
 
     monkeypatch.setattr(RunRecorder, "round", stop_after_two)
     with pytest.raises(KeyboardInterrupt):
-        grid.carry_out(half)
+        sweep.run_one(half)
     monkeypatch.setattr(RunRecorder, "round", commit)
-    assert not grid.is_finished(half)
+    assert not sweep.is_finished(half)
     before = Run.read(half.run_dir)
     assert before.rounds.tolist() == [0, 2]
-    grid.carry_out(half)
+    sweep.run_one(half)
     a, b = Run.read(whole.run_dir), Run.read(half.run_dir)
     assert a.rounds.tolist() == b.rounds.tolist() == [0, 2, 4]
     for name in ("test_loss", "bytes_sent", "gradient_evaluations"):
@@ -132,16 +132,16 @@ def test_a_failed_run_is_one_line_and_the_others_stay(tmp_path: Path) -> None:
     good, bad = (placed(config(seed=seed), tmp_path) for seed in (0, 1))
     Path(bad.run_dir).mkdir()
     Path(bad.run_dir, "models").write_text("in the way")
-    with pytest.raises(GridError) as caught:
+    with pytest.raises(SweepError) as caught:
         run_all([good, bad], 1, quiet())
     assert str(caught.value).startswith(f"{bad.name}: ")
     assert "\n" not in str(caught.value)
-    assert grid.is_finished(good)
-    assert not grid.is_finished(bad)
+    assert sweep.is_finished(good)
+    assert not sweep.is_finished(bad)
     before = times(Path(good.run_dir))
     Path(bad.run_dir, "models").unlink()
-    grid.carry_out(bad)
-    assert grid.is_finished(bad)
+    sweep.run_one(bad)
+    assert sweep.is_finished(bad)
     assert times(Path(good.run_dir)) == before
 
 

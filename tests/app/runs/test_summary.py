@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.runs.results import accuracy_statistics, finish, summarise
 from app.runs.rundir import ResultsError, Run
+from app.runs.summary import accuracy_statistics, finish, summarise
 from tests.app.fake_run import (
     Story,
     write_config,

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from app.config import schema
-from app.config.methods import METHODS
+from app.config.registry import METHODS
 from app.config.schema import Scalar
-from clients.models.model_options import MODEL_OPTIONS
+from clients.models.options import MODEL_OPTIONS
 from clients.training import Augmentation, Optimizer, Training
-from datasets.partition.partition import Partition
+from datasets.partition.options import Partition
 from datasets.table import DATASETS
 
 Topology = Literal["full", "ring", "k-regular", "erdos-renyi", "file"]
@@ -34,12 +34,12 @@ class TopLevel:
 
     Attributes
     ----------
-    method : a name in `app.config.methods.METHODS`.
+    method : a name in `app.config.registry.METHODS`.
     peers : number of peers n.
     num_server_rounds : rounds.
     seed : of every random stream.
     dataset : a name in `datasets.table.DATASETS`.
-    model : a name in `clients.models.model_options.MODELS`; "auto" follows the dataset.
+    model : a name in `clients.models.options.MODELS`; "auto" follows the dataset.
     batch_size ... weight_decay : see `clients.training.Training`; local_steps 0 follows the dataset
         (10 for digits, else 1) unless there are local_epochs.
     topology : who may talk to whom at all.
@@ -54,7 +54,7 @@ class TopLevel:
     mixed_precision : compute matrix products and convolutions in bfloat16; parameters, gradients
         and letters stay float32.
     channels_last : let images have their channels innermost where a model is called by itself.
-    payload : precision in which models and answers travel; see `app.wire.precision`.
+    payload : precision in which models and answers travel; see `app.wire.quantise`.
     out, name : the run directory is `<out>/<name>`; an empty name is made up when the run starts.
     data_dir : where datasets lie or are downloaded to.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from app.config.config import Config, ConfigError
-from clients.models.model_options import check_task
+from clients.models.options import check_task
 from datasets.problem import Problem
 from datasets.table import DATASETS, load_problem
 
@@ -28,9 +28,11 @@ def problem_of(config: Config, peer: int | None = None) -> Problem:
     ------
     DataError : the data set or its partition cannot be had.
     """
-    alone = DATASETS[config.dataset].alone
-    if alone is not None and peer is not None:
-        return alone(peer, config.peers, config.seed, Path(config.data_dir), config.dataset_options)
+    deployed = DATASETS[config.dataset].deployed
+    if deployed is not None and peer is not None:
+        return deployed(
+            peer, config.peers, config.seed, Path(config.data_dir), config.dataset_options
+        )
     return load_problem(
         config.dataset,
         config.partition,

@@ -13,11 +13,11 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from rich.console import Console
 
-from app.cli import launcher
+from app.cli import main
 from app.config.config import Config
-from app.runners import execution, guard
+from app.runners import flower, guard
 from app.runners.superlink import ROOT, simulation_config, workspace
-from app.runs import progress, quantities
+from app.runs import progress, units
 
 PRESET = """
 num-server-rounds = 3
@@ -43,7 +43,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, int | None]]:
     def simulate(config: Config, nodes: int | None, console: Console) -> None:
         starts.append((config, nodes))
 
-    monkeypatch.setattr(execution, "simulate", simulate)
+    monkeypatch.setattr(flower, "simulate", simulate)
     return starts
 
 
@@ -52,7 +52,7 @@ def test_defaults_then_preset_then_overrides(
 ) -> None:
     Path("mine.toml").write_text(PRESET)
     line = ["run", "seed=6", "mine.toml", "--nodes", "4", "mlp.hidden=32", "--out", "o"]
-    assert launcher.main([*line, "cobo.sampling=official", "--name", "n"]) == 0
+    assert main.main([*line, "cobo.sampling=official", "--name", "n"]) == 0
     ((config, nodes),) = started
     assert nodes == 4
     assert config.flat() | {"peers": 8} == config.flat()  # a default
@@ -63,7 +63,7 @@ def test_defaults_then_preset_then_overrides(
 
 
 def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]) -> None:
-    assert launcher.main(["run", "cobo/fashion-mnist"]) == 0
+    assert main.main(["run", "cobo/fashion-mnist"]) == 0
     assert started[0][0].dataset == "fashion-mnist"
 
 
@@ -113,7 +113,7 @@ def test_a_wrong_request_is_one_line_and_leaves_nothing(
     (elsewhere / "finished" / "config.toml").write_text(Config.from_flat({}).toml())
     (elsewhere / "finished" / "progress.json").write_text('{"status": "finished"}')
     before = sorted(elsewhere.rglob("*"))
-    assert launcher.main(line.split()) == 2
+    assert main.main(line.split()) == 2
     complaint = capsys.readouterr().err
     assert said in complaint
     assert complaint.count("\n") == 1
@@ -124,7 +124,7 @@ def test_a_place_that_cannot_be_written_to_is_one_line(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (elsewhere / "taken").write_text("a file")
-    assert launcher.main(["certificates", "taken/inside", "--nodes", "a"]) == 1
+    assert main.main(["certificates", "taken/inside", "--nodes", "a"]) == 1
     assert capsys.readouterr().err == "taken/inside/a: Not a directory\n"
 
 
@@ -152,7 +152,7 @@ def test_resume_takes_the_run_as_it_was(
     config = Config.from_flat({"method": "local", "seed": 9})
     (run_dir / "config.toml").write_text(config.toml())
     (run_dir / "progress.json").write_text('{"status": "failed"}')
-    assert launcher.main(["resume", "runs/mine"]) == 0
+    assert main.main(["resume", "runs/mine"]) == 0
     resumed = started[0][0]
     assert (resumed.resume, resumed.run_dir, resumed.name) == (True, str(run_dir), "mine")
     assert resumed.toml() == config.toml()
@@ -163,8 +163,8 @@ def test_a_run_that_goes_on_is_not_resumed(
 ) -> None:
     (elsewhere / "config.toml").write_text(Config.from_flat({}).toml())
     (elsewhere / "progress.json").write_text('{"status": "running"}')
-    with execution.held(elsewhere):
-        assert launcher.main(["resume", "."]) == 2
+    with flower.held(elsewhere):
+        assert main.main(["resume", "."]) == 2
     assert "this run is going on" in capsys.readouterr().err
     assert (elsewhere / "progress.json").exists()
 
@@ -173,7 +173,7 @@ def test_a_run_that_goes_on_is_not_resumed(
 def test_without_a_command_it_helps(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert launcher.main(arguments) == 0
+    assert main.main(arguments) == 0
     assert "run [PRESET.toml] [key=value ...]" in capsys.readouterr().out
 
 
@@ -181,7 +181,7 @@ def test_list_shows_everything(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert launcher.main(["list"]) == 0
+    assert main.main(["list"]) == 0
     shown = capsys.readouterr().out
     for name in ("cobo.rho = 0.05", "digits", "label-permutation", "lenet", "cobo/fashion-mnist"):
         assert name in shown
@@ -199,7 +199,7 @@ def test_list_shows_everything(
 )
 def test_the_line_of_a_log_that_says_what_went_wrong(log: str, error: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(log)
-    assert execution.last_error(tmp_path / "log") == error
+    assert flower.last_error(tmp_path / "log") == error
 
 
 def test_progress_in_words() -> None:
@@ -209,7 +209,7 @@ def test_progress_in_words() -> None:
     assert progress.describe({"mean_test_accuracy": None, "mean_test_loss": 1.5, "bytes": 2e6}) == (
         "loss 1.5  2.00 MB"
     )
-    assert [quantities.size(n) for n in (999, 1000, 31.25e9, 5e16)] == [
+    assert [units.size(n) for n in (999, 1000, 31.25e9, 5e16)] == [
         "999 B",
         "1.00 kB",
         "31.2 GB",
