@@ -13,7 +13,7 @@ from app.config.methods import METHODS
 from app.config.options import nearest
 from app.config.prepare import check, problem_of
 from app.config.schema import Scalar
-from app.report import compare, compare_page
+from app.report import comparison, comparison_page
 from app.runners import grid, tune
 from app.runs import quantities
 from app.runs.rundir import Run
@@ -58,11 +58,11 @@ def carry_out(
     }
     grid.run_all([c for configs in placed.values() for c in configs], workers, console)
     runs = {name: [Run.read(c.run_dir) for c in configs] for name, configs in placed.items()}
-    rows = compare.rows(runs, settings)
-    compare.write(rows, directory)
+    rows = comparison.rows(runs, settings)
+    comparison.write(rows, directory)
     title = f"{preset}, {quantities.plural(given.seeds, 'seed')}"
-    console.print(compare.table(rows, title))
-    return compare_page.write(rows, directory, preset)
+    console.print(comparison.table(rows, title))
+    return comparison_page.write(rows, directory, preset)
 
 
 def _wanted(

@@ -118,11 +118,11 @@ def conclude(run_dir: Path, console: Console) -> None:
     ResultsError
         It is not a run directory.
     """
-    from app.report import report
+    from app.report import run_page
     from app.runs import results  # plotting libraries: a second that other commands need not pay
 
     summary = results.finish(run_dir)
-    page = report.write(run_dir)
+    page = run_page.write(run_dir)
     console.print(digest(summary))
     console.print(f"report: {page}", soft_wrap=True)
 
