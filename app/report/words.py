@@ -1,4 +1,4 @@
-"""A run in words: the sentences and numbers that its page says without a script."""
+"""Runs in words: the sentences and headline numbers of the pages, as plain text."""
 
 from __future__ import annotations
 
