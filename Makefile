@@ -1,11 +1,13 @@
-# make run, test, unit, lint, bench; drill, image-test and image-lint for deployments.
+# make run, test, unit, lint, lint-web, bench; drill, image-test and image-lint for deployments.
 # PYTHON chooses the interpreter of the first install.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+BIOME_VERSION := 2.6.8
+BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 
 .DELETE_ON_ERROR:
-.PHONY: run test unit lint bench install drill image-test image-lint
+.PHONY: run test unit lint lint-web bench install drill image-test image-lint
 
 run: $(INSTALLED)
 	$(BIN)/python -m app run
@@ -21,6 +23,13 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# The scripts and the style sheet of app/report; needs npm, which nothing else does.
+lint-web: $(BIOME)
+	$(BIOME) ci --error-on-warnings
+
+$(BIOME):
+	npm install --silent --no-audit --no-fund --prefix .venv/biome-$(BIOME_VERSION) @biomejs/biome@$(BIOME_VERSION)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks

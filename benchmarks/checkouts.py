@@ -40,7 +40,7 @@ CHANGED: frozenset[str] = frozenset()
 # What is called in a checkout, newest place first.
 _CONFIG = "app.config.config", "app.config"
 _INLINE = "app.runners.inline", "app.inline"
-_METHODS = "app.config.registry", "app.config.methods", "app.methods"
+_METHODS = "app.config.registry", "app.config.registry", "app.methods"
 
 HOSTINGS = "inline", "2 nodes"
 PROBLEMS = "digits", "quadratic", "table"

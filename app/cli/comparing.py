@@ -13,7 +13,7 @@ from app.config.keys import nearest
 from app.config.preflight import check, problem_of
 from app.config.registry import METHODS
 from app.config.schema import Scalar
-from app.report import compare, compare_page
+from app.report import comparison, comparison_page
 from app.runners import sweep, tune
 from app.runs import units
 from app.runs.rundir import Run
@@ -58,11 +58,11 @@ def run_comparison(
     }
     sweep.run_all([c for configs in placed.values() for c in configs], workers, console)
     runs = {name: [Run.read(c.run_dir) for c in configs] for name, configs in placed.items()}
-    rows = compare.rows(runs, settings)
-    compare.write(rows, directory)
+    rows = comparison.rows(runs, settings)
+    comparison.write(rows, directory)
     title = f"{preset}, {units.plural(given.seeds, 'seed')}"
-    console.print(compare.table(rows, title))
-    return compare_page.write(rows, directory, preset)
+    console.print(comparison.table(rows, title))
+    return comparison_page.write(rows, directory, preset)
 
 
 def _wanted(

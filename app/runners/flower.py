@@ -118,11 +118,11 @@ def conclude(run_dir: Path, console: Console) -> None:
     ResultsError
         It is not a run directory.
     """
-    from app.report import report
+    from app.report import run_page
     from app.runs import summary  # plotting libraries: a second that other commands need not pay
 
     numbers = summary.finish(run_dir)
-    page = report.write(run_dir)
+    page = run_page.write(run_dir)
     console.print(digest(numbers))
     console.print(f"report: {page}", soft_wrap=True)
 

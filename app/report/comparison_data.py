@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from app.report.compare import Row
+from app.report.comparison import Row
 from app.report.measures import gains, has_accuracy, last
-from app.report.report_data import (
+from app.report.run_data import (
     FIELDS,
     has_own_weights,
     peer_order,

@@ -156,6 +156,6 @@ def _escaped(text: str) -> str:
 
 
 def write(made: Sequence[Row], directory: Path) -> None:
-    """comparison.csv and comparison.tex."""
+    """Write comparison.csv and comparison.tex into `directory`."""
     (directory / "comparison.csv").write_text(as_csv(made), encoding="utf-8")
     (directory / "comparison.tex").write_text(as_latex(made), encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.report.report import write
+from app.report.run_page import write
 from app.runs.rundir import Run
 from app.runs.summary import summarise
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.report import compare, compare_data, compare_page
-from app.report.compare import Row
+from app.report import comparison, comparison_data, comparison_page
+from app.report.comparison import Row
 from app.report.measures import COLUMNS
 from app.runs.rundir import Run
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
@@ -39,11 +39,11 @@ def made(
         ]
         for k, method in enumerate(methods)
     }
-    return compare.rows(runs, {"cobo": {"cobo.rho": 0.05}} if "cobo" in methods else {})
+    return comparison.rows(runs, {"cobo": {"cobo.rho": 0.05}} if "cobo" in methods else {})
 
 
 def page_of(directory: Path, rows: tuple[Row, ...], title: str = "a preset") -> Page:
-    path = compare_page.write(rows, directory, title)
+    path = comparison_page.write(rows, directory, title)
     assert path == directory / "comparison.html"
     return Page(path)
 
@@ -75,7 +75,7 @@ def test_rounds_that_a_seed_has_not_reached_are_left_out_of_its_mean(tmp_path: P
             run, [{"round": t, "peer": 0, "test_loss": loss} for t, loss in enumerate(values)]
         )
         runs.append(Run.read(run))
-    data = page_of(tmp_path, compare.rows({"a": runs[:2], "b": runs[2:] * 2}, {})).data
+    data = page_of(tmp_path, comparison.rows({"a": runs[:2], "b": runs[2:] * 2}, {})).data
     assert data["metrics"]["test_loss"]["mean"] == [[1.5, 3], [4, None]]
     assert data["metrics"]["test_loss"]["std"][0] == [pytest.approx(0.5**0.5, rel=1e-5), 0]
 
@@ -109,7 +109,7 @@ def test_the_maps_are_the_runs_collaboration(tmp_path: Path) -> None:
             each["low"] + span * code / 255, run.weights, atol=0.51 * span / 255
         )
         assert each["own"] is (each["method"] == 2)
-        recovered = compare.rows({"x": [run]}, {})[0].values["f1"]
+        recovered = comparison.rows({"x": [run]}, {})[0].values["f1"]
         assert each["f1"][-1:] == list(recovered)
     assert data["order"] == [[0, 4, 1, 5, 2, 6, 3, 7]] * 2
 
@@ -119,7 +119,7 @@ def test_a_map_shows_the_latest_recorded_weights(tmp_path: Path) -> None:
     late = rows[1].runs[0].directory / "collaboration.npz"
     weights = rows[1].runs[0].weights[[0, 4]]
     np.savez(late, rounds=[0, 12], weights=weights)
-    rows = compare.rows({row.method: [Run.read(row.runs[0].directory)] for row in rows}, {})
+    rows = comparison.rows({row.method: [Run.read(row.runs[0].directory)] for row in rows}, {})
     maps = page_of(tmp_path, rows).data["maps"]
     assert maps["rounds"] == [0, 5, 10, 12, 15, 20]
     codes = np.frombuffer(base64.b64decode(maps["weights"]), np.uint8).reshape(2, 6, 8, 8)
@@ -132,7 +132,7 @@ def test_the_table_is_the_comparison(tmp_path: Path) -> None:
     html = page_of(tmp_path, rows).html
     table = html[html.index('id="results"') : html.index("</table>")]
     body = table[table.index("<tbody>") :].split("<tr")[1:]
-    columns = compare.shown(rows)
+    columns = comparison.shown(rows)
     for row, text in zip(rows, body, strict=True):
         cells = text.split("<td")[2:]
         for column, cell in zip(columns, cells, strict=True):
@@ -140,9 +140,9 @@ def test_the_table_is_the_comparison(tmp_path: Path) -> None:
             value = re.search(r'data-value="([^"]*)"', cell)
             assert (value and float(value[1])) == (found and found[0])
             shown = " ".join(re.sub("<[^>]*>", " ", cell[cell.index(">") + 1 :]).split())
-            assert shown == compare.cell(row, column).replace("-", "–" if found is None else "-")
+            assert shown == comparison.cell(row, column).replace("-", "–" if found is None else "-")
             marked = re.search(r'class="[^"]*best', cell) is not None
-            assert marked == (row.method in compare.best(rows, column))
+            assert marked == (row.method in comparison.best(rows, column))
 
 
 def test_the_settings_are_what_is_shared_and_what_is_not(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_text_from_files_is_escaped(tmp_path: Path) -> None:
     rows = made(tmp_path, ["local", "cobo"], dataset=evil, partition={"kind": evil})
     runs = {"local": rows[0].runs, evil: rows[1].runs}
     write_progress(rows[0].runs[0].directory, status="failed", error=evil)
-    page = page_of(tmp_path, compare.rows(runs, {evil: {evil: evil}}), title=evil)
+    page = page_of(tmp_path, comparison.rows(runs, {evil: {evil: evil}}), title=evil)
     assert len(page.scripts) == 2
     assert "<script>alert" not in page.html
     assert page.data["methods"] == ["local", evil]
@@ -204,32 +204,32 @@ def test_unfinished_runs_are_told(tmp_path: Path) -> None:
     rows = made(tmp_path, ["local", "cobo"])
     assert "not finished" not in page_of(tmp_path, rows).text
     write_progress(rows[1].runs[0].directory, status="running")
-    rows = compare.rows({r.method: [Run.read(x.directory) for x in r.runs] for r in rows}, {})
+    rows = comparison.rows({r.method: [Run.read(x.directory) for x in r.runs] for r in rows}, {})
     assert "1 of 4 runs have not finished" in page_of(tmp_path, rows).text
     for row in rows:
         for run in row.runs:
             (run.directory / "metrics.jsonl").unlink()
-    rows = compare.rows({r.method: [Run.read(x.directory) for x in r.runs] for r in rows}, {})
+    rows = comparison.rows({r.method: [Run.read(x.directory) for x in r.runs] for r in rows}, {})
     assert "There is nothing to compare yet." in page_of(tmp_path, rows).text
 
 
 def test_maps_of_many_methods_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = made(tmp_path, ["local", "cobo", "wga"], replace(STORY, rounds=30), seeds=1)
-    monkeypatch.setattr(compare_data, "MAP_BYTES", 10 * 2 * 8 * 8)
-    monkeypatch.setattr(compare_data, "CURVE_POINTS", 7)
+    monkeypatch.setattr(comparison_data, "MAP_BYTES", 10 * 2 * 8 * 8)
+    monkeypatch.setattr(comparison_data, "CURVE_POINTS", 7)
     data = page_of(tmp_path, rows).data
     for rounds, kept in ((data["maps"]["rounds"], 10), (data["rounds"], 7)):
         assert (rounds[0], rounds[-1], len(rounds)) == (0, 150, kept), "never the ends"
     assert len(base64.b64decode(data["maps"]["weights"])) == 10 * 2 * 8 * 8
 
 
-def test_the_lede_says_what_came_out(tmp_path: Path) -> None:
+def test_the_outcome_says_what_came_out(tmp_path: Path) -> None:
     rows = made(tmp_path, ["local", "cobo"])
     accuracy = next(column for column in COLUMNS if column.key == "accuracy")
     top = max(rows, key=lambda row: (row.summary(accuracy) or (0.0,))[0])
-    told = compare_page.lede(rows)
+    told = comparison_page.outcome(rows)
     assert told.startswith(f"Of 2 methods, {top.method} reaches the highest mean test accuracy, ")
-    assert compare.cell(top, accuracy) in told
+    assert comparison.cell(top, accuracy) in told
     assert ("over local" in told) == (top.method != "local")
 
 
@@ -237,7 +237,7 @@ def test_the_lede_says_what_came_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["four", "losses only", "one round, unknown clusters"])
 def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
     methods, story, seeds = ODD[name]
-    path = compare_page.write(made(tmp_path, methods, story, seeds), tmp_path, name)
+    path = comparison_page.write(made(tmp_path, methods, story, seeds), tmp_path, name)
     dom = in_a_browser(path)
     assert 'data-ready="yes"' in dom
     chart = dom[dom.index('id="gains"') : dom.index("Who collaborates")]

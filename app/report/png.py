@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from app.report.report_data import has_own_weights, peer_order, thin, weights_between
+from app.report.run_data import has_own_weights, peer_order, thin, weights_between
 from app.runs.rundir import Floats, Run
 
 if TYPE_CHECKING:
