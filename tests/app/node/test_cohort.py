@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.node.cohort import Cohort, Foreign
+from app.node.cohort import Cohort
+from app.wire.payload import Foreign
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.rule import Rule, State
@@ -70,10 +71,10 @@ ALL = edges_of(*((k, i) for i in range(N) for k in range(N) if k != i))
 
 
 def foreign_offers(cohort: Cohort, *authors: int) -> Foreign:
-    return {(k, -1): {"x": torch.full((cohort.engine.d,), k + 1.0).double()} for k in authors}
+    return {(k, None): {"x": torch.full((cohort.engine.d,), k + 1.0).double()} for k in authors}
 
 
-def test_whoever_is_hosted_hears_the_same() -> None:
+def test_hosted_peers_hear_the_same_wherever_the_others_are() -> None:
     """Own and foreign offers lie in one stack, in order of their authors."""
     whole = cohort_of([0, 1, 2, 3])
     whole.receive(ALL, {})
@@ -122,7 +123,7 @@ def test_answers_from_here_and_elsewhere_come_in_order_of_recipient_and_sender()
     part.receive(ALL, foreign_offers(part, 1, 2))
     part.answer(1, ALL)
     size = part.engine.d
-    came = {
+    came: Foreign = {
         (k, i): {"g": torch.full((size,), 10.0 * k + i).double()} for k in (2, 1) for i in (3, 0)
     }
     part.update(1, came)
@@ -164,7 +165,7 @@ def test_nothing_is_shown_after_the_last_round(t: int) -> None:
     assert bool(part.offers) == (t <= ROUNDS)
 
 
-def test_a_restart_forgets_the_bill() -> None:
+def test_a_restart_forgets_the_costs() -> None:
     part = cohort_of([0, 3])
     part.receive(ALL, {})
     part.engine.n_gradients += 5
