@@ -23,7 +23,7 @@ from app.runs import atomic
 from clients.letters import Letters
 
 Version = tuple[int, int]
-Fingerprint = tuple[tuple[int, int], ...]
+Fingerprint = list[tuple[int, int]]
 T = TypeVar("T")
 
 
@@ -111,8 +111,8 @@ class CheckpointStore:
 
     def _fingerprint(self, version: Version) -> Fingerprint:
         """What tells the files of a version from others of that name, before or after them."""
-        found = [(path / _name(version)).stat() for path in self._peers.values()]
-        return tuple((file.st_ino, file.st_mtime_ns) for file in found)
+        files = [(path / _name(version)).stat() for path in self._peers.values()]
+        return [(file.st_ino, file.st_mtime_ns) for file in files]
 
     def _read(self, version: Version) -> None:
         cohort, device = self._cohort, self._cohort.engine.device

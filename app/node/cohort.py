@@ -120,11 +120,11 @@ class Cohort:
                 for (k, _), tensors in foreign.items():
                     stack[name][int(np.searchsorted(authors, k))] = tensors[name].to(own.device)
         nbytes = self.offer_format().nbytes
-        self._count(self.costs.sent, edges[self._hosted[edges[:, 0]], 0], nbytes)
+        self._count_bytes(self.costs.sent, edges[self._hosted[edges[:, 0]], 0], nbytes)
         wrote = np.zeros_like(self._hosted)
         wrote[authors] = True
         came = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
-        self._count(self.costs.received, came[:, 1], nbytes)
+        self._count_bytes(self.costs.received, came[:, 1], nbytes)
         rows_e = np.searchsorted(authors, came[:, 0])
         self.received = Letters(came[:, 0], came[:, 1], rows_e, authors, stack)
         self.sent = no_letters()
@@ -140,7 +140,7 @@ class Cohort:
         tensors = rounded(tensors, self.precision)
         rows = np.arange(len(letters))
         self.sent = Letters(letters.recipients, letters.senders, rows, letters.recipients, tensors)
-        self._count(self.costs.sent, letters.recipients, self.answer_format(t).nbytes)
+        self._count_bytes(self.costs.sent, letters.recipients, self.answer_format(t).nbytes)
 
     def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from elsewhere."""
@@ -163,7 +163,7 @@ class Cohort:
                 stack[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
             senders, recipients = ends[order].T
             answers = Letters(senders, recipients, order, ends[:, 0], stack)
-        self._count(self.costs.received, answers.recipients, form.nbytes)
+        self._count_bytes(self.costs.received, answers.recipients, form.nbytes)
         self.state = self.rule.update(self.state, t, self.received, self.sent, answers)
 
     def wants(self, t: int) -> Edges:
@@ -231,7 +231,7 @@ class Cohort:
             for p, peer in enumerate(self.peers)
         }
 
-    def _count(self, account: Ints, peers: Ints, nbytes: int) -> None:
+    def _count_bytes(self, account: Ints, peers: Ints, nbytes: int) -> None:
         np.add.at(account, np.searchsorted(self.peers, peers), nbytes)
 
 

@@ -29,7 +29,7 @@ from strategies.relay.vetting import named
 if TYPE_CHECKING:
     from app.node.node import Node
 
-_ITS_OWN = {"out": Config.out, "data-dir": Config.data_dir, "device": Config.device}
+_NODES_OWN = {"out": Config.out, "data-dir": Config.data_dir, "device": Config.device}
 """What a deployed node takes from --node-config only, and the values it has without."""
 _NODES_IN_MEMORY = 4
 _OURS = ("app", "strategies", "clients", "datasets")
@@ -67,8 +67,8 @@ class Job:
             It is wrong.
         """
         flat = dict(self.run_config)
-        if not self.simulated:  # whoever starts runs has no say in where a hospital's files lie
-            flat |= {key: self.node_config.get(key, value) for key, value in _ITS_OWN.items()}
+        if not self.simulated:  # who submits a run has no say in where an institution's files lie
+            flat |= {key: self.node_config.get(key, value) for key, value in _NODES_OWN.items()}
             flat |= {"run-dir": "", "resume": False}
         return _parsed(self.run_id, tuple(flat.items()))
 
@@ -97,7 +97,7 @@ def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict
     """What went wrong, as one line for the relay and a log here.
 
     A deployed node sends only lines that were written for this, and of its paths the last name:
-    what others say may tell of its files.
+    what libraries say may name its files or quote its data.
 
     Parameters
     ----------
@@ -119,14 +119,15 @@ def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict
 
 
 def hosted(node_config: Mapping[str, object], peers: int) -> tuple[int, ...]:
-    """Name the peers that this node hosts, of `peers` in all.
+    """Ids of the peers that this node hosts, of `peers` in all.
 
-    A simulated node takes its share of them, which may be none; a deployed one says which.
+    A simulated node has an equal share of them, which may be none; the configuration of a deployed
+    one names its peer.
 
     Raises
     ------
     ServiceError
-        The node configuration does not say.
+        It does not.
     """
     if _simulated(node_config):
         shares = np.array_split(np.arange(peers), int(str(node_config["num-partitions"])))
@@ -146,7 +147,7 @@ def _simulated(node_config: Mapping[str, object]) -> bool:
 
 
 class ServiceError(ValueError):
-    """A node cannot do what a message wants; one line says why."""
+    """A node cannot do what a message asks for; one line says why."""
 
 
 def _respond(request: Request, job: Job) -> Response:

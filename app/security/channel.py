@@ -60,7 +60,9 @@ class SecureChannel:
         """
         self._request = request
         self._scope = Scope(self._run, self._sealing.config_digest, request.attempt)
-        self._unread = list(request.letters)
+        self._unread: dict[Kind, list[PeerMessage]] = {"offer": [], "answer": []}
+        for letter in request.letters:
+            self._unread[letter.kind].append(letter)
         self._foreign_offers: dict[int, bytes] = {}  # sender -> digest of its offer
         self._refused: list[str] = []
         if not self._sealing.keys:
@@ -113,13 +115,9 @@ class SecureChannel:
         ----------
         form : what each of them has to hold.
         """
-        came = [letter for letter in self._unread if letter.kind == kind]
-        if not came:
-            return {}
-        self._unread = [letter for letter in self._unread if letter.kind != kind]
         due = self._due(kind)
         found: dict[tuple[int, int | None], Mapping[str, Tensor]] = {}
-        for letter in came:
+        for letter in self._unread.pop(kind, ()):
             digest = self._digest(letter.payload)
             ends = letter.sender, letter.recipient
             try:
@@ -136,9 +134,9 @@ class SecureChannel:
 
     def finish(self) -> tuple[str, ...]:
         """Refuse what nobody read; a line for each letter that was refused since `begin`."""
-        for letter in self._unread:
-            self._refuse(letter, self._digest(letter.payload), "was not to come here")
-        self._unread = []
+        for letters in self._unread.values():
+            for letter in letters:
+                self._refuse(letter, self._digest(letter.payload), "was not to come here")
         return tuple(self._refused)
 
     def _due(self, kind: Kind) -> set[tuple[int, int | None]]:

@@ -39,12 +39,12 @@ KEY = _SIGNATURE + KEM.MLKEM768_X25519.enc_length() + _CONTENT_KEY + TAG
 
 
 class SealError(ValueError):
-    """A letter cannot be opened: says how it looks to the one who tried."""
+    """A letter cannot be opened; says why, as far as its reader can know."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What all letters of an attempt at a run are tied to.
+    """What all letters of one attempt at a run are tied to.
 
     Attributes
     ----------

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from app.config.config import Config
 from app.node import ipc, service, worker
 from app.node.service import Job
 from strategies.flower.records import decode_response, encode_request
@@ -64,7 +65,7 @@ def pid_of(nodes: Path) -> int | None:
 
 
 def story(out: Path, handle: Any) -> list[Any]:
-    """Two rounds of peer 0, as the relay would tell them; what it says to each request."""
+    """Two rounds of peer 0, as the relay would request them; what it responds to each request."""
     said, version = [], None
     offers: list[PeerMessage] = []
     for request in (
@@ -166,7 +167,28 @@ def test_a_request_that_kills_the_worker_is_a_fault(tmp_path: Path) -> None:
     assert version == 4
 
 
-def test_whoever_starts_a_run_has_no_say_in_where_a_node_s_files_lie(tmp_path: Path) -> None:
+def test_a_process_parses_a_run_s_configuration_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse, parsed = Config.from_flat, list[object]()
+
+    def counted(flat: Any) -> Config:
+        parsed.append(flat)
+        return parse(flat)
+
+    monkeypatch.setattr(Config, "from_flat", counted)
+    version = None
+    for request in (Request("start", 0, 0), Request("update", 1, 1), Request("update", 2, 2)):
+        record, version = service.handle_request(
+            encode_request(request), job_of(tmp_path, version=version)
+        )
+        reply_of(record, request)
+    assert len(parsed) == 1
+    job_of(tmp_path, version=version, seed=1).config()  # another run
+    assert len(parsed) == 2
+
+
+def test_who_submits_a_run_has_no_say_in_where_a_node_s_files_lie(tmp_path: Path) -> None:
     wanted: dict[str, Any] = dict.fromkeys(("run-dir", "out", "data-dir"), "/elsewhere")
     wanted |= {"device": "cuda", "resume": True}
     config = replace(job_of(tmp_path), run_config=RUN | wanted).config()
