@@ -15,7 +15,7 @@ app = ClientApp()
 
 @app.train()
 def handle(message: Message, context: Context) -> Message:
-    """Answer an order, or say in one line why not."""
+    """Answer a request, or say in one line why not."""
     state = context.state.get(_STATE)
     version = state["version"] if isinstance(state, ConfigRecord) else None
     job = Job(

@@ -30,7 +30,7 @@ from safetensors import torch as safetensors
 
 from app.node import ipc
 from app.runners.superlink import ROOT
-from app.wire.payload import decode, encode, layout_of
+from app.wire.payload import LetterFormat, layout_of
 from app.wire.quantise import Precision, rounded
 
 SIZES = (62_000, 1_700_000, 11_000_000, 100_000_000)
@@ -86,9 +86,8 @@ def letters() -> Iterator[Letter]:
         tensors = {"x": torch.randn(1, size)}
         layout = layout_of(tensors)
         for precision in PRECISIONS:
-            shown = rounded(tensors, precision)
-            read = partial(decode, layout=layout, precision=precision)
-            yield _letter(size, precision, partial(encode, shown, 0, precision), read)
+            shown, form = rounded(tensors, precision), LetterFormat(layout, precision)
+            yield _letter(size, precision, partial(form.encode, shown, 0), form.decode)
         write = partial(safetensors.save, {"x": tensors["x"][0]})
         yield _letter(size, "library", write, safetensors.load)
 

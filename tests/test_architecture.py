@@ -27,7 +27,7 @@ TORCH = {
     "app/node/node.py",
     "app/node/checkpoints.py",
     "app/runners/inline.py",
-    "app/security/inbox.py",
+    "app/security/channel.py",
     "app/wire/payload.py",
     "app/wire/quantise.py",
     "clients/engine/augmentation.py",

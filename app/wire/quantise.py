@@ -4,14 +4,14 @@
 Compute Project, 2023): blocks of 32 numbers share an exponent e, and each is a whole multiple of
 2^e from -127 to 127, so an error is at most 1/127 of the largest in its block.
 
-Whoever hosts whom, all peers see the same numbers: what a peer shows is rounded before anybody,
-itself included, reads it, and packing what is rounded is exact. Tensors of fewer than 64 numbers
-(a cluster's number, mixture weights) travel as they are.
+All peers see the same numbers, wherever they are hosted: what a peer shows is rounded before
+anybody, itself included, reads it, and packing what is rounded is exact. Tensors of fewer than 64
+numbers (a cluster's number, mixture weights) travel as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -30,9 +30,11 @@ _SUFFIX = ".exponent"
 
 def travelling(layout: Layout, precision: Precision) -> dict[str, Entry]:
     """The layout in which letters of `layout` travel."""
+    if precision == "full":
+        return dict(layout)
     found = dict[str, Entry]()
     for name, (shape, dtype) in layout.items():
-        if not _is_reduced(shape, dtype, precision):
+        if not _is_reduced(shape, dtype):
             found[name] = shape, dtype
         elif precision == "int8":
             found[name] = shape, torch.int8
@@ -44,14 +46,23 @@ def travelling(layout: Layout, precision: Precision) -> dict[str, Entry]:
 
 def rounded(tensors: Mapping[str, Tensor], precision: Precision) -> Mapping[str, Tensor]:
     """Stacked tensors (S, ...) as their readers will see them."""
-    return _each(tensors, precision, lambda value: _read(_written(value, precision), value))
+    if precision == "full":
+        return tensors
+    return {
+        name: _read(_written(value, precision), value)
+        if _is_reduced(value.shape[1:], value.dtype)
+        else value
+        for name, value in tensors.items()
+    }
 
 
 def packed(tensors: Mapping[str, Tensor], row: int, precision: Precision) -> dict[str, Tensor]:
     """One row of stacked tensors in the layout in which it travels."""
+    if precision == "full":
+        return {name: value[row] for name, value in tensors.items()}
     found = dict[str, Tensor]()
     for name, value in tensors.items():
-        if not _is_reduced(value.shape[1:], value.dtype, precision):
+        if not _is_reduced(value.shape[1:], value.dtype):
             found[name] = value[row]
             continue
         parts = _written(value[row : row + 1], precision)
@@ -65,9 +76,11 @@ def unpacked(
     tensors: Mapping[str, Tensor], layout: Layout, precision: Precision
 ) -> dict[str, Tensor]:
     """The tensors of a letter that travelled: the inverse of `packed`."""
+    if precision == "full":
+        return dict(tensors)
     found = dict[str, Tensor]()
     for name, (shape, dtype) in layout.items():
-        if not _is_reduced(shape, dtype, precision):
+        if not _is_reduced(shape, dtype):
             found[name] = tensors[name]
             continue
         parts = [tensors[name].reshape(1, -1)]
@@ -77,18 +90,8 @@ def unpacked(
     return found
 
 
-def _is_reduced(shape: tuple[int, ...], dtype: torch.dtype, precision: Precision) -> bool:
-    size = torch.Size(shape).numel()
-    return precision != "full" and dtype.is_floating_point and size >= _SMALL
-
-
-def _each(
-    tensors: Mapping[str, Tensor], precision: Precision, what: Callable[[Tensor], Tensor]
-) -> Mapping[str, Tensor]:
-    return {
-        name: what(value) if _is_reduced(value.shape[1:], value.dtype, precision) else value
-        for name, value in tensors.items()
-    }
+def _is_reduced(shape: tuple[int, ...], dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and torch.Size(shape).numel() >= _SMALL
 
 
 def _written(value: Tensor, precision: Precision) -> tuple[Tensor, ...]:

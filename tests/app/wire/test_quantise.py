@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from app.wire.payload import PayloadError, decode, encode, layout_of, nbytes
+from app.wire.payload import LetterFormat, PayloadError, layout_of
 from app.wire.quantise import Precision, rounded
 from tests.inline import run
 
@@ -36,8 +36,9 @@ def test_what_is_rounded_travels_exactly(precision: Precision, dtype: torch.dtyp
     tensors = rounded(stack(dtype), precision)
     again = rounded(tensors, precision)
     assert all(torch.equal(again[name], value) for name, value in tensors.items())
+    form = LetterFormat(layout_of(tensors), precision)
     for row in range(3):
-        found = decode(encode(tensors, row, precision), layout_of(tensors), precision)
+        found = form.decode(form.encode(tensors, row))
         assert found.keys() == tensors.keys()
         for name, value in tensors.items():
             assert found[name].dtype == value.dtype
@@ -90,8 +91,9 @@ def test_a_diverged_model_is_not_smoothed_over(precision: Precision, value: floa
     tensors["x"][0, 50] = value
     tensors = dict(rounded(tensors, precision))
     assert not tensors["x"].isfinite().all()
+    form = LetterFormat(layout_of(tensors), precision)
     with pytest.raises(PayloadError, match="not finite"):
-        decode(encode(tensors, 0, precision), layout_of(tensors), precision)
+        form.decode(form.encode(tensors, 0))
 
 
 @pytest.mark.parametrize(("precision", "bits"), [("full", 32), ("float16", 16), ("int8", 8)])
@@ -99,8 +101,9 @@ def test_bytes_are_counted_exactly(precision: Precision, bits: int) -> None:
     tensors = stack()
     big, exponents = 1000 + 72, -(-1000 // 32) + -(-72 // 32)
     expected = big * bits // 8 + 63 * 4 + 100 * 8 + (exponents if precision == "int8" else 0)
-    assert nbytes(layout_of(tensors), precision) == expected
-    payload = encode(tensors, 0, precision)
+    form = LetterFormat(layout_of(tensors), precision)
+    assert form.nbytes == expected
+    payload = form.encode(tensors, 0)
     assert sum(v.nbytes for v in load(payload).values()) == expected
     assert expected < len(payload) < expected + 512
 
@@ -109,9 +112,10 @@ def test_bytes_are_counted_exactly(precision: Precision, bits: int) -> None:
 @pytest.mark.parametrize("expected", get_args(Precision))
 def test_a_letter_of_another_precision_is_refused(sent: Precision, expected: Precision) -> None:
     tensors = stack()
+    layout = layout_of(tensors)
     if sent != expected:
         with pytest.raises(PayloadError):
-            decode(encode(tensors, 0, sent), layout_of(tensors), expected)
+            LetterFormat(layout, expected).decode(LetterFormat(layout, sent).encode(tensors, 0))
 
 
 DIGITS: dict[str, Any] = {
