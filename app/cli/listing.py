@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import tomllib
 from collections.abc import Iterable
 
@@ -12,13 +13,21 @@ from rich.table import Table
 from app.config import schema
 from app.config.keys import tables
 from app.config.registry import METHODS
-from app.runners.superlink import ROOT
+from app.config.root import ROOT
 from clients.models.options import MODELS
 from datasets.partition.kinds import KINDS
 from datasets.table import DATASETS
 
 _MARKS = ("reproduces", "needs", "takes")
 """What the head of a preset may say, in the order in which it is shown."""
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Print one or all of the tables."""
+    parser.add_argument("what", nargs="?", choices=LISTS)
+    what = parser.parse_args(arguments).what
+    for name in [what] if what else LISTS:
+        console.print(LISTS[name]())
 
 
 def methods() -> Table:
@@ -79,12 +88,6 @@ LISTS = {
     "models": models,
     "presets": presets,
 }
-
-
-def show(console: Console, names: Iterable[str]) -> None:
-    """Print some of `LISTS`."""
-    for name in names:
-        console.print(LISTS[name]())
 
 
 def _keys(table: str) -> str:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tomli_w
 
 from app.config import schema
-from app.config.keys import ConfigError, TopLevel, locate, nearest, tables
+from app.config.keys import ConfigError, TopLevel, locate, nearest, paths, tables
 from app.config.registry import METHODS
 from app.config.schema import Scalar
 from clients.models.options import MODELS
@@ -120,7 +120,7 @@ class Config(TopLevel):
         """The same run for a process with another working directory: paths are made absolute."""
         return self.from_flat(
             {
-                key: str(Path(str(value)).absolute()) if value and _is_path(key) else value
+                key: str(Path(str(value)).absolute()) if value and key in paths() else value
                 for key, value in self.flat().items()
             }
         )
@@ -181,12 +181,6 @@ class Config(TopLevel):
                     check(what)
                 except ValueError as error:
                     raise ConfigError(f"{table}: {error}") from None
-
-
-def _is_path(key: str) -> bool:
-    """Whether a key holds a path: `out`, `data-dir`, `topology-file`, `quadratic.file`."""
-    name = key.rpartition(".")[2]
-    return name == "out" or name.rpartition("-")[2] in ("dir", "file")
 
 
 def _model(model: str, dataset: str) -> str:

@@ -22,18 +22,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.config.config import Config
-from app.config.preflight import begin, check
-from app.runs import progress
+from app.config.keys import paths
+from app.config.preflight import check
+from app.runners import cores
+from app.runners.errors import SweepError
+from app.runs import progress, rundir
 
 _PAUSE = 0.5
 _LOG_SECONDS = 60.0
 _BESIDE = ("name", "run-dir", "resume", "out")
 _THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """Runs side by side share the cores: spinning or oversubscribed threads cost a factor of ten."""
-
-
-class SweepError(Exception):
-    """A run of the grid failed; names the run and what went wrong in one line."""
 
 
 def placed(config: Config, directory: Path) -> Config:
@@ -43,9 +42,9 @@ def placed(config: Config, directory: Path) -> Config:
     """
     flat = {key: value for key, value in config.flat().items() if key not in _BESIDE}
     hashed = hashlib.sha256(json.dumps(flat, sort_keys=True).encode())
-    for key, value in flat.items():
-        if key.endswith("file") and value and Path(str(value)).is_file():
-            hashed.update(Path(str(value)).read_bytes())
+    for key in sorted(paths() & flat.keys()):
+        if Path(str(flat[key])).is_file():
+            hashed.update(Path(str(flat[key])).read_bytes())
     name = f"{config.method}-seed{config.seed}-{hashed.hexdigest()[:8]}"
     return replace(config, name=name, run_dir=str((directory / name).absolute()))
 
@@ -110,7 +109,7 @@ def run_one(config: Config) -> None:
     directory = Path(config.run_dir)
     if not _has_ended(config):
         config = replace(config, resume=bool(progress.read(directory)))
-        begin(config, check(config))
+        rundir.create(config, check(config))
         inline.run(config)
     summary.finish(directory)
 
@@ -192,4 +191,4 @@ def _threads() -> Iterator[None]:
 
 def default_workers() -> int:
     """One run per core; a GPU is shared by two, so that one computes while the other decides."""
-    return len(os.sched_getaffinity(0)) if not Path("/dev/nvidiactl").exists() else 2
+    return cores.count() if not Path("/dev/nvidiactl").exists() else 2

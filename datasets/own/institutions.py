@@ -158,6 +158,7 @@ def _joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> 
         mean=np.zeros(()) if expected.mean is None else expected.mean,
         std=np.ones(()) if expected.std is None else expected.std,
         samples=train.sizes,
+        validation_key=f"{expected.name}.validation",
     )
 
 

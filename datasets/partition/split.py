@@ -58,6 +58,7 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
         std=std,
         samples=np.array([len(rows) for rows in train], dtype=np.int64),
         clusters=shares.clusters,
+        validation_key="partition.validation",
     )
 
 

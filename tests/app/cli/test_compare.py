@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.cli import comparing
+from app.cli import compare as command_compare
 from app.config.config import Config, ConfigError
 from app.config.keys import flatten
 from app.config.schema import Scalar
 from app.report import compare
 from app.report.measures import COLUMNS
-from app.runners.sweep import SweepError
+from app.runners.errors import SweepError
 from app.runs.rundir import Run
 from app.runs.summary import summarise
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
@@ -199,7 +199,7 @@ TINY: dict[str, Scalar] = {
 
 def command(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    comparing.options(parser)
+    command_compare.add_options(parser)
     return parser.parse_args(words)
 
 
@@ -208,7 +208,9 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said = Console(file=io.StringIO(), width=200)
     line = ["--methods", "local, fedavg,cobo", "--seeds", "2", "--workers", "1"]
-    page = comparing.run_comparison(command(*line, "--out", str(tmp_path)), "tiny", TINY, said)
+    page = command_compare.run_comparison(
+        command(*line, "--out", str(tmp_path)), "tiny", TINY, said
+    )
     assert page == tmp_path / "comparison.html"
     lines = read(tmp_path / "comparison.csv")
     assert [(each["method"], each["seed"]) for each in lines] == [
@@ -229,7 +231,7 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
 def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path) -> None:
     said = Console(file=io.StringIO(), width=200)
     line = ["--tune", "--methods", "local,dpfl", "--seeds", "1", "--workers", "1"]
-    comparing.run_comparison(command(*line, "--out", str(tmp_path)), "tiny", TINY, said)
+    command_compare.run_comparison(command(*line, "--out", str(tmp_path)), "tiny", TINY, said)
     assert isinstance(said.file, io.StringIO)
     text = said.file.getvalue()
     assert text.startswith("partition.validation = 0.2 in all runs")
@@ -259,7 +261,7 @@ def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path)
 def test_a_wrong_request_starts_nothing(tmp_path: Path, words: str, said: str) -> None:
     given = command(*words.split(), "--out", str(tmp_path / "out"))
     with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
-        comparing.run_comparison(given, "p", TINY, Console(file=io.StringIO()))
+        command_compare.run_comparison(given, "p", TINY, Console(file=io.StringIO()))
     assert not (tmp_path / "out").exists()
 
 
@@ -267,7 +269,7 @@ def test_there_is_nothing_to_tune_by_without_validation_data(tmp_path: Path) -> 
     given = command("--tune", "--methods", "local", "--out", str(tmp_path / "out"))
     flat = TINY | {"dataset": "least-squares"}
     with pytest.raises(ConfigError, match="which least-squares has not"):
-        comparing.run_comparison(given, "p", flat, Console(file=io.StringIO()))
+        command_compare.run_comparison(given, "p", flat, Console(file=io.StringIO()))
     assert not (tmp_path / "out").exists()
 
 
@@ -283,7 +285,7 @@ def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mo
     flat: dict[str, Scalar] = {**TINY, "partition.kind": "iid"}  # no true clusters: no oracle
     given = command("--methods", "all", "--seeds", "1", "--out", str(tmp_path))
     with pytest.raises(SweepError):
-        comparing.run_comparison(given, "p", flat, said)
+        command_compare.run_comparison(given, "p", flat, said)
     assert isinstance(said.file, io.StringIO)
     refused = [line for line in said.file.getvalue().splitlines() if line.startswith("left out: ")]
     assert any("oracle" in line for line in refused)
@@ -292,4 +294,4 @@ def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mo
     assert "oracle" not in methods
     given = command("--methods", "oracle", "--out", str(tmp_path))
     with pytest.raises(ConfigError, match="oracle"):
-        comparing.run_comparison(given, "p", flat, said)
+        command_compare.run_comparison(given, "p", flat, said)

@@ -15,9 +15,11 @@ from rich.console import Console
 
 from app.cli import main
 from app.config.config import Config
-from app.runners import flower, guard
-from app.runners.superlink import ROOT, simulation_config, workspace
-from app.runs import progress, units
+from app.config.root import ROOT
+from app.runners import cores, guard, local
+from app.runners.errors import FlowerError
+from app.runners.superlink import ask, simulation_config, workspace
+from app.runs import progress, rundir, units
 
 PRESET = """
 num-server-rounds = 3
@@ -40,10 +42,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, int | None]]:
     """What `run` and `resume` would start."""
     starts: list[tuple[Config, int | None]] = []
 
-    def simulate(config: Config, nodes: int | None, console: Console) -> None:
+    def start(config: Config, nodes: int | None, console: Console) -> None:
         starts.append((config, nodes))
 
-    monkeypatch.setattr(flower, "simulate", simulate)
+    monkeypatch.setattr(local, "run", start)
     return starts
 
 
@@ -163,7 +165,7 @@ def test_a_run_that_goes_on_is_not_resumed(
 ) -> None:
     (elsewhere / "config.toml").write_text(Config.from_flat({}).toml())
     (elsewhere / "progress.json").write_text('{"status": "running"}')
-    with flower.held(elsewhere):
+    with rundir.held(elsewhere):
         assert main.main(["resume", "."]) == 2
     assert "this run is going on" in capsys.readouterr().err
     assert (elsewhere / "progress.json").exists()
@@ -187,21 +189,6 @@ def test_list_shows_everything(
         assert name in shown
 
 
-@pytest.mark.parametrize(
-    ("log", "error"),
-    [
-        ("INFO: up\nTraceback:\n  x\nValueError: bad seed\nINFO: down\n", "ValueError: bad seed"),
-        ("a.b.WireError: key\n\x1b[92mINFO\x1b[0m: x\n", "a.b.WireError: key"),
-        ("╭─ Error ───╮\n│ no link    │\n╰───────────╯\n", "no link"),
-        ("one\n\ntwo\n", "two"),
-        ("", "it ended without a word"),
-    ],
-)
-def test_the_line_of_a_log_that_says_what_went_wrong(log: str, error: str, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(log)
-    assert flower.last_error(tmp_path / "log") == error
-
-
 def test_progress_in_words() -> None:
     assert progress.describe(
         {"mean_test_accuracy": 0.5, "std_test_accuracy": 0.125, "bytes": 0}
@@ -219,19 +206,48 @@ def test_progress_in_words() -> None:
 
 def test_nodes_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for nodes, gpus, cpus_each, gpus_each in ((1, 1, 8, 1.0), (3, 2, 2, 2 / 3), (20, 0, 1, 0.0)):
         settings = simulation_config(nodes, gpus)
         assert settings["client-resources-num-cpus"] == cpus_each
         assert settings["client-resources-num-gpus"] == gpus_each
+        assert settings["init-args-num-cpus"] == 8
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert not [key for key in simulation_config(2, 1) if key.startswith("init-args")]
+
+
+def test_cores_where_the_system_does_not_say_which_are_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert cores.count() == 6
+
+
+def test_flower_s_processes_need_linux_and_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(FlowerError, match="need Linux"), workspace(tmp_path / "log"):
+        pass
+
+
+def test_what_flower_answers_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(FlowerError) as refusal:
+        ask("list", "nowhere", environment={**os.environ, "FLWR_HOME": str(tmp_path)})
+    assert "nowhere" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_what_is_shipped(tmp_path: Path) -> None:
-    """All of our code and presets, no tests; the copy that Flower gets makes the same bundle."""
+    """What relay and nodes run, and presets; the copy that Flower gets makes the same bundle."""
     with workspace(tmp_path / "log") as space:
         copied = {str(path.relative_to(space.app)) for path in space.app.rglob("*.*")}
         fab = build_fab_from_disk(space.app)
     packages = ("app", "strategies", "clients", "datasets")
     ours = {str(p.relative_to(ROOT)) for name in packages for p in (ROOT / name).rglob("*.py")}
+    stay = ("app/cli/", "app/runners/", "app/report/")
+    ours = {name for name in ours if not name.startswith(stay)}
     ours |= {str(path.relative_to(ROOT)) for path in (ROOT / "presets").rglob("*.toml")}
     assert copied == ours | {"pyproject.toml"}
     assert len(fab) < 2_000_000

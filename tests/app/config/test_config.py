@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from app.cli.listing import notes
 from app.config import defaults, schema
 from app.config.config import Config, ConfigError
-from app.config.keys import flatten
+from app.config.keys import flatten, paths
 from app.config.registry import METHODS
-from app.runners.superlink import ROOT
+from app.config.root import ROOT
 from clients.models.build import BUILDERS
 from clients.models.options import MODEL_OPTIONS, MODELS, MlpOptions
 from datasets.table import DATASETS
@@ -193,6 +193,12 @@ def test_absolute_touches_paths_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "data-dir": str(tmp_path / "data"),
         "quadratic.file": str(tmp_path / "p.json"),
     }
+
+
+def test_the_keys_that_name_paths_are_those_annotated_so() -> None:
+    assert paths() == {
+        "data-dir", "gpt2.weights-file", "out", "quadratic.file", "run-dir", "topology-file",
+    }  # fmt: skip
 
 
 def test_mlp_widths() -> None:

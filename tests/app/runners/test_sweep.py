@@ -14,9 +14,10 @@ import pytest
 from rich.console import Console
 
 from app.config.config import Config
+from app.config.root import ROOT
 from app.runners import sweep
-from app.runners.superlink import ROOT
-from app.runners.sweep import SweepError, placed, run_all
+from app.runners.errors import SweepError
+from app.runners.sweep import placed, run_all
 from app.runs.recorder import RunRecorder
 from app.runs.rundir import Run
 from strategies.relay.commit import Commit
@@ -150,8 +151,8 @@ import signal
 import sys
 from pathlib import Path
 from rich.console import Console
-from app.config import Config
-from app.grid import placed, run_all
+from app.config.config import Config
+from app.runners.sweep import placed, run_all
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     flat = {"method": "fedavg", "peers": 2, "num-server-rounds": 10**6,

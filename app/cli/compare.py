@@ -1,4 +1,4 @@
-"""`python -m app compare`: run the grid, tune if asked, and write the comparison."""
+"""`python -m app compare`: run the sweep, tune if asked, and write the comparison."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from app.config.config import Config, ConfigError
+from app.config.items import read_items
 from app.config.keys import nearest
 from app.config.preflight import check, problem_of
 from app.config.registry import METHODS
@@ -19,8 +20,18 @@ from app.runs import units
 from app.runs.rundir import Run
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The command's flags, beside preset and overrides."""
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Run the same experiment for several methods and seeds."""
+    parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value")
+    add_options(parser)
+    given = parser.parse_intermixed_args(arguments)
+    preset, flat = read_items(given.items)
+    page = run_comparison(given, preset, flat, console)
+    console.print(f"comparison: {page}", soft_wrap=True)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags, beside preset and overrides."""
     parser.add_argument("--methods", required=True, help="names with commas, or all")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from `seed` on (3)")
     parser.add_argument("--tune", action="store_true", help="choose settings on validation data")
