@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import tomli_w
 from rich.console import Console
 
+from app.config import schema
 from app.config.config import Config, ConfigError
 from app.config.items import read_items
 from app.config.keys import nearest
@@ -16,8 +20,12 @@ from app.config.registry import METHODS
 from app.config.schema import Scalar
 from app.report import compare, compare_page
 from app.runners import sweep, tune
-from app.runs import units
+from app.runners.errors import SweepError
+from app.runs import atomic, units
 from app.runs.rundir import Run
+
+_SUBJECT = "comparison.toml"
+_NOT_COMPARED = ("method", "seed", "out", "name", "run-dir", "resume")
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -26,8 +34,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     add_options(parser)
     given = parser.parse_intermixed_args(arguments)
     preset, flat = read_items(given.items)
-    page = run_comparison(given, preset, flat, console)
-    console.print(f"comparison: {page}", soft_wrap=True)
+    run_comparison(given, preset, flat, console)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,40 +53,135 @@ def run_comparison(
 
     Raises
     ------
-    ConfigError, DataError : a method cannot run on this preset; nothing was started.
-    SweepError : a run failed. What the others did is kept, and used by the next attempt.
+    ConfigError, DataError : a method cannot run on this preset, or the directory holds a comparison
+        of other settings; nothing was started.
+    SweepError : a run failed. What the others did is kept, compared, and used by the next attempt.
     """
     for flag, value in (("--seeds", given.seeds), ("--workers", given.workers)):
         if value is not None and value < 1:
             raise ConfigError(f"{flag} must be at least 1")
     directory = Path(given.out or Path(str(flat.get("out", "runs")), "compare", preset))
-    if given.tune:
-        flat = _with_validation_split(flat, console)
-    wanted = _wanted(given.methods, given.seeds, flat, console)
+    methods = _methods(given.methods)
+    flat = _with_validation_split(flat, methods, given.tune, console)
+    wanted = _wanted(methods, given.methods.strip() == "all", given.seeds, flat, console)
+    subject = Subject.of(wanted, flat, tuned=given.tune)
+    subject.check(directory)
     workers = given.workers or sweep.default_workers()
     settings: dict[str, tune.Settings] = {}
+    failed: dict[str, str] = {}  # run directory -> why
     if given.tune:
-        settings = _tuned({name: c[0] for name, c in wanted.items()}, directory, workers, console)
+        first = {name: configs[0] for name, configs in wanted.items()}
+        settings, failed = _tuned(first, directory, workers, console)
     placed = {
         name: [
             sweep.placed(Config.from_flat({**c.flat(), **settings.get(name, {})}), directory)
             for c in configs
         ]
         for name, configs in wanted.items()
+        if name in settings or not given.tune
     }
-    sweep.run_all([c for configs in placed.values() for c in configs], workers, console)
-    runs = {name: [Run.read(c.run_dir) for c in configs] for name, configs in placed.items()}
-    rows = compare.rows(runs, settings)
-    compare.write(rows, directory)
-    title = f"{preset}, {units.plural(given.seeds, 'seed')}"
-    console.print(compare.table(rows, title))
-    return compare_page.write(rows, directory, preset)
+    failed |= sweep.run_all([c for configs in placed.values() for c in configs], workers, console)
+    runs = {
+        name: [Run.read(c.run_dir) for c in configs if c.run_dir not in failed]
+        for name, configs in placed.items()
+    }
+    rows = compare.rows({name: of for name, of in runs.items() if of}, settings)
+    page = directory / "comparison.html"
+    if rows:
+        compare.write(rows, directory)
+        console.print(compare.table(rows, f"{preset}, {units.plural(given.seeds, 'seed')}"))
+        page = compare_page.write(rows, directory, preset)
+        subject.write(directory)
+        console.print(f"comparison: {page}", soft_wrap=True)
+    for run_dir, why in failed.items():
+        log = Path(run_dir, "error.log")
+        told = f" (log: {log})" if log.exists() else ""
+        console.print(f"failed: {Path(run_dir).name}: {why}{told}", soft_wrap=True)
+    if failed:
+        raise SweepError(f"{units.plural(len(failed), 'run')} failed: the same command tries again")
+    return page
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a comparison is of; it stands beside its tables, which are not written over by others.
+
+    Attributes
+    ----------
+    methods, seeds : compared. tuned : whether each method chose its settings.
+    keys : the configuration that all runs share.
+    """
+
+    methods: list[str]
+    seeds: list[int]
+    tuned: bool
+    keys: Mapping[str, Scalar]
+
+    @classmethod
+    def of(
+        cls, wanted: Mapping[str, Sequence[Config]], flat: Mapping[str, Scalar], *, tuned: bool
+    ) -> Subject:
+        """The subject of these configurations, made from the keys `flat`."""
+        seeds = [config.seed for config in next(iter(wanted.values()))]
+        keys = {key: value for key, value in sorted(flat.items()) if key not in _NOT_COMPARED}
+        return cls(list(wanted), seeds, tuned, keys)
+
+    def check(self, directory: Path) -> None:
+        """Refuse a directory whose comparison has something that this one would not have.
+
+        Raises
+        ------
+        ConfigError : it says what.
+        """
+        if not (directory / "comparison.csv").exists():
+            return
+        try:
+            there = Subject(**tomllib.loads((directory / _SUBJECT).read_text(encoding="utf-8")))
+        except (FileNotFoundError, tomllib.TOMLDecodeError, TypeError):
+            raise ConfigError(
+                f"{directory} holds another comparison: choose another --out"
+            ) from None
+        for key, value in self.keys.items():
+            if there.keys.get(key) != value:
+                differs = f"{key} = {schema.written(there.keys.get(key, ''))}"
+                break
+        else:
+            lost = [name for name in there.methods if name not in self.methods]
+            lost += [f"seed {seed}" for seed in there.seeds if seed not in self.seeds]
+            if there.tuned != self.tuned:
+                lost = ["--tune" if there.tuned else "no --tune"]
+            differs = ", ".join(lost)
+        if differs:
+            raise ConfigError(
+                f"{directory} holds a comparison of other settings ({differs}): choose another "
+                "--out, or include them"
+            )
+
+    def write(self, directory: Path) -> None:
+        """Write it beside the comparison's tables."""
+        atomic.write(directory / _SUBJECT, tomli_w.dumps(asdict(self)))
+
+
+def _methods(text: str) -> list[str]:
+    """The methods that --methods names.
+
+    Raises
+    ------
+    ConfigError : one is unknown.
+    """
+    if text.strip() == "all":
+        return list(METHODS)
+    names = list(dict.fromkeys(each.strip() for each in text.split(",")))
+    for name in names:
+        if name not in METHODS:
+            raise ConfigError(f'unknown method "{name}"{nearest(name, METHODS)}')
+    return names
 
 
 def _wanted(
-    methods: str, seeds: int, flat: Mapping[str, Scalar], console: Console
+    methods: Sequence[str], every: bool, seeds: int, flat: Mapping[str, Scalar], console: Console
 ) -> dict[str, list[Config]]:
-    """Method -> a configuration for each seed. Of "all", methods that do not fit are left out.
+    """Method -> a configuration for each seed. Of `every` method those that fit.
 
     Raises
     ------
@@ -88,10 +190,7 @@ def _wanted(
     first = int(flat.get("seed", Config.seed))
     wanted: dict[str, list[Config]] = {}
     refused: list[ConfigError] = []
-    every = methods.strip() == "all"
-    for name in METHODS if every else (each.strip() for each in methods.split(",")):
-        if name not in METHODS:
-            raise ConfigError(f'unknown method "{name}"{nearest(name, METHODS)}')
+    for name in methods:
         try:
             configs = [
                 Config.from_flat({**flat, "method": name, "seed": seed})
@@ -112,43 +211,51 @@ def _wanted(
     return wanted
 
 
-def _with_validation_split(flat: Mapping[str, Scalar], console: Console) -> Mapping[str, Scalar]:
-    """The preset with validation data to choose settings by; says so where that changes it.
+def _with_validation_split(
+    flat: Mapping[str, Scalar], methods: Sequence[str], tuned: bool, console: Console
+) -> Mapping[str, Scalar]:
+    """The preset with validation data for every method where one needs some, or tuning does.
+
+    What the preset says of it stands, but for `tuned`. Says so where it changes the preset.
 
     Raises
     ------
-    ConfigError, DataError : its data set cannot set any aside.
+    ConfigError, DataError : `tuned`, and the data set cannot set any aside.
     """
     after = tune.validating(flat)
     before, config = (Config.from_flat({**keys, "method": "local"}) for keys in (flat, after))
-    if not any(len(rows) for rows in problem_of(config).validation.rows):
+    key, share = config.validation
+    need = [name for name in methods if getattr(METHODS[name].options, "validates", False)]
+    if tuned and not any(len(rows) for rows in problem_of(config).validation.rows):
         raise ConfigError(f"--tune chooses by validation data, which {config.dataset} has not")
-    if config != before:
-        key, share = config.validation
-        console.print(
-            f"{key} = {share} in all runs: --tune chooses by validation data, and the preset "
-            "sets none aside",
-            soft_wrap=True,
-        )
+    if config == before or not (tuned or (need and flat.get(key, "auto") == "auto")):
+        return flat
+    why = "--tune chooses" if tuned else f"{need[0]} judges models"
+    console.print(f"{key} = {share} in all runs: {why} by validation data", soft_wrap=True)
     return after
 
 
 def _tuned(
     configs: Mapping[str, Config], directory: Path, workers: int, console: Console
-) -> dict[str, tune.Settings]:
-    """The settings that validation data chooses for each method."""
+) -> tuple[dict[str, tune.Settings], dict[str, str]]:
+    """The settings that validation data chooses for each method, and why which trials failed."""
     trials = {name: tune.trial_configs(config, directory) for name, config in configs.items()}
     every = {name: of for of_method in trials.values() for name, of in of_method.items()}
     labels = {
         name: f"{c.method}: {tune.describe(settings)}" for name, (settings, c) in every.items()
     }
-    sweep.run_all([config for _, config in every.values()], workers, console, labels)
+    failed = sweep.run_all([config for _, config in every.values()], workers, console, labels)
     done = {
-        method: [(settings, Run.read(run_dir)) for run_dir, (settings, _) in of_method.items()]
+        method: [
+            (settings, Run.read(run_dir))
+            for run_dir, (settings, _) in of_method.items()
+            if run_dir not in failed
+        ]
         for method, of_method in trials.items()
     }
+    done = {method: of_method for method, of_method in done.items() if of_method}
     chosen = {method: tune.chosen(of_method) for method, of_method in done.items()}
     tune.write(done, directory / "tuning.csv")
     for method, settings in chosen.items():
         console.print(f"tuned {method}: {tune.describe(settings)}", soft_wrap=True)
-    return chosen
+    return chosen, failed

@@ -175,8 +175,15 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """The end of an error line that names the word probably meant, or nothing."""
+    """The end of an error line that names the word probably meant, or nothing.
+
+    That is a name with all of the word's parts ("rounds" for "num-server-rounds"), of the top level
+    first, else the one most alike, else one that ends in the same way.
+    """
     words = list(words)
+    parts = set(word.split("-"))
+    whole = [known for known in words if parts <= set(known.rpartition(".")[2].split("-"))]
+    whole.sort(key=lambda known: "." in known)
     same_ending = [known for known in words if known.rpartition(".")[2] == word.rpartition(".")[2]]
-    close = difflib.get_close_matches(word, words, n=1) or same_ending[:1]
-    return f', did you mean "{close[0]}"?' if close else ""
+    likely = whole or difflib.get_close_matches(word, words, n=1) or same_ending
+    return f', did you mean "{likely[0]}"?' if likely else ""

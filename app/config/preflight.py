@@ -6,6 +6,7 @@ from pathlib import Path
 
 from app.config.config import Config, ConfigError
 from clients.models.options import check_task
+from clients.parts.validation import required
 from datasets.problem import Problem
 from datasets.table import DATASETS, load_problem
 
@@ -69,6 +70,11 @@ def check_method(config: Config, problem: Problem) -> None:
             f'augment = "{config.augment}" wants images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
         )
+    if config.validates:
+        try:
+            required(problem)
+        except ValueError as error:
+            raise ConfigError(f"{config.method}: {error}") from None
     chosen = (config.method, config.options), (config.network, config.model_options)
     for name, options in chosen:
         fits = getattr(options, "fits", None)

@@ -7,7 +7,7 @@ builds on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +44,7 @@ class Node:
     sealing : how letters are sealed; without, as the run's configuration wants it in a simulation.
     deployed : whether the node is deployed: data-dir is that of its one peer.
     disclosure : what its reports tell.
+    on_round : is told the number of every round that the node ends without the relay.
 
     Raises
     ------
@@ -59,7 +60,9 @@ class Node:
         *,
         deployed: bool = False,
         disclosure: Disclosure = "all",
+        on_round: Callable[[int], None] | None = None,
     ) -> None:
+        self._on_round = on_round
         self.peers = tuple(int(peer) for peer in peers)
         self._directory = directory
         self._strategy = config.strategy()
@@ -194,6 +197,8 @@ class Node:
                 reports += cohort.evaluate(t)
             wants = cohort.rule.wants(cohort.state, t + 1)
             cohort.begin(t + 1)
+            if self._on_round is not None:
+                self._on_round(t)
         return self._close(request.last, reports)
 
     def _close(self, t: int, reports: Iterable[Report]) -> Response:

@@ -18,6 +18,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from app.config.config import Config
+from app.config.root import workplace
 from app.config.schema import Scalar
 from app.runs import logs
 from app.security.disclosure import Disclosure, disclosure_of
@@ -70,8 +71,10 @@ class Job:
         if not self.simulated:  # whoever starts runs has no say in where a hospital's files lie
             flat |= {key: self.node_config.get(key, value) for key, value in _ITS_OWN.items()}
             flat["run-dir"] = ""
-        config = Config.from_flat(flat).located(str(self.run_id))
-        return config if self.simulated else replace(config, resume=False)
+        config = Config.from_flat(flat)
+        if self.simulated:
+            return config.absolute(workplace()).located(str(self.run_id))
+        return replace(config.located(str(self.run_id)), resume=False)
 
 
 def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:

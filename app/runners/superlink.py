@@ -27,17 +27,10 @@ import tomli_w
 from app.config.root import ROOT
 from app.config.schema import Scalar
 from app.runners import cores, guard
+from app.runners.environment import QUIET
 from app.runners.errors import FlowerError
 
 _START_SECONDS = 60.0
-_QUIET = {
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
-_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads that spin while they wait are up to ten times slower when others use the cores too."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +144,7 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
     )
     try:
         _copy_app(directory / "app")
-        environment = {**_PATIENT, **os.environ, **_QUIET, **private}
+        environment = {**QUIET, **os.environ, **private}
         yield Workspace(home or directory, directory / "app", environment, log)
     finally:
         cleaner.communicate()

@@ -1,7 +1,8 @@
-"""A grid of runs: many configurations, each in a directory named after its content.
+"""A sweep: many configurations, each run in a directory named after its content.
 
 A finished run whose configuration is the same is reused, a stopped one is continued, the rest is
-run: several at a time, one thread each, in processes of their own that end with this one.
+run: several at a time, one thread each, in processes of their own that end with this one. A run
+that fails, or takes its process with it, costs the others nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import multiprocessing
 import os
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +28,6 @@ from app.config.config import Config
 from app.config.keys import paths
 from app.config.preflight import check
 from app.runners import cores
-from app.runners.errors import SweepError
 from app.runs import progress, rundir
 
 _PAUSE = 0.5
@@ -51,11 +53,11 @@ def placed(config: Config, directory: Path) -> Config:
 
 def is_finished(config: Config) -> bool:
     """Whether the run of a placed configuration has already ended well and is summed up."""
-    return (Path(config.run_dir) / "summary.json").exists() and _has_ended(config)
+    return (Path(config.run_dir) / "summary.json").exists() and _status(config) == "finished"
 
 
-def _has_ended(config: Config) -> bool:
-    return progress.read(Path(config.run_dir)).get("status") == "finished"
+def _status(config: Config) -> str | None:
+    return progress.read(Path(config.run_dir)).get("status")
 
 
 def run_all(
@@ -63,8 +65,8 @@ def run_all(
     workers: int,
     console: Console,
     labels: Mapping[str, str] | None = None,
-) -> None:
-    """Run what is not finished yet; every run directory has its summary.json afterwards.
+) -> dict[str, str]:
+    """Run what is not finished yet.
 
     Parameters
     ----------
@@ -72,50 +74,82 @@ def run_all(
     workers : runs side by side.
     labels : run directory -> what to call a run, where method, seed and accuracy do not tell it.
 
-    Raises
-    ------
-    SweepError : a run failed. The others that were under way are finished first.
+    Returns
+    -------
+    Run directory -> why in one line, of the runs that failed; the others have their summary.json.
     """
     missing = {config.run_dir: config for config in configs if not is_finished(config)}
-    if not missing:
-        return
     failed = dict[str, str]()
+    if not missing:
+        return failed
     watch = _Watch(console, len(missing), labels or {})
-    with _threads(), watch.bar, _pool(workers) as pool:
-        longest_first = sorted(missing.values(), key=lambda c: -c.num_server_rounds * c.peers)
-        waiting = {pool.submit(run_one, config): config for config in longest_first}
+    queue = sorted(missing.values(), key=lambda c: -c.num_server_rounds * c.peers)
+    with _threads(), watch.bar:
+        while queue:
+            lost = _batch(queue, workers, watch, failed)
+            suspects = [config for config in lost if _status(config) == "running"] or lost[:workers]
+            for config in suspects:  # alone, so that the next to die is known
+                if _batch([config], 1, watch, failed):
+                    failed[config.run_dir] = "its process died, as for want of memory"
+                    watch.ended(config, failed[config.run_dir])
+            queue = [config for config in lost if config not in suspects]
+    return failed
+
+
+def _batch(
+    configs: Sequence[Config], workers: int, watch: _Watch, failed: dict[str, str]
+) -> list[Config]:
+    """Run `configs` side by side and note what failed; those lost because a process died."""
+    lost = list[Config]()
+    with _pool(workers) as pool:
+        waiting = dict[Future[str | None], Config]()
+        for config in configs:
+            try:
+                waiting[pool.submit(run_one, config)] = config
+            except BrokenProcessPool:
+                lost.append(config)
         while waiting:
             done, _ = wait(waiting, timeout=_PAUSE, return_when=FIRST_COMPLETED)
             for future in done:
                 config = waiting.pop(future)
-                error = future.exception()
-                if error is None:
-                    watch.ended(config)
+                try:
+                    error = future.result()
+                except BrokenProcessPool:
+                    lost.append(config)
                     continue
-                failed[config.name] = f"{type(error).__name__}: {error}".splitlines()[0]
-                waiting = {other: c for other, c in waiting.items() if not other.cancel()}
+                if error is not None:
+                    failed[config.run_dir] = error
+                watch.ended(config, error)
             watch.goes_on([c for f, c in waiting.items() if f.running()][:workers])
-    if failed:
-        (name, why), *more = failed.items()
-        others = f" (and {len(more)} more)" if more else ""
-        raise SweepError(f"{name}: {why}{others}")
+    return lost
 
 
-def run_one(config: Config) -> None:
-    """One run from beginning, or from where it stopped, to its summary."""
+def run_one(config: Config) -> str | None:
+    """One run from beginning, or from where it stopped, to its summary; why it failed, if it did.
+
+    The whole story of a failure is in error.log of the run directory.
+    """
     from app.runners import inline
     from app.runs import summary  # torch: only where a run is
 
     directory = Path(config.run_dir)
-    if not _has_ended(config):
-        config = replace(config, resume=bool(progress.read(directory)))
-        rundir.create(config, check(config))
-        inline.run(config)
-    summary.finish(directory)
+    try:
+        with rundir.held(directory):
+            (directory / "error.log").unlink(missing_ok=True)
+            if _status(config) != "finished":
+                config = replace(config, resume=bool(progress.read(directory)))
+                rundir.create(config, check(config))
+                inline.run(config)
+            summary.finish(directory)
+    except Exception as error:
+        with suppress(OSError):
+            (directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
 
 
 class _Watch:
-    """What the user sees of a grid: a line for each run that ends, and what is running now."""
+    """What the user sees of a sweep: a line for each run that ends, and what is running now."""
 
     def __init__(self, console: Console, total: int, labels: Mapping[str, str]) -> None:
         self._console, self._total, self._done = console, total, 0
@@ -132,11 +166,13 @@ class _Watch:
         self._task = self.bar.add_task("", total=total, state="")
         console.print(f"{total} run{'' if total == 1 else 's'} to do")
 
-    def ended(self, config: Config) -> None:
+    def ended(self, config: Config, error: str | None) -> None:
         self._done += 1
         now = progress.read(Path(config.run_dir))
         default = f"{config.method} seed {config.seed}  {progress.describe(now)}"
         told = self._labels.get(config.run_dir, default)
+        if error is not None:
+            told = f"{config.method} seed {config.seed}  failed: {error}"
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
         self._console.print(f"{place}  {told}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 
