@@ -24,11 +24,12 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run or resume what the run configuration says."""
-    logs.begin()
     config = Config.from_flat(context.run_config)
     is_bare = not config.run_dir and isinstance(grid, InMemoryGrid)  # nobody else looks after it
     if is_bare:
         config = config.absolute(workplace())
+    else:
+        logs.begin()
     config = config.located(str(context.run_id))
     directory, rounds = Path(config.run_dir), config.num_server_rounds
     if (directory / "relay").exists() and not config.resume:
