@@ -37,10 +37,9 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     strategy = config.strategy()
 
     def show(now: Mapping[str, Any]) -> None:
-        t = now["round"]
-        state = "  ".join(filter(None, (progress.describe(now), pace.at(now))))
-        measured = now["mean_test_loss"] is not None or now["diverged"]
-        if measured and t not in shown and (t == 0 or strategy.is_evaluated(t)):
+        t, state = now["round"], progress.line(now, pace)
+        is_new = t not in shown and (t == 0 or strategy.is_evaluated(t))
+        if is_new and progress.is_measured(now):
             shown.add(t)
             console.print(f"round {t}/{now['rounds']}  {state}", soft_wrap=True)
 

@@ -39,7 +39,7 @@ class Pace:
     def at(self, progress: Mapping[str, Any]) -> str:
         """The pace in words; nothing until a round has passed."""
         now, done = self._clock(), progress["round"]
-        seen = done, progress.get("mean_test_loss") is not None
+        seen = done, is_measured(progress)
         if self._first is None or (done == self._first[0] and seen > self._first):
             self._first, self._since = seen, now
         if done <= self._first[0]:
@@ -78,11 +78,21 @@ class Display:
         """Bring the display up to date."""
         if not progress:
             return
-        state = "  ".join(filter(None, (describe(progress), self._pace.at(progress))))
+        state = line(progress, self._pace) if is_measured(progress) else "starting"
         self._bar.update(self._task, completed=progress["round"], state=state)
         if not self._console.is_terminal and time.monotonic() - self._spoken > _PLAIN_SECONDS:
             self._spoken = time.monotonic()
             self._console.print(f"round {progress['round']}/{progress['rounds']}  {state}")
+
+
+def is_measured(progress: Mapping[str, Any]) -> bool:
+    """Whether any peer has reported yet."""
+    return progress.get("mean_test_loss") is not None or bool(progress.get("diverged"))
+
+
+def line(progress: Mapping[str, Any], pace: Pace) -> str:
+    """What `describe` says, and the pace."""
+    return "  ".join(filter(None, (describe(progress), pace.at(progress))))
 
 
 def describe(progress: Mapping[str, Any]) -> str:

@@ -37,14 +37,15 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in ("pyproject.toml", "LICENSE", ".gitignore"):
         shutil.copyfile(ROOT / name, checkout / name)
     bin_ = checkout / ".venv" / "bin"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bin_.parent], check=True)
+    venv = [sys.executable, "-m", "venv", "--without-pip", str(bin_.parent)]
+    subprocess.run(venv, check=True)
     packages = next(bin_.parent.glob("lib/python*/site-packages"))
     (packages / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
     for script in Path(sys.executable).parent.glob("fl*w*"):  # flwr and flower-superlink
         _, _, rest = script.read_text().partition("\n")
         (bin_ / script.name).write_text(f"#!{bin_ / 'python'}\n{rest}")
         (bin_ / script.name).chmod(0o755)
-    install = [bin_ / "python", "-m", "app.runners.environment"]
+    install = [str(bin_ / "python"), "-m", "app.runners.environment"]
     subprocess.run(install, cwd=checkout, check=True)
     yield checkout
     until = time.monotonic() + 20
