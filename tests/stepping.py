@@ -14,8 +14,8 @@ from app.config.schema import Scalar
 from app.node.cohort import Cohort
 from clients.engine.engine import Engine
 from clients.letters import Bools
-from datasets import load_problem
 from datasets.problem import Problem
+from datasets.table import load_problem
 from strategies.protocol import Edges
 
 Reaches = Callable[[int, Edges], Bools]

@@ -15,9 +15,9 @@ Readings and deviations: x_i is the model after the local training (`baseline = 
 paper measures against the model before it, `"previous"`: the own trained model is then one of those
 that are weighed, and one that is worse is given up. Before they are added, a round's values are
 divided by the sum of their sizes (the code divides by the size of their sum, which may be near 0,
-so that one round outweighs all others); whoever was wanted and does not come sinks to the lowest
-affinity. epsilon falls by `epsilon-decay` a round, as in the code.
-Batch-norm buffers stay personal.
+so that one round outweighs all others); a peer that was wanted and does not come sinks to the
+lowest affinity. epsilon falls by `epsilon-decay` a round, as in the code. Batch-norm buffers stay
+personal.
 """
 
 from __future__ import annotations

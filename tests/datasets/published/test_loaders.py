@@ -16,8 +16,9 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 from torchvision import datasets as torchvision_datasets
 
-from datasets import DATASETS, DataError, Partition, load_problem
 from datasets.files import locate
+from datasets.partition.options import Partition
+from datasets.problem import DataError
 from datasets.published.images import (
     IDX_FILES,
     read_cifar10,
@@ -26,6 +27,7 @@ from datasets.published.images import (
     read_mnist,
 )
 from datasets.published.packaged import read_breast_cancer, read_digits
+from datasets.table import DATASETS, load_problem
 from tests.published_files import (
     IMAGES,
     TEST,
