@@ -10,7 +10,7 @@ BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 .PHONY: run test unit lint lint-web bench install drill image-test image-lint
 
 run: $(INSTALLED)
-	$(BIN)/python -m app run
+	$(BIN)/python -m app run --nodes 2
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist worksteal
@@ -52,9 +52,10 @@ image-lint: $(INSTALLED)
 install: $(INSTALLED)
 
 # Dependencies only: a wheel of ours would drop a top-level `datasets` into site-packages.
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml app/runners/environment.py
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -c 'import tomllib; t = tomllib.load(open("pyproject.toml", "rb")); print("\n".join(t["project"]["dependencies"] + t["dependency-groups"]["dev"]))' > .venv/requirements.txt
 	cmp -s .venv/requirements.txt $@ || $(BIN)/python -m pip install --quiet -r .venv/requirements.txt
+	$(BIN)/python -m app.runners.environment
 	cp .venv/requirements.txt $@

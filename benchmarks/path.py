@@ -28,8 +28,8 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from safetensors import torch as safetensors
 
+from app.config.root import ROOT
 from app.node import ipc
-from app.runners.superlink import ROOT
 from app.wire.payload import LetterFormat, layout_of
 from app.wire.quantise import Precision, rounded
 

@@ -111,6 +111,19 @@ def test_nothing_on_the_way_of_a_message_or_a_key_is_executed(path: Path) -> Non
             assert ast.unparse(node.value) == "False"
 
 
+def test_what_is_shipped_needs_nothing_that_is_not() -> None:
+    """Relay and nodes run without the rooms that stay on the desk of whoever starts runs."""
+    rooms = {"config": {"config"}, "runs": {"config", "runs"}}
+    stay = {"cli", "runners", "report"}
+    for path in MODULES:
+        room = path.relative_to(ROOT).parts[1] if top(path) == "app" else None
+        if room in stay or name_of(path) == "app/__main__.py":
+            continue
+        used = {name.split(".")[1] for name in imports(parse(path)) if name.startswith("app.")}
+        assert not used & stay, path
+        assert used <= rooms.get(str(room), used), path
+
+
 def test_datasets_is_ours() -> None:
     """Hugging Face's `datasets` would get our package, and so would whoever imports it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())

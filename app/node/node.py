@@ -6,7 +6,7 @@ disk (`app.node.checkpoints`) at the end of each request; a version says what a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +41,7 @@ class Node:
     sealing : how letters are sealed; without, as the run's configuration wants it in a simulation.
     deployed : whether the node is deployed: data-dir is that of its one peer.
     disclosure : what its reports tell.
+    on_round : is told the number of every round that the node ends without the relay.
 
     Raises
     ------
@@ -56,7 +57,9 @@ class Node:
         *,
         deployed: bool = False,
         disclosure: Disclosure = "all",
+        on_round: Callable[[int], None] | None = None,
     ) -> None:
+        self._on_round = on_round
         self.peers = tuple(int(peer) for peer in peers)
         self._directory = directory
         self._strategy = config.strategy()
@@ -161,6 +164,8 @@ class Node:
         cohort, reports = self._cohort, list[Report]()
         for this in self._strategy.each_round(request.round, request.last, cohort.wants):
             reports += cohort.step(this)
+            if self._on_round is not None:
+                self._on_round(this.t)
         return self._end(request.last, reports)
 
     def _round(self, request: Request) -> Round:

@@ -18,6 +18,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from app.config.config import Config
+from app.config.root import workplace
 from app.config.schema import Scalar
 from app.runs import logs
 from app.security.disclosure import Disclosure, disclosure_of
@@ -70,7 +71,7 @@ class Job:
         if not self.simulated:  # who submits a run has no say in where an institution's files lie
             flat |= {key: self.node_config.get(key, value) for key, value in _NODES_OWN.items()}
             flat |= {"run-dir": "", "resume": False}
-        return _parsed(self.run_id, tuple(flat.items()))
+        return _parsed(self.run_id, tuple(flat.items()), workplace() if self.simulated else None)
 
 
 def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
@@ -184,6 +185,12 @@ def _node(
 
 
 @lru_cache(_NODES_IN_MEMORY)
-def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...]) -> Config:
-    """The configuration of flat keys; a process parses that of a run once."""
-    return Config.from_flat(dict(flat)).located(str(run_id))
+def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None) -> Config:
+    """The configuration of flat keys; a process parses that of a run once.
+
+    Parameters
+    ----------
+    base : of a simulation, where relative paths start; a deployed node's stay as they are.
+    """
+    config = Config.from_flat(dict(flat))
+    return (config if base is None else config.absolute(base)).located(str(run_id))

@@ -6,18 +6,21 @@ import argparse
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from app.cli import comparing
-from app.config.config import Config, ConfigError
+from app.cli import compare as command_compare
+from app.config.config import VALIDATION_SHARE, Config, ConfigError
 from app.config.keys import flatten
 from app.config.schema import Scalar
-from app.runners.sweep import SweepError
+from app.runners import inline
+from app.runners.errors import SweepError
 from app.runs.rundir import Run
 from app.runs.summary import summarise
 
@@ -31,7 +34,7 @@ TINY: dict[str, Scalar] = {
 
 def command(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    comparing.options(parser)
+    command_compare.add_options(parser)
     return parser.parse_args(words)
 
 
@@ -44,7 +47,9 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said = Console(file=io.StringIO(), width=200)
     line = ["--methods", "local, fedavg,cobo", "--seeds", "2", "--workers", "1"]
-    page = comparing.run_comparison(command(*line, "--out", str(tmp_path)), "tiny", TINY, said)
+    page = command_compare.run_comparison(
+        command(*line, "--out", str(tmp_path)), "tiny", TINY, said
+    )
     assert page == tmp_path / "comparison.html"
     lines = read(tmp_path / "comparison.csv")
     assert [(each["method"], each["seed"]) for each in lines] == [
@@ -65,7 +70,7 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
 def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path) -> None:
     said = Console(file=io.StringIO(), width=200)
     line = ["--tune", "--methods", "local,dpfl", "--seeds", "1", "--workers", "1"]
-    comparing.run_comparison(command(*line, "--out", str(tmp_path)), "tiny", TINY, said)
+    command_compare.run_comparison(command(*line, "--out", str(tmp_path)), "tiny", TINY, said)
     assert isinstance(said.file, io.StringIO)
     text = said.file.getvalue()
     assert text.startswith("partition.validation = 0.2 in all runs")
@@ -84,6 +89,77 @@ def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path)
         assert best["settings"] == each["settings"]
 
 
+def compared(words: str, out: Path, flat: dict[str, Scalar] = TINY) -> str:
+    """What the command says."""
+    said = Console(file=io.StringIO(), width=200)
+    given = command(*words.split(), "--workers", "1", "--out", str(out))
+    with suppress(SweepError):
+        command_compare.run_comparison(given, "tiny", flat, said)
+    assert isinstance(said.file, io.StringIO)
+    return said.file.getvalue()
+
+
+@pytest.mark.usefixtures("runs_here")
+def test_a_comparison_survives_a_run_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(config: Config) -> None:
+        if (config.method, config.seed) == ("fedavg", 1):
+            raise ZeroDivisionError("by a test")
+        inline_run(config)
+
+    inline_run = inline.run
+    monkeypatch.setattr(inline, "run", run)
+    given = command("--methods", "local,fedavg", "--seeds", "2", "--out", str(tmp_path))
+    said = Console(file=io.StringIO(), width=200)
+    with pytest.raises(SweepError, match=r"^1 run failed"):
+        command_compare.run_comparison(given, "tiny", TINY, said)
+    assert isinstance(said.file, io.StringIO)
+    (line,) = [x for x in said.file.getvalue().splitlines() if x.startswith("failed: fedavg-seed1")]
+    log = re.search(r"ZeroDivisionError: by a test \(log: (.*)\)", line)
+    assert log is not None
+    assert "Traceback" in Path(log[1]).read_text()
+    done = [(each["method"], each["seed"]) for each in read(tmp_path / "comparison.csv")]
+    assert done == [("local", "0"), ("local", "1"), ("fedavg", "0")]
+    assert (tmp_path / "comparison.html").exists()
+
+
+@pytest.mark.usefixtures("runs_here")
+def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> None:
+    flat = TINY | {"num-server-rounds": 3}
+    compared("--methods local,fedavg --seeds 2", tmp_path, flat)
+    before = (tmp_path / "comparison.csv").read_bytes()
+    for words, other, what in (
+        ("--methods local --seeds 2", {}, "fedavg"),
+        ("--methods local,fedavg --seeds 1", {}, "seed 1"),
+        ("--methods local,fedavg --seeds 2", {"batch-size": 8}, "batch-size"),
+        ("--methods local,fedavg,dpfl --seeds 2", {}, "partition.validation"),
+    ):
+        with pytest.raises(ConfigError, match=f"other settings .*{what}.*choose another --out"):
+            compared(words, tmp_path, flat | other)
+    assert (tmp_path / "comparison.csv").read_bytes() == before
+    assert "failed" not in compared("--methods local,fedavg,cobo --seeds 2", tmp_path, flat)
+    assert len(read(tmp_path / "comparison.csv")) == 6, "nothing of the first is lost"
+
+
+@pytest.mark.usefixtures("runs_here")
+def test_every_method_of_a_comparison_has_the_same_validation_data(tmp_path: Path) -> None:
+    flat = TINY | {"num-server-rounds": 3, "dpfl.init-epochs": 1}
+    said = compared("--methods local,dpfl --seeds 1", tmp_path / "auto", flat)
+    assert said.startswith("partition.validation = 0.2 in all runs: dpfl judges models by valid")
+    for each in read(tmp_path / "auto" / "comparison.csv"):
+        sizes = Run.read(tmp_path / "auto" / each["run"]).sizes("validation")
+        assert sizes is not None
+        assert sizes.tolist() == [12] * 4
+    explicit = compared(
+        "--methods local,dpfl --seeds 1", tmp_path / "given", flat | {"partition.validation": 0.5}
+    )
+    assert "in all runs" not in explicit
+    off = flat | {"partition.validation": 0.0}
+    with pytest.raises(ConfigError, match=r"set partition\.validation = 0\.2"):
+        compared("--methods local,dpfl --seeds 1", tmp_path / "off", off)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -95,7 +171,7 @@ def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path)
 def test_a_wrong_request_starts_nothing(tmp_path: Path, words: str, said: str) -> None:
     given = command(*words.split(), "--out", str(tmp_path / "out"))
     with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
-        comparing.run_comparison(given, "p", TINY, Console(file=io.StringIO()))
+        command_compare.run_comparison(given, "p", TINY, Console(file=io.StringIO()))
     assert not (tmp_path / "out").exists()
 
 
@@ -103,29 +179,30 @@ def test_there_is_nothing_to_tune_by_without_validation_data(tmp_path: Path) -> 
     given = command("--tune", "--methods", "local", "--out", str(tmp_path / "out"))
     flat = TINY | {"dataset": "least-squares"}
     with pytest.raises(ConfigError, match="which least-squares has not"):
-        comparing.run_comparison(given, "p", flat, Console(file=io.StringIO()))
+        command_compare.run_comparison(given, "p", flat, Console(file=io.StringIO()))
     assert not (tmp_path / "out").exists()
 
 
 def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Config] = []
 
-    def only_listed(configs: Sequence[Config], workers: int, console: Console) -> None:
+    def only_listed(configs: Sequence[Config], workers: int, console: Console) -> dict[str, str]:
         seen.extend(configs)
-        raise SweepError("enough")
+        return {config.run_dir: "enough" for config in configs}
 
     monkeypatch.setattr("app.runners.sweep.run_all", only_listed)
     said = Console(file=io.StringIO(), width=200)
     flat: dict[str, Scalar] = {**TINY, "partition.kind": "iid"}  # no true clusters: no oracle
     given = command("--methods", "all", "--seeds", "1", "--out", str(tmp_path))
     with pytest.raises(SweepError):
-        comparing.run_comparison(given, "p", flat, said)
+        command_compare.run_comparison(given, "p", flat, said)
     assert isinstance(said.file, io.StringIO)
     refused = [line for line in said.file.getvalue().splitlines() if line.startswith("left out: ")]
     assert any("oracle" in line for line in refused)
     methods = {config.method for config in seen}
-    assert {"local", "fedavg", "cobo"} <= methods
+    assert {"local", "fedavg", "cobo", "dpfl"} <= methods
+    assert {config.partition.validation for config in seen} == {VALIDATION_SHARE}
     assert "oracle" not in methods
     given = command("--methods", "oracle", "--out", str(tmp_path))
     with pytest.raises(ConfigError, match="oracle"):
-        comparing.run_comparison(given, "p", flat, said)
+        command_compare.run_comparison(given, "p", flat, said)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from app.config.keys import ConfigError
 from app.runs import atomic
 from app.security.trust import Entry, KeysError, create, read_entries, read_trust
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add what the command line may say."""
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Make keys, or trust others'."""
     commands = parser.add_subparsers(dest="what", required=True)
     new = commands.add_parser("new", help="make the keys of a peer")
     new.add_argument("name", help="of the peer, e.g. hospital-a")
@@ -24,9 +25,13 @@ def options(parser: argparse.ArgumentParser) -> None:
     trust.add_argument("public", nargs="+", type=Path, metavar="NAME.pub.toml")
     trust.add_argument("--peer", type=int, help="number of the peer, where its file has none")
     trust.add_argument("--file", type=Path, default=Path("trust.toml"), help="(trust.toml)")
+    try:
+        _manage(parser.parse_args(arguments), console)
+    except KeysError as error:
+        raise ConfigError(str(error)) from None
 
 
-def manage_keys(given: argparse.Namespace, console: Console) -> None:
+def _manage(given: argparse.Namespace, console: Console) -> None:
     """Do what was asked.
 
     Raises
