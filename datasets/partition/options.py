@@ -78,7 +78,6 @@ class Partition:
                 f'cluster-sizes wants "even" or numbers like "6-6-7-7", not "{self.cluster_sizes}"'
             )
 
-
     @property
     def validation_share(self) -> float:
         """`validation` as a number."""
