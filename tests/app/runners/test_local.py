@@ -83,11 +83,8 @@ def test_a_run_that_fails_is_one_line(tmp_path: Path) -> None:
 def test_the_environment_of_venv_leaves_the_user_s_settings_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in environment.QUIET:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
-    monkeypatch.setenv("COTERIE_ROOT", "/of/another/environment")
-    monkeypatch.setenv("PATH", "/bin")
+    given = {"FLWR_TELEMETRY_ENABLED": "1", "COTERIE_ROOT": "/of/another", "PATH": "/bin"}
+    monkeypatch.setattr(os, "environ", given)
     environment.prepare()
     assert os.environ["FLWR_TELEMETRY_ENABLED"] == "1"
     assert os.environ["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
