@@ -16,8 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from app.wire.payload import Foreign, LetterFormat, format_of, layout_of
-from app.wire.quantise import Precision, rounded
+from app.wire.payload import Foreign, LetterFormat, Precision, format_of, layout_of
 from clients.engine.data import SplitName
 from clients.engine.engine import Engine
 from clients.letters import Ints, Letters
@@ -86,7 +85,7 @@ class Cohort:
         self.offers, self.answered = {}, False
         if t <= self.rounds:
             self.state, offers = self.rule.offer(self.state, t)
-            self.offers = rounded(offers, self.precision)
+            self.offers = format_of(layout_of(offers), self.precision).rounded(offers)
 
     def step(self, this: Round, mail: Mail = no_mail) -> tuple[Report, ...]:
         """Play a round, or what is left of it after `exchange`, and make the next one's offers.
@@ -137,10 +136,10 @@ class Cohort:
         if not len(letters):
             return
         self.state, tensors = self.rule.answer(self.state, t, letters)
-        tensors = rounded(tensors, self.precision)
-        rows = np.arange(len(letters))
-        self.sent = Letters(letters.recipients, letters.senders, rows, letters.recipients, tensors)
-        self._count_bytes(self.costs.sent, letters.recipients, self.answer_format(t).nbytes)
+        form, rows = self.answer_format(t), np.arange(len(letters))
+        answerers, owners = letters.recipients, letters.senders
+        self.sent = Letters(answerers, owners, rows, answerers, form.rounded(tensors))
+        self._count_bytes(self.costs.sent, answerers, form.nbytes)
 
     def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from elsewhere."""

@@ -12,14 +12,18 @@ import json
 import warnings
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Literal
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from app.wire.quantise import Entry, Layout, Precision, packed, travelling, unpacked
+from app.wire import quantise
+from app.wire.quantise import Entry, Layout, Reduced
 
+Precision = Literal["full"] | Reduced
+"""In which tensors travel; "full" is that in which they are computed."""
 Foreign = Mapping[tuple[int, int | None], Mapping[str, Tensor]]
 """Tensors of letters from other nodes by (sender, recipient); an offer's recipient is None."""
 
@@ -51,8 +55,8 @@ class LetterFormat:
 
     def __init__(self, layout: Layout, precision: Precision = "full") -> None:
         self.layout = dict(layout)
-        self._precision: Precision = precision
-        travels = travelling(layout, precision)
+        self._reduced: Reduced | None = None if precision == "full" else precision
+        travels = quantise.travelling(layout, self._reduced) if self._reduced else self.layout
         # Those of wide numbers first, so that all numbers lie aligned.
         names = sorted(travels, key=lambda name: (-travels[name][1].itemsize, name))
         self._travels: Layout = {name: travels[name] for name in names}
@@ -60,11 +64,18 @@ class LetterFormat:
         self.nbytes = sum(map(_size, travels.values()))
         self.max_bytes = self.nbytes + _HEADER_PER_TENSOR * (len(travels) + 1)
 
+    def rounded(self, stacks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Stacked tensors (S, ...) as their readers will see them."""
+        return quantise.rounded(stacks, self._reduced) if self._reduced else stacks
+
     def encode(self, stacks: Mapping[str, Tensor], row: int) -> bytes:
         """One row of stacked tensors (P, ...) as bytes; copied once, from where it lies."""
-        own = {k: v.contiguous().cpu() for k, v in packed(stacks, row, self._precision).items()}
-        pieces = [own[name].reshape(-1).view(torch.uint8).numpy().data for name in self._travels]
-        return b"".join([self._header, *pieces])
+        if self._reduced:
+            own = quantise.packed(stacks, row, self._reduced)
+        else:
+            own = {name: value[row] for name, value in stacks.items()}
+        flat = [own[name].contiguous().cpu().reshape(-1) for name in self._travels]
+        return b"".join([self._header, *(each.view(torch.uint8).numpy().data for each in flat)])
 
     def decode(self, payload: bytes) -> dict[str, Tensor]:
         """The tensors in a payload; not to be written to: they may lie in the payload itself.
@@ -77,7 +88,8 @@ class LetterFormat:
             tensors = _views(payload, len(self._header), self._travels)
         else:
             tensors = _parsed(payload, self._travels)
-        tensors = unpacked(tensors, self.layout, self._precision)
+        if self._reduced:
+            tensors = quantise.unpacked(tensors, self.layout, self._reduced)
         for name, value in tensors.items():
             if value.is_floating_point() and not _is_finite(value):
                 raise PayloadError(f'tensor "{name}" is not finite')

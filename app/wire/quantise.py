@@ -1,4 +1,4 @@
-"""The precision in which tensors travel.
+"""Reduced precision: tensors that travel in fewer bytes than they are computed in.
 
 "float16" and "bfloat16" halve a letter of float32. "int8" is the microscaling format MXINT8 (Open
 Compute Project, 2023): blocks of 32 numbers share an exponent e, and each is a whole multiple of
@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Precision = Literal["full", "float16", "bfloat16", "int8"]
+Reduced = Literal["float16", "bfloat16", "int8"]
 Entry = tuple[tuple[int, ...], torch.dtype]
 Layout = Mapping[str, Entry]
 """Name -> shape and type of each tensor in a letter."""
@@ -28,10 +28,8 @@ _LEAST, _MOST, _NOT_FINITE = -100, 121, -128
 _SUFFIX = ".exponent"
 
 
-def travelling(layout: Layout, precision: Precision) -> dict[str, Entry]:
+def travelling(layout: Layout, precision: Reduced) -> dict[str, Entry]:
     """The layout in which letters of `layout` travel."""
-    if precision == "full":
-        return dict(layout)
     found = dict[str, Entry]()
     for name, (shape, dtype) in layout.items():
         if not _is_reduced(shape, dtype):
@@ -44,10 +42,8 @@ def travelling(layout: Layout, precision: Precision) -> dict[str, Entry]:
     return found
 
 
-def rounded(tensors: Mapping[str, Tensor], precision: Precision) -> Mapping[str, Tensor]:
+def rounded(tensors: Mapping[str, Tensor], precision: Reduced) -> dict[str, Tensor]:
     """Stacked tensors (S, ...) as their readers will see them."""
-    if precision == "full":
-        return tensors
     return {
         name: _read(_written(value, precision), value)
         if _is_reduced(value.shape[1:], value.dtype)
@@ -56,10 +52,8 @@ def rounded(tensors: Mapping[str, Tensor], precision: Precision) -> Mapping[str,
     }
 
 
-def packed(tensors: Mapping[str, Tensor], row: int, precision: Precision) -> dict[str, Tensor]:
+def packed(tensors: Mapping[str, Tensor], row: int, precision: Reduced) -> dict[str, Tensor]:
     """One row of stacked tensors in the layout in which it travels."""
-    if precision == "full":
-        return {name: value[row] for name, value in tensors.items()}
     found = dict[str, Tensor]()
     for name, value in tensors.items():
         if not _is_reduced(value.shape[1:], value.dtype):
@@ -73,11 +67,9 @@ def packed(tensors: Mapping[str, Tensor], row: int, precision: Precision) -> dic
 
 
 def unpacked(
-    tensors: Mapping[str, Tensor], layout: Layout, precision: Precision
+    tensors: Mapping[str, Tensor], layout: Layout, precision: Reduced
 ) -> dict[str, Tensor]:
     """The tensors of a letter that travelled: the inverse of `packed`."""
-    if precision == "full":
-        return dict(tensors)
     found = dict[str, Tensor]()
     for name, (shape, dtype) in layout.items():
         if not _is_reduced(shape, dtype):
@@ -94,7 +86,7 @@ def _is_reduced(shape: tuple[int, ...], dtype: torch.dtype) -> bool:
     return dtype.is_floating_point and torch.Size(shape).numel() >= _SMALL
 
 
-def _written(value: Tensor, precision: Precision) -> tuple[Tensor, ...]:
+def _written(value: Tensor, precision: Reduced) -> tuple[Tensor, ...]:
     """(S, numbers) in the precision, and for int8 the exponents (S, blocks)."""
     flat_sd = value.flatten(1)
     if precision != "int8":
