@@ -161,6 +161,7 @@ def start(checkout: Path, out: Path, problems: str, methods: str) -> subprocess.
     environment = os.environ | {
         "PYTHONPATH": str(checkout),
         "OMP_NUM_THREADS": "1",
+        "MKL_CBWR": "COMPATIBLE",  # else its sums depend on where in memory the numbers lie
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
     }
