@@ -38,6 +38,7 @@ TORCH = {
     "clients/engine/mixed_precision.py",
     "clients/engine/scoring.py",
     "clients/engine/stack.py",
+    "clients/engine/sums.py",
     "clients/engine/tasks.py",
     "clients/models/build.py",
     "clients/models/convnets.py",
