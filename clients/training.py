@@ -21,7 +21,9 @@ class Training:
     optimizer : "sgd" or "adam".
     augment : what happens to training images in every minibatch; "crop-flip" moves them by up to
         an eighth of their side and mirrors every second one. Never in evaluation.
-    learning_rate, momentum, weight_decay : the optimizer's; Adam has no momentum.
+    learning_rate : learning rate of the optimizer.
+    momentum : momentum of SGD; Adam has none.
+    weight_decay : weight decay of the optimizer.
     learning_rate_decay : factor on the learning rate after every `learning_rate_decay_every`
         rounds; 1 keeps it.
     """

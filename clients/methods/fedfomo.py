@@ -49,8 +49,8 @@ class Options:
     Attributes
     ----------
     models : M, neighbours' models that each peer pulls in a round; 0 for all of them.
-    epsilon : chance of pulling a random model instead of a promising one, in round 1;
-        epsilon_decay : what is taken off it in every later round.
+    epsilon : probability of pulling a random model instead of a promising one, in round 1.
+    epsilon_decay : what is taken off epsilon in every later round.
     baseline : the own model that others have to beat, "trained" or "previous".
     """
 

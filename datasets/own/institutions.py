@@ -54,8 +54,10 @@ class HeldOptions:
 
     Attributes
     ----------
-    mean, std : per channel or column, in raw units; empty: each peer's own.
-    test, validation : share of the examples that is held out where there is no such part.
+    mean : mean per channel or column, in raw units; empty: each peer's own.
+    std : standard deviation per channel or column, in raw units; empty: each peer's own.
+    test : share of the examples that is held out for testing where there is no such part.
+    validation : share of the examples that is held out for validation where there is no such part.
     """
 
     mean: str = ""
