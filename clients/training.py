@@ -26,6 +26,7 @@ class Training:
     weight_decay : weight decay of the optimizer.
     learning_rate_decay : factor on the learning rate after every `learning_rate_decay_every`
         rounds; 1 keeps it.
+    learning_rate_decay_every : rounds between two decays of the learning rate.
     """
 
     batch_size: int = 32
