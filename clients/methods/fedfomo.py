@@ -1,6 +1,6 @@
 """FedFomo: a peer adds to its model what would have lowered its loss on held-out data.
 
-Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized Federated Learning with First Request Model
+Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized Federated Learning with First Order Model
 Optimization", ICLR 2021, section 3. Symbols: theta_i `state.x`, w_ij `state.w`, p_ij
 `state.affinity`, M `options.models`, epsilon `options.epsilon`. In a round each peer
 
