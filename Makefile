@@ -1,11 +1,11 @@
-# make run, test, unit, lint, bench; drill, image-test and image-lint for deployments.
+# make run, test, unit, lint, docs, bench; drill, image-test and image-lint for deployments.
 # PYTHON chooses the interpreter of the first install.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DELETE_ON_ERROR:
-.PHONY: run test unit lint bench install drill image-test image-lint
+.PHONY: run test unit lint docs bench install drill image-test image-lint
 
 run: $(INSTALLED)
 	$(BIN)/python -m app run
@@ -21,6 +21,10 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# The site, into site/.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks

@@ -42,7 +42,7 @@ def animation(run: Run) -> str:
     evaluated = dict(zip(run.rounds.tolist(), run.metric("test_accuracy"), strict=True))
     accuracy = [float(np.nanmean(evaluated[t])) for t in rounds]
     n = weights.shape[1]
-    clusters = run.clusters_to_recover if run.clusters_to_recover is not None else np.zeros(n, int)
+    clusters = run.clusters if run.clusters is not None else np.zeros(n, int)
     colours = [_COLOURS[int(c) % len(_COLOURS)] for c in clusters]
     keyframes: dict[str, str] = {}
     body = [*_edges(weights, keyframes), *_peers(colours), *_cells(weights, keyframes)]

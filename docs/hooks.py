@@ -6,17 +6,17 @@
   for its part of the key reference.
 - Formulas become MathML, which browsers render without a script.
 - A link to a file of the repository that is no page keeps its text and loses its target.
+
+Build with `python -m mkdocs` in the repository root: the packages are imported from there.
 """
 
 from __future__ import annotations
 
 import html
 import inspect
-import os
 import posixpath
 import re
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -26,17 +26,15 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from app.config import schema
+from app.config.keys import TopLevel, tables
+from app.config.registry import METHODS
+from clients.models.options import MODELS
+from clients.training import Training
+from datasets.partition.kinds import KINDS
+from datasets.table import DATASETS
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # the app's packages are not installed
-
-from app.config import schema  # noqa: E402
-from app.config.keys import TopLevel, tables  # noqa: E402
-from app.config.registry import METHODS  # noqa: E402
-from clients.models.options import MODELS  # noqa: E402
-from clients.training import Training  # noqa: E402
-from datasets.partition.kinds import KINDS  # noqa: E402
-from datasets.table import DATASETS  # noqa: E402
-
 BROUGHT = {"docker/README.md": "consortium/docker.md", "CONTRIBUTING.md": "contributing.md"}
 """Files outside docs/ that are pages."""
 
@@ -50,7 +48,10 @@ API = {
 
 _GROUPS = {
     "Methods": ("method", {name: method.summary for name, method in METHODS.items()}),
-    "Data sets": ("dataset", {name: f"{of.description}; needs {of.needs}" for name, of in DATASETS.items()}),
+    "Data sets": (
+        "dataset",
+        {name: f"{of.description}; needs {of.needs}" for name, of in DATASETS.items()},
+    ),
     "Models": ("model", MODELS),
 }
 _TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
@@ -77,11 +78,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         markdown = markdown.replace("{{ options }}", options_table(name))
     sources = {page: source for source, page in BROUGHT.items()}
     folder = posixpath.dirname(sources.get(uri, f"docs/{uri}"))
-
-    def linked(match: re.Match[str]) -> str:
-        return _link(match, folder, posixpath.dirname(uri))
-
-    return _LINK.sub(linked, markdown)
+    return relinked(markdown, folder, posixpath.dirname(uri))
 
 
 def on_page_content(page_html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -137,6 +134,28 @@ def api_page(package: str) -> str:
     return "\n\n".join([f"# API: {package}", *(f"::: {name}" for name in names)]) + "\n"
 
 
+def relinked(markdown: str, folder: str, here: str) -> str:
+    """Links as they have to be on a page of the site.
+
+    Parameters
+    ----------
+    folder : of the Markdown file in the repository, which its links start from.
+    here : folder of the page in the site.
+    """
+
+    def linked(match: re.Match[str]) -> str:
+        if "://" in match["target"]:
+            return match[0]
+        path = posixpath.normpath(posixpath.join(folder, match["target"]))
+        page = BROUGHT.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
+        if page:
+            target = posixpath.relpath(page, here or ".")
+            return f"[{match['text']}]({target}{match['anchor'] or ''})"
+        return match["text"] if (ROOT / path).exists() else match[0]
+
+    return _LINK.sub(linked, markdown)
+
+
 def descriptions(table: type) -> dict[str, str]:
     """Field -> what the dataclass and those it inherits from say of it under "Attributes"."""
     said: dict[str, str] = {}
@@ -156,7 +175,9 @@ def _rows(name: str, table: type) -> str:
     rows = ["| key | type | default | |", "|---|---|---|---|"]
     for key, (field, annotation) in keys.items():
         dotted = f"{name}.{key}" if name else key
-        meaning = _sentence(re.sub(r"\w+_\w+", lambda found: names.get(found[0], found[0]), said[field]))
+        meaning = _sentence(
+            re.sub(r"\w+_\w+", lambda word: names.get(word[0], word[0]), said[field])
+        )
         kind, default = _type(annotation), schema.written(defaults[key])
         rows.append(f"| `{dotted}` | {kind} | `{default}` | {meaning} |")
     return "\n".join(rows)
@@ -183,24 +204,7 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else []
 
 
-def _link(match: re.Match[str], folder: str, here: str) -> str:
-    """A link as it has to be on the page; `folder` is that of its file in the repository."""
-    target, anchor = match["target"], match["anchor"] or ""
-    if "://" in target or target.startswith("mailto:"):
-        return match[0]
-    path = posixpath.normpath(posixpath.join(folder, target))
-    page = BROUGHT.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
-    if page:
-        return f"[{match['text']}]({posixpath.relpath(page, here or '.')}{anchor})"
-    return match["text"] if os.path.exists(ROOT / path) else match[0]
-
-
 def _mathml(match: re.Match[str]) -> str:
     display = "block" if match[2] == "[" else "inline"
     formula = convert(html.unescape(match[3]).strip(), display=display)
     return f'<span class="formula">{formula}</span>' if display == "block" else formula
-
-
-def generated() -> Iterator[str]:
-    """The pages that are not files under docs/."""
-    yield from (*BROUGHT.values(), "reference/keys.md", *(f"reference/{name}.md" for name in API))

@@ -139,4 +139,4 @@ def test_every_method_has_its_rows() -> None:
     for name, method in METHODS.items():
         assert costs[name]["exchange"] == EXCHANGES[method.strategy]
         assert papers[name]["paper"]
-        assert f"`{name}`" in (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+        assert (PAGE.parent / f"{name}.md").is_file()

@@ -1,7 +1,7 @@
 """Documented commands are executed: every shell block of README, docs/ and docker/README.md.
 
 `HOW` has a row for each block. The blocks of a page run one after another in one shell, as a reader
-types them into one terminal: in a copy of the checkout, with ports, processes and a home of its own.
+types them into one terminal, in a copy of the checkout with ports, processes and a home of its own.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ HOW: dict[str, dict[str, str]] = {
         "python - <<'END'": RUN,
         "python -m app certificates consortium/secrets --hosts localhost 127.0.0.1 \\": RUN,
         "cd consortium": RUN,
-        "python -m app certificates consortium/secrets --nodes hospital-a hospital-b hospital-c "
-        "--register relay": RUN,
+        "python -m app certificates consortium/secrets --register relay \\": RUN,
         "port=9101": RUN,
         "cat > consortium/readmission.toml <<'END'": RUN,
         "ls consortium/runs/trial/report.html": RUN,
@@ -96,7 +95,9 @@ def test_a_row_belongs_to_a_page() -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("page", [page for page in PAGES if RUN in HOW.get(name(page), {}).values()], ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if RUN in HOW.get(name(page), {}).values()], ids=name
+)
 def test_the_blocks_of_a_page_run(page: Path, checkout: Path) -> None:
     how = HOW[name(page)]
     script = ["set -euo pipefail"]
