@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,8 +25,8 @@ from app.config.registry import METHODS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "docker" / "README.md"]
+COMPOSE = Path(__file__).with_name("compose.py")
 RUN = "run as it stands"
-IMAGE = "needs a Docker engine: `make image-test` does the same from the built image"
 HOW: dict[str, dict[str, str]] = {
     "README.md": {"make run": RUN},
     "docs/first-steps.md": {
@@ -50,7 +51,13 @@ HOW: dict[str, dict[str, str]] = {
         "cat > consortium/readmission.toml <<'END'": RUN,
         "ls consortium/runs/trial/report.html": RUN,
     },
-    "docker/README.md": {"cd docker": IMAGE},
+    "docker/README.md": {
+        "cd docker": RUN,
+        "operator certificates /secrets --hosts relay localhost --nodes hospital-a hospital-b "
+        "hospital-c": RUN,
+        "docker compose up --detach --wait relay relay-executor": RUN,
+        "operator run method=fedavg peers=3 partition.kind=iid num-server-rounds=2 \\": RUN,
+    },
 }
 """Page -> first line of each of its shell blocks, in order -> how it is run, or why not."""
 
@@ -100,7 +107,9 @@ def test_a_row_belongs_to_a_page() -> None:
 )
 def test_the_blocks_of_a_page_run(page: Path, checkout: Path) -> None:
     how = HOW[name(page)]
-    script = ["set -euo pipefail"]
+    if name(page) == "docker/README.md" and os.geteuid():
+        pytest.skip("the stand-in for docker compose mounts: root only")
+    script = ["set -euo pipefail", "shopt -s expand_aliases"]
     for number, block in enumerate(shell(page), start=1):
         if how[block.first] == RUN:
             script += [f"echo '=== block {number} of {name(page)}'", block.text]
@@ -140,7 +149,10 @@ def test_toml_blocks_are_toml() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the files under version control, with the installed environment."""
+    """A copy of the files under version control, with the installed environment.
+
+    Beside it stand-ins for what a test machine may lack: Docker (`tests/docs/compose.py`) and sudo.
+    """
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -151,6 +163,11 @@ def checkout(tmp_path: Path) -> Path:
             (place / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, place / file)
     (place / ".venv").symlink_to((ROOT / ".venv").resolve())
+    stand_ins = {"docker": f'{sys.executable} {COMPOSE} "$@"', "sudo": '"$@"'}
+    for command, line in stand_ins.items():
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / command).write_text(f"#!/bin/sh\nexec {line}\n")
+        (tmp_path / "bin" / command).chmod(0o755)
     return place
 
 
@@ -163,7 +180,7 @@ def play(script: str, directory: Path) -> str:
     (directory.parent / "home").mkdir()
     environment = {
         "HOME": str(directory.parent / "home"),
-        "PATH": os.environ["PATH"],
+        "PATH": f"{directory.parent / 'bin'}:{os.environ['PATH']}",
         "TMPDIR": os.environ.get("TMPDIR", "/tmp"),
         "LANG": "C.UTF-8",
         "PWD": str(directory),
