@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
@@ -54,7 +54,7 @@ _GROUPS = {
     ),
     "Models": ("model", MODELS),
 }
-_TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
+_TYPES = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path"}
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -197,6 +197,8 @@ def _type(annotation: Any) -> str:
         return _TYPES[annotation]
     if isinstance(annotation, str):
         return f'`"{annotation}"`'
+    if get_origin(annotation) is Annotated:
+        return _type(get_args(annotation)[-1])
     return ", ".join(dict.fromkeys(_type(part) for part in get_args(annotation)))
 
 

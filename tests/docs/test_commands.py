@@ -34,7 +34,8 @@ HOW: dict[str, dict[str, str]] = {
         "source .venv/bin/activate": RUN,
         "cat > mine.toml <<'END'": RUN,
         "python -m app compare mine.toml --methods local,fedavg,dpfl --seeds 2": RUN,
-        "flwr run . --stream --run-config 'num-server-rounds=20'": RUN,
+        "flwr run . --stream --run-config 'num-server-rounds=20' "
+        "--federation-config 'num-supernodes=4'": RUN,
     },
     "docs/own-data.md": {
         "source .venv/bin/activate": RUN,
