@@ -18,7 +18,7 @@ class Training:
     batch_size : examples in a minibatch.
     local_steps : minibatches a round.
     local_epochs : passes over the own data a round; above 0 it replaces `local_steps`.
-    optimizer : "sgd" or "adam".
+    optimizer : optimizer of the local training.
     augment : what happens to training images in every minibatch; "crop-flip" moves them by up to
         an eighth of their side and mirrors every second one. Never in evaluation.
     learning_rate : learning rate of the optimizer.
