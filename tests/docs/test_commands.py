@@ -65,7 +65,10 @@ HOW: dict[str, dict[str, str]] = {
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = ("sh", "bash", "shell", "console")
 _SECONDS = 900.0
-_ISOLATED = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+_ISOLATED = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"),
+)
 
 
 @dataclass(frozen=True)
