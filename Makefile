@@ -1,4 +1,4 @@
-# make run, test, unit, lint, lint-web, bench; drill, image-test and image-lint for deployments.
+# make run, test, unit, lint, lint-web, docs, bench; drill, image-test, image-lint for deployments.
 # PYTHON chooses the interpreter of the first install.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,7 +7,7 @@ BIOME_VERSION := 2.6.8
 BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 
 .DELETE_ON_ERROR:
-.PHONY: run test unit lint lint-web bench install drill image-test image-lint
+.PHONY: run test unit lint lint-web docs bench install drill image-test image-lint
 
 run: $(INSTALLED)
 	$(BIN)/python -m app run --nodes 2
@@ -30,6 +30,10 @@ lint-web: $(BIOME)
 
 $(BIOME):
 	npm install --silent --no-audit --no-fund --prefix .venv/biome-$(BIOME_VERSION) @biomejs/biome@$(BIOME_VERSION)
+
+# The site, into site/.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks

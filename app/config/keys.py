@@ -34,29 +34,32 @@ class TopLevel:
 
     Attributes
     ----------
-    method : a name in `app.config.registry.METHODS`.
+    method : name of the method, see `python -m app list methods`.
     peers : number of peers n.
-    num_server_rounds : rounds.
-    seed : of every random stream.
-    dataset : a name in `datasets.table.DATASETS`.
-    model : a name in `clients.models.options.MODELS`; "auto" follows the dataset.
-    batch_size ... weight_decay : see `clients.training.Training`; local_steps 0 follows the dataset
-        (10 for digits, else 1) unless there are local_epochs.
-    topology : who may talk to whom at all.
-    topology_degree, topology_probability, topology_file : of "k-regular", "erdos-renyi", "file".
+    num_server_rounds : number of rounds.
+    seed : seed of every random stream.
+    dataset : name of the data set, see `python -m app list datasets`.
+    model : name of the model, see `python -m app list models`; "auto" follows the data set.
+    local_steps : minibatches a round; 0 follows the data set (10 for digits, else 1) unless there
+        are local_epochs.
+    topology : which peers may talk to each other at all.
+    topology_degree : neighbours of each peer in a "k-regular" topology.
+    topology_probability : probability of an edge in an "erdos-renyi" topology.
+    topology_file : JSON list of the edges, [[0, 1], [1, 2]], of a "file" topology.
     evaluate_every : rounds between two evaluations; the last round is always evaluated.
     round_seconds : how long a node may take for one round before the others go on without it.
     join_seconds : how long the relay waits for peers: for all of them to begin with, later for a
         quorum where fewer are left.
     quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
     device : "auto" takes a GPU if there is one.
-    dtype : of the parameters; the quadratic problem is always float64.
+    dtype : data type of the parameters; the quadratic problem is always float64.
     mixed_precision : compute matrix products and convolutions in bfloat16; parameters, gradients
         and letters stay float32.
     channels_last : let images have their channels innermost where a model is called by itself.
     payload : precision in which models and answers travel; see `app.wire.quantise`.
-    out, name : the run directory is `<out>/<name>`; an empty name is made up when the run starts.
-    data_dir : where datasets lie or are downloaded to.
+    out : directory of run directories; a run's is `<out>/<name>`.
+    name : name of the run directory; empty: made from the time when the run starts.
+    data_dir : directory where data sets lie or are downloaded to.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
         takes part in no other run.
     run_dir : absolute run directory, set by the launcher.

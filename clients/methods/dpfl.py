@@ -41,13 +41,13 @@ class Options:
 
     Attributes
     ----------
-    budget : most peers in a peer's average, 0 for any number. budget_counts_self : itself among
-        them (a budget of 5 means 4 others).
+    budget : most peers in a peer's average, 0 for any number.
+    budget_counts_self : whether the budget counts the peer itself (then 5 means 4 others).
     init_epochs : local epochs before the graph is built.
     tie : "add" is the paper's: a candidate that neither helps to add nor to drop is added; "strict"
         adds it only if the validation loss does not rise.
-    period : rounds between two choices of C_k. refresh : what happens in the rounds between, the
-        last C_k again, or no averaging.
+    period : rounds between two choices of C_k.
+    refresh : what happens in the rounds between: the last C_k again, or no averaging.
     """
 
     budget: int = 0

@@ -1,6 +1,6 @@
 """FedFomo: a peer adds to its model what would have lowered its loss on held-out data.
 
-Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized Federated Learning with First Request Model
+Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized Federated Learning with First Order Model
 Optimization", ICLR 2021, section 3. Symbols: theta_i `state.x`, w_ij `state.w`, p_ij
 `state.affinity`, M `options.models`, epsilon `options.epsilon`. In a round each peer
 
@@ -46,8 +46,8 @@ class Options:
     Attributes
     ----------
     models : M, neighbours' models that each peer pulls in a round; 0 for all of them.
-    epsilon : chance of pulling a random model instead of a promising one, in round 1;
-        epsilon_decay : what is taken off it in every later round.
+    epsilon : probability of pulling a random model instead of a promising one, in round 1.
+    epsilon_decay : what is taken off epsilon in every later round.
     baseline : the own model that others have to beat, "trained" or "previous".
     """
 

@@ -54,9 +54,11 @@ class HeldOptions:
 
     Attributes
     ----------
-    mean, std : per channel or column, in raw units; empty: each peer's own.
-    test, validation : share of the examples that is held out where there is no such part;
-        validation "auto" is none here, and what the method needs where a run is configured.
+    mean : mean per channel or column, in raw units; empty: each peer's own.
+    std : standard deviation per channel or column, in raw units; empty: each peer's own.
+    test : share of the examples that is held out for testing where there is no such part.
+    validation : share held out for validation where there is no such part; "auto": none here, and
+        what the method needs where a run is configured.
     """
 
     mean: str = ""

@@ -41,7 +41,7 @@ class Partition:
 
     Attributes
     ----------
-    kind : how examples are divided, see `datasets.partition.kinds.KINDS`.
+    kind : how the examples are divided among the peers.
     clusters : label-groups, label-permutation: number of clusters of peers; label-groups-dirichlet:
         number of groups of classes.
     cluster_sizes : label-groups, label-permutation: peers of each cluster, "6-6-7-7"; "even" deals
