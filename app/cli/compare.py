@@ -95,8 +95,8 @@ def run_comparison(
         console.print(f"comparison: {page}", soft_wrap=True)
     for run_dir, why in failed.items():
         log = Path(run_dir, "error.log")
-        told = f" (log: {log})" if log.exists() else ""
-        console.print(f"failed: {Path(run_dir).name}: {why}{told}", soft_wrap=True)
+        where = f" (log: {log})" if log.exists() else ""
+        console.print(f"failed: {Path(run_dir).name}: {why}{where}", soft_wrap=True)
     if failed:
         raise SweepError(f"{units.plural(len(failed), 'run')} failed: the same command tries again")
     return page

@@ -23,7 +23,7 @@ _MARKS = ("reproduces", "needs", "takes")
 """What the head of a preset may say, in the order in which it is shown."""
 
 CHOICES = {
-    "Peers differ, and nobody knows who is alike": (
+    "Peers differ, and it is not known who is alike": (
         *("cobo", "all-for-one", "federico", "dpfl", "fedfomo", "pfedgraph"),
         "federated-clustering",
     ),

@@ -57,7 +57,7 @@ class Method:
 
 
 METHODS: dict[str, Method] = {
-    "local": Method(local.Local, local.Options, Silent, "everybody trains alone"),
+    "local": Method(local.Local, local.Options, Silent, "every peer trains alone"),
     "fedavg": Method(fedavg.FedAvg, fedavg.Options, Everyone, "one model, averaged over all"),
     "oracle": Method(oracle.Oracle, oracle.Options, Wanted, "FedAvg inside the true cluster"),
     "cobo": Method(
@@ -86,13 +86,13 @@ METHODS: dict[str, Method] = {
         dpfl.DPFL, dpfl.Options, Wanted, "averages with those who lower its validation loss"
     ),
     "random-graph": Method(
-        random_graph.RandomGraph, random_graph.Options, Wanted, "DPFL with neighbours drawn by lot"
+        random_graph.RandomGraph, random_graph.Options, Wanted, "DPFL with random neighbours"
     ),
     "fedavg-ft": Method(
         fine_tuning.FineTuned, fine_tuning.Options, Everyone, "FedAvg, fine-tuned by each peer"
     ),
     "fedprox": Method(
-        fedprox.FedProx, fedprox.Options, Everyone, "FedAvg with local training on a leash"
+        fedprox.FedProx, fedprox.Options, Everyone, "FedAvg with a proximal term in local training"
     ),
     "fedprox-ft": Method(
         fine_tuning.FineTunedProx,

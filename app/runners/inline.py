@@ -23,8 +23,9 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
 
     Parameters
     ----------
-    watch : is told after every round what progress.json says; of a round that nobody measures, the
-        number alone is new.
+    watch : called after every round with what progress.json says; in a round without evaluation
+    only
+        the number changes.
 
     Raises
     ------

@@ -86,7 +86,7 @@ class SecureChannel:
             self._remember()
 
     def write(self, letter: PeerMessage, to: Collection[int]) -> PeerMessage | None:
-        """Seal a plain letter for those of `to` that are trusted; None where nobody is.
+        """Seal a plain letter for those of `to` that are trusted; None where none is.
 
         A node without keys sends it as it is.
         """
@@ -133,14 +133,14 @@ class SecureChannel:
         return found
 
     def finish(self) -> tuple[str, ...]:
-        """Refuse what nobody read; a line for each letter that was refused since `begin`."""
+        """Refuse what was not read; a line for each letter that was refused since `begin`."""
         for letters in self._unread.values():
             for letter in letters:
                 self._refuse(letter, self._digest(letter.payload), "was not to come here")
         return tuple(self._refused)
 
     def _due(self, kind: Kind) -> set[tuple[int, int | None]]:
-        """(sender, recipient) of the letters that the request's edges bring from elsewhere."""
+        """(sender, recipient) of the letters that the request's edges bring from other nodes."""
         edges = self._request.edges
         here = np.isin(edges, self._peers)
         if kind == "offer":
