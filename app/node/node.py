@@ -184,16 +184,16 @@ class Node:
         """Run a stretch of rounds without the relay: every peer is here."""
         cohort = self._cohort
         self._recall((request.round - 1, 0))
-        wants, reports = request.wants, list[Report]()
-        for t in range(request.round, request.last + 1):
-            edges, asked = self._strategy.edges(t, wants)
-            cohort.receive(edges, {})
-            cohort.answer(t, edges[asked])
-            cohort.update(t, {})
-            if self._strategy.is_evaluated(t):
-                reports += cohort.evaluate(t)
-            wants = cohort.rule.wants(cohort.state, t + 1)
-            cohort.begin(t + 1)
+        reports: list[Report] = []
+        for this in self._strategy.each_round(
+            request.round, request.last, lambda t: cohort.rule.wants(cohort.state, t)
+        ):
+            cohort.receive(this.edges, {})
+            cohort.answer(this.t, this.edges[this.asked])
+            cohort.update(this.t, {})
+            if this.evaluated:
+                reports += cohort.evaluate(this.t)
+            cohort.begin(this.t + 1)
         return self._close(request.last, reports)
 
     def _close(self, t: int, reports: Iterable[Report]) -> Response:
