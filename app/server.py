@@ -14,7 +14,7 @@ from app.config.config import Config
 from app.runs import logs
 from app.runs.recorder import RunRecorder
 from strategies.errors import RelayError
-from strategies.flower.transport import FlowerTransport
+from strategies.flower.strategy import RelayStrategy
 
 app = ServerApp()
 
@@ -29,10 +29,9 @@ def main(grid: Grid, context: Context) -> None:
     if not (directory / "config.toml").exists():  # a bare `flwr run`
         (directory / "config.toml").write_text(config.toml(), encoding="utf-8")
     try:
-        config.strategy().start(
+        RelayStrategy(config.strategy()).start(
             grid,
             timeout=config.round_seconds,
-            transport=FlowerTransport,
             recorder=recorder,
             ledger=recorder.ledger,
             join_timeout=config.join_seconds,

@@ -25,6 +25,10 @@ class RelayError(RuntimeError):
         self.round = round_
         self.stage = stage
 
+    def __reduce__(self) -> tuple[type[RelayError], tuple[str, int, str]]:
+        """Pickle with every argument: a run in a worker process fails with its own error."""
+        return type(self), (str(self), self.round, self.stage)
+
 
 class DesertedError(RelayError):
     """No node is left in a round."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from app.config.config import Config
 from app.node.node import Node
 from app.runs.recorder import RunRecorder
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
+from strategies.relay.broker import Broker
 
 JOIN_SECONDS = 1.0  # the node is there from the beginning
 
@@ -27,7 +28,7 @@ def run(config: Config) -> None:
     recorder = RunRecorder(directory, config.peers, config.num_server_rounds, resume=config.resume)
     try:
         transport = InProcessTransport([Node(config, range(config.peers), directory)])
-        config.strategy().broker(transport, recorder, recorder.ledger, JOIN_SECONDS)
+        Broker(config.strategy(), transport, recorder, recorder.ledger, JOIN_SECONDS).run()
     except BaseException as error:
         recorder.fail(f"{type(error).__name__}: {error}")
         raise
