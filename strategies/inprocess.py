@@ -19,11 +19,12 @@ class InProcessTransport:
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
         """Deliver `requests` by node; an exception is the line that says why there is none."""
-        return {node: _call(self._nodes[node], request) for node, request in requests.items()}
+        return {node: self._call(node, request) for node, request in requests.items()}
 
-
-def _call(node: Handler, request: Request) -> Response | str:
-    try:
-        return node.handle(request)
-    except Exception as error:  # as app.client does
-        return f"{type(error).__name__}: {error}"
+    def _call(self, node: int, request: Request) -> Response | str:
+        if node not in self.nodes():
+            return "cannot be reached"
+        try:
+            return self._nodes[node].handle(request)
+        except Exception as error:  # as app.client does
+            return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""strategies/ works without the rest of the project and, but for strategies/flower, without Flower."""
+"""strategies/ works without the rest of the project and, but for strategies.flower, without it."""
 
 from __future__ import annotations
 
