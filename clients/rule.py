@@ -142,7 +142,7 @@ class Rule(Generic[S]):
         """The state whose `x` and `buffers` a peer would deploy if the run ended here.
 
         These are the models that are evaluated and saved; by default what the state holds. What
-        it costs to make them goes on the bill of that evaluation only.
+        it costs to make them counts for that evaluation only.
         """
         return state
 
@@ -167,8 +167,8 @@ class Rule(Generic[S]):
     def same_cluster(self) -> Bools:
         """(P, n) who shares each hosted peer's true cluster (see `true_clusters`), and itself."""
         clusters = true_clusters(self.engine)
-        mates: Bools = clusters[self.engine.peers][:, None] == clusters[None, :]
-        return mates
+        same: Bools = clusters[self.engine.peers][:, None] == clusters[None, :]
+        return same
 
     def local(self, peers: Ints) -> Ints:
         """Local index of hosted peers given by id."""

@@ -26,8 +26,7 @@ class RelayError(RuntimeError):
         self.stage = stage
 
     def __reduce__(self) -> tuple[type[RelayError], tuple[str, int, str]]:
-        """Pickle with every argument: a run in a worker process fails with its own error."""
-        return type(self), (str(self), self.round, self.stage)
+        return type(self), (str(self), self.round, self.stage)  # it may come from another process
 
 
 class DesertedError(RelayError):

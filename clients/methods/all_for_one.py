@@ -4,7 +4,7 @@ Every peer k computes stochastic gradients at the model of any peer i that asks:
 
     x_i <- x_i - eta sum_k alpha_ik g_k(x_i),   the own gradient included.
 
-Who is heard depends on the similarity ratio at x_i,
+Who is listened to depends on the similarity ratio at x_i,
 
     r_ik = max(0, 1 - |grad R_k - grad R_i|^2 / |grad R_i|^2),   r_ii = 1.
 
@@ -179,8 +179,8 @@ class AllForOne(Rule[AllForOneState]):
         """(P, n) weights of the peers that are there."""
         o = self.options
         if o.criterion == "oracle":
-            mates_pn = 1.0 * (self.same_cluster() & there_pn)
-            uniform_pn: Floats = mates_pn / mates_pn.sum(axis=1, keepdims=True)
+            cluster_pn = 1.0 * (self.same_cluster() & there_pn)
+            uniform_pn: Floats = cluster_pn / cluster_pn.sum(axis=1, keepdims=True)
             return uniform_pn
         r_pn = np.where(there_pn, np.nan_to_num(state.r), 0.0)
         weigh = by_definition if o.weights == "paper" else normalised

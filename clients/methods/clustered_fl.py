@@ -5,7 +5,7 @@ Optimization under Privacy Constraints", IEEE TNNLS 2021, algorithms 1 and 3. Sy
 `state.x` of every member of cluster c, Delta theta_i the way from there to peer i's trained model,
 eps_1 `options.eps1`, eps_2 `options.eps2`, alpha_ik the cosine of two ways. In a round each peer
 
-1. trains on its own data and hears those of its cluster, at first everybody;
+1. trains on its own data and receives the models of its cluster, at first of all peers;
 2. if the cluster is at a stationary point but its peers are not,
    |sum_i p_i Delta theta_i| < eps_1 and max_i |Delta theta_i| > eps_2,
    splits it into the two parts whose closest members are least alike:
@@ -13,14 +13,14 @@ eps_1 `options.eps1`, eps_2 `options.eps2`, alpha_ik the cosine of two ways. In 
 3. averages with those who are still in its cluster: theta_c = sum_i p_i x_i.
 
 Everybody of a cluster decides alone, from the same models, and so alike; once split, the parts
-never hear each other again.
+never exchange models again.
 
 Readings and deviations: the bipartition is the paper's optimal one (the authors' code takes
 complete linkage instead, which may cut otherwise); a cluster of two may split too. The norms are
 those of a whole round's way, so eps_1 and eps_2 go with learning rate and local steps. The paper's
-further test, gamma_max, is left out, as in the code. Whoever is not heard stays in the cluster,
-since nothing is known against it, and has no say in a split. One that comes back after many rounds
-brings a model far from theta_c, which may look like pulling apart and cut it off.
+further test, gamma_max, is left out, as in the code. A peer whose model is missing stays in the
+cluster, since nothing is known against it, and has no say in a split. One that comes back after
+many rounds brings a model far from theta_c, which may look like pulling apart and cut it off.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ class CoBo(Rule[CoBoState]):
         self, state: CoBoState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> CoBoState:
         w_pn = self._weights_after(state.w, sent, answers)
-        heard_pn = offers.senders_to(self.engine.peers, self.engine.n)
-        pull_pn = self.options.rho * w_pn * self.engine.tensor(heard_pn)
+        received_pn = offers.senders_to(self.engine.peers, self.engine.n)
+        pull_pn = self.options.rho * w_pn * self.engine.tensor(received_pn)
         self._warn_if_unstable(pull_pn)
         towards_pd = self.engine.mix(pull_pn[:, offers.authors], offers["x"])
         strength_p1 = pull_pn.sum(dim=1, keepdim=True)

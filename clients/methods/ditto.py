@@ -1,4 +1,4 @@
-"""Ditto (Li et al., ICML 2021, algorithm 1): a model of one's own, kept near the shared one.
+"""Ditto (Li et al., ICML 2021, algorithm 1): a personal model regularised towards the shared one.
 
 Symbols: w `state.x` (the global model, by FedAvg), v_k `state.v`, lambda `options.lambda_`. Each
 local step also moves v <- v - eta (g(v) + lambda (v - w^t)), w^t the global model at the START of

@@ -5,15 +5,16 @@ Symbols: w_k `state.x`, Omega_k `state.omega`, C_k `state.chosen`, B_c `options.
 `options.init_epochs`, tau_train the run's local-epochs or local-steps, P `options.period`, p_i the
 number of training samples.
 
-Round 1 is the preprocessing: tau_init epochs from a common start, Omega_k = BGGC(everybody heard),
-w_k = average over Omega_k and k. In every later round a peer trains tau_train, pulls Omega_k,
-every P rounds (from round 2 on) chooses C_k = GGC(Omega_k) among those heard, and averages over C_k
+Round 1 is the preprocessing: tau_init epochs from a common start, Omega_k = BGGC(all senders),
+w_k = average over Omega_k and k. In every later round a peer trains tau_train, pulls Omega_k, every
+P rounds (from round 2 on) chooses C_k = GGC(Omega_k) among those received, and averages over C_k
 and k. All averages are of the models as pulled. The greedy choice is `clients.parts.greedy`.
 
 Readings: a node holds each letter once, so round 1 pulls every model once where the paper's BGGC
 pulls it twice; models that a round would not use (with `period` > 1, those outside C_k, or all of
-them under "skip") are not pulled; momentum lives on through an average; a peer that joins late
-or heard nobody builds Omega_k in the first round it hears anyone; batch-norm buffers stay personal.
+them under "skip") are not pulled; momentum lives on through an average; a peer that joins late or
+received nothing builds Omega_k in the first round in which it receives a model; batch-norm buffers
+stay personal.
 """
 
 from __future__ import annotations
@@ -26,14 +27,12 @@ import numpy as np
 
 from clients.engine.streams import Purpose, stream
 from clients.letters import Bools, Ints, Letters
-from clients.parts import greedy, validation
+from clients.parts import greedy
 from clients.parts.validation import Kept, better, buffers_of, with_validation_loss
 from clients.rule import Floats, Grid, Rule, State
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from datasets.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -58,16 +57,13 @@ class Options:
     period: int = 1
     refresh: Literal["reuse", "skip"] = "reuse"
     grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
+    validates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.budget < 0:
             raise ValueError("budget must be 0 (no limit) or more")
         if self.init_epochs < 1 or self.period < 1:
             raise ValueError("init-epochs and period must be at least 1")
-
-    def fits(self, problem: Problem) -> None:
-        """Refuse data without validation examples."""
-        validation.required(problem)
 
 
 @dataclass(frozen=True)
@@ -125,12 +121,13 @@ class DPFL(Rule[DPFLState]):
     def update(
         self, state: DPFLState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> DPFLState:
-        heard_pn = offers.senders_to(self.engine.peers, self.engine.n) & self._used(state, round_)
-        due_p = (state.fresh | self._refreshes(round_)) & heard_pn.any(axis=1)
-        choice = self.choose(state, round_, offers, heard_pn & due_p[:, None])
+        senders_pn = offers.senders_to(self.engine.peers, self.engine.n)
+        received_pn = senders_pn & self._used(state, round_)
+        due_p = (state.fresh | self._refreshes(round_)) & received_pn.any(axis=1)
+        choice = self.choose(state, round_, offers, received_pn & due_p[:, None])
         chosen_pn = np.where(due_p[:, None], choice.chosen_pn, state.chosen)
         built_p = state.fresh & due_p
-        shares_pn = (chosen_pn & heard_pn | (self.eye() > 0)) * self.engine.samples
+        shares_pn = (chosen_pn & received_pn | (self.eye() > 0)) * self.engine.samples
         x_pd = self.average(offers, "x", shares_pn)
         before = with_validation_loss(self.engine, state.x, state.buffers)
         after = with_validation_loss(self.engine, x_pd, state.buffers)

@@ -1,7 +1,7 @@
 """FedAvg without a server (McMahan et al., AISTATS 2017, algorithm 1).
 
-Each peer trains locally, shows its model, and averages what it heard with its own:
-x_i <- sum_k p_k x_k over the peers heard and itself, p_k proportional to n_k. On the full
+Each peer trains locally, shows its model, and averages what it received with its own:
+x_i <- sum_k p_k x_k over the senders and itself, p_k proportional to n_k. On the full
 topology all peers hold the same global model after a round. Batch-norm buffers stay personal.
 """
 
@@ -30,7 +30,7 @@ class Options:
 
 
 class FedAvg(Rule[S]):
-    """Local training, then the average over everyone heard."""
+    """Local training, then the average over all models received."""
 
     def offer(self, state: S, round_: int) -> tuple[S, Mapping[str, Tensor]]:
         state = self.train(state, round_)

@@ -8,7 +8,7 @@ peer
 1. E-step: q_ik(s) = softmax_k(log pi_ik - loss of theta_k on s), example by example;
 2. M-step: pi_ik is the mean of q_ik over its examples, and theta_k is trained on the peer's loss
    with each example weighted by q_ik(s);
-3. hears everybody's K models and averages them one by one: theta_k = sum_i p_i theta_ik.
+3. receives all peers' K models and averages them one by one: theta_k = sum_i p_i theta_ik.
 
 Its prediction is sum_k pi_ik h_k(x): class probabilities are averaged (outputs in regression).
 

@@ -3,7 +3,7 @@
 Werner, He, Jordan, Jaggi, Karimireddy, "Provably Personalized and Robust Federated Learning", TMLR
 2023: Federated-Clustering with Threshold-Clustering. Symbols: x_i `state.x`, z_j = g_j(x_i) the
 answers and the own gradient, N how many there are, v the centre, tau the radius. In a round each
-peer asks everybody for a gradient at x_i, starts from v = g_i(x_i), repeats `iterations` times
+peer asks all others for a gradient at x_i, starts from v = g_i(x_i), repeats `iterations` times
 
     v <- 1/N sum_j (z_j where |z_j - v| <= tau, else v),
 

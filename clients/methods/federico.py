@@ -6,20 +6,20 @@ stay equal); l_ij `state.last` and L_ij `state.tracked`, loss of phi_j on i's da
 tracked; w_ij `weights`; M `options.neighbours`. In round t peer i
 
 1. samples B, itself and M others: with probability epsilon uniformly, else those it likes best;
-2. hears phi_b and evaluates l_ib on its data; other l_ij keep their last value;
+2. receives phi_b and evaluates l_ib on its data; other l_ij keep their last value;
 3. E-step: L_ij <- (1 - beta) L_ij + beta l_ij (or L_ij + l_ij), w_i. = softmax(-sharpness L_i.);
 4. M-step: answers each owner b with w_ib times the gradient of l_ib at phi_b  (equation 8);
 5. applies its optimizer to the sum of the answers that it got, its own included.
 
-It predicts with the mixture sum_j w_ij h_phi_j(x) of the models as it heard them last.
+It predicts with the mixture sum_j w_ij h_phi_j(x) of the models it received last.
 
-Readings and deviations: L starts at 0, so peers never heard look best and are sampled first; they
-have no weight until they are heard (so M = 0 is local training), and after n rounds they are left
-to chance: they may be gone. Equal weights are ranked by lot. "sum" is the likelihood of the text;
-"mean" divides losses and gradients by n_i. A full-batch answer knows no minibatches and no
+Readings and deviations: L starts at 0, so peers never heard from look best and are sampled first;
+they have no weight until a model of theirs comes (so M = 0 is local training), and after n rounds
+they are left to chance: they may be gone. Ties are broken at random. "sum" is the likelihood of the
+text; "mean" divides losses and gradients by n_i. A full-batch answer knows no minibatches and no
 `local-steps`: a round is a step. An "epoch" answer is what one epoch of plain SGD adds up to,
-(start - end) / learning-rate, on minibatch means whatever the loss. For prediction a peer keeps
-its own model and the `ensemble` heaviest others.
+(start - end) / learning-rate, on minibatch means whatever the loss. For prediction a peer keeps its
+own model and the `ensemble` heaviest others.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class FedeRiCoState(State):
 
     Attributes
     ----------
-    tracked : (P, n) L. last : (P, n) l, nan for peers never heard.
+    tracked : (P, n) L. last : (P, n) l, nan for peers never heard from.
     members : (P, K, d) other peers' models for prediction. authors : (P, K) whose, -1 for nobody's.
     """
 
@@ -154,7 +154,7 @@ class FedeRiCo(Rule[FedeRiCoState]):
     def update(
         self, state: FedeRiCoState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> FedeRiCoState:
-        if not len(sent):  # nobody was heard, and `answer` was not called
+        if not len(sent):  # no model came, and `answer` was not called
             state = self.received(state, offers)
         w_p = self.weights(state)[self._all, self.engine.peers]
         own_pd, buffers = self._weighted(w_p, state.x, state.buffers, round_, self._all)

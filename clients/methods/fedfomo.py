@@ -15,9 +15,9 @@ Readings and deviations: x_i is the model after the local training (`baseline = 
 paper measures against the model before it, `"previous"`: the own trained model is then one of those
 that are weighed, and one that is worse is given up. Before they are added, a round's values are
 divided by the sum of their sizes (the code divides by the size of their sum, which may be near 0,
-so that one round outweighs all others); whoever was wanted and does not come sinks to the lowest
-affinity. epsilon falls by `epsilon-decay` a round, as in the code.
-Batch-norm buffers stay personal.
+so that one round outweighs all others); a peer that was wanted and does not come sinks to the
+lowest affinity. epsilon falls by `epsilon-decay` a round, as in the code. Batch-norm buffers stay
+personal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ import numpy as np
 from clients.engine.streams import Purpose, stream
 from clients.letters import Bools, Ints, Letters
 from clients.methods.fedavg import FedAvg
-from clients.parts import validation
 from clients.parts.exploring import epsilon_greedy
 from clients.rule import Floats, Grid, State
 
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
-
-    from datasets.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,7 @@ class Options:
     epsilon_decay: float = 0.05
     baseline: Literal["trained", "previous"] = "trained"
     grid: ClassVar[Grid] = {"epsilon": (0.1, 0.3, 0.6)}
+    validates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.models < 0:
@@ -67,10 +65,6 @@ class Options:
             raise ValueError("epsilon must lie in [0, 1]")
         if self.epsilon_decay < 0:
             raise ValueError("epsilon-decay must not be negative")
-
-    def fits(self, problem: Problem) -> None:
-        """Refuse data without validation examples."""
-        validation.required(problem)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Options:
 
 
 class FedProx(FedAvg[S]):
-    """Local training on a leash, then the average over everyone heard."""
+    """Local training with a proximal term, then the average over all models received."""
 
     def gradient(self, state: S, round_: int) -> GradientFunction:
         return proximal(self.engine, self.options.mu, state.x)

@@ -1,10 +1,10 @@
-"""FedRep (Collins et al., ICML 2021, algorithm 1): a shared body, a head of one's own.
+"""FedRep (Collins et al., ICML 2021, algorithm 1): a shared body and a personal head.
 
 Symbols: phi the body and h_i the head of `state.x`; the head is the network's last layer. In a
 round a peer trains its head for `head-epochs` with phi frozen, then phi for the run's local
-training with h_i frozen, and shows phi only; the peers average the bodies they heard. The personal
-model is the averaged body under the own head, which was trained on the average before (the paper's
-output).
+training with h_i frozen, and shows phi only; the peers average the bodies they received. The
+personal model is the averaged body under its own head, which was trained on the average before (the
+paper's output).
 
 Readings: head and body have optimizers of their own, so that neither momentum nor weight decay
 moves what is frozen; batch-norm statistics belong to no head, are personal and follow all training.

@@ -6,7 +6,7 @@ passes over its own data with a fresh optimizer (DPFL, appendix F.6: twice a rou
 FedeRiCo: one).
 
 Readings: fine-tuning never feeds back into the shared model, so every report shows what the peer
-would have if the run ended there, the bill included. Its minibatches are the same ones whenever
+would have if the run ended there, costs included. Its minibatches are the same ones whenever
 it happens. A peer without validation data takes the current global model.
 """
 

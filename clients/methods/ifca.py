@@ -5,7 +5,7 @@ Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Federated 
 `state.choice` of peer i, K `options.clusters`. In a round each peer
 
 1. trains theta_k of k = argmin_k f_i(theta_k), its loss on all its training data;
-2. hears everybody's model and choice, and sets theta_k to the mean over those who chose k,
+2. receives all peers' models and choices, and sets theta_k to the mean over those who chose k,
    sum_i s_ik p_i x_i / sum_i s_ik p_i; a model that nobody chose stays.
 
 Its personal model is the theta_k that fits best after that.

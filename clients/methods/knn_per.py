@@ -1,4 +1,4 @@
-"""kNN-Per (Marfoq et al., ICML 2022): the shared model, and a memory of one's own examples.
+"""kNN-Per (Marfoq et al., ICML 2022): the shared model, and a datastore of its own examples.
 
 The peers run FedAvg. For an example z, with phi(z) what the global model hands its last layer
 (m numbers), the peer predicts lambda * vote + (1 - lambda) * model, where the vote is the mean of
@@ -50,7 +50,7 @@ class Options:
 
 
 class KNNPer(GlobalModel[State]):
-    """FedAvg whose prediction asks the own examples too."""
+    """FedAvg whose prediction is interpolated with a vote of the nearest own examples."""
 
     def evaluate(self, state: State, split: SplitName) -> Scores:
         engine = self.engine

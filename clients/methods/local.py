@@ -22,7 +22,7 @@ class Options:
 
 
 class Local(Rule[State]):
-    """SGD on own data; nothing is shown and nothing heard."""
+    """SGD on own data; nothing is sent and nothing received."""
 
     def offer(self, state: State, round_: int) -> tuple[State, Mapping[str, Tensor]]:
         return state, {}

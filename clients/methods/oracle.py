@@ -19,7 +19,7 @@ class Options:
 
 
 class Oracle(FedAvg[State]):
-    """FedAvg whose peers want, hear and average their true cluster mates only."""
+    """FedAvg in which a peer receives and averages the models of its true cluster only."""
 
     def wants(self, state: State, round_: int) -> Ints:
         return self.pairs(self.same_cluster())

@@ -6,15 +6,15 @@ share of the training samples, alpha `options.alpha`, lambda `options.lambda_`. 
 
 1. trains on f_i(x) - lambda <u_i, x> / |x|, u_i = sum_j w_ij x_j / |x_j| from the last round's
    models: x is turned towards its collaborators, which is sum_j w_ij cos(x, x_j) of the paper;
-2. hears everybody and minimises sum_j w_ij d_ij + alpha |w_i - p|^2 over the probability simplex,
-   d_ij = -cos(x_i - theta^0, x_j - theta^0): w_i is the projection of p - d_i / (2 alpha);
+2. receives all models and minimises sum_j w_ij d_ij + alpha |w_i - p|^2 over the probability
+   simplex, d_ij = -cos(x_i - theta^0, x_j - theta^0): w_i is the projection of p - d_i / (2 alpha);
 3. sets x_i = sum_j w_ij x_j, where the next round starts.
 
 Readings and deviations: the authors' code adds the cosine to the loss, which turns models away from
 one another; the paper's d = -cos, kept here, turns them towards. The code's rounding of cosines
 above 0.9 up to 1 is left out. The first round has no collaborators yet and trains on f_i alone. A
-peer that was not heard gets no weight and p is that of those heard. Where a problem prescribes a
-start for every peer, its movement counts from there. Batch-norm buffers stay personal.
+peer whose model is missing gets no weight and p is that of the senders. Where a problem prescribes
+a start for every peer, its movement counts from there. Batch-norm buffers stay personal.
 
 Seen (digits, four label permutations): models that were averaged share the way they went, so
 weights can run away to FedAvg's. alpha 0.8 holds for some 10 rounds (accuracy 0.73, 0.34 after 30),
@@ -69,7 +69,7 @@ class PFedGraphState(State):
 
     Attributes
     ----------
-    towards : (P, d) u_i, 0 before anybody was heard.
+    towards : (P, d) u_i, 0 before a model came.
     w : (P, n) weights of the last average.
     """
 
@@ -110,7 +110,7 @@ class PFedGraph(FedAvg[PFedGraphState]):
         return state.w
 
     def _weights(self, offers: Letters) -> Floats:
-        """(P, n) w of each peer, over those it heard and itself."""
+        """(P, n) w of each peer, over the senders and itself."""
         present = self.present(offers)
         p_pn = self.shares() * present
         p_pn /= p_pn.sum(axis=1, keepdims=True)
@@ -122,7 +122,7 @@ class PFedGraph(FedAvg[PFedGraphState]):
         cosine_pn[:, offers.authors] = self.engine.products(moved_sd[own], moved_sd) / lengths_s
         cosine_pn /= lengths_s[own, None]
         aim_pn = p_pn + cosine_pn / (2 * self.options.alpha)
-        # Whoever is more than 1 below the largest gets no weight.
+        # A peer that is more than 1 below the largest gets no weight.
         return project_onto_simplex(np.where(present, aim_pn, aim_pn.min() - 2))
 
     def _gradient_of_cosine(self, u_pd: Tensor, x_pd: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Random graph: DPFL's schedule with neighbours drawn by lot, the control of its greedy choice.
+"""Random graph: DPFL's schedule with random neighbours, the control of its greedy choice.
 
-Each peer draws as many others as DPFL's budget allows, among those it hears in round 1, and
+Each peer draws as many others as DPFL's budget allows, among those it receives in round 1, and
 averages with all of them from then on ("Decentralized Personalized Federated Learning", 4.4).
 """
 

@@ -12,8 +12,8 @@ from round to round: |g_t - g_t-1|^2 / 2 averages to sigma^2 and <b_t, b_t-1> of
 problem that states its noise (quadratic ones do) spares the measurement of sigma.
 
 Readings and deviations: peers that are no targets train alone, and so does a target in a round in
-which nobody answers; shares are those of the helpers that did. The paper asks after each step; with
-more `local-steps` the helpers' average moves along as the own gradient does
+which no answer comes; shares are those of the helpers that did. The paper asks after each step;
+with more `local-steps` the helpers' average moves along as the own gradient does
 (`clients.parts.helper_gradients`): a step descends (1 - alpha) g_i(x) + alpha (g_avg(x0) + g_i(x) -
 g_i(x0)), and a round has the noise of as many of the paper's steps.
 """

@@ -1,10 +1,8 @@
-"""What peers judge by their validation data: models put aside because they did best on it."""
+"""Model selection on validation data: each peer keeps the model with the lowest loss."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-from datasets.table import DATASETS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,12 +16,11 @@ Kept = dict[str, "Tensor"]
 
 
 def required(problem: Problem) -> None:
-    """Refuse data of which peers have nothing to judge by."""
+    """Refuse data without validation examples."""
     if problem.validation.sizes.any():
         return
-    row = DATASETS[problem.name]
-    if row.divided or hasattr(row.options, "validation"):
-        remedy = f"set {'partition' if row.divided else problem.name}.validation = 0.2"
+    if problem.validation_key:
+        remedy = f"set {problem.validation_key} = 0.2"
     else:
         remedy = "choose another data set, or a method that needs none"
     raise ValueError(
@@ -33,15 +30,15 @@ def required(problem: Problem) -> None:
 
 
 def with_validation_loss(engine: Engine, x_pd: Tensor, buffers: Buffers) -> Kept:
-    """Models, and what the peers' validation data say of them."""
+    """Models with their validation losses."""
     losses = engine.losses(x_pd, buffers, "validation").losses
     return {"loss": losses, "x": x_pd, **{f"buffers.{k}": v for k, v in buffers.items()}}
 
 
 def better(engine: Engine, kept: Kept, new: Kept) -> Kept:
-    """The models put aside, or the new ones where their loss is lower or nothing judges them."""
-    unjudged_p = engine.data.shards["validation"].lengths_p == 0
-    taken_p = (new["loss"] < kept["loss"]) | new["loss"].new_tensor(unjudged_p).bool()
+    """The kept models, or the new ones where their loss is lower or nothing measures it."""
+    unmeasured_p = engine.data.shards["validation"].lengths_p == 0
+    taken_p = (new["loss"] < kept["loss"]) | new["loss"].new_tensor(unmeasured_p).bool()
     return {
         name: value.where(taken_p.view(-1, *[1] * (value.dim() - 1)), kept[name])
         for name, value in new.items()

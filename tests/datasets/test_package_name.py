@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 import datasets.problem
 {then}
-from datasets import Partition, load_problem
+from datasets.partition.options import Partition
+from datasets.table import load_problem
 load_problem("digits", Partition(), 8, 0, Path("."), None)
 assert Path(datasets.problem.__file__).parent == Path({ours!r}), datasets.problem.__file__
 assert not {{"torch", "torchvision", "flwr"}} & set(sys.modules)

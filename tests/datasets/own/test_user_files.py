@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets import DATASETS, DataError, Partition, load_problem
 from datasets.files.cache import Arrays, cached
-from datasets.problem import Ints
+from datasets.partition.options import Partition
+from datasets.problem import DataError, Ints
 from datasets.published import languages as languages_module
 from datasets.published.cinic10 import read_cinic10
 from datasets.published.femnist import FemnistOptions, read_femnist
@@ -25,6 +25,7 @@ from datasets.published.languages import LanguagesOptions, read_languages
 from datasets.published.office_home import DOMAINS, WEIGHTS, read_office_home
 from datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
 from datasets.source import Source, spread
+from datasets.table import DATASETS, load_problem
 from tests import tiny_files as tiny
 
 BROUGHT = ("cinic10", "femnist", "office-home", "heart-disease", "ixi", "languages", "wiki40b")

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import DataError, Partition, Problem, load_problem
+from datasets.partition.options import Partition
+from datasets.problem import DataError, Problem
 from datasets.synthetic.quadratic import QuadraticOptions
+from datasets.table import load_problem
 
 GOOD: dict[str, Any] = {
     "curvature": [[1.0, 2.0], [3, 0]],

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from app.config.config import Config, ConfigError
-from datasets import DataError, Partition, Problem, load_problem
+from datasets.partition.options import Partition
+from datasets.problem import DataError, Problem
 from datasets.synthetic.least_squares import LeastSquaresOptions
 from datasets.synthetic.noisy_quadratic import NoisyQuadraticOptions
 from datasets.synthetic.sine import SineOptions
-from datasets.table import DATASETS
+from datasets.table import DATASETS, load_problem
 
 NAMES = {
     "noisy-quadratic": NoisyQuadraticOptions,
