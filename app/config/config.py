@@ -18,8 +18,8 @@ from app.config.schema import Scalar
 from clients.models.options import MODELS
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
+from strategies.brokering import Brokering
 from strategies.errors import TopologyError
-from strategies.flower.strategy import RelayStrategy
 from strategies.topology import topology
 
 __all__ = ["Config", "ConfigError"]
@@ -162,7 +162,7 @@ class Config(TopLevel):
         except TopologyError as error:
             raise ConfigError(str(error)) from None
 
-    def strategy(self) -> RelayStrategy:
+    def strategy(self) -> Brokering:
         """The method's strategy for this run.
 
         Raises
@@ -170,12 +170,12 @@ class Config(TopLevel):
         ConfigError
             As `graph`.
         """
-        return METHODS[self.method].strategy(
+        return METHODS[self.method].brokering(
+            self.options,
             peers=self.peers,
             rounds=self.num_server_rounds,
             seed=self.seed,
             topology=self.graph(),
-            options=self.options,
             evaluate_every=self.evaluate_every,
         )
 

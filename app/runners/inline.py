@@ -13,7 +13,8 @@ from typing import Any
 from app.config.config import Config
 from app.node.node import Node
 from app.runs.recorder import RunRecorder
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
+from strategies.relay.broker import Broker
 
 JOIN_SECONDS = 1.0  # the node is there from the beginning
 
@@ -41,7 +42,7 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
     try:
         node = Node(config, range(config.peers), directory, on_round=on_round)
         transport = InProcessTransport([node])
-        config.strategy().broker(transport, recorder, recorder.ledger, JOIN_SECONDS)
+        Broker(config.strategy(), transport, recorder, recorder.ledger, JOIN_SECONDS).run()
     except BaseException as error:
         recorder.fail(f"{type(error).__name__}: {error}")
         raise
