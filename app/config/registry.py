@@ -55,6 +55,11 @@ class Method:
     strategy: type[RelayStrategy]
     summary: str
 
+    @property
+    def validates(self) -> bool:
+        """Whether peers judge models by validation data; its options say so."""
+        return getattr(self.options, "validates", False)
+
 
 METHODS: dict[str, Method] = {
     "local": Method(local.Local, local.Options, Silent, "everybody trains alone"),
