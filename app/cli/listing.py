@@ -83,7 +83,7 @@ def methods() -> Table:
         table.add_section()
         table.add_row("", Text(when, style="bold"))
         for name in names:
-            mark = " (needs validation data)" if _validates(name) else ""
+            mark = " (needs validation data)" if METHODS[name].validates else ""
             table.add_row(name, METHODS[name].summary + mark)
     return table
 
@@ -140,10 +140,6 @@ LISTS = {
     "models": models,
     "presets": presets,
 }
-
-
-def _validates(method: str) -> bool:
-    return getattr(METHODS[method].options, "validates", False)
 
 
 def _keys(table: str) -> str:

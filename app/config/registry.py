@@ -62,6 +62,11 @@ class Method:
         own = {name: getattr(options, name) for name in self.strategy_options}
         return self.strategy(**run, **own)
 
+    @property
+    def validates(self) -> bool:
+        """Whether peers judge models by validation data; its options say so."""
+        return getattr(self.options, "validates", False)
+
 
 METHODS: dict[str, Method] = {
     "local": Method(local.Local, local.Options, Silent, "every peer trains alone"),
