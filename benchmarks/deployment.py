@@ -22,9 +22,10 @@ from typing import Any, Self
 import tomli_w
 
 from app.cli import certificates
+from app.config.root import ROOT
 from app.config.schema import Scalar
 from app.runners import guard
-from app.runners.superlink import ROOT, free_port
+from app.runners.superlink import free_port
 from app.runs import progress
 from app.security import trust
 

@@ -74,7 +74,6 @@ class Request:
         "update" some of "answer" may be missing: their other end has failed since.
     asked : (E,) which of these edges want an answer back.
     letters : letters from other nodes, sorted by (sender, recipient).
-    wants : for "local-rounds" only: all wants for `round`, as the peers stated them last.
     committed : last round the relay has checkpointed; a node may forget older versions.
     attempt : token of the relay's process; a node follows the one that started it last.
     samples : (n,) each peer's n_i as far as nodes have announced them, 0 where not; empty where
@@ -87,7 +86,6 @@ class Request:
     edges: Edges = field(default_factory=no_edges)
     asked: npt.NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
     letters: tuple[PeerMessage, ...] = ()
-    wants: Edges = field(default_factory=no_edges)
     committed: int = 0
     attempt: str = ""
     samples: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))

@@ -1,13 +1,14 @@
 """Every method on small problems: hosting, restarts and seeds do what they should, and no more.
 
 The rows come from `app.config.registry.METHODS`; a new method is covered without a change here,
-unless it needs an option (`NEEDS`) or refuses a problem (`REFUSES`).
+unless it needs an option (`NEEDS`), refuses quadratics (`REFUSES`), or does with a network what it
+does not with a vector (`ON_DIGITS`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ import pytest
 from app.config.config import Config, ConfigError
 from app.config.preflight import check
 from app.config.registry import METHODS
+from clients.models.build import BUILDERS
+from tests.baselines import normed
 from tests.inline import Run, run
 from tests.problems import write_quadratic
 
 PEERS, ROUNDS = 4, 4
 TOLERANCE = {"digits": 1e-5, "quadratic": 1e-10}  # relative, in float32 and float64
 DIGITS: dict[str, Any] = {
-    "dataset": "digits", "model": "mlp", "mlp.hidden": "8", "partition.clusters": 2,
+    "dataset": "digits", "model": "linear", "partition.clusters": 2,
     "partition.samples-per-peer": 16, "partition.validation": 0.25,
 }  # fmt: skip
 COMMON: dict[str, Any] = {
@@ -36,12 +39,12 @@ NEEDS: dict[str, dict[str, Any]] = {
     "ifca": {"ifca.clusters": 2},
     "federico": {"federico.neighbours": 1},  # answers have no noise: only samples differ by seed
 }
-REFUSES: dict[tuple[str, str], str] = {
-    ("oracle", "quadratic"): "clusters",
-}
-"""(method, problem) -> what the refusal says."""
+REFUSES = {"oracle": "clusters"}
+"""Who refuses quadratics, and what the refusal says."""
+ON_DIGITS = ("oracle", "fedavg", "federico", "dpfl", "fedrep", "knn-per", "fedem")
+"""Clusters; buffers that stay at home, and under foreign models; heads, features, ensembles."""
 
-ROWS = [(m, p) for m in METHODS for p in TOLERANCE if (m, p) not in REFUSES]
+ROWS = [(m, "quadratic") for m in METHODS if m not in REFUSES] + [(m, "digits") for m in ON_DIGITS]
 Runs = Callable[..., Run]
 
 
@@ -60,21 +63,22 @@ def configuration(method: str, problem: str, directory: Path, seed: int = 0) -> 
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Runs of a row, each made once: by seed, nodes, and the round they were interrupted after."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    """Runs of a row, each made once: by seed, and whether nodes share the peers and change."""
     made: dict[tuple[object, ...], Run] = {}
 
-    def of(method: str, problem: str, *, seed: int = 0, nodes: int = 1, stop: int = 0) -> Run:
-        key = method, problem, seed, nodes, stop
+    def of(method: str, problem: str, *, seed: int = 0, shared: bool = False) -> Run:
+        key = method, problem, seed, shared
         if key not in made:
             directory = tmp_path_factory.mktemp("run")
             flat = configuration(method, problem, directory, seed)
-            half = run(flat, directory, nodes, until=stop) if stop else None
-            # Whoever continues hosts the peers in another way.
-            made[key] = run(flat, directory, [[0], [1, 2], [3]] if stop else nodes, after=half)
+            half = run(flat, directory, PEERS, until=2) if shared else None
+            made[key] = run(flat, directory, [[0], [1, 2], [3]] if shared else 1, after=half)
         return made[key]
 
-    return of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(BUILDERS, "linear", normed)
+        yield of
 
 
 def assert_same(one: Run, other: Run, problem: str) -> None:
@@ -93,14 +97,11 @@ def assert_same(one: Run, other: Run, problem: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "problem"), ROWS)
-def test_who_hosts_whom_does_not_matter(runs: Runs, method: str, problem: str) -> None:
-    assert_same(runs(method, problem), runs(method, problem, nodes=PEERS), problem)
-
-
-@pytest.mark.parametrize(("method", "problem"), ROWS)
-def test_a_resumed_run_is_the_uninterrupted_run(runs: Runs, method: str, problem: str) -> None:
-    """Begun by two nodes of two peers, ended by three nodes of one, two and one."""
-    assert_same(runs(method, problem), runs(method, problem, nodes=2, stop=2), problem)
+def test_neither_who_hosts_whom_nor_a_restart_matters(
+    runs: Runs, method: str, problem: str
+) -> None:
+    """One node, against four of one peer that stop, continued by three of one, two and one."""
+    assert_same(runs(method, problem), runs(method, problem, shared=True), problem)
 
 
 @pytest.mark.parametrize(("method", "problem"), ROWS)
@@ -131,10 +132,10 @@ def test_reports_make_sense(runs: Runs, method: str, problem: str) -> None:
     assert (found.metric("train_loss") < found.metric("train_loss", 0)).mean() >= 0.5
 
 
-@pytest.mark.parametrize(("method", "problem"), REFUSES)
-def test_a_problem_that_does_not_suit_is_refused(tmp_path: Path, method: str, problem: str) -> None:
-    with pytest.raises(ConfigError, match=REFUSES[method, problem]):
-        run(configuration(method, problem, tmp_path), tmp_path)
+@pytest.mark.parametrize("method", REFUSES)
+def test_a_problem_that_does_not_suit_is_refused(tmp_path: Path, method: str) -> None:
+    with pytest.raises(ConfigError, match=REFUSES[method]):
+        run(configuration(method, "quadratic", tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from app.config import schema
 from app.config.registry import METHODS
@@ -85,7 +85,7 @@ class TopLevel:
     topology: Topology = "full"
     topology_degree: int = 2
     topology_probability: float = 0.5
-    topology_file: str = ""
+    topology_file: Annotated[str, Path] = ""
     evaluate_every: int = 10
     round_seconds: float = 600.0
     join_seconds: float = 600.0
@@ -95,11 +95,11 @@ class TopLevel:
     mixed_precision: bool = False
     channels_last: bool = False
     payload: Literal["full", "float16", "bfloat16", "int8"] = "full"
-    out: str = "runs"
-    data_dir: str = "data"
+    out: Annotated[str, Path] = "runs"
+    data_dir: Annotated[str, Path] = "data"
     sealing: bool | Literal["auto"] = "auto"
     name: str = ""
-    run_dir: str = ""
+    run_dir: Annotated[str, Path] = ""
     resume: bool = False
 
     def __post_init__(self) -> None:
@@ -160,6 +160,12 @@ def locate(key: str) -> tuple[str, str, Any]:
     raise ConfigError(f'unknown key "{key}"{nearest(key, keys())}')
 
 
+@lru_cache
+def paths() -> frozenset[str]:
+    """The keys that name a file or a directory."""
+    return frozenset(key for key, found in keys().items() if schema.is_path(found[-1]))
+
+
 def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
     """Flat dotted keys of a TOML document that is at most one table deep."""
     flat: dict[str, Scalar] = {}
@@ -172,8 +178,15 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """The end of an error line that names the word probably meant, or nothing."""
+    """The end of an error line that names the word probably meant, or nothing.
+
+    That is a name with all of the word's parts ("rounds" for "num-server-rounds"), of the top level
+    first, else the one most alike, else one that ends in the same way.
+    """
     words = list(words)
+    parts = set(word.split("-"))
+    whole = [known for known in words if parts <= set(known.rpartition(".")[2].split("-"))]
+    whole.sort(key=lambda known: "." in known)
     same_ending = [known for known in words if known.rpartition(".")[2] == word.rpartition(".")[2]]
-    close = difflib.get_close_matches(word, words, n=1) or same_ending[:1]
-    return f', did you mean "{close[0]}"?' if close else ""
+    likely = whole or difflib.get_close_matches(word, words, n=1) or same_ending
+    return f', did you mean "{likely[0]}"?' if likely else ""

@@ -27,14 +27,12 @@ import numpy as np
 
 from clients.engine.streams import Purpose, stream
 from clients.letters import Bools, Ints, Letters
-from clients.parts import greedy, validation
+from clients.parts import greedy
 from clients.parts.validation import Kept, better, buffers_of, with_validation_loss
 from clients.rule import Floats, Grid, Rule, State
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from datasets.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -59,16 +57,13 @@ class Options:
     period: int = 1
     refresh: Literal["reuse", "skip"] = "reuse"
     grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
+    validates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.budget < 0:
             raise ValueError("budget must be 0 (no limit) or more")
         if self.init_epochs < 1 or self.period < 1:
             raise ValueError("init-epochs and period must be at least 1")
-
-    def fits(self, problem: Problem) -> None:
-        """Refuse data without validation examples."""
-        validation.required(problem)
 
 
 @dataclass(frozen=True)

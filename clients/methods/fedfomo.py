@@ -30,7 +30,6 @@ import numpy as np
 from clients.engine.streams import Purpose, stream
 from clients.letters import Bools, Ints, Letters
 from clients.methods.fedavg import FedAvg
-from clients.parts import validation
 from clients.parts.exploring import epsilon_greedy
 from clients.rule import Floats, Grid, State
 
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
-
-    from datasets.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,7 @@ class Options:
     epsilon_decay: float = 0.05
     baseline: Literal["trained", "previous"] = "trained"
     grid: ClassVar[Grid] = {"epsilon": (0.1, 0.3, 0.6)}
+    validates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.models < 0:
@@ -67,10 +65,6 @@ class Options:
             raise ValueError("epsilon must lie in [0, 1]")
         if self.epsilon_decay < 0:
             raise ValueError("epsilon-decay must not be negative")
-
-    def fits(self, problem: Problem) -> None:
-        """Refuse data without validation examples."""
-        validation.required(problem)
 
 
 @dataclass(frozen=True)

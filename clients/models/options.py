@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 if TYPE_CHECKING:
     from datasets.problem import Problem
@@ -99,7 +99,7 @@ class Gpt2Options:
     dropout : dropout rate on embeddings, attention weights and residual branches.
     """
 
-    weights_file: str = "data/gpt2/model.safetensors"
+    weights_file: Annotated[str, Path] = "data/gpt2/model.safetensors"
     rank: int = 4
     alpha: float = 32.0
     dropout: float = 0.1

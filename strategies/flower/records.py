@@ -38,7 +38,6 @@ def encode_request(request: Request) -> RecordDict:
             "samples": fields.packed(request.samples, "<i8"),
             "edges": fields.packed(request.edges, "<i8"),
             "asked": fields.packed(request.asked, "u1"),
-            "wants": fields.packed(request.wants, "<i8"),
         }
     )
     return _posted("request", header, request.letters)
@@ -64,7 +63,6 @@ def decode_request(record: RecordDict) -> Request:
     for letter in letters:
         if letter.round != t:
             raise WireError(f"a letter of round {letter.round} in an request of round {t}")
-    wants = _edges(header, "wants")
     committed = fields.count(header, "committed")
     if committed > t:  # or a node would forget what it needs
         raise WireError(f"committed: {committed} in an request of round {t}")
@@ -75,7 +73,6 @@ def decode_request(record: RecordDict) -> Request:
         edges,
         asked.astype(np.bool_),
         letters,
-        wants,
         committed,
         fields.require(header, "attempt", str),
         _samples(header),

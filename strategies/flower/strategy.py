@@ -3,79 +3,23 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
-import numpy as np
-import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from strategies.protocol import Edges, Transport
+from strategies.brokering import Brokering
+from strategies.protocol import Transport
 from strategies.relay.broker import Broker
 from strategies.relay.commit import Ledger, Recorder
-from strategies.topology import Matrix, listed, matrix_of
 
 _log = logging.getLogger("coterie.relay")
 
 
-class RelayStrategy(Strategy):
-    """Who talks to whom, round by round; one subclass for each brokering rule.
-
-    A subclass says only `edges`, a pure function of its arguments and of what the constructor got:
-    a node that hosts every peer calls the same method, and gets the same rounds.
-
-    Parameters
-    ----------
-    peers : number of peers n.
-    rounds : rounds of the whole run.
-    seed : of sampled edges.
-    topology : (n, n) bool, who may talk to whom at all; symmetric, empty diagonal.
-    options : the method's options; a rule reads only the fields that its docstring names.
-    evaluate_every : rounds between two evaluations.
-    """
-
-    exchanges: ClassVar[bool] = True
-    """Whether models ever travel; if not, nodes need not write offers."""
-
-    def __init__(
-        self,
-        *,
-        peers: int,
-        rounds: int,
-        seed: int,
-        topology: Matrix,
-        options: object = None,
-        evaluate_every: int = 1,
-    ) -> None:
-        assert topology.shape == (peers, peers)
-        self.peers = peers
-        self.rounds = rounds
-        self.seed = seed
-        self.topology = topology
-        self.options = options
-        self.evaluate_every = evaluate_every
-
-    @abstractmethod
-    def edges(self, t: int, wants: Edges) -> tuple[Edges, npt.NDArray[np.bool_]]:
-        """Name the edges of round `t`.
-
-        Parameters
-        ----------
-        t : the round, from 1.
-        wants : (W, 2) edges that the peers want in this round, in any order.
-
-        Returns
-        -------
-        edges : (E, 2) without repeats, sorted by (recipient, sender), all inside the topology.
-        asked : (E,) whether the recipient answers the sender.
-        """
-
-    def is_evaluated(self, t: int) -> bool:
-        """Whether the peers measure themselves after round `t`."""
-        return t % self.evaluate_every == 0 or t == self.rounds
+class RelayStrategy(Brokering, Strategy):
+    """Who talks to whom, round by round; one subclass for each brokering rule."""
 
     def start(
         self,
@@ -156,10 +100,6 @@ class RelayStrategy(Strategy):
         for line in self.cautions():
             _log.warning("%s", line)
 
-    def cautions(self) -> tuple[str, ...]:
-        """What is doubtful about this run although it can be started, a line each."""
-        return ()
-
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -183,15 +123,6 @@ class RelayStrategy(Strategy):
     ) -> MetricRecord | None:
         """Not a relay's: see `start`."""
         _brokered("aggregate_evaluate")
-
-    def _allowed(self, wants: Edges) -> Matrix:
-        """The wants that the topology allows, as a matrix [sender, recipient]."""
-        return matrix_of(wants, self.peers) & self.topology
-
-    def _asking(self, matrix: Matrix, asked: Matrix | bool) -> tuple[Edges, npt.NDArray[np.bool_]]:
-        """The edges of `matrix` and which of them are marked in `asked`."""
-        edges = listed(matrix)
-        return edges, np.broadcast_to(asked, matrix.shape)[edges[:, 0], edges[:, 1]].copy()
 
 
 def _brokered(name: str) -> NoReturn:

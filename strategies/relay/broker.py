@@ -14,10 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strategies.brokering import Brokering, Round
 from strategies.errors import DesertedError, RelayError, RosterError
 from strategies.protocol import (
     Edges,
@@ -30,11 +30,8 @@ from strategies.protocol import (
     no_edges,
 )
 from strategies.relay.commit import Commit, Ledger, Recorder, means
-from strategies.relay.delivery import Round
+from strategies.relay.delivery import answer_requests, deliverable, update_requests
 from strategies.relay.vetting import fault_of, named, vetted
-
-if TYPE_CHECKING:
-    from strategies.flower.strategy import RelayStrategy
 
 _log = logging.getLogger("coterie.relay")
 _JOIN_PAUSE = 0.1
@@ -46,7 +43,7 @@ class Broker:
 
     def __init__(
         self,
-        rule: RelayStrategy,
+        rule: Brokering,
         transport: Transport,
         recorder: Recorder | None,
         ledger: Ledger,
@@ -86,18 +83,28 @@ class Broker:
         if self._ledger.round == 0:
             self._commit(0)
         deserted = -1
-        while (t := self._ledger.round + 1) <= self._rule.rounds:
-            if len(self._hosted()) < max(1, self._quorum):
+        while (first := self._ledger.round + 1) <= self._rule.rounds:
+            if self._too_few():
                 self._gather(everybody=False)
             try:
-                one_node = len(self._hosts) == 1 and len(self._hosted()) == self._rule.peers
-                self._commit(self._run_local_rounds(t) if one_node else self._one_round(t))
-            except DesertedError:
-                if deserted == t:
+                self._run_rounds(first, self._rule.next_evaluated(first))
+            except DesertedError as error:
+                if deserted == error.round:
                     raise
-                deserted = t
+                deserted = error.round
                 self._reports.clear()
         return self._means
+
+    def _run_rounds(self, first: int, last: int) -> None:
+        """Run rounds up to an evaluated one, or until peers have to be waited for."""
+        if len(self._hosts) == 1 and not self._missing():
+            self._delegate(first, last)
+            return
+        for this in self._rule.each_round(first, last, lambda t: self._all_wants()):
+            self._play(this)
+            self._commit(this.t)
+            if self._too_few():
+                return
 
     def _gather(self, *, everybody: bool) -> None:
         """Wait until every peer is hosted, or at least a quorum; both only for so long."""
@@ -111,7 +118,7 @@ class Broker:
             )  # a node may leave again before the others have come
             for gone in self._hosts.keys() - here:
                 self._drop(gone)
-            missing = set(range(self._rule.peers)) - self._hosted()
+            missing = self._missing()
             there = self._rule.peers - len(missing)
             if not missing or (there >= enough and not everybody):
                 break
@@ -147,40 +154,33 @@ class Broker:
 
     def _introduce(self, t: int) -> None:
         """Start nodes that see only their own data again, now that all n_i are known."""
-        request = Request("start", t, t, committed=t)
+        request = Request("start", t, t)
         for node, response in self._exchange(dict.fromkeys(self._hosts, request)).items():
             self._take(node, response)
         self._somebody(t, "start")
 
-    def _run_local_rounds(self, t: int) -> int:
-        """Let the node that hosts all peers run alone until it has something to report."""
-        last = t
-        while not self._rule.is_evaluated(last):
-            last += 1
-        (node,) = self._hosts
-        request = Request(
-            "local-rounds", t, last, wants=self._all_wants(), committed=self._ledger.round
-        )
-        for response in self._exchange({node: request}).values():
+    def _delegate(self, first: int, last: int) -> None:
+        """Let the node that hosts all peers run some rounds alone, the last one evaluated."""
+        request = Request("local-rounds", first, last)
+        for node, response in self._exchange(dict.fromkeys(self._hosts, request)).items():
             self._take(node, response)
-        self._somebody(t, "local-rounds")
-        return last
+        self._somebody(first, "local-rounds")
+        self._commit(last)
 
-    def _one_round(self, t: int) -> int:
-        """Deliver offers, collect answers, and let everybody update; the round."""
+    def _play(self, this: Round) -> None:
+        """Deliver offers, collect answers, and let everybody update."""
         offers, self._offers = self._offers, {}
-        edges, asked = self._rule.edges(t, self._all_wants())
-        this = Round(t, edges, asked, self._ledger.round).among(self._hosts, offers)
-        to_ask = this.answer_requests(self._hosts, offers)
+        this = deliverable(this, self._hosts, offers)
+        to_ask = answer_requests(this, self._hosts, offers)
         answers: list[PeerMessage] = []
         if to_ask:
             responses = self._exchange(to_ask)
             answers = [letter for response in responses.values() for letter in response.letters]
-            self._somebody(t, "answer")
-            this = this.among(self._hosts, offers)
-        requests = this.update_requests(self._hosts, offers, answers, served=to_ask.keys())
-        if len(self._hosted()) < self._rule.peers:
-            requests |= self._invitations(t)
+            self._somebody(this.t, "answer")
+            this = deliverable(this, self._hosts, offers)
+        requests = update_requests(this, self._hosts, offers, answers, served=to_ask.keys())
+        if self._missing():
+            requests |= self._invitations(this.t)
         for node, response in self._exchange(requests).items():
             if requests[node].stage == "update":
                 self._take(node, response)
@@ -188,8 +188,7 @@ class Broker:
                 self._fault(node, requests[node], f"peers {named(twice)} are hosted elsewhere")
             else:
                 self._welcome(node, response)
-        self._somebody(t, "update")
-        return t
+        self._somebody(this.t, "update")
 
     def _commit(self, t: int) -> None:
         self._ledger = Ledger(t, self._messages, self._nbytes, self._sealing)
@@ -216,14 +215,16 @@ class Broker:
     def _invitations(self, t: int) -> dict[int, Request]:
         """A "start" for each reachable node that does not take part but may."""
         strangers = set(self._transport.nodes()) - self._hosts.keys() - self._hosts_none
-        request = Request("start", t, t, committed=self._ledger.round)
+        request = Request("start", t, t)
         return dict.fromkeys(sorted(strangers), request)
 
     def _exchange(self, requests: Mapping[int, Request]) -> dict[int, Response]:
         """Send the requests; nodes that fail are dropped, the others' responses come back."""
         samples = self._samples if self._samples.any() else np.empty(0, dtype=np.int64)
         requests = {
-            node: replace(request, attempt=self._attempt, samples=samples)
+            node: replace(
+                request, committed=self._ledger.round, attempt=self._attempt, samples=samples
+            )
             for node, request in requests.items()
         }
         outcome = self._transport.exchange(requests)
@@ -288,6 +289,14 @@ class Broker:
     def _hosted(self) -> set[int]:
         """The peers whose node takes part."""
         return {peer for peers in self._hosts.values() for peer in peers}
+
+    def _missing(self) -> set[int]:
+        """The peers whose node does not take part."""
+        return set(range(self._rule.peers)) - self._hosted()
+
+    def _too_few(self) -> bool:
+        """Whether a round cannot begin before more peers have come."""
+        return len(self._hosted()) < max(1, self._quorum)
 
     def _all_wants(self) -> Edges:
         return np.concatenate([no_edges(), *self._wants.values()])

@@ -127,6 +127,21 @@ def test_an_unknown_schedule_is_an_error() -> None:
 def test_the_last_round_is_always_evaluated() -> None:
     strategy = make(Silent, rounds=7, evaluate_every=3)
     assert [t for t in range(8) if strategy.is_evaluated(t)] == [0, 3, 6, 7]
+    assert [strategy.next_evaluated(t) for t in range(1, 8)] == [3, 3, 3, 6, 6, 6, 7]
+
+
+def test_each_round_has_the_edges_of_the_wants_as_they_are_when_it_begins() -> None:
+    strategy = make(WantedAnswers, rounds=7, evaluate_every=3)
+    reached = [1]
+    played = []
+    for this in strategy.each_round(2, 4, lambda t: edges_of((0, t), (0, reached[-1]))):
+        played.append((this.t, this.edges.tolist(), this.asked.tolist(), this.evaluated))
+        reached.append(5)
+    assert played == [
+        (2, [[0, 1], [0, 2]], [True, True], False),
+        (3, [[0, 3], [0, 5]], [True, True], True),
+        (4, [[0, 4], [0, 5]], [True, True], False),
+    ]
 
 
 @pytest.mark.parametrize("name", ["configure_train", "configure_evaluate"])

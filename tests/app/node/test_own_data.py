@@ -11,7 +11,7 @@ import pytest
 
 from app.config.config import Config
 from app.node.node import Node
-from app.report.report import write as write_report
+from app.report.run_page import write as write_report
 from app.runs.recorder import RunRecorder
 from app.runs.rundir import Run as Results
 from app.runs.summary import finish

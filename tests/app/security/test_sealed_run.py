@@ -193,7 +193,7 @@ def test_who_is_not_in_the_trust_file_is_neither_written_to_nor_listened_to(
     less = trust.with_name("less.toml")
     less.write_text("".join(known[peer].toml() for peer in range(3)))
     for peer in range(3):
-        sealing = replace(nodes[peer]._mailroom._sealing, trust=str(less))
+        sealing = replace(nodes[peer]._channel._sealing, trust=str(less))
         nodes[peer] = Node(config, [peer], tmp_path / "a", sealing)
     record = Run(config, tmp_path / "a")
     config.strategy().broker(InProcessTransport(nodes), record, join_timeout=1.0)

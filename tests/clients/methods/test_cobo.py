@@ -19,8 +19,9 @@ from clients.methods.cobo import CoBo, Options
 from clients.parts.simplex import project_onto_simplex
 from tests.inline import Floats, run
 from tests.problems import write_quadratic
+from tests.stepping import Stepping
 
-ROUNDS = 60
+ROUNDS = 30
 
 
 def two_clusters(path: Path, **more: Any) -> dict[str, Any]:
@@ -31,8 +32,8 @@ def two_clusters(path: Path, **more: Any) -> dict[str, Any]:
         path / "problem.json", g.uniform(0.5, 1.5, (6, 5)), centre, g.normal(size=(6, 5)), **more
     )
     return flat | {
-        "num-server-rounds": ROUNDS, "evaluate-every": 30, "local-steps": 1,
-        "learning-rate": 0.05, "cobo.gamma": 0.02, "cobo.rho": 0.3,
+        "num-server-rounds": ROUNDS, "evaluate-every": ROUNDS, "local-steps": 1,
+        "learning-rate": 0.1, "cobo.gamma": 0.04, "cobo.rho": 0.3,
     }  # fmt: skip
 
 
@@ -144,19 +145,20 @@ def test_clusters_separate_and_each_contracts_at_the_known_rate(tmp_path: Path) 
     flat = write_quadratic(
         tmp_path / "problem.json", np.full((6, 2), curvature), centre, g.normal(size=(6, 2)) * 0.1
     )
-    settings = {
-        **flat, "learning-rate": eta, "local-steps": 1, "cobo.rho": rho, "cobo.gamma": 0.05,
+    settings: dict[str, Any] = {
+        **flat, "method": "cobo", "num-server-rounds": 100, "learning-rate": eta,
+        "local-steps": 1, "cobo.rho": rho, "cobo.gamma": 0.05,
     }  # fmt: skip
-    found = run({**settings, "num-server-rounds": 100, "evaluate-every": 1}, tmp_path)
-    truth = np.kron(np.eye(2), np.ones((size, size)))
-    exact = [t for t in found.rounds if np.array_equal(found.weights(t), truth)]
+    stepping, truth = Stepping(settings), np.kron(np.eye(2), np.ones((size, size)))
+    exact, apart = [], []  # rounds; differences of models inside the clusters
+    for t in range(1, 101):
+        state = stepping.to(t)
+        exact += [t] if np.array_equal(stepping.rule.weights(state), truth) else []
+        blocks = state.x.numpy().reshape(2, size, 2)
+        apart.append(blocks - blocks.mean(axis=1, keepdims=True))
     assert exact == list(range(exact[0], 101))  # once it is exact it stays so
     assert exact[0] < 80
-    ends = []  # final models of two shorter runs
-    for rounds in (exact[0], exact[0] + 10):
-        shorter = run({**settings, "num-server-rounds": rounds}, tmp_path)
-        blocks = shorter.theta().reshape(2, size, 2)
-        ends.append(blocks - blocks.mean(axis=1, keepdims=True))
+    ends = apart[exact[0] - 1], apart[exact[0] + 9]
     rate = abs(1 - eta * (curvature + rho * size))
     assert np.abs(ends[0]).max() > 1e-14
     assert np.allclose(ends[1], rate**10 * ends[0], rtol=1e-6, atol=1e-16)

@@ -142,7 +142,7 @@ def test_the_likelihood_never_falls(tmp_path: Path, k: int) -> None:
     rule = rule_of(tmp_path, k=k, **more)
     state = rule.init()
     values = []
-    for t in range(1, 200):
+    for t in range(1, 80):
         state, offers = rule.offer(state, t)
         state = rule.update(state, t, everybody_hears(dict(offers)), NOTHING, NOTHING)
         values.append(log_likelihood(rule, state))

@@ -71,7 +71,7 @@ def test_it_finds_the_camps(tmp_path: Path) -> None:
     The models start at peers 0 and 1, both of the first camp; one of them has to move over.
     """
     flat = camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 2})
-    flat |= {"num-server-rounds": 150, "local-steps": 1, "momentum": 0.0}
+    flat |= {"num-server-rounds": 70, "local-steps": 1, "momentum": 0.0, "learning-rate": 0.6}
     found, q = run(flat, tmp_path), Plain(flat)
     same = CAMP[:, None] == CAMP
     p = np.array(SAMPLES) * same / (np.array(SAMPLES) * same).sum(axis=1, keepdims=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,7 @@ CASES: dict[str, tuple[str, Any, tuple[int, ...]]] = {
     "cnn-mnist": ("cnn-mnist", None, (1, 8, 8)),
     "cnn-128": ("cnn-128", None, (3, 8, 8)),
     "resnet9": ("resnet9", None, (3, 8, 8)),
-    "resnet18, batch norm": ("resnet18", ResNet18Options("batch"), (3, 8, 8)),
-    "resnet18, group norm": ("resnet18", ResNet18Options("group"), (3, 8, 8)),
+    "resnet18": ("resnet18", ResNet18Options("group"), (3, 8, 8)),  # resnet9 has batch norm
     "unet3d": ("unet3d", None, (1, 8, 4, 5)),
     "transformer": ("transformer", TransformerOptions(1, 8, 2, dropout=0.2), (6,)),
     "gpt2": ("gpt2", Gpt2Options(rank=2, dropout=0.2), (6,)),
@@ -103,7 +103,7 @@ def close(a: Tensor, b: Tensor) -> bool:
 )
 def test_stacked_training_equals_a_plain_loop(name: str, chunk: int, tmp_path: Path) -> None:
     model, options, problem = case(name, tmp_path)
-    steps = 1 if model == "resnet18" else TRAINING.local_steps  # eleven million parameters
+    steps = 1 if "resnet" in model else TRAINING.local_steps  # millions of parameters
     training = replace(TRAINING, local_steps=steps)
     engine = Engine(
         problem, model, options, [0, 1], training, dtype="float64", device="cpu", chunk=chunk
@@ -112,9 +112,9 @@ def test_stacked_training_equals_a_plain_loop(name: str, chunk: int, tmp_path: P
     x_pd, buffers = engine.initial(common=False)
     fit = engine.fit(x_pd, buffers, engine.opt_state(x_pd), batches)
     scores = engine.losses(fit.x, fit.buffers, "test")
+    built = build(model, options, problem.task, problem.inputs.shape[1:], problem.outputs)
     for p in range(2):
-        module = build(model, options, problem.task, problem.inputs.shape[1:], problem.outputs)
-        module = Adopted(module.to(torch.float64)).train()
+        module = Adopted(deepcopy(built).to(torch.float64)).train()
         own = set_trained(module, x_pd[p])
         optimizer = torch.optim.SGD(own, lr=TRAINING.learning_rate, momentum=TRAINING.momentum)
         for batch in batches:

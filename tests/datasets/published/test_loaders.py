@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
-from torchvision import datasets as torchvision_datasets
 
 from datasets.files import locate
 from datasets.partition.options import Partition
@@ -40,6 +39,8 @@ from tests.published_files import (
     write_idx,
 )
 
+PUBLISHED = "torchvision.datasets"  # by name: importing it takes seconds
+
 
 @pytest.fixture(autouse=True)
 def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -47,9 +48,9 @@ def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setattr(locate, "SYSTEM", tmp_path / "system")
     monkeypatch.setenv("no_proxy", "*")
     for name in ("MNIST", "FashionMNIST"):
-        monkeypatch.setattr(getattr(torchvision_datasets, name), "mirrors", ["http://127.0.0.1:9/"])
+        monkeypatch.setattr(f"{PUBLISHED}.{name}.mirrors", ["http://127.0.0.1:9/"])
     for name in ("CIFAR10", "CIFAR100"):
-        monkeypatch.setattr(getattr(torchvision_datasets, name), "url", "http://127.0.0.1:9/x")
+        monkeypatch.setattr(f"{PUBLISHED}.{name}.url", "http://127.0.0.1:9/x")
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -142,15 +143,15 @@ def server(tmp_path: Path) -> Iterator[str]:
 def test_torchvision_downloads_what_is_missing(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fashion_mnist = torchvision_datasets.FashionMNIST
-    monkeypatch.setattr(fashion_mnist, "mirrors", [server])
+    fashion_mnist = f"{PUBLISHED}.FashionMNIST"
+    monkeypatch.setattr(f"{fashion_mnist}.mirrors", [server])
     files = [tmp_path / "mirror" / f"{name}.gz" for name in IDX_FILES]
     sums = [(path.name, hashlib.md5(path.read_bytes()).hexdigest()) for path in files]
-    monkeypatch.setattr(fashion_mnist, "resources", sums)
+    monkeypatch.setattr(f"{fashion_mnist}.resources", sums)
     source = read_fashion_mnist(tmp_path / "data")
     np.testing.assert_array_equal(source.inputs[:40, 0], TRAIN[0])
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["FashionMNIST"]
-    monkeypatch.setattr(fashion_mnist, "mirrors", ["http://127.0.0.1:9/"])
+    monkeypatch.setattr(f"{fashion_mnist}.mirrors", ["http://127.0.0.1:9/"])
     np.testing.assert_array_equal(read_fashion_mnist(tmp_path / "data").inputs, source.inputs)
 
 
