@@ -25,8 +25,7 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
     Parameters
     ----------
     watch : called after every round with what progress.json says; in a round without evaluation
-    only
-        the number changes.
+        only the number changes.
 
     Raises
     ------
