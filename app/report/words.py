@@ -175,7 +175,8 @@ def _loss_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
 def _recovery_tile(recovery: Mapping[str, Any] | None, run: Run) -> Tile:
     name = "Graph recovery"
     if recovery is None:
-        return Tile(name, NONE, f"no {'true clusters to find' if run.sought is None else 'graph'}")
+        missing = "true clusters to find" if run.sought is None else "graph"
+        return Tile(name, NONE, f"no {missing}")
     first, best = recovery["rounds_to_recovery"], recovery["best"]
     value = "exact" if recovery["exact"] else f"F1 {_two(recovery['f1'])}"
     if first is not None:
