@@ -1,14 +1,16 @@
-# make run, test, unit, lint, bench; drill, image-test and image-lint for deployments.
+# make run, test, unit, lint, lint-web, docs, bench; drill, image-test, image-lint for deployments.
 # PYTHON chooses the interpreter of the first install.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+BIOME_VERSION := 2.6.8
+BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 
 .DELETE_ON_ERROR:
-.PHONY: run test unit lint bench install drill image-test image-lint
+.PHONY: run test unit lint lint-web docs bench install drill image-test image-lint
 
 run: $(INSTALLED)
-	$(BIN)/python -m app run
+	$(BIN)/python -m app run --nodes 2
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist worksteal
@@ -21,6 +23,17 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# The scripts and the style sheet of app/report; needs npm, which nothing else does.
+lint-web: $(BIOME)
+	$(BIOME) ci --error-on-warnings
+
+$(BIOME):
+	npm install --silent --no-audit --no-fund --prefix .venv/biome-$(BIOME_VERSION) @biomejs/biome@$(BIOME_VERSION)
+
+# The site, into site/.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks
@@ -43,9 +56,10 @@ image-lint: $(INSTALLED)
 install: $(INSTALLED)
 
 # Dependencies only: a wheel of ours would drop a top-level `datasets` into site-packages.
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml app/runners/environment.py
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -c 'import tomllib; t = tomllib.load(open("pyproject.toml", "rb")); print("\n".join(t["project"]["dependencies"] + t["dependency-groups"]["dev"]))' > .venv/requirements.txt
 	cmp -s .venv/requirements.txt $@ || $(BIN)/python -m pip install --quiet -r .venv/requirements.txt
+	$(BIN)/python -m app.runners.environment
 	cp .venv/requirements.txt $@

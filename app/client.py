@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from app.node import worker
 from app.node.service import Job, handle_request
 
 _STATE = "coterie"
@@ -15,7 +16,7 @@ app = ClientApp()
 
 @app.train()
 def handle(message: Message, context: Context) -> Message:
-    """Answer an order, or say in one line why not."""
+    """Answer a request, or say in one line why not."""
     state = context.state.get(_STATE)
     version = state["version"] if isinstance(state, ConfigRecord) else None
     job = Job(
@@ -24,8 +25,14 @@ def handle(message: Message, context: Context) -> Message:
         context.node_config,
         version if isinstance(version, int) else None,
     )
-    warm = not job.simulated and job.node_config.get("worker", True)
-    record, version = (worker.forward_request if warm else handle_request)(message.content, job)
+    if not job.simulated and job.node_config.get("worker", True) and sys.platform == "linux":
+        from app.node import (
+            worker,  # Linux's sockets and processes, which a simulation does without
+        )
+
+        record, version = worker.forward_request(message.content, job)
+    else:
+        record, version = handle_request(message.content, job)
     if version is not None:
         context.state[_STATE] = ConfigRecord({"version": version})
     return Message(record, reply_to=message)

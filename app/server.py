@@ -9,12 +9,14 @@ from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import InMemoryGrid
 
-from app.config.config import Config
-from app.runs import logs
+from app.config.config import Config, ConfigError
+from app.config.root import workplace
+from app.runs import bare, logs
 from app.runs.recorder import RunRecorder
 from strategies.errors import RelayError
-from strategies.flower.transport import FlowerTransport
+from strategies.flower.strategy import RelayStrategy
 
 app = ServerApp()
 
@@ -22,17 +24,24 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run or resume what the run configuration says."""
-    logs.begin()
-    config = Config.from_flat(context.run_config).located(str(context.run_id))
-    directory = Path(config.run_dir)
-    recorder = RunRecorder(directory, config.peers, config.num_server_rounds, resume=config.resume)
-    if not (directory / "config.toml").exists():  # a bare `flwr run`
+    config = Config.from_flat(context.run_config)
+    is_bare = not config.run_dir and isinstance(grid, InMemoryGrid)  # nobody else looks after it
+    if is_bare:
+        config = config.absolute(workplace())
+    else:
+        logs.begin()
+    config = config.located(str(context.run_id))
+    directory, rounds = Path(config.run_dir), config.num_server_rounds
+    if (directory / "relay").exists() and not config.resume:
+        raise ConfigError(f"{directory} holds a run already: choose another name, or resume it")
+    watch = bare.begin(config) if is_bare else None
+    recorder = RunRecorder(directory, config.peers, rounds, resume=config.resume, watch=watch)
+    if not (directory / "config.toml").exists():  # a deployment, where the launcher is elsewhere
         (directory / "config.toml").write_text(config.toml(), encoding="utf-8")
     try:
-        config.strategy().start(
+        RelayStrategy(config.strategy()).start(
             grid,
             timeout=config.round_seconds,
-            transport=FlowerTransport,
             recorder=recorder,
             ledger=recorder.ledger,
             join_timeout=config.join_seconds,
@@ -43,3 +52,5 @@ def main(grid: Grid, context: Context) -> None:
         recorder.fail(str(error) if named else f"{type(error).__name__}: {error}")
         raise
     recorder.finish()
+    if is_bare:
+        bare.end(directory)

@@ -40,7 +40,7 @@ CHANGED: frozenset[str] = frozenset()
 # What is called in a checkout, newest place first.
 _CONFIG = "app.config.config", "app.config"
 _INLINE = "app.runners.inline", "app.inline"
-_METHODS = "app.config.registry", "app.config.methods", "app.methods"
+_METHODS = "app.config.registry", "app.config.registry", "app.methods"
 
 HOSTINGS = "inline", "2 nodes"
 PROBLEMS = "digits", "quadratic", "table"
@@ -161,6 +161,7 @@ def start(checkout: Path, out: Path, problems: str, methods: str) -> subprocess.
     environment = os.environ | {
         "PYTHONPATH": str(checkout),
         "OMP_NUM_THREADS": "1",
+        "MKL_CBWR": "COMPATIBLE",  # else its sums depend on where in memory the numbers lie
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
     }

@@ -22,9 +22,10 @@ from typing import Any, Self
 import tomli_w
 
 from app.cli import certificates
+from app.config.root import ROOT
 from app.config.schema import Scalar
 from app.runners import guard
-from app.runners.superlink import ROOT, free_port
+from app.runners.superlink import free_port
 from app.runs import progress
 from app.security import trust
 
@@ -98,7 +99,7 @@ class Deployment:
     ----------
     directory : for secrets, a home for each party, logs.
     relay : where SuperLink and relay run.
-    nodes : peer -> where it runs; without any, whoever comes is let in.
+    nodes : peer -> where it runs; without any, every node that connects is accepted.
     """
 
     def __init__(self, directory: Path, relay: Host, nodes: Mapping[int, Host]) -> None:

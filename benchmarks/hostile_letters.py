@@ -28,6 +28,7 @@ from flwr.app import ConfigRecord, RecordDict
 from safetensors.torch import save
 
 from app.config.config import Config
+from app.node.checkpoints import CheckpointError
 from app.node.node import Node, NodeError
 from app.security.keys import PrivateKeys
 from app.security.seal import Scope, SealError, seal
@@ -229,7 +230,7 @@ def attack(target: Target, seed: int, cases: int) -> Counter[str]:
             found["a broken record on top"] += 1
         try:
             state, refused = target.carried_out(record)
-        except (WireError, NodeError, SealError):  # named refusals
+        except (WireError, NodeError, CheckpointError, SealError):  # named refusals
             found["requests refused whole"] += 1
             continue
         except Exception as error:  # what this is here to find

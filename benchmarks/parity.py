@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from app.config.config import Config
-from app.config.preflight import begin, check
+from app.config.preflight import check
 from app.config.schema import Scalar
 from app.runners import inline
+from app.runs import rundir
 from app.runs.rundir import Run
 from benchmarks.deployment import Deployment, Host, finish
 
@@ -67,7 +68,7 @@ def difference(a: Run, b: Run) -> float:
 
 def simulated(config: Config) -> Run:
     """The run in this process."""
-    begin(config, check(config))
+    rundir.create(config, check(config))
     inline.run(config)
     return Run.read(config.run_dir)
 

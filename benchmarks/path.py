@@ -28,10 +28,9 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from safetensors import torch as safetensors
 
+from app.config.root import ROOT
 from app.node import ipc
-from app.runners.superlink import ROOT
-from app.wire.payload import decode, encode, layout_of
-from app.wire.quantise import Precision, rounded
+from app.wire.payload import LetterFormat, Precision, layout_of
 
 SIZES = (62_000, 1_700_000, 11_000_000, 100_000_000)
 PRECISIONS: tuple[Precision, ...] = ("full", "float16", "int8")
@@ -86,9 +85,9 @@ def letters() -> Iterator[Letter]:
         tensors = {"x": torch.randn(1, size)}
         layout = layout_of(tensors)
         for precision in PRECISIONS:
-            shown = rounded(tensors, precision)
-            read = partial(decode, layout=layout, precision=precision)
-            yield _letter(size, precision, partial(encode, shown, 0, precision), read)
+            form = LetterFormat(layout, precision)
+            write = partial(form.encode, form.rounded(tensors), 0)
+            yield _letter(size, precision, write, form.decode)
         write = partial(safetensors.save, {"x": tensors["x"][0]})
         yield _letter(size, "library", write, safetensors.load)
 

@@ -1,9 +1,9 @@
 """What a round costs besides the peers' own work: relay, wire and disk, and Flower.
 
 The same run (8 peers on digits, one local step a round) is timed three ways: one node that hosts
-every peer and never waits for the relay within a stretch; two nodes in this process, whose requests
-and letters are encoded as for Flower; and `python -m app run` on Flower with one and two nodes.
-Two nodes do the work of one, so what they take longer is the price of the relay.
+every peer and plays its rounds without the relay; two nodes in this process, whose requests and
+letters are encoded as for Flower; and `python -m app run` on Flower with one and two nodes. Two
+nodes do the work of one, so what they take longer is the price of the relay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ import numpy as np
 from app.config.config import Config
 from app.node.node import Node
 from app.runs import progress
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
+from strategies.relay.broker import Broker
 from strategies.relay.commit import Commit
 
 METHODS = {"local": 1, "fedavg": 1, "cobo": 2}
@@ -38,7 +39,7 @@ PEERS = 8
 
 @dataclass(frozen=True)
 class Row:
-    """Milliseconds a round, what two nodes add to the stretch of one, the machine's load."""
+    """Milliseconds a round, what two nodes add to the local rounds of one, the machine's load."""
 
     way: str
     method: str
@@ -82,7 +83,7 @@ def inline(method: str, nodes: int) -> float:
             Node(config, share.tolist(), Path(directory))
             for share in np.array_split(np.arange(PEERS), nodes)
         ]
-        config.strategy().broker(InProcessTransport(hosts), clock)
+        Broker(config.strategy(), InProcessTransport(hosts), clock).run()
     return a_round(clock.ticks)
 
 

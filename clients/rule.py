@@ -81,13 +81,13 @@ S = TypeVar("S", bound=State)
 class Rule(Generic[S]):
     """A method's peer rule, for all peers of a node at once.
 
+    A round is offer / answer / update; pull and silent methods leave `answer` alone.
+
     Parameters
     ----------
     engine : the stacked models and the peers' data.
     options : the method's option dataclass.
     rounds : rounds of the whole run.
-
-    A round is offer / answer / update; pull and silent methods leave `answer` alone.
     """
 
     common_start: ClassVar[bool] = True

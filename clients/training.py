@@ -18,12 +18,15 @@ class Training:
     batch_size : examples in a minibatch.
     local_steps : minibatches a round.
     local_epochs : passes over the own data a round; above 0 it replaces `local_steps`.
-    optimizer : "sgd" or "adam".
+    optimizer : optimizer of the local training.
     augment : what happens to training images in every minibatch; "crop-flip" moves them by up to
         an eighth of their side and mirrors every second one. Never in evaluation.
-    learning_rate, momentum, weight_decay : the optimizer's; Adam has no momentum.
+    learning_rate : learning rate of the optimizer.
+    momentum : momentum of SGD; Adam has none.
+    weight_decay : weight decay of the optimizer.
     learning_rate_decay : factor on the learning rate after every `learning_rate_decay_every`
         rounds; 1 keeps it.
+    learning_rate_decay_every : rounds between two decays of the learning rate.
     """
 
     batch_size: int = 32

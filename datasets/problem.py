@@ -61,6 +61,7 @@ class Problem:
         (label-flip: 0 honest, 1 flipped).
     start : (n, d) prescribed start (quadratic), else None.
     noise : (n,) standard deviation of the gradient noise (quadratic), else None.
+    validation_key : the configuration key that sets examples aside for validation, where one does.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Problem:
     clusters: Ints | None = None
     start: Floats | None = None
     noise: Floats | None = None
+    validation_key: str = ""
 
     def __post_init__(self) -> None:
         for field in fields(self):

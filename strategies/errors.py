@@ -25,6 +25,9 @@ class RelayError(RuntimeError):
         self.round = round_
         self.stage = stage
 
+    def __reduce__(self) -> tuple[type[RelayError], tuple[str, int, str]]:
+        return type(self), (str(self), self.round, self.stage)  # it may come from another process
+
 
 class DesertedError(RelayError):
     """No node is left in a round."""

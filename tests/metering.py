@@ -1,4 +1,4 @@
-"""A run whose bills are read round by round, and what the symbols of docs/methods.md mean."""
+"""A run whose costs are read by round, and what the symbols of docs/methods/index.md mean."""
 
 from __future__ import annotations
 

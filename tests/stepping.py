@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +66,13 @@ class Stepping:
 
     def to(self, last: int) -> Any:
         """Carry on until round `last` has ended; the state then."""
-        for t in range(self.round + 1, last + 1):
-            wants = self.rule.wants(self.state, t)
-            edges, asked = self.strategy.edges(t, wants)
+        for this in self.strategy.each_round(self.round + 1, last, self.cohort.wants):
             if self.reaches is not None:
-                there = np.asarray(self.reaches(t, edges), dtype=np.bool_)
-                edges, asked = edges[there], asked[there]
-            self.cohort.receive(edges, {})
-            self.cohort.answer(t, edges[asked])
-            self.cohort.update(t, {})
-            self.ended(t, edges, asked)
-            self.cohort.begin(t + 1)
-            self.round = t
+                there = np.asarray(self.reaches(this.t, this.edges), dtype=np.bool_)
+                this = replace(this, edges=this.edges[there], asked=this.asked[there])
+            self.cohort.exchange(this)
+            self.cohort.update(this.t, {})
+            self.ended(this.t, this.edges, this.asked)
+            self.cohort.begin(this.t + 1)
+            self.round = this.t
         return self.state

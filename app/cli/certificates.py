@@ -11,12 +11,11 @@ Letters are sealed with other keys, which their owners make and exchange: see `a
 
 from __future__ import annotations
 
+import argparse
 import ipaddress
 import os
 import secrets
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,13 +24,36 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from rich.console import Console
 
-from app.config.config import ConfigError
+from app.config.keys import ConfigError
+from app.runners.errors import FlowerError
+from app.runners.superlink import ask
 from app.runs import atomic
 
 _CA_DAYS = 3650
 _CURVE = ec.SECP384R1  # what Flower accepts for SuperNodes; TLS uses it too
 _OVERLAP = timedelta(hours=1)  # clocks differ
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Make what TLS and SuperNode authentication need, for the relay and for nodes."""
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--hosts", nargs="+", help="names and addresses of the relay")
+    parser.add_argument("--nodes", nargs="+", default=[], help="names of SuperNodes")
+    parser.add_argument("--days", type=int, default=365, help="validity of the certificate (365)")
+    parser.add_argument("--register", metavar="CONNECTION", help="let the nodes in: the SuperLink")
+    given = parser.parse_args(arguments)
+    if not given.hosts and not given.nodes:
+        raise ConfigError("certificates: name the relay's --hosts, or --nodes, or both")
+    if given.hosts:
+        for_relay(given.directory, given.hosts, given.days)
+        console.print(f"{given.directory / 'relay'}: certificate for {', '.join(given.hosts)}")
+    for node in given.nodes:
+        public = for_node(given.directory, node)
+        console.print(f"{public.parent}: key of {node}", soft_wrap=True)
+        if given.register:
+            console.print(register(public, given.register), soft_wrap=True)
 
 
 def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
@@ -103,15 +125,14 @@ def register(public: Path, connection: str) -> str:
     ConfigError
         Flower refused.
     """
-    flwr = Path(sys.executable).with_name("flwr")
     name = public.parent.name
-    command = [str(flwr), "supernode", "register", str(public), connection, "--name", name]
-    environment = {**os.environ, "COLUMNS": "300"}  # an error message is one line
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    said = " ".join((done.stdout + done.stderr).split())
-    if done.returncode and "already in use" not in said:
-        raise ConfigError(f"{name} could not be registered: {said}")
-    return said
+    try:
+        ask("supernode", "register", str(public), connection, "--name", name)
+    except FlowerError as error:
+        if "already in use" not in str(error):
+            raise ConfigError(f"{name} could not be registered: {error}") from None
+        return f"{name} was registered before"
+    return f"{name} is registered"
 
 
 def _authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:

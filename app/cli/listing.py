@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import tomllib
 from collections.abc import Iterable
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from app.config import schema
-from app.config.keys import tables
+from app.config.keys import ConfigError, nearest, tables
 from app.config.registry import METHODS
-from app.runners.superlink import ROOT
+from app.config.root import ROOT
 from clients.models.options import MODELS
 from datasets.partition.kinds import KINDS
 from datasets.table import DATASETS
@@ -20,11 +22,70 @@ from datasets.table import DATASETS
 _MARKS = ("reproduces", "needs", "takes")
 """What the head of a preset may say, in the order in which it is shown."""
 
+CHOICES = {
+    "Peers differ, and it is not known who is alike": (
+        *("cobo", "all-for-one", "federico", "dpfl", "fedfomo", "pfedgraph"),
+        "federated-clustering",
+    ),
+    "There are a few groups": ("ifca", "clustered-fl", "fedem"),
+    "Peers share most of a model, each has a part or a copy of its own": (
+        *("fedavg-ft", "fedprox-ft", "ditto", "apfl", "perfedavg", "fedrep", "knn-per"),
+    ),
+    "A few peers want the help of others": ("wga", "bias-correction"),
+    "Everybody is alike": ("fedavg", "fedprox"),
+    "Yardsticks, to run beside any of them": ("local", "oracle", "random-graph"),
+}
+"""When to choose which methods."""
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Print an overview, one of the tables, or the keys of one name."""
+    parser.add_argument("what", nargs="?", help=f"{', '.join(LISTS)}, or a name in one of them")
+    what = parser.parse_args(arguments).what
+    if what is None:
+        console.print(overview())
+        console.print("python -m app list WHAT says more of each; list NAME its keys")
+    elif what in LISTS:
+        console.print(LISTS[what]())
+    elif what in tables():
+        console.print(_keys(what))
+    elif what in {*METHODS, *MODELS, *DATASETS}:
+        console.print(f"{what} has no keys of its own")
+    else:
+        raise ConfigError(f'nothing is called "{what}"{nearest(what, [*LISTS, *tables()])}')
+
+
+def overview() -> Table:
+    """All names, on one screen."""
+    folder = ROOT / "presets"
+    of_folder = ", ".join(sorted(f"{path.name}/..." for path in folder.iterdir()))
+    rows = [
+        ("methods", ", ".join(METHODS)),
+        ("datasets", ", ".join(DATASETS)),
+        ("partitions", ", ".join(KINDS)),
+        ("models", ", ".join(MODELS)),
+        ("presets", of_folder),
+    ]
+    table = Table(box=SIMPLE_HEAD, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for row in rows:
+        table.add_row(*row)
+    return table
+
 
 def methods() -> Table:
-    """Every method with its option keys."""
-    rows = ((name, method.summary, _keys(name)) for name, method in METHODS.items())
-    return _table("methods", ("method", "what it does", "options and defaults"), rows)
+    """Every method, under what it is to be chosen for."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True)
+    table.add_column("what it does")
+    for when, names in CHOICES.items():
+        table.add_section()
+        table.add_row("", Text(when, style="bold"))
+        for name in names:
+            mark = " (needs validation data)" if METHODS[name].validates else ""
+            table.add_row(name, METHODS[name].summary + mark)
+    return table
 
 
 def datasets() -> Table:
@@ -79,12 +140,6 @@ LISTS = {
     "models": models,
     "presets": presets,
 }
-
-
-def show(console: Console, names: Iterable[str]) -> None:
-    """Print some of `LISTS`."""
-    for name in names:
-        console.print(LISTS[name]())
 
 
 def _keys(table: str) -> str:

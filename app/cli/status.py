@@ -7,9 +7,8 @@ runs and SuperNodes.
 
 from __future__ import annotations
 
+import argparse
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,12 +18,20 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from app.config.config import ConfigError
+from app.config.keys import ConfigError
+from app.runners.errors import FlowerError
+from app.runners.superlink import ask
 from app.runs import progress, units
 
 ROWS = 20
 _LINES = 5
 _TAIL = 64 * 1024  # bytes of an audit log that are looked at
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Show a run on this machine, or what a SuperLink says."""
+    parser.add_argument("what", nargs="?", metavar="RUN_DIR|CONNECTION", help="(the newest run)")
+    show(console, parser.parse_args(arguments).what)
 
 
 def show(console: Console, what: str | None) -> None:
@@ -67,7 +74,7 @@ def of_connection(connection: str) -> Iterator[RenderableType]:
     ConfigError
         It does not answer.
     """
-    runs = _flwr("list", connection).get("runs", ())[:ROWS]
+    runs = _ask("list", connection).get("runs", ())[:ROWS]
     yield _table(
         ("run", "app", "status", "for", "traffic"),
         [
@@ -78,7 +85,7 @@ def of_connection(connection: str) -> Iterator[RenderableType]:
             for run in runs
         ],
     )  # fmt: skip
-    nodes = _flwr("supernode", "list", connection).get("nodes", ())
+    nodes = _ask("supernode", "list", connection).get("nodes", ())
     yield _table(
         ("SuperNode", "status", "since"),
         [
@@ -147,17 +154,13 @@ def _tail(log: Path) -> list[str]:
     return lines[size > _TAIL : -1]
 
 
-def _flwr(*arguments: str) -> dict[str, Any]:
-    command = [str(Path(sys.executable).with_name("flwr")), *arguments, "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True)
+def _ask(*arguments: str) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        answer = {"error-message": done.stderr}
-    if not answer.get("success", not done.returncode):
-        why = " ".join(str(answer.get("error-message", "Flower does not answer")).split())
-        raise ConfigError(f"{arguments[-1]} is no run directory, and as a connection: {why}")
-    return answer
+        return ask(*arguments)
+    except FlowerError as error:
+        connection = arguments[-1]
+        why = f"{connection} is no run directory, and as a connection: {error}"
+        raise ConfigError(why) from None
 
 
 def _last(title: str, lines: Sequence[str]) -> Iterator[str]:

@@ -12,18 +12,20 @@ import numpy.typing as npt
 import tomli_w
 
 from app.config import schema
-from app.config.keys import ConfigError, TopLevel, locate, nearest, tables
+from app.config.keys import ConfigError, TopLevel, locate, nearest, paths, tables
 from app.config.registry import METHODS
 from app.config.schema import Scalar
 from clients.models.options import MODELS
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
+from strategies.brokering import Brokering
 from strategies.errors import TopologyError
-from strategies.flower.strategy import RelayStrategy
 from strategies.topology import topology
 
 __all__ = ["Config", "ConfigError"]
 
+VALIDATION_SHARE = 0.2
+"""Of its training examples: what `validation = "auto"` sets aside where a method needs it."""
 _OF_ONE_RUN = ("name", "run-dir", "resume")
 
 
@@ -48,7 +50,12 @@ class Config(TopLevel):
         """Key and value of the share of its examples that a peer sets aside to judge by."""
         if hasattr(self.dataset_options, "validation"):
             return f"{self.dataset}.validation", self.dataset_options.validation
-        return "partition.validation", self.partition.validation
+        return "partition.validation", self.partition.validation_share
+
+    @property
+    def validates(self) -> bool:
+        """Whether peers judge models by validation data."""
+        return METHODS[self.method].validates
 
     @property
     def network(self) -> str:
@@ -80,6 +87,10 @@ class Config(TopLevel):
                 raise ConfigError(
                     f'unknown {key} "{choice[key]}"{nearest(choice[key], table_of_names)}'
                 )
+        for table in ("partition", choice["dataset"]):  # "auto": what the method needs
+            if getattr(made.get(table), "validation", None) == "auto":
+                share = VALIDATION_SHARE if METHODS[choice["method"]].validates else 0.0
+                made[table] = replace(made[table], validation=share)  # type: ignore[type-var]
         model = _model(choice["model"], choice["dataset"])
         if not top.get("local_steps") and not top.get("local_epochs"):
             top["local_steps"] = DATASETS[choice["dataset"]].local_steps
@@ -116,11 +127,17 @@ class Config(TopLevel):
         name = self.name or f"{self.method}-{self.dataset}-seed{self.seed}-{stamp}"
         return replace(self, name=name, run_dir=str(Path(self.out, name).absolute()))
 
-    def absolute(self) -> Config:
-        """The same run for a process with another working directory: paths are made absolute."""
+    def absolute(self, base: Path | None = None) -> Config:
+        """The same run for a process with another working directory: paths are made absolute.
+
+        Parameters
+        ----------
+        base : where relative paths start; the working directory without.
+        """
+        base = (base or Path()).absolute()
         return self.from_flat(
             {
-                key: str(Path(str(value)).absolute()) if value and _is_path(key) else value
+                key: str(base / str(value)) if value and key in paths() else value
                 for key, value in self.flat().items()
             }
         )
@@ -145,7 +162,7 @@ class Config(TopLevel):
         except TopologyError as error:
             raise ConfigError(str(error)) from None
 
-    def strategy(self) -> RelayStrategy:
+    def strategy(self) -> Brokering:
         """The method's strategy for this run.
 
         Raises
@@ -153,12 +170,12 @@ class Config(TopLevel):
         ConfigError
             As `graph`.
         """
-        return METHODS[self.method].strategy(
+        return METHODS[self.method].brokering(
+            self.options,
             peers=self.peers,
             rounds=self.num_server_rounds,
             seed=self.seed,
             topology=self.graph(),
-            options=self.options,
             evaluate_every=self.evaluate_every,
         )
 
@@ -181,12 +198,6 @@ class Config(TopLevel):
                     check(what)
                 except ValueError as error:
                     raise ConfigError(f"{table}: {error}") from None
-
-
-def _is_path(key: str) -> bool:
-    """Whether a key holds a path: `out`, `data-dir`, `topology-file`, `quadratic.file`."""
-    name = key.rpartition(".")[2]
-    return name == "out" or name.rpartition("-")[2] in ("dir", "file")
 
 
 def _model(model: str, dataset: str) -> str:

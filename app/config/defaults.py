@@ -9,8 +9,8 @@ import tomli_w
 from app.config import schema
 from app.config.config import Config, ConfigError
 from app.config.keys import flatten, keys, tables
+from app.config.root import ROOT
 from app.config.schema import Scalar
-from app.runners.superlink import ROOT
 
 _HEADER = "[tool.flwr.app.config"
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from app.config import defaults, schema
 from app.config.keys import ConfigError, flatten, keys, locate, nearest
+from app.config.root import ROOT
 from app.config.schema import Scalar
-from app.runners.superlink import ROOT
 
 
 def read_items(items: Sequence[str]) -> tuple[str, dict[str, Scalar]]:

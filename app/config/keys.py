@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from app.config import schema
 from app.config.registry import METHODS
@@ -34,29 +34,32 @@ class TopLevel:
 
     Attributes
     ----------
-    method : a name in `app.config.registry.METHODS`.
+    method : name of the method, see `python -m app list methods`.
     peers : number of peers n.
-    num_server_rounds : rounds.
-    seed : of every random stream.
-    dataset : a name in `datasets.table.DATASETS`.
-    model : a name in `clients.models.options.MODELS`; "auto" follows the dataset.
-    batch_size ... weight_decay : see `clients.training.Training`; local_steps 0 follows the dataset
-        (10 for digits, else 1) unless there are local_epochs.
-    topology : who may talk to whom at all.
-    topology_degree, topology_probability, topology_file : of "k-regular", "erdos-renyi", "file".
+    num_server_rounds : number of rounds.
+    seed : seed of every random stream.
+    dataset : name of the data set, see `python -m app list datasets`.
+    model : name of the model, see `python -m app list models`; "auto" follows the data set.
+    local_steps : minibatches a round; 0 follows the data set (10 for digits, else 1) unless there
+        are local_epochs.
+    topology : which peers may talk to each other at all.
+    topology_degree : neighbours of each peer in a "k-regular" topology.
+    topology_probability : probability of an edge in an "erdos-renyi" topology.
+    topology_file : JSON list of the edges, [[0, 1], [1, 2]], of a "file" topology.
     evaluate_every : rounds between two evaluations; the last round is always evaluated.
     round_seconds : how long a node may take for one round before the others go on without it.
     join_seconds : how long the relay waits for peers: for all of them to begin with, later for a
         quorum where fewer are left.
     quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
     device : "auto" takes a GPU if there is one.
-    dtype : of the parameters; the quadratic problem is always float64.
+    dtype : data type of the parameters; the quadratic problem is always float64.
     mixed_precision : compute matrix products and convolutions in bfloat16; parameters, gradients
         and letters stay float32.
     channels_last : let images have their channels innermost where a model is called by itself.
     payload : precision in which models and answers travel; see `app.wire.quantise`.
-    out, name : the run directory is `<out>/<name>`; an empty name is made up when the run starts.
-    data_dir : where datasets lie or are downloaded to.
+    out : directory of run directories; a run's is `<out>/<name>`.
+    name : name of the run directory; empty: made from the time when the run starts.
+    data_dir : directory where data sets lie or are downloaded to.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
         takes part in no other run.
     run_dir : absolute run directory, set by the launcher.
@@ -82,7 +85,7 @@ class TopLevel:
     topology: Topology = "full"
     topology_degree: int = 2
     topology_probability: float = 0.5
-    topology_file: str = ""
+    topology_file: Annotated[str, Path] = ""
     evaluate_every: int = 10
     round_seconds: float = 600.0
     join_seconds: float = 600.0
@@ -92,11 +95,11 @@ class TopLevel:
     mixed_precision: bool = False
     channels_last: bool = False
     payload: Literal["full", "float16", "bfloat16", "int8"] = "full"
-    out: str = "runs"
-    data_dir: str = "data"
+    out: Annotated[str, Path] = "runs"
+    data_dir: Annotated[str, Path] = "data"
     sealing: bool | Literal["auto"] = "auto"
     name: str = ""
-    run_dir: str = ""
+    run_dir: Annotated[str, Path] = ""
     resume: bool = False
 
     def __post_init__(self) -> None:
@@ -157,6 +160,12 @@ def locate(key: str) -> tuple[str, str, Any]:
     raise ConfigError(f'unknown key "{key}"{nearest(key, keys())}')
 
 
+@lru_cache
+def paths() -> frozenset[str]:
+    """The keys that name a file or a directory."""
+    return frozenset(key for key, found in keys().items() if schema.is_path(found[-1]))
+
+
 def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
     """Flat dotted keys of a TOML document that is at most one table deep."""
     flat: dict[str, Scalar] = {}
@@ -169,8 +178,15 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """The end of an error line that names the word probably meant, or nothing."""
+    """The end of an error line that names the word probably meant, or nothing.
+
+    That is a name with all of the word's parts ("rounds" for "num-server-rounds"), of the top level
+    first, else the one most alike, else one that ends in the same way.
+    """
     words = list(words)
+    parts = set(word.split("-"))
+    whole = [known for known in words if parts <= set(known.rpartition(".")[2].split("-"))]
+    whole.sort(key=lambda known: "." in known)
     same_ending = [known for known in words if known.rpartition(".")[2] == word.rpartition(".")[2]]
-    close = difflib.get_close_matches(word, words, n=1) or same_ending[:1]
-    return f', did you mean "{close[0]}"?' if close else ""
+    likely = whole or difflib.get_close_matches(word, words, n=1) or same_ending
+    return f', did you mean "{likely[0]}"?' if likely else ""

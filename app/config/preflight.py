@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from pathlib import Path
-
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from app.config.config import Config, ConfigError
 from clients.models.options import check_task
+from clients.parts.validation import required
 from datasets.problem import Problem
 from datasets.table import DATASETS, load_problem
-
-ROWS = 20
 
 
 def problem_of(config: Config, peer: int | None = None) -> Problem:
@@ -76,6 +70,11 @@ def check_method(config: Config, problem: Problem) -> None:
             f'augment = "{config.augment}" wants images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
         )
+    if config.validates:
+        try:
+            required(problem)
+        except ValueError as error:
+            raise ConfigError(f"{config.method}: {error}") from None
     chosen = (config.method, config.options), (config.network, config.model_options)
     for name, options in chosen:
         fits = getattr(options, "fits", None)
@@ -84,32 +83,3 @@ def check_method(config: Config, problem: Problem) -> None:
                 fits(problem)
             except ValueError as error:
                 raise ConfigError(f"{name}: {error}") from None
-
-
-def statistics(problem: Problem) -> Table:
-    """Who holds what, for a terminal: a line a peer, the first `ROWS` of them."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("peer", "cluster", "train", "validation", "test"):
-        table.add_column(title, justify="right")
-    table.add_column("training examples of each class")
-    rows = problem.describe()
-    for row in rows[:ROWS]:
-        cluster, labels = row["cluster"], row["train"]["labels"]
-        sizes = (str(row[part]["size"]) for part in ("train", "validation", "test"))
-        counts = "-" if labels is None else " ".join(map(str, labels))
-        table.add_row(str(row["peer"]), "-" if cluster is None else str(cluster), *sizes, counts)
-    if len(rows) > ROWS:
-        table.add_row("...", "", "", "", "", f"{len(rows)} peers in all")
-    return table
-
-
-def begin(config: Config, problem: Problem) -> Path:
-    """Make the run directory: config.toml and split.json (the statistics of the split)."""
-    run_dir = Path(config.run_dir)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    if not config.resume:
-        (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
-        (run_dir / "split.json").write_text(json.dumps(problem.describe()), encoding="utf-8")
-    with suppress(FileNotFoundError):
-        (run_dir / "progress.json").unlink()  # of the part of the run that is being resumed
-    return run_dir

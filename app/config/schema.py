@@ -1,6 +1,7 @@
 """A table of options: a frozen dataclass of scalars, written in TOML with kebab-case keys.
 
-Fields are bool, int, float, str, Literal, or a union of these. Other fields are not options.
+Fields are bool, int, float, str, Literal, or a union of these. Other fields are not options. A
+string that names a file or a directory is annotated `Annotated[str, Path]`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import lru_cache
+from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
@@ -22,7 +24,7 @@ _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a s
 @lru_cache
 def keys(table: type) -> Mapping[str, tuple[str, Any]]:
     """Key -> (field name, annotation) of each option; `lambda_` is written `lambda`."""
-    hints = get_type_hints(table)
+    hints = get_type_hints(table, include_extras=True)
     return {
         field.name.rstrip("_").replace("_", "-"): (field.name, hints[field.name])
         for field in fields(table)
@@ -81,11 +83,18 @@ def written(value: object) -> str:
     return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
 
 
+def is_path(annotation: Any) -> bool:
+    """Whether a field names a file or a directory."""
+    return get_origin(annotation) is Annotated and Path in annotation.__metadata__
+
+
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
     """The types and literal strings that `annotation` allows."""
     origin = get_origin(annotation)
     if origin is Literal:
         return get_args(annotation)
+    if origin is Annotated:
+        return _alternatives(annotation.__origin__)
     if origin in (Union, UnionType):
         return tuple(kind for part in get_args(annotation) for kind in _alternatives(part))
     return (annotation,)

@@ -8,7 +8,7 @@ another node between runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,34 +18,39 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from app.node.cohort import Cohort, Costs
 from app.runs import atomic
 from clients.letters import Letters
 
 Version = tuple[int, int]
+Fingerprint = list[tuple[int, int]]
 T = TypeVar("T")
 
 
+class CheckpointError(RuntimeError):
+    """The state that a request builds on is not on this node's disk; names peers and round."""
+
+
 class CheckpointStore:
-    """The state files below `directory` of the peers `peers`.
+    """The checkpoints of one cohort, below `directory`.
 
     Letters of a round under way lie in one file for the node: they are gone once it has ended.
     """
 
-    def __init__(self, directory: Path, peers: Sequence[int]) -> None:
-        self._peers = {peer: directory / f"peer-{peer:04d}" for peer in peers}
-        self._desk = directory / f"letters-{min(peers):04d}.safetensors"
+    def __init__(self, directory: Path, cohort: Cohort) -> None:
+        self._cohort = cohort
+        self._directory = directory
+        self._peers = {peer: directory / f"peer-{peer:04d}" for peer in cohort.peers.tolist()}
+        self._letters = directory / f"letters-{min(self._peers):04d}.safetensors"
         for path in self._peers.values():
             path.mkdir(parents=True, exist_ok=True)
+        # The version that the cohort in memory is, and what its files were when it was saved.
+        self._in_memory: tuple[Version, Fingerprint] | None = None
 
     def versions(self) -> list[Version]:
         """The versions that every peer has, ascending."""
         found = [{_version(f) for f in path.glob("*.safetensors")} for path in self._peers.values()]
-        return sorted(set.intersection(*found)) if found else []
-
-    def fingerprint(self, version: Version) -> tuple[tuple[int, int], ...]:
-        """What tells the files of a version from others of that name, before or after them."""
-        found = [(path / _name(version)).stat() for path in self._peers.values()]
-        return tuple((file.st_ino, file.st_mtime_ns) for file in found)
+        return sorted(set.intersection(*found))
 
     def take_over(self, attempt: str) -> None:
         """From now on these peers belong to that attempt at the run."""
@@ -53,24 +58,49 @@ class CheckpointStore:
             atomic.write(path / "attempt", attempt)
 
     def taken_over_by(self, attempt: str) -> bool:
-        """Whether that attempt was the last to claim every peer."""
+        """Whether that attempt was the last to take over every peer."""
         files = [path / "attempt" for path in self._peers.values()]
         return all(f.read_text(encoding="utf-8") == attempt for f in files if f.exists())
 
-    def save(
-        self, version: Version, stacks: Mapping[str, Tensor], letters: Mapping[str, Tensor]
-    ) -> None:
-        """Write stacked tensors (P, ...) row by row, and the letters of a round under way."""
-        if letters:
-            write(self._desk, letters)
+    def save(self, version: Version) -> None:
+        """Write the cohort: a file for each peer, and the letters of a round under way."""
+        cohort = self._cohort
+        state, costs = flatten(cohort.state), flatten(cohort.costs)
+        parts = {"state": state, "offer": cohort.offers, "costs": costs}
+        stacks = {f"{part}.{k}": v for part, stack in parts.items() for k, v in stack.items()}
+        if version[1]:
+            write(self._letters, pack("received", cohort.received) | pack("sent", cohort.sent))
         for row, path in enumerate(self._peers.values()):
-            write(path / _name(version), {k: v[row] for k, v in stacks.items()})
+            write(path / _name(version), {name: value[row] for name, value in stacks.items()})
+        self._in_memory = version, self._fingerprint(version)
 
-    def load(self, version: Version) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The stacked tensors of a version, and the letters kept with its step 1."""
-        rows = [load_file(path / _name(version)) for path in self._peers.values()]
-        stacks = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-        return stacks, load_file(self._desk) if version[1] else {}
+    def recall(self, *versions: Version) -> None:
+        """Let the cohort stand where the first of these versions that is there was saved.
+
+        What is in memory counts only while the files are those that were written with it: another
+        process of this node may have begun again in the meantime. From here to the next `save` the
+        cohort is no version at all.
+
+        Raises
+        ------
+        CheckpointError
+            None of them is there.
+        """
+        there = self.versions()
+        version = next((version for version in versions if version in there), None)
+        if version is None:
+            raise CheckpointError(
+                f"peers {list(self._peers)} have no state of round {versions[-1][0]} in "
+                f"{self._directory}: it was lost, or this node joined later"
+            )
+        if self._in_memory != (version, self._fingerprint(version)):
+            self._read(version)
+        self._in_memory = None
+
+    def restart(self) -> None:
+        """Let the cohort begin afresh."""
+        self._in_memory = None
+        self._cohort.restart()
 
     def forget(self, *, before: Version = (0, 0), after: Version = (2**62, 0)) -> None:
         """Remove the versions before and after these two."""
@@ -78,6 +108,30 @@ class CheckpointStore:
             for file in path.glob("*.safetensors"):
                 if not before <= _version(file) <= after:
                     file.unlink(missing_ok=True)
+
+    def _fingerprint(self, version: Version) -> Fingerprint:
+        """Identity of the files of a version; others of the same name differ."""
+        files = [(path / _name(version)).stat() for path in self._peers.values()]
+        return [(file.st_ino, file.st_mtime_ns) for file in files]
+
+    def _read(self, version: Version) -> None:
+        cohort, device = self._cohort, self._cohort.engine.device
+        rows = [load_file(path / _name(version)) for path in self._peers.values()]
+        parts: dict[str, dict[str, Tensor]] = {"state": {}, "offer": {}, "costs": {}}
+        for name in rows[0]:
+            part, _, rest = name.partition(".")
+            parts[part][rest] = torch.stack([row[name] for row in rows])
+        cohort.state = unflatten(cohort.state, parts["state"])
+        cohort.offers = {name: value.to(device) for name, value in parts["offer"].items()}
+        cohort.engine.n_gradients[:] = parts["costs"]["n_gradients"].numpy()
+        sent, received = (parts["costs"][name].numpy() for name in ("sent", "received"))
+        cohort.costs = Costs(sent, received, cohort.engine.n_gradients)
+        cohort.answered = version[1] == 1
+        if cohort.answered:
+            letters = load_file(self._letters)
+            cohort.received, cohort.sent = (
+                unpack(name, letters, device) for name in ("received", "sent")
+            )
 
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -1,13 +1,13 @@
-"""The peers of one node and one round of theirs: begin, receive, answer, update, evaluate.
+"""The peers of one node and one round of theirs: receive, answer, update, evaluate, offer.
 
-Letters between peers of the node and letters from elsewhere become one stack, so a rule never
+Letters between peers of the node and letters from other nodes become one stack, so a rule never
 knows who hosts whom. Legend: p = peers of this node, e = letters, s = rows of a stack.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,21 +16,26 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from app.wire.payload import layout_of, nbytes
-from app.wire.quantise import Layout, Precision, rounded
+from app.wire.payload import Foreign, LetterFormat, Precision, format_of, layout_of
 from clients.engine.data import SplitName
 from clients.engine.engine import Engine
 from clients.letters import Ints, Letters
 from clients.rule import Rule
-from strategies.protocol import Edges, Report
+from strategies.brokering import Round
+from strategies.protocol import Edges, Kind, PeerMessage, Report
 
-Foreign = Mapping[tuple[int, int], Mapping[str, Tensor]]
-"""Tensors from other nodes by (sender, recipient); an offer's recipient is -1."""
+Mail = Callable[[Kind, LetterFormat], Foreign]
+"""Reads the letters of one kind that came from other nodes, each of that format."""
+
+
+def no_mail(kind: Kind, form: LetterFormat) -> Foreign:
+    """Nothing comes from other nodes: every peer is here."""
+    return {}
 
 
 @dataclass
 class Costs:
-    """What each hosted peer has paid so far, (P,) each.
+    """What each hosted peer has spent so far, (P,) each.
 
     Attributes
     ----------
@@ -51,6 +56,8 @@ class Cohort:
     state : what the rule keeps.
     offers : name -> (P, ...), what the peers show in the round that has begun.
     received, sent : models received and answers given in this round.
+    answered : whether this round's offers were received, and those that ask for it answered.
+    costs : what each peer has spent.
     """
 
     def __init__(
@@ -68,16 +75,37 @@ class Cohort:
         self.state = self.rule.init()
         self.offers: Mapping[str, Tensor] = {}
         self.received = self.sent = no_letters()
+        self.answered = False
         none = np.zeros_like(self.peers)
         self.engine.n_gradients[:] = 0
         self.costs = Costs(none, none.copy(), self.engine.n_gradients)
 
     def begin(self, t: int) -> None:
-        """Write the offers of round `t`, unless the run is over."""
-        self.offers = {}
+        """Make the offers of round `t`, unless the run is over."""
+        self.offers, self.answered = {}, False
         if t <= self.rounds:
             self.state, offers = self.rule.offer(self.state, t)
-            self.offers = rounded(offers, self.precision)
+            self.offers = format_of(layout_of(offers), self.precision).rounded(offers)
+
+    def step(self, this: Round, mail: Mail = no_mail) -> tuple[Report, ...]:
+        """Play a round, or what is left of it after `exchange`, and make the next one's offers.
+
+        Returns
+        -------
+        The reports, if the round is evaluated.
+        """
+        if not self.answered:
+            self.exchange(this, mail)
+        self.update(this.t, mail("answer", self.answer_format(this.t)))
+        reports = self.evaluate(this.t) if this.evaluated else ()
+        self.begin(this.t + 1)
+        return reports
+
+    def exchange(self, this: Round, mail: Mail = no_mail) -> None:
+        """Play the first half of a round: receive offers, and answer those that ask for it."""
+        self.receive(this.edges, mail("offer", self.offer_format()))
+        self.answer(this.t, this.edges[this.asked])
+        self.answered = True
 
     def receive(self, edges: Edges, foreign: Foreign) -> None:
         """Put the round's offers together; an edge whose letter is missing is left out."""
@@ -90,17 +118,15 @@ class Cohort:
                 stack[name][rows.to(own.device)] = own
                 for (k, _), tensors in foreign.items():
                     stack[name][int(np.searchsorted(authors, k))] = tensors[name].to(own.device)
-        layout = layout_of(self.offers)
-        self._count_bytes(self.costs.sent, edges[self._hosted[edges[:, 0]], 0], layout)
+        nbytes = self.offer_format().nbytes
+        self._count_bytes(self.costs.sent, edges[self._hosted[edges[:, 0]], 0], nbytes)
         wrote = np.zeros_like(self._hosted)
         wrote[authors] = True
         came = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
-        self._count_bytes(self.costs.received, came[:, 1], layout)
+        self._count_bytes(self.costs.received, came[:, 1], nbytes)
         rows_e = np.searchsorted(authors, came[:, 0])
-        self.received, self.sent = (
-            Letters(came[:, 0], came[:, 1], rows_e, authors, stack),
-            no_letters(),
-        )
+        self.received = Letters(came[:, 0], came[:, 1], rows_e, authors, stack)
+        self.sent = no_letters()
 
     def answer(self, t: int, asked: Edges) -> None:
         """Answer those of the received offers whose edge is asked."""
@@ -110,13 +136,13 @@ class Cohort:
         if not len(letters):
             return
         self.state, tensors = self.rule.answer(self.state, t, letters)
-        tensors = rounded(tensors, self.precision)
-        rows = np.arange(len(letters))
-        self.sent = Letters(letters.recipients, letters.senders, rows, letters.recipients, tensors)
-        self._count_bytes(self.costs.sent, letters.recipients, self.answer_layout(t))
+        form, rows = self.answer_format(t), np.arange(len(letters))
+        answerers, owners = letters.recipients, letters.senders
+        self.sent = Letters(answerers, owners, rows, answerers, form.rounded(tensors))
+        self._count_bytes(self.costs.sent, answerers, form.nbytes)
 
     def update(self, t: int, foreign: Foreign) -> None:
-        """End round `t` with the answers of this node's peers and those from elsewhere."""
+        """End round `t` with the answers of this node's peers and those from other nodes."""
         inside = np.flatnonzero(self._hosted[self.sent.recipients])
         # Where every answer stays on the node, theirs is the stack itself and not a copy.
         at = inside if len(inside) < len(self.sent) else slice(None)
@@ -127,27 +153,49 @@ class Cohort:
             ]
         )
         order = np.lexsort((ends[:, 0], ends[:, 1]))
-        answers = no_letters()
+        answers, form = no_letters(), self.answer_format(t)
         if len(ends):
             stack = {}
-            for name in self.answer_layout(t):
+            for name in form.layout:
                 parts = [self.sent[name][at]] if len(inside) else []
                 parts += [t_[name].to(self.engine.device)[None] for t_ in foreign.values()]
                 stack[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
             senders, recipients = ends[order].T
             answers = Letters(senders, recipients, order, ends[:, 0], stack)
-        self._count_bytes(self.costs.received, answers.recipients, self.answer_layout(t))
+        self._count_bytes(self.costs.received, answers.recipients, form.nbytes)
         self.state = self.rule.update(self.state, t, self.received, self.sent, answers)
 
-    def answer_layout(self, t: int) -> Layout:
-        """Shape and type of each tensor in one answer of round `t`."""
-        return {k: (s, self.engine.dtype) for k, s in self.rule.answer_shapes(t).items()}
+    def wants(self, t: int) -> Edges:
+        """(W, 2) the edges that the peers want in round `t`."""
+        return self.rule.wants(self.state, t)
+
+    def offer_format(self) -> LetterFormat:
+        """The format of this round's offers."""
+        return format_of(layout_of(self.offers), self.precision)
+
+    def answer_format(self, t: int) -> LetterFormat:
+        """The format of the answers of round `t`."""
+        shapes = self.rule.answer_shapes(t)
+        return format_of({k: (s, self.engine.dtype) for k, s in shapes.items()}, self.precision)
+
+    def offer_letters(self, t: int) -> Iterator[PeerMessage]:
+        """The offers of round `t`, one letter for each peer."""
+        form = self.offer_format()
+        for row, k in enumerate(self.peers.tolist()):
+            yield PeerMessage("offer", k, None, t, form.nbytes, form.encode(self.offers, row))
+
+    def answer_letters(self, t: int) -> Iterator[PeerMessage]:
+        """The answers of round `t` that go to peers of other nodes."""
+        form, sent = self.answer_format(t), self.sent
+        for row in np.flatnonzero(~self._hosted[sent.recipients]).tolist():
+            k, i = int(sent.senders[row]), int(sent.recipients[row])
+            yield PeerMessage("answer", k, i, t, form.nbytes, form.encode(sent.tensors, row))
 
     def evaluate(self, t: int) -> tuple[Report, ...]:
         """Measure every personal model on its peer's own data.
 
-        The costs is that of a run that ends here: what making the personal models costs is on it
-        but is not carried over, so it does not depend on how often one measures.
+        The costs reported are those of a run that ends here: making the personal models is among
+        them but is not carried over, so they do not depend on how often one measures.
         """
         splits: tuple[SplitName, ...] = ("test", "validation", "train")
         columns: dict[str, list[Any]] = {}
@@ -182,8 +230,8 @@ class Cohort:
             for p, peer in enumerate(self.peers)
         }
 
-    def _count_bytes(self, account: Ints, peers: Ints, layout: Layout) -> None:
-        np.add.at(account, np.searchsorted(self.peers, peers), nbytes(layout, self.precision))
+    def _count_bytes(self, account: Ints, peers: Ints, nbytes: int) -> None:
+        np.add.at(account, np.searchsorted(self.peers, peers), nbytes)
 
 
 def no_letters() -> Letters:

@@ -17,7 +17,7 @@ _LENGTH = 8
 _MOST = 2**30  # bytes in one call: Linux takes no more than 2 GiB
 
 
-class ParcelError(ConnectionError):
+class DisconnectedError(ConnectionError):
     """The other end went away in the middle of a message."""
 
 
@@ -37,7 +37,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], RecordDict]:
 
     Raises
     ------
-    ParcelError
+    DisconnectedError
         The other end closed the connection before that.
     """
     size = int.from_bytes(_exactly(connection, _LENGTH), "little")
@@ -53,7 +53,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     while size:
         piece = connection.recv(min(size, _MOST), socket.MSG_WAITALL)
         if not piece:
-            raise ParcelError("the connection was closed")
+            raise DisconnectedError("the connection was closed")
         pieces.append(piece)
         size -= len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,4 +1,4 @@
-"""What a node does with a message: from an request's record to the record of the response.
+"""What a node does with a message: from a request's record to the record of the response.
 
 Flower's process of a message calls this itself, or lets the node's worker do it
 (`app.node.worker`).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from app.config.config import Config
+from app.config.root import workplace
 from app.config.schema import Scalar
 from app.runs import logs
 from app.security.disclosure import Disclosure, disclosure_of
@@ -29,7 +30,7 @@ from strategies.relay.vetting import named
 if TYPE_CHECKING:
     from app.node.node import Node
 
-_ITS_OWN = {"out": Config.out, "data-dir": Config.data_dir, "device": Config.device}
+_NODES_OWN = {"out": Config.out, "data-dir": Config.data_dir, "device": Config.device}
 """What a deployed node takes from --node-config only, and the values it has without."""
 _NODES_IN_MEMORY = 4
 _OURS = ("app", "strategies", "clients", "datasets")
@@ -39,7 +40,7 @@ _log = logging.getLogger("coterie.node")
 
 @dataclass(frozen=True)
 class Job:
-    """What a message is to be seen with.
+    """What a message comes with.
 
     Attributes
     ----------
@@ -59,7 +60,7 @@ class Job:
         return _simulated(self.node_config)
 
     def config(self) -> Config:
-        """The run as this node sees it.
+        """The run's configuration on this node.
 
         Raises
         ------
@@ -67,15 +68,14 @@ class Job:
             It is wrong.
         """
         flat = dict(self.run_config)
-        if not self.simulated:  # whoever starts runs has no say in where a hospital's files lie
-            flat |= {key: self.node_config.get(key, value) for key, value in _ITS_OWN.items()}
-            flat["run-dir"] = ""
-        config = Config.from_flat(flat).located(str(self.run_id))
-        return config if self.simulated else replace(config, resume=False)
+        if not self.simulated:  # who submits a run has no say in where an institution's files lie
+            flat |= {key: self.node_config.get(key, value) for key, value in _NODES_OWN.items()}
+            flat |= {"run-dir": "", "resume": False}
+        return _parsed(self.run_id, tuple(flat.items()), workplace() if self.simulated else None)
 
 
 def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Carry out an request; its response or fault, and the round of the state that it leaves."""
+    """Do what a request says; its response or fault, and the round of the state that it leaves."""
     if not job.simulated:
         logs.begin()
     where: dict[str, object] = {"run": job.run_id}
@@ -83,51 +83,52 @@ def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None
     try:
         request = decode_request(record)
         where |= {"round": request.round, "stage": request.stage, "letters": len(request.letters)}
-        response = _reply(request, job)
-        answer = encode_response(response, request)
+        response = _respond(request, job)
+        encoded = encode_response(response, request)
     except Exception as error:
         return fault(error, job, where), job.version
     where |= {"peers": named(response.peers), "refused": len(response.refused)}
     _log.info("done", extra=where | {"seconds": round(time.monotonic() - began, 3)})
     for line in response.refused:
         _log.warning("%s", line, extra=where)
-    return answer, job.version if request.stage == "answer" else request.last
+    return encoded, job.version if request.stage == "answer" else request.last
 
 
 def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
     """What went wrong, as one line for the relay and a log here.
 
-    A deployed node sends only lines that were written for this, and of its places the last name:
-    what others say may tell of its files.
+    A deployed node sends only lines that were written for this, and of its paths the last name:
+    what libraries say may name its files or quote its data.
 
     Parameters
     ----------
     error : it is being handled.
     where : fields of the log's line.
     """
-    told = type(error).__module__.partition(".")[0] in _OURS
+    ours = type(error).__module__.partition(".")[0] in _OURS
     line = f"{type(error).__name__}: {error}"
-    if told:
+    if ours:
         _log.error("%s", line, extra=where)
     else:
         _log.exception("%s", line, extra=where)
     if job.simulated:
         return encode_fault(line)
-    places = [Path(value) for value in job.node_config.values() if isinstance(value, str)]
-    for place in sorted(places, key=lambda place: -len(str(place))):  # one may lie in another
-        line = line.replace(str(place), place.name) if place.name else line
-    return encode_fault(line if told else f"{type(error).__name__}, see the log of this node")
+    paths = [Path(value) for value in job.node_config.values() if isinstance(value, str)]
+    for path in sorted(paths, key=lambda path: -len(str(path))):  # one may lie in another
+        line = line.replace(str(path), path.name) if path.name else line
+    return encode_fault(line if ours else f"{type(error).__name__}, see the log of this node")
 
 
 def hosted(node_config: Mapping[str, object], peers: int) -> tuple[int, ...]:
-    """Name the peers that this node hosts, of `peers` in all.
+    """Ids of the peers that this node hosts, of `peers` in all.
 
-    A simulated node takes its share of them, which may be none; a deployed one says which.
+    A simulated node has an equal share of them, which may be none; the configuration of a deployed
+    one names its peer.
 
     Raises
     ------
     ServiceError
-        The node configuration does not say.
+        It does not.
     """
     if _simulated(node_config):
         shares = np.array_split(np.arange(peers), int(str(node_config["num-partitions"])))
@@ -147,10 +148,10 @@ def _simulated(node_config: Mapping[str, object]) -> bool:
 
 
 class ServiceError(ValueError):
-    """A node cannot do what a message wants; one line says why."""
+    """A node cannot do what a message asks for; one line says why."""
 
 
-def _reply(request: Request, job: Job) -> Response:
+def _respond(request: Request, job: Job) -> Response:
     config = job.config()
     peers = hosted(job.node_config, config.peers)
     if not peers:
@@ -181,3 +182,15 @@ def _node(
         deployed=sealing is not None,
         disclosure=disclosure,
     )
+
+
+@lru_cache(_NODES_IN_MEMORY)
+def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None) -> Config:
+    """The configuration of flat keys; a process parses that of a run once.
+
+    Parameters
+    ----------
+    base : of a simulation, where relative paths start; a deployed node's stay as they are.
+    """
+    config = Config.from_flat(dict(flat))
+    return (config if base is None else config.absolute(base)).located(str(run_id))

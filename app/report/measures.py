@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from app.report.report_data import weights_between
+from app.report.run_data import weights_between
 from app.runs import units
 from app.runs.graph_scores import GraphScores, score
 from app.runs.rundir import Floats, Run

@@ -1,33 +1,47 @@
 """Carry out a run inside this process: the same relay, wire and node, without Flower.
 
-The invariants make it the same run, number for number, as `flwr run`; it saves the start
-of Flower where many short runs follow each other (`python -m app compare`).
+The invariants make it the same run, number for number, as `flwr run`, without the start of Flower
+and Ray.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from app.config.config import Config
 from app.node.node import Node
 from app.runs.recorder import RunRecorder
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
+from strategies.relay.broker import Broker
 
 JOIN_SECONDS = 1.0  # the node is there from the beginning
 
 
-def run(config: Config) -> None:
+def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None) -> None:
     """Run `config`, which knows its directory, or go on with it where `config.resume` says so.
+
+    Parameters
+    ----------
+    watch : called after every round with what progress.json says; in a round without evaluation
+        only the number changes.
 
     Raises
     ------
     RelayError : the node failed; progress.json says why, too.
     """
-    directory = Path(config.run_dir)
-    recorder = RunRecorder(directory, config.peers, config.num_server_rounds, resume=config.resume)
+    directory, rounds = Path(config.run_dir), config.num_server_rounds
+    recorder = RunRecorder(directory, config.peers, rounds, resume=config.resume, watch=watch)
+
+    def on_round(t: int) -> None:
+        if watch is not None:
+            watch({**recorder.progress, "round": t})
+
     try:
-        transport = InProcessTransport([Node(config, range(config.peers), directory)])
-        config.strategy().broker(transport, recorder, recorder.ledger, JOIN_SECONDS)
+        node = Node(config, range(config.peers), directory, on_round=on_round)
+        transport = InProcessTransport([node])
+        Broker(config.strategy(), transport, recorder, recorder.ledger, JOIN_SECONDS).run()
     except BaseException as error:
         recorder.fail(f"{type(error).__name__}: {error}")
         raise

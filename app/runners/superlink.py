@@ -7,6 +7,7 @@ checkout do not meet. All of it is gone when the run ends, however it ends.
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import shutil
 import socket
@@ -19,27 +20,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
+from app.config.root import ROOT
 from app.config.schema import Scalar
-from app.runners import guard
+from app.runners import cores, guard
+from app.runners.environment import QUIET
+from app.runners.errors import FlowerError
 
-ROOT = Path(__file__).resolve().parents[2]
 _START_SECONDS = 60.0
-_QUIET = {
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "COLUMNS": "300",  # an error message is one line
-}
-_PATIENT = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads that spin while they wait are up to ten times slower when others use the cores too."""
-
-
-class FlowerError(Exception):
-    """Flower could not start; the message is one line."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +65,45 @@ class Workspace:
 
     def submit(
         self, connection: str, run_config: Mapping[str, Scalar], simulation: Mapping[str, Scalar]
-    ) -> subprocess.Popen[bytes]:
-        """Start `flwr run`, which ends when the run does; a deployment needs no `simulation`."""
+    ) -> str:
+        """Start a run, which a deployment does without `simulation`; its id.
+
+        Raises
+        ------
+        FlowerError
+            Flower did not take it.
+        """
         settings = self.app.parent / "run.toml"
         settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
-        command = ["flwr", "run", str(self.app), connection, "--stream"]
-        command += ["--run-config", str(settings)]
+        command = ["run", str(self.app), connection, "--run-config", str(settings)]
         if simulation:
             pairs = " ".join(f"{key}={value}" for key, value in simulation.items())
             command += ["--federation-config", pairs]
-        return self.popen(*command)
+        return str(ask(*command, environment=self.environment)["run-id"])
+
+    def stream(self, run_id: str, connection: str) -> subprocess.Popen[bytes]:
+        """Start to append what a run prints to the log; ends with the run."""
+        return self.popen("flwr", "log", run_id, connection, "--stream")
+
+
+def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What a command of `flwr` answers.
+
+    Raises
+    ------
+    FlowerError
+        It says no, or nothing; why in one line.
+    """
+    flwr = Path(sys.executable).with_name("flwr")
+    command = [str(flwr), *arguments, "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        answer = {"success": False, "error-message": done.stderr or done.stdout}
+    if not answer.get("success", not done.returncode):
+        raise FlowerError(" ".join(str(answer.get("error-message") or "no answer").split()))
+    return answer
 
 
 @contextmanager
@@ -94,7 +114,16 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
     ----------
     log : file that gets what Flower prints.
     home : FLWR_HOME to use instead of an empty one.
+
+    Raises
+    ------
+    FlowerError
+        This is not Linux: its processes could not be cleared up.
     """
+    if sys.platform != "linux":
+        raise FlowerError(
+            "--nodes and --federation need Linux; a run without them, or `flwr run .`, does not"
+        )
     ours = ROOT / ".flwr"
     ours.mkdir(exist_ok=True)
     directory = Path(tempfile.mkdtemp(dir=ours))
@@ -115,7 +144,7 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
     )
     try:
         _copy_app(directory / "app")
-        environment = {**_PATIENT, **os.environ, **_QUIET, **private}
+        environment = {**QUIET, **os.environ, **private}
         yield Workspace(home or directory, directory / "app", environment, log)
     finally:
         cleaner.communicate()
@@ -146,15 +175,18 @@ def private_superlink(space: Workspace) -> Iterator[str]:
 
 
 def simulation_config(nodes: int, gpus: int) -> dict[str, Scalar]:
-    """Federation settings that spread `nodes` over this machine's cores and GPUs."""
-    cores = len(os.sched_getaffinity(0))
-    return {
+    """Federation settings that spread `nodes` over this machine's cores and GPUs.
+
+    A Ray cluster that is there already (RAY_ADDRESS) has its own and cannot be told.
+    """
+    settings: dict[str, Scalar] = {
         "num-supernodes": nodes,
-        "client-resources-num-cpus": max(1, cores // nodes),
+        "client-resources-num-cpus": max(1, cores.count() // nodes),
         "client-resources-num-gpus": min(1.0, gpus / nodes),
-        "init-args-num-cpus": cores,
-        "init-args-num-gpus": gpus,
     }
+    if "RAY_ADDRESS" not in os.environ:
+        settings |= {"init-args-num-cpus": cores.count(), "init-args-num-gpus": gpus}
+    return settings
 
 
 def _copy_app(target: Path) -> None:

@@ -1,7 +1,8 @@
-"""A grid of runs: many configurations, each in a directory named after its content.
+"""A sweep: many configurations, each run in a directory named after its content.
 
 A finished run whose configuration is the same is reused, a stopped one is continued, the rest is
-run: several at a time, one thread each, in processes of their own that end with this one.
+run: several at a time, one thread each, in processes of their own that end with this one. A run
+that fails, or takes its process with it, costs the others nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import multiprocessing
 import os
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,18 +25,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.config.config import Config
-from app.config.preflight import begin, check
-from app.runs import progress
+from app.config.keys import paths
+from app.config.preflight import check
+from app.runners import cores
+from app.runs import progress, rundir
 
 _PAUSE = 0.5
 _LOG_SECONDS = 60.0
 _BESIDE = ("name", "run-dir", "resume", "out")
 _THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """Runs side by side share the cores: spinning or oversubscribed threads cost a factor of ten."""
-
-
-class SweepError(Exception):
-    """A run of the grid failed; names the run and what went wrong in one line."""
 
 
 def placed(config: Config, directory: Path) -> Config:
@@ -43,20 +44,20 @@ def placed(config: Config, directory: Path) -> Config:
     """
     flat = {key: value for key, value in config.flat().items() if key not in _BESIDE}
     hashed = hashlib.sha256(json.dumps(flat, sort_keys=True).encode())
-    for key, value in flat.items():
-        if key.endswith("file") and value and Path(str(value)).is_file():
-            hashed.update(Path(str(value)).read_bytes())
+    for key in sorted(paths() & flat.keys()):
+        if Path(str(flat[key])).is_file():
+            hashed.update(Path(str(flat[key])).read_bytes())
     name = f"{config.method}-seed{config.seed}-{hashed.hexdigest()[:8]}"
     return replace(config, name=name, run_dir=str((directory / name).absolute()))
 
 
 def is_finished(config: Config) -> bool:
     """Whether the run of a placed configuration has already ended well and is summed up."""
-    return (Path(config.run_dir) / "summary.json").exists() and _has_ended(config)
+    return (Path(config.run_dir) / "summary.json").exists() and _status(config) == "finished"
 
 
-def _has_ended(config: Config) -> bool:
-    return progress.read(Path(config.run_dir)).get("status") == "finished"
+def _status(config: Config) -> str | None:
+    return progress.read(Path(config.run_dir)).get("status")
 
 
 def run_all(
@@ -64,8 +65,8 @@ def run_all(
     workers: int,
     console: Console,
     labels: Mapping[str, str] | None = None,
-) -> None:
-    """Run what is not finished yet; every run directory has its summary.json afterwards.
+) -> dict[str, str]:
+    """Run what is not finished yet.
 
     Parameters
     ----------
@@ -73,50 +74,82 @@ def run_all(
     workers : runs side by side.
     labels : run directory -> what to call a run, where method, seed and accuracy do not tell it.
 
-    Raises
-    ------
-    SweepError : a run failed. The others that were under way are finished first.
+    Returns
+    -------
+    Run directory -> why in one line, of the runs that failed; the others have their summary.json.
     """
     missing = {config.run_dir: config for config in configs if not is_finished(config)}
-    if not missing:
-        return
     failed = dict[str, str]()
+    if not missing:
+        return failed
     watch = _Watch(console, len(missing), labels or {})
-    with _threads(), watch.bar, _pool(workers) as pool:
-        longest_first = sorted(missing.values(), key=lambda c: -c.num_server_rounds * c.peers)
-        waiting = {pool.submit(run_one, config): config for config in longest_first}
+    queue = sorted(missing.values(), key=lambda c: -c.num_server_rounds * c.peers)
+    with _threads(), watch.bar:
+        while queue:
+            lost = _batch(queue, workers, watch, failed)
+            suspects = [config for config in lost if _status(config) == "running"] or lost[:workers]
+            for config in suspects:  # alone, so that the next to die is known
+                if _batch([config], 1, watch, failed):
+                    failed[config.run_dir] = "its process died, as for want of memory"
+                    watch.ended(config, failed[config.run_dir])
+            queue = [config for config in lost if config not in suspects]
+    return failed
+
+
+def _batch(
+    configs: Sequence[Config], workers: int, watch: _Watch, failed: dict[str, str]
+) -> list[Config]:
+    """Run `configs` side by side and note what failed; those lost because a process died."""
+    lost = list[Config]()
+    with _pool(workers) as pool:
+        waiting = dict[Future[str | None], Config]()
+        for config in configs:
+            try:
+                waiting[pool.submit(run_one, config)] = config
+            except BrokenProcessPool:
+                lost.append(config)
         while waiting:
             done, _ = wait(waiting, timeout=_PAUSE, return_when=FIRST_COMPLETED)
             for future in done:
                 config = waiting.pop(future)
-                error = future.exception()
-                if error is None:
-                    watch.ended(config)
+                try:
+                    error = future.result()
+                except BrokenProcessPool:
+                    lost.append(config)
                     continue
-                failed[config.name] = f"{type(error).__name__}: {error}".splitlines()[0]
-                waiting = {other: c for other, c in waiting.items() if not other.cancel()}
+                if error is not None:
+                    failed[config.run_dir] = error
+                watch.ended(config, error)
             watch.goes_on([c for f, c in waiting.items() if f.running()][:workers])
-    if failed:
-        (name, why), *more = failed.items()
-        others = f" (and {len(more)} more)" if more else ""
-        raise SweepError(f"{name}: {why}{others}")
+    return lost
 
 
-def run_one(config: Config) -> None:
-    """One run from beginning, or from where it stopped, to its summary."""
+def run_one(config: Config) -> str | None:
+    """One run from beginning, or from where it stopped, to its summary; why it failed, if it did.
+
+    The whole story of a failure is in error.log of the run directory.
+    """
     from app.runners import inline
     from app.runs import summary  # torch: only where a run is
 
     directory = Path(config.run_dir)
-    if not _has_ended(config):
-        config = replace(config, resume=bool(progress.read(directory)))
-        begin(config, check(config))
-        inline.run(config)
-    summary.finish(directory)
+    try:
+        with rundir.held(directory):
+            (directory / "error.log").unlink(missing_ok=True)
+            if _status(config) != "finished":
+                config = replace(config, resume=bool(progress.read(directory)))
+                rundir.create(config, check(config))
+                inline.run(config)
+            summary.finish(directory)
+    except Exception as error:
+        with suppress(OSError):
+            (directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
 
 
 class _Watch:
-    """What the user sees of a grid: a line for each run that ends, and what is running now."""
+    """What the user sees of a sweep: a line for each run that ends, and what is running now."""
 
     def __init__(self, console: Console, total: int, labels: Mapping[str, str]) -> None:
         self._console, self._total, self._done = console, total, 0
@@ -133,13 +166,15 @@ class _Watch:
         self._task = self.bar.add_task("", total=total, state="")
         console.print(f"{total} run{'' if total == 1 else 's'} to do")
 
-    def ended(self, config: Config) -> None:
+    def ended(self, config: Config, error: str | None) -> None:
         self._done += 1
         now = progress.read(Path(config.run_dir))
         default = f"{config.method} seed {config.seed}  {progress.describe(now)}"
-        told = self._labels.get(config.run_dir, default)
+        text = self._labels.get(config.run_dir, default)
+        if error is not None:
+            text = f"{config.method} seed {config.seed}  failed: {error}"
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
-        self._console.print(f"{place}  {told}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
+        self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 
     def goes_on(self, running: Sequence[Config]) -> None:
         states = []
@@ -192,4 +227,4 @@ def _threads() -> Iterator[None]:
 
 def default_workers() -> int:
     """One run per core; a GPU is shared by two, so that one computes while the other decides."""
-    return len(os.sched_getaffinity(0)) if not Path("/dev/nvidiactl").exists() else 2
+    return cores.count() if not Path("/dev/nvidiactl").exists() else 2

@@ -17,14 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from app.config import schema
-from app.config.config import Config
+from app.config.config import VALIDATION_SHARE, Config
 from app.config.registry import METHODS
 from app.config.schema import Scalar
 from app.runners.sweep import placed
 from app.runs.rundir import Run
 from clients.rule import Grid
 
-VALIDATION = 0.2  # of a peer's training samples, where the preset sets none aside
 RATES = (0.3, 1.0, 3.0)
 RATES_ONLY = tuple(round(float(rate), 3) for rate in np.geomspace(0.1, 10, 9))
 Settings = Mapping[str, Scalar]
@@ -34,7 +33,7 @@ Trial = tuple[Settings, Run]
 def validating(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The keys of an experiment, with a share of the data for validation where there was none."""
     key, share = Config.from_flat({**flat, "method": "local"}).validation
-    return {**flat, key: share or VALIDATION}
+    return {**flat, key: share or VALIDATION_SHARE}
 
 
 def trials(config: Config) -> list[Settings]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from app.runs import units
 
@@ -25,21 +25,46 @@ def read(run_dir: Path) -> dict[str, Any]:
     return progress
 
 
+class Pace:
+    """Rounds a second, counted from the first round that was seen, and the time that remains.
+
+    Of a run that begins the clock starts when round 0 has been measured: loading is not a round.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[int, bool] | None = None
+        self._since = 0.0
+
+    def at(self, progress: Mapping[str, Any]) -> str:
+        """The pace in words; nothing until a round has passed."""
+        now, done = self._clock(), progress["round"]
+        seen = done, is_measured(progress)
+        if self._first is None or (done == self._first[0] and seen > self._first):
+            self._first, self._since = seen, now
+        if done <= self._first[0]:
+            return ""
+        rate = (done - self._first[0]) / max(now - self._since, 1e-9)
+        left = units.duration((progress["rounds"] - done) / rate)
+        speed = f"{rate:.3g} rounds/s" if rate >= 1 else f"{units.duration(1 / rate)} a round"
+        return f"{speed}, {left} left"
+
+
 class Display:
     """A live line on a terminal, else a plain line now and then. A context manager."""
 
     def __init__(self, console: Console, rounds: int) -> None:
         self._console = console
+        self._pace = Pace()
         self._bar = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[state]}"),
-            TimeRemainingColumn(compact=True),
             console=console,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=rounds, state="starting Flower")
+        self._task = self._bar.add_task("", total=rounds, state="starting")
         self._spoken = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -53,15 +78,25 @@ class Display:
         """Bring the display up to date."""
         if not progress:
             return
-        state = describe(progress)
+        state = line(progress, self._pace) if is_measured(progress) else "starting"
         self._bar.update(self._task, completed=progress["round"], state=state)
         if not self._console.is_terminal and time.monotonic() - self._spoken > _PLAIN_SECONDS:
             self._spoken = time.monotonic()
             self._console.print(f"round {progress['round']}/{progress['rounds']}  {state}")
 
 
+def is_measured(progress: Mapping[str, Any]) -> bool:
+    """Whether any peer has reported yet."""
+    return progress.get("mean_test_loss") is not None or bool(progress.get("diverged"))
+
+
+def line(progress: Mapping[str, Any], pace: Pace) -> str:
+    """What `describe` says, and the pace."""
+    return "  ".join(filter(None, (describe(progress), pace.at(progress))))
+
+
 def describe(progress: Mapping[str, Any]) -> str:
-    """Mean accuracy (or loss) with its spread, and the bytes so far."""
+    """Mean accuracy (or loss) with its spread, the peers that diverged, and the bytes so far."""
     accuracy, spread = progress.get("mean_test_accuracy"), progress.get("std_test_accuracy")
     loss = progress.get("mean_test_loss")
     parts = []
@@ -69,5 +104,7 @@ def describe(progress: Mapping[str, Any]) -> str:
         parts.append(f"accuracy {accuracy:.3f}" + ("" if spread is None else f" ± {spread:.3f}"))
     elif loss is not None:
         parts.append(f"loss {loss:.4g}")
+    if diverged := progress.get("diverged"):
+        parts.append(f"{units.plural(diverged, 'peer')} diverged")
     parts.append(units.size(progress.get("bytes") or 0))
     return "  ".join(parts)

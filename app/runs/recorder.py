@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from strategies.relay.commit import Commit, Ledger, means
 
 _SAVE_SECONDS = 30.0
 _LINES = 5
-"""How many of the latest errors and refusals are kept for whoever looks at a run."""
+"""How many of the latest errors and refusals are kept."""
 
 
 class RunRecorder:
@@ -33,13 +34,25 @@ class RunRecorder:
     peers : number of peers n.
     rounds : rounds of the whole run.
     resume : go on from the checkpoint in `directory`, if there is one; else begin again.
+    watch : called with what progress.json says whenever that changes.
 
     Attributes
     ----------
     ledger : where the run stands.
+    progress : what progress.json says.
     """
 
-    def __init__(self, directory: Path, peers: int, rounds: int, *, resume: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        peers: int,
+        rounds: int,
+        *,
+        resume: bool = False,
+        watch: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> None:
+        self._watch = watch
+        self.progress: dict[str, Any] = {}
         self._directory = directory
         self._metrics = directory / "metrics.jsonl"
         self._checkpoint = directory / "relay" / "checkpoint.json"
@@ -52,6 +65,7 @@ class RunRecorder:
         self._refused: int = saved.get("refused", 0)
         self._started: float = time.monotonic() - saved.get("seconds", 0.0)
         self._latest: dict[int, Report] = {}
+        self._had_loss = set[int]()
         self._last_seen = {int(peer): when for peer, when in saved.get("last_seen", {}).items()}
         self._faults: list[str] = saved.get("faults", [])
         self._refusals: list[str] = saved.get("refusals", [])
@@ -67,7 +81,7 @@ class RunRecorder:
                 file.write(json.dumps(line) + "\n")
         with self._weights.open("ab") as file:
             for t in sorted({report.round for report in commit.reports}):
-                matrix = np.eye(self._peers)  # of a peer that did not report: it heard nobody
+                matrix = np.eye(self._peers)  # of a peer that did not report: it received nothing
                 for report in commit.reports:
                     if report.round == t:
                         matrix[report.peer] = report.weights
@@ -78,6 +92,7 @@ class RunRecorder:
         self._faults = [*self._faults, *commit.faults][-_LINES:]
         self._last_seen |= dict.fromkeys(commit.present, (ledger.round, round(time.time(), 3)))
         self._latest |= {report.peer: report for report in commit.reports}
+        self._had_loss |= {r.peer for r in commit.reports if r.metrics.get("test_loss") is not None}
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self._save_collaboration()
         saved = {"ledger": asdict(ledger), "refused": self._refused, "seconds": self._seconds()}
@@ -100,11 +115,12 @@ class RunRecorder:
             self._metrics.read_bytes().splitlines(keepends=True) if self._metrics.exists() else []
         )
         committed = self.ledger.round or -1  # round 0 is measured again
-        kept = [
-            line
-            for line in lines
-            if line.endswith(b"\n") and json.loads(line)["round"] <= committed
-        ]
+        kept = []
+        for line in lines:
+            if line.endswith(b"\n") and (record := json.loads(line))["round"] <= committed:
+                kept.append(line)
+                if record.get("test_loss") is not None:
+                    self._had_loss.add(record["peer"])
         atomic.write(self._metrics, b"".join(kept))
         records = self._collaboration()
         atomic.write(self._weights, records[records[:, 0] <= committed].tobytes())
@@ -128,6 +144,7 @@ class RunRecorder:
         measured = means(self._latest.values())
         accuracies = [r.metrics.get("test_accuracy") for r in self._latest.values()]
         spread = [value for value in accuracies if value is not None]
+        losses = {peer: r.metrics.get("test_loss") for peer, r in self._latest.items()}
         progress = {
             "round": self.ledger.round,
             "rounds": self._rounds,
@@ -141,13 +158,16 @@ class RunRecorder:
             "mean_test_accuracy": measured.get("test_accuracy"),
             "std_test_accuracy": float(np.std(spread)) if spread else None,
             "mean_test_loss": measured.get("test_loss"),
+            "diverged": sum(losses[peer] is None for peer in self._had_loss & losses.keys()),
             "seconds": self._seconds(),
         }
-        told = json.dumps(progress | self._seen()) + "\n"
-        atomic.write(self._directory / "progress.json", told)
+        self.progress = progress | self._seen()
+        atomic.write(self._directory / "progress.json", json.dumps(self.progress) + "\n")
+        if self._watch is not None:
+            self._watch(self.progress)
 
     def _seen(self) -> dict[str, Any]:
-        """What `python -m app status` tells: peer -> last round it ended, and when; last lines."""
+        """What `python -m app status` shows: peer -> last round it ended, and when; last lines."""
         return {"last_seen": self._last_seen, "faults": self._faults, "refusals": self._refusals}
 
     def _seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""Read a run directory: what a run, finished or not, left behind.
+"""A run directory: made and held when a run begins, and read, whether the run is finished or not.
 
 Shapes: R evaluated rounds, n peers, C recorded collaboration matrices.
 A missing number (null, or no line for that round and peer) is NaN; a number that is not finite
@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from app.config.config import Config
+    from datasets.problem import Problem
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -25,6 +32,43 @@ Bools = npt.NDArray[np.bool_]
 
 class ResultsError(ValueError):
     """The directory is not a run, or one of its files is broken; the message names the file."""
+
+
+def create(config: Config, problem: Problem) -> Path:
+    """Make the run directory: config.toml and split.json (the statistics of the split)."""
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if not config.resume:
+        (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
+        (run_dir / "split.json").write_text(json.dumps(problem.describe()), encoding="utf-8")
+    with suppress(FileNotFoundError):
+        (run_dir / "progress.json").unlink()  # of the part of the run that is being resumed
+    return run_dir
+
+
+@contextmanager
+def held(run_dir: Path) -> Iterator[None]:
+    """Hold the run directory, so that no second process works in it. Windows: without a lock.
+
+    Raises
+    ------
+    ResultsError
+        Another process holds it.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    handle = os.open(run_dir, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ResultsError(f"{run_dir}: this run is going on") from None
+    finally:
+        os.close(handle)
 
 
 @dataclass(frozen=True)
@@ -124,8 +168,8 @@ class Run:
     def clusters_to_recover(self) -> Ints | None:
         """`clusters` where the method has to find them; None where its helpers are its cluster."""
         options = self.config.get(str(self.config["method"]))
-        told = isinstance(options, dict) and options.get("helpers") == "cluster"
-        return None if told else self.clusters
+        given = isinstance(options, dict) and options.get("helpers") == "cluster"
+        return None if given else self.clusters
 
     def metric(self, name: str) -> Floats:
         """(R, n) values of a field; all NaN if the run does not have it."""

@@ -11,7 +11,7 @@ from strategies.protocol import PeerMessage
 
 
 class Audit:
-    """Appends to a file; what is there stays.
+    """An append-only file of JSON lines.
 
     A line has: `time` (UTC), `run`, `attempt`, `direction` ("sent" or "received"), `from`, `to` (a
     list; of a received offer the peers of this node), `kind`, `round`, `bytes` (of the tensors),
@@ -39,8 +39,8 @@ class Audit:
             "run": self._path.parent.name,
             "attempt": attempt,
             "direction": "sent" if verdict == "sent" else "received",
-            "from": _called(letter.sender, names),
-            "to": [_called(peer, names) for peer in to],
+            "from": _label(letter.sender, names),
+            "to": [_label(peer, names) for peer in to],
             "kind": letter.kind,
             "round": letter.round,
             "bytes": letter.nbytes,
@@ -52,5 +52,5 @@ class Audit:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _called(peer: int, names: Mapping[int, str]) -> str:
+def _label(peer: int, names: Mapping[int, str]) -> str:
     return f"{peer} {names[peer]}" if peer in names else str(peer)

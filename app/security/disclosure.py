@@ -11,7 +11,7 @@ from strategies.protocol import Report
 Disclosure = Literal["all", "loss", "none"]
 
 TRAFFIC = ("bytes_sent", "bytes_received")
-"""What the relay sees anyway."""
+"""Metrics that the relay knows in any case."""
 LOSSES = ("test_loss", "validation_loss", "train_loss")
 
 
@@ -33,7 +33,7 @@ def limited(report: Report, disclosure: Disclosure) -> Report:
     """The report without what is not disclosed.
 
     "loss" keeps losses, traffic and the collaboration weights; "none" keeps traffic, and its
-    weights are those of a peer that heard nobody.
+    weights are those of a peer that received nothing.
     """
     if disclosure == "all":
         return report
@@ -41,5 +41,5 @@ def limited(report: Report, disclosure: Disclosure) -> Report:
     metrics = {name: value if name in kept else None for name, value in report.metrics.items()}
     if disclosure == "loss":
         return replace(report, metrics=metrics)
-    alone = tuple(float(peer == report.peer) for peer in range(len(report.weights)))
-    return replace(report, metrics=metrics, weights=alone)
+    own = tuple(float(peer == report.peer) for peer in range(len(report.weights)))
+    return replace(report, metrics=metrics, weights=own)

@@ -30,16 +30,24 @@ SEAL_BYTES = _MLKEM_BYTES + 32
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What others need to write to a peer and to know its hand.
+    """What others need to encrypt to a peer and to check its signatures.
 
-    Attributes
+    Parameters
     ----------
     sign : Ed25519 key, 32 bytes.
     seal : ML-KEM-768 key, then X25519 key, 1216 bytes.
+
+    Raises
+    ------
+    ValueError
+        One of them is no such key.
     """
 
     sign: bytes
     seal: bytes
+
+    def __post_init__(self) -> None:
+        _ = self.verifier, self.recipient
 
     @cached_property
     def verifier(self) -> Ed25519PublicKey:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -39,12 +39,12 @@ KEY = _SIGNATURE + KEM.MLKEM768_X25519.enc_length() + _CONTENT_KEY + TAG
 
 
 class SealError(ValueError):
-    """A letter cannot be opened: says how it looks to the one who tried."""
+    """A letter cannot be opened; says why, as far as its reader can know."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What all letters of an attempt at a run are tied to.
+    """What all letters of one attempt at a run are tied to.
 
     Attributes
     ----------
@@ -86,18 +86,15 @@ def seal(
     assert isinstance(letter.payload, bytes)
     assert not letter.keys
     content_key = ChaCha20Poly1305.generate_key()
-    bound = _payload_header(letter, scope, about)
+    bound = _header(letter, scope, about)
     payload = ChaCha20Poly1305(content_key).encrypt(_ONCE, letter.payload, bound)
     digest = digest_of(payload)
     keys = {}
     for recipient, theirs in recipients.items():
-        header = _header(letter, scope, recipient, own.public, theirs, digest)
+        header = _header(letter, scope, recipient, own.public.digest, theirs.digest, digest)
         wrapped = _SUITE.encrypt(content_key, theirs.recipient, info=header)
         keys[recipient] = own.sign(header + wrapped) + wrapped
-    sealed = PeerMessage(
-        letter.kind, letter.sender, letter.recipient, letter.round, letter.nbytes, payload, keys
-    )
-    return sealed, digest
+    return replace(letter, payload=payload, keys=keys), digest
 
 
 def unseal(
@@ -131,7 +128,7 @@ def unseal(
         raise SealError(f"holds a key of {len(key)} bytes, not {KEY}")
     assert isinstance(letter.payload, bytes)
     signature, wrapped = key[:_SIGNATURE], key[_SIGNATURE:]
-    header = _header(letter, scope, recipient, own.public, sender, digest, received=True)
+    header = _header(letter, scope, recipient, sender.digest, own.public.digest, digest)
     try:
         sender.verifier.verify(signature, header + wrapped)
     except InvalidSignature:
@@ -141,51 +138,27 @@ def unseal(
         ) from None
     try:
         content_key = _SUITE.decrypt(wrapped, own.reader, info=header)
-        bound = _payload_header(letter, scope, about)
+        bound = _header(letter, scope, about)
         return ChaCha20Poly1305(content_key).decrypt(_ONCE, letter.payload, bound)
     except (InvalidTag, ValueError):
         raise SealError("is signed, but not sealed as it should be or no answer to ours") from None
 
 
-def _header(
-    letter: PeerMessage,
-    scope: Scope,
-    recipient: int,
-    own: PublicKeys,
-    other: PublicKeys,
-    digest: bytes,
-    *,
-    received: bool = False,
-) -> bytes:
-    """All that a letter is tied to, for one recipient."""
-    sender, reader = (other, own) if received else (own, other)
-    return _packed(
-        *_beginning(letter, scope), _number(recipient), sender.digest, reader.digest, digest
-    )
+def _header(letter: PeerMessage, scope: Scope, *more: bytes | int) -> bytes:
+    """What a letter is tied to, and `more` of it.
 
-
-def _payload_header(letter: PeerMessage, scope: Scope, about: bytes) -> bytes:
-    """What the payload is tied to, whoever its recipients are."""
-    return _packed(*_beginning(letter, scope), about)
-
-
-def _beginning(letter: PeerMessage, scope: Scope) -> tuple[bytes, ...]:
-    return (
+    Each part comes after its length, so two lists of parts never look the same.
+    """
+    parts = (
         _PROTOCOL,
-        scope.run.encode(),
+        scope.run,
         scope.config_digest,
-        scope.attempt.encode(),
-        letter.kind.encode(),
-        _number(letter.round),
-        _number(letter.sender),
-        _number(letter.nbytes),
+        scope.attempt,
+        letter.kind,
+        letter.round,
+        letter.sender,
+        letter.nbytes,
+        *more,
     )
-
-
-def _number(value: int) -> bytes:
-    return str(value).encode()
-
-
-def _packed(*parts: bytes) -> bytes:
-    """Each part after its length: two lists of parts never look the same."""
-    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+    written = (part if isinstance(part, bytes) else str(part).encode() for part in parts)
+    return b"".join(len(part).to_bytes(8, "big") + part for part in written)

@@ -29,11 +29,11 @@ _NOT_BOUND = (
 
 @dataclass(frozen=True)
 class Sealing:
-    """How a node handles its letters.
+    """Whether a node seals its letters, with which keys, and whether it logs them.
 
     Attributes
     ----------
-    config_digest : digest of what the peers of the run have to agree on, see `config_digest_of`.
+    config_digest : see `config_digest_of`.
     keys : (hosted peer, file of its private keys); with them every letter is sealed and plain ones
         are refused, without them the reverse.
     trust : trust file.
@@ -65,7 +65,7 @@ class Sealing:
 
 
 def config_digest_of(run_config: Mapping[str, Scalar]) -> bytes:
-    """Digest of what the peers of a run have to agree on, whoever told it to them.
+    """SHA-256 of the configuration keys that the peers of a run have to agree on.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def simulated(config: Config, peers: Sequence[int], directory: Path) -> Sealing:
     shared = directory / "keys"
     if not shared.exists():
         _make_keys(shared, config.peers)
-    keys = tuple((peer, str(shared / f"{_called(peer)}.key")) for peer in peers)
+    keys = tuple((peer, str(shared / f"{_file_name(peer)}.key")) for peer in peers)
     return Sealing(config_digest, keys, str(shared / "trust.toml"), audited=True)
 
 
@@ -133,7 +133,7 @@ def _make_keys(shared: Path, peers: int) -> None:
     """Make the keys of all simulated peers; of several nodes that try, one succeeds."""
     shared.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=shared.parent, prefix="keys-"))
-    entries = [create(_called(peer), part, peer)[2] for peer in range(peers)]
+    entries = [create(_file_name(peer), part, peer)[2] for peer in range(peers)]
     (part / "trust.toml").write_text("".join(entry.toml() for entry in entries), encoding="utf-8")
     try:
         part.rename(shared)
@@ -141,5 +141,5 @@ def _make_keys(shared: Path, peers: int) -> None:
         shutil.rmtree(part)
 
 
-def _called(peer: int) -> str:
+def _file_name(peer: int) -> str:
     return f"peer-{peer:04d}"

@@ -163,15 +163,12 @@ def _entry(path: Path, name: str, table: Any) -> Entry:
     peer = table.get("peer")
     if peer is not None and (type(peer) is not int or peer < 0):
         raise KeysError(f"{path}: [{name}] peer = {peer!r} is no number of a peer")
-    keys = PublicKeys(
-        _key(path, name, "sign", table["sign"], SIGN_BYTES),
-        _key(path, name, "seal", table["seal"], SEAL_BYTES),
-    )
+    sign = _key(path, name, "sign", table["sign"], SIGN_BYTES)
+    seal = _key(path, name, "seal", table["seal"], SEAL_BYTES)
     try:
-        _ = keys.verifier, keys.recipient
+        return Entry(name, peer, PublicKeys(sign, seal))
     except ValueError as error:
         raise KeysError(f"{path}: [{name}] holds a key that is none: {error}") from None
-    return Entry(name, peer, keys)
 
 
 def _key(path: Path, name: str, field: str, text: object, size: int) -> bytes:

@@ -1,23 +1,23 @@
-"""The precision in which tensors travel.
+"""Reduced precision: tensors that travel in fewer bytes than they are computed in.
 
 "float16" and "bfloat16" halve a letter of float32. "int8" is the microscaling format MXINT8 (Open
 Compute Project, 2023): blocks of 32 numbers share an exponent e, and each is a whole multiple of
 2^e from -127 to 127, so an error is at most 1/127 of the largest in its block.
 
-Whoever hosts whom, all peers see the same numbers: what a peer shows is rounded before anybody,
-itself included, reads it, and packing what is rounded is exact. Tensors of fewer than 64 numbers
-(a cluster's number, mixture weights) travel as they are.
+All peers see the same numbers, wherever they are hosted: what a peer shows is rounded before
+any peer, itself included, reads it, and packing what is rounded is exact. Tensors of fewer than 64
+numbers (a cluster's number, mixture weights) travel as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-Precision = Literal["full", "float16", "bfloat16", "int8"]
+Reduced = Literal["float16", "bfloat16", "int8"]
 Entry = tuple[tuple[int, ...], torch.dtype]
 Layout = Mapping[str, Entry]
 """Name -> shape and type of each tensor in a letter."""
@@ -28,11 +28,11 @@ _LEAST, _MOST, _NOT_FINITE = -100, 121, -128
 _SUFFIX = ".exponent"
 
 
-def travelling(layout: Layout, precision: Precision) -> dict[str, Entry]:
+def travelling(layout: Layout, precision: Reduced) -> dict[str, Entry]:
     """The layout in which letters of `layout` travel."""
     found = dict[str, Entry]()
     for name, (shape, dtype) in layout.items():
-        if not _is_reduced(shape, dtype, precision):
+        if not _is_reduced(shape, dtype):
             found[name] = shape, dtype
         elif precision == "int8":
             found[name] = shape, torch.int8
@@ -42,16 +42,21 @@ def travelling(layout: Layout, precision: Precision) -> dict[str, Entry]:
     return found
 
 
-def rounded(tensors: Mapping[str, Tensor], precision: Precision) -> Mapping[str, Tensor]:
+def rounded(tensors: Mapping[str, Tensor], precision: Reduced) -> dict[str, Tensor]:
     """Stacked tensors (S, ...) as their readers will see them."""
-    return _each(tensors, precision, lambda value: _read(_written(value, precision), value))
+    return {
+        name: _read(_written(value, precision), value)
+        if _is_reduced(value.shape[1:], value.dtype)
+        else value
+        for name, value in tensors.items()
+    }
 
 
-def packed(tensors: Mapping[str, Tensor], row: int, precision: Precision) -> dict[str, Tensor]:
+def packed(tensors: Mapping[str, Tensor], row: int, precision: Reduced) -> dict[str, Tensor]:
     """One row of stacked tensors in the layout in which it travels."""
     found = dict[str, Tensor]()
     for name, value in tensors.items():
-        if not _is_reduced(value.shape[1:], value.dtype, precision):
+        if not _is_reduced(value.shape[1:], value.dtype):
             found[name] = value[row]
             continue
         parts = _written(value[row : row + 1], precision)
@@ -62,12 +67,12 @@ def packed(tensors: Mapping[str, Tensor], row: int, precision: Precision) -> dic
 
 
 def unpacked(
-    tensors: Mapping[str, Tensor], layout: Layout, precision: Precision
+    tensors: Mapping[str, Tensor], layout: Layout, precision: Reduced
 ) -> dict[str, Tensor]:
     """The tensors of a letter that travelled: the inverse of `packed`."""
     found = dict[str, Tensor]()
     for name, (shape, dtype) in layout.items():
-        if not _is_reduced(shape, dtype, precision):
+        if not _is_reduced(shape, dtype):
             found[name] = tensors[name]
             continue
         parts = [tensors[name].reshape(1, -1)]
@@ -77,21 +82,11 @@ def unpacked(
     return found
 
 
-def _is_reduced(shape: tuple[int, ...], dtype: torch.dtype, precision: Precision) -> bool:
-    size = torch.Size(shape).numel()
-    return precision != "full" and dtype.is_floating_point and size >= _SMALL
+def _is_reduced(shape: tuple[int, ...], dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and torch.Size(shape).numel() >= _SMALL
 
 
-def _each(
-    tensors: Mapping[str, Tensor], precision: Precision, what: Callable[[Tensor], Tensor]
-) -> Mapping[str, Tensor]:
-    return {
-        name: what(value) if _is_reduced(value.shape[1:], value.dtype, precision) else value
-        for name, value in tensors.items()
-    }
-
-
-def _written(value: Tensor, precision: Precision) -> tuple[Tensor, ...]:
+def _written(value: Tensor, precision: Reduced) -> tuple[Tensor, ...]:
     """(S, numbers) in the precision, and for int8 the exponents (S, blocks)."""
     flat_sd = value.flatten(1)
     if precision != "int8":

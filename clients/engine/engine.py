@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clients.engine import optimizers
+from clients.engine import optimizers, sums
 from clients.engine.batches import Ints
 from clients.engine.data import Batch
 from clients.engine.network import Buffers
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from clients.training import Training
 
 __all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Scores"]
-
-COLUMNS = 1 << 18  # of a stack, in one step of a sum in float64
 
 
 class Gradients(NamedTuple):
@@ -141,48 +139,34 @@ class Engine(Scoring):
         return Gradients(values, losses, after)
 
     def mix(self, weights_ps: npt.ArrayLike | Tensor, x_sd: Tensor) -> Tensor:
-        """Weighted sums of models: (P, S) @ (S, d).
+        """Weighted sums of models: (P, S) times (S, d), the same wherever peers live.
 
-        Accumulated in float64: in float32 the order of the sum would depend on P and S, that is
-        on which node hosts whom, and training would amplify the difference.
+        Costs as much as there are weights other than 0 in rows that differ.
         """
-        weights_ps = torch.as_tensor(weights_ps, device=self.device).double()
-        mixed_pd = x_sd.new_empty(len(weights_ps), x_sd.shape[1])
-        # Some columns at a time: a float64 copy of all letters would be the largest thing here.
-        for mixed, x in zip(mixed_pd.split(COLUMNS, 1), x_sd.split(COLUMNS, 1), strict=True):
-            mixed.copy_(weights_ps @ x.double())
-        return mixed_pd
+        weights = torch.as_tensor(weights_ps).cpu().double().numpy()
+        return sums.mixed(weights, x_sd)
 
     def collect(
         self, weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints
     ) -> Tensor:
         """Weighted sums of letters, each at its hosted recipient's row (P, d).
 
-        Accumulated in float64 and in the letters' order: whoever is hosted here, a peer's sum is
-        over its own letters one after the other. One letter at a time stays in the cache.
-
         Parameters
         ----------
         from_e : row of the stack that each letter carries.
         to_e : local index of its recipient.
         """
-        total_pd = x_sd.new_zeros(len(self.peers), x_sd.shape[1], dtype=torch.float64)
-        for w, s, p in zip(weights_e.tolist(), from_e.tolist(), to_e.tolist(), strict=True):
-            total_pd[p].add_(x_sd[s], alpha=w)
-        return total_pd.to(x_sd.dtype)
+        return sums.weighted(weights_e, x_sd, from_e, to_e, np.arange(len(self.peers)))
 
     def inner(self, a_ed: Iterable[Tensor], b_ed: Iterable[Tensor]) -> Tensor:
-        """Inner products over all parameters, (E,) float64, accumulated as in `mix`.
-
-        One product at a time: batched kernels sum in an order that depends on E.
-        """
-        products = [a_d.double() @ b_d.double() for a_d, b_d in zip(a_ed, b_ed, strict=True)]
+        """Inner products over all parameters, (E,) float64, the same wherever peers live."""
+        found = [sums.products(a[None], b[None])[0] for a, b in zip(a_ed, b_ed, strict=True)]
         nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
-        return torch.stack(products) if products else nothing
+        return torch.cat([nothing, *found])
 
     def products(self, a_ed: Tensor, b_sd: Tensor) -> npt.NDArray[np.float64]:
         """Inner products of every model of one stack with every one of another, (E, S)."""
-        found: npt.NDArray[np.float64] = (a_ed.double() @ b_sd.double().T).cpu().numpy()
+        found: npt.NDArray[np.float64] = sums.products(a_ed, b_sd).cpu().numpy()
         return found
 
     def _parts(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Sequence[Part]:

@@ -68,8 +68,7 @@ class Network:
     Parameters
     ----------
     mixed_precision : compute in bfloat16 where `clients.engine.mixed_precision` says so; the
-    outputs
-        are of the models' type.
+        outputs are of the models' type.
     channels_last : let the channels of images lie innermost in calls of a single model, which
         tensor cores like. Stacked models are grouped convolutions, for which torch would undo it.
 

@@ -43,8 +43,11 @@ class Options:
 
     Attributes
     ----------
-    gamma : step size of the weights. rho : strength of the pull towards collaborators.
-    sampling : schedule p_t of the pairs; probability : p of the constant schedule, 0 for 1/n.
+    gamma : step size of the weights.
+    rho : strength of the pull towards collaborators.
+    sampling : schedule p_t of the sampled pairs: "constant", "inverse-time" 1/t, "mixed" (constant,
+        then 1/t), "full" (every pair every round), "official" (the authors' code).
+    probability : p of the constant schedule, 0 for 1/n.
     simplex : keep each peer's weights on the probability simplex instead of in [0, 1].
     """
 

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """`lambda_`: strength of the pull towards the global model; 0 is local training."""
+    """Ditto's option.
+
+    Attributes
+    ----------
+    lambda_ : strength of the pull towards the global model; 0 is local training.
+    """
 
     lambda_: float = 1.0
     grid: ClassVar[Grid] = {"lambda": (0.1, 0.3, 1.0)}

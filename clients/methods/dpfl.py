@@ -27,14 +27,12 @@ import numpy as np
 
 from clients.engine.streams import Purpose, stream
 from clients.letters import Bools, Ints, Letters
-from clients.parts import greedy, validation
+from clients.parts import greedy
 from clients.parts.validation import Kept, better, buffers_of, with_validation_loss
 from clients.rule import Floats, Grid, Rule, State
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from datasets.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -43,13 +41,13 @@ class Options:
 
     Attributes
     ----------
-    budget : most peers in a peer's average, 0 for any number. budget_counts_self : itself among
-        them (a budget of 5 means 4 others).
+    budget : most peers in a peer's average, 0 for any number.
+    budget_counts_self : whether the budget counts the peer itself (then 5 means 4 others).
     init_epochs : local epochs before the graph is built.
     tie : "add" is the paper's: a candidate that neither helps to add nor to drop is added; "strict"
         adds it only if the validation loss does not rise.
-    period : rounds between two choices of C_k. refresh : what happens in the rounds between, the
-        last C_k again, or no averaging.
+    period : rounds between two choices of C_k.
+    refresh : what happens in the rounds between: the last C_k again, or no averaging.
     """
 
     budget: int = 0
@@ -59,16 +57,13 @@ class Options:
     period: int = 1
     refresh: Literal["reuse", "skip"] = "reuse"
     grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
+    validates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.budget < 0:
             raise ValueError("budget must be 0 (no limit) or more")
         if self.init_epochs < 1 or self.period < 1:
             raise ValueError("init-epochs and period must be at least 1")
-
-    def fits(self, problem: Problem) -> None:
-        """Refuse data without validation examples."""
-        validation.required(problem)
 
 
 @dataclass(frozen=True)

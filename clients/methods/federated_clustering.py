@@ -46,7 +46,8 @@ class Options:
     ----------
     radius : "quantile" of the distances, or as many points as the true cluster has ("truth", which
         only synthetic splits know).
-    quantile : of the distances, in [0, 1]. iterations : of the clipped mean.
+    quantile : quantile of the distances that is the radius, in [0, 1].
+    iterations : iterations of the clipped mean.
     """
 
     radius: Literal["quantile", "truth"] = "quantile"

@@ -1,6 +1,6 @@
 """FedFomo: a peer adds to its model what would have lowered its loss on held-out data.
 
-Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized Federated Learning with First Request Model
+Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized Federated Learning with First Order Model
 Optimization", ICLR 2021, section 3. Symbols: theta_i `state.x`, w_ij `state.w`, p_ij
 `state.affinity`, M `options.models`, epsilon `options.epsilon`. In a round each peer
 
@@ -30,7 +30,6 @@ import numpy as np
 from clients.engine.streams import Purpose, stream
 from clients.letters import Bools, Ints, Letters
 from clients.methods.fedavg import FedAvg
-from clients.parts import validation
 from clients.parts.exploring import epsilon_greedy
 from clients.rule import Floats, Grid, State
 
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
-
-    from datasets.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -49,8 +46,8 @@ class Options:
     Attributes
     ----------
     models : M, neighbours' models that each peer pulls in a round; 0 for all of them.
-    epsilon : chance of pulling a random model instead of a promising one, in round 1;
-        epsilon_decay : what is taken off it in every later round.
+    epsilon : probability of pulling a random model instead of a promising one, in round 1.
+    epsilon_decay : what is taken off epsilon in every later round.
     baseline : the own model that others have to beat, "trained" or "previous".
     """
 
@@ -59,6 +56,7 @@ class Options:
     epsilon_decay: float = 0.05
     baseline: Literal["trained", "previous"] = "trained"
     grid: ClassVar[Grid] = {"epsilon": (0.1, 0.3, 0.6)}
+    validates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.models < 0:
@@ -67,10 +65,6 @@ class Options:
             raise ValueError("epsilon must lie in [0, 1]")
         if self.epsilon_decay < 0:
             raise ValueError("epsilon-decay must not be negative")
-
-    def fits(self, problem: Problem) -> None:
-        """Refuse data without validation examples."""
-        validation.required(problem)
 
 
 @dataclass(frozen=True)

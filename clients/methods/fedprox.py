@@ -28,7 +28,12 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class Options:
-    """`mu`: strength of the pull towards the model that the round started from."""
+    """FedProx's option.
+
+    Attributes
+    ----------
+    mu : strength of the pull towards the model that the round started from.
+    """
 
     mu: float = 0.1
     grid: ClassVar[Grid] = {"mu": (0.01, 0.1, 1.0)}

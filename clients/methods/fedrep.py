@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """`head_epochs`: passes over the own data that a round trains the head for."""
+    """FedRep's option.
+
+    Attributes
+    ----------
+    head_epochs : passes over the own data that a round trains the head for.
+    """
 
     head_epochs: int = 10
     grid: ClassVar[Grid] = {"head-epochs": (1, 3, 10)}

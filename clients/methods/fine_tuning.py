@@ -25,7 +25,12 @@ from clients.rule import Grid, State
 
 @dataclass(frozen=True)
 class Options:
-    """`epochs`: passes over the own data from the best global model (10: DPFL on CIFAR-10)."""
+    """The option of fine-tuning.
+
+    Attributes
+    ----------
+    epochs : passes over the own data from the best global model (10: DPFL on CIFAR-10).
+    """
 
     epochs: int = 10
     grid: ClassVar[Grid] = {"epochs": (1, 3, 10)}

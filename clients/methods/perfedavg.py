@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """`alpha`: size of the step that makes the shared model personal; 0 is FedAvg."""
+    """Per-FedAvg's option.
+
+    Attributes
+    ----------
+    alpha : size of the step that makes the shared model personal; 0 is FedAvg.
+    """
 
     alpha: float = 0.01
     grid: ClassVar[Grid] = {"alpha": (0.01, 0.03, 0.1)}

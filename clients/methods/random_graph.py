@@ -24,8 +24,8 @@ class Options:
 
     Attributes
     ----------
-    budget : most peers in a peer's average, 0 for everybody. budget_counts_self : itself among
-        them.
+    budget : most peers in a peer's average, 0 for everybody.
+    budget_counts_self : whether the budget counts the peer itself.
     init_epochs : local epochs before the first average.
     """
 

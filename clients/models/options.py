@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 if TYPE_CHECKING:
     from datasets.problem import Problem
@@ -65,8 +65,10 @@ class TransformerOptions:
 
     Attributes
     ----------
-    layers, width, heads : blocks, numbers a token is represented by, attention heads.
-    dropout : on embeddings, attention weights and residual branches.
+    layers : transformer blocks.
+    width : numbers that represent a token.
+    heads : attention heads of a block.
+    dropout : dropout rate on embeddings, attention weights and residual branches.
     """
 
     layers: int = 2
@@ -91,12 +93,13 @@ class Gpt2Options:
     ----------
     weights_file : model.safetensors of a GPT-2 of any size, or what a run of model =
         "transformer" saved, models/peer-0000.safetensors, with heads 64 wide like GPT-2's.
-    rank, alpha : of the adapters; an adapter's output is scaled by alpha / rank. Alpha is that of
-        Hu et al. (2022) for GPT-2, CoBo's paper does not name it.
-    dropout : on embeddings, attention weights and residual branches.
+    rank : rank of the adapters.
+    alpha : scale of the adapters: their output is multiplied by alpha / rank. The default is that
+        of Hu et al. (2022) for GPT-2; CoBo's paper does not name it.
+    dropout : dropout rate on embeddings, attention weights and residual branches.
     """
 
-    weights_file: str = "data/gpt2/model.safetensors"
+    weights_file: Annotated[str, Path] = "data/gpt2/model.safetensors"
     rank: int = 4
     alpha: float = 32.0
     dropout: float = 0.1

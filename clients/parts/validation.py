@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from datasets.table import DATASETS
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -21,9 +19,8 @@ def required(problem: Problem) -> None:
     """Refuse data without validation examples."""
     if problem.validation.sizes.any():
         return
-    row = DATASETS[problem.name]
-    if row.divided or hasattr(row.options, "validation"):
-        remedy = f"set {'partition' if row.divided else problem.name}.validation = 0.2"
+    if problem.validation_key:
+        remedy = f"set {problem.validation_key} = 0.2"
     else:
         remedy = "choose another data set, or a method that needs none"
     raise ValueError(

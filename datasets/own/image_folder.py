@@ -39,8 +39,8 @@ class ImageFolderOptions(HeldOptions):
     ----------
     classes : names of the classes in the order of the model's outputs, "normal, pneumonia".
     shape : channels, height and width of every image, "1x28x28"; 1 channel is grey, 3 are colour.
-    mean, std : of the pixels (0 to 255), a number per channel.
-    test, validation : see `HeldOptions`.
+    mean : mean of the pixels (0 to 255), a number per channel; empty: each peer's own.
+    std : standard deviation of the pixels, a number per channel; empty: each peer's own.
     """
 
     classes: str = ""

@@ -1,4 +1,4 @@
-"""Data that institutions hold themselves: one folder each, and nobody sees another's.
+"""Data that institutions hold themselves: one folder each, which no other node reads.
 
 In a simulation data-dir has a folder for each peer, in the order of their names ("2" comes before
 "10"). On a deployed node data-dir is the folder of its own peer, and the problem it builds knows
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -50,18 +50,26 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOptions:
-    """What every data set of institutions can be told.
+    """Options that every data set of institutions has.
 
     Attributes
     ----------
-    mean, std : per channel or column, in raw units; empty: each peer's own.
-    test, validation : share of the examples that is held out where there is no such part.
+    mean : mean per channel or column, in raw units; empty: each peer's own.
+    std : standard deviation per channel or column, in raw units; empty: each peer's own.
+    test : share of the examples that is held out for testing where there is no such part.
+    validation : share held out for validation where there is no such part; "auto": none here, and
+        what the method needs where a run is configured.
     """
 
     mean: str = ""
     std: str = ""
     test: float = 0.2
-    validation: float = 0.0
+    validation: float | Literal["auto"] = "auto"
+
+    @property
+    def validation_share(self) -> float:
+        """`validation` as a number."""
+        return 0.0 if self.validation == "auto" else self.validation
 
     def check_held(self, channels: int | None) -> None:
         """Both mean and std or neither, and parts that leave something to train on."""
@@ -70,9 +78,8 @@ class HeldOptions:
             raise ValueError("give both mean and std, or neither: then each peer takes its own")
         if std is not None and std.min() <= 0:
             raise ValueError("std must be above 0")
-        if not (
-            0 <= self.test < 1 and 0 <= self.validation < 1 and self.test + self.validation < 1
-        ):
+        share = self.validation_share
+        if not (0 <= self.test < 1 and 0 <= share < 1 and self.test + share < 1):
             raise ValueError("test and validation must be at least 0 and together below 1")
 
 
@@ -158,6 +165,7 @@ def _joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> 
         mean=np.zeros(()) if expected.mean is None else expected.mean,
         std=np.ones(()) if expected.std is None else expected.std,
         samples=train.sizes,
+        validation_key=f"{expected.name}.validation",
     )
 
 
@@ -185,7 +193,7 @@ def held(
     rows = {name: np.arange(ends[k], ends[k + 1]) for k, name in enumerate(present)}
     rng = np.random.default_rng([seed, peer, _HOLD_OUT])
     shuffled = rng.permutation(rows["train"])
-    for name, share in (("test", options.test), ("validation", options.validation)):
+    for name, share in (("test", options.test), ("validation", options.validation_share)):
         if name not in rows:
             count = round(share * len(rows["train"]))
             rows[name], shuffled = np.sort(shuffled[:count]), shuffled[count:]

@@ -41,8 +41,8 @@ class TableOptions(HeldOptions):
     label : name of the column to predict.
     classes : values of the label in the order of the model's outputs, "no, yes"; empty: the label
         is a number to be predicted.
-    mean, std : of each column.
-    test, validation : see `HeldOptions`.
+    mean : mean of each column; empty: each peer's own.
+    std : standard deviation of each column; empty: each peer's own.
     """
 
     columns: str = ""

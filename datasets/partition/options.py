@@ -41,7 +41,7 @@ class Partition:
 
     Attributes
     ----------
-    kind : how examples are divided, see `datasets.partition.kinds.KINDS`.
+    kind : how the examples are divided among the peers.
     clusters : label-groups, label-permutation: number of clusters of peers; label-groups-dirichlet:
         number of groups of classes.
     cluster_sizes : label-groups, label-permutation: peers of each cluster, "6-6-7-7"; "even" deals
@@ -51,7 +51,8 @@ class Partition:
     classes_per_peer : pathological: classes each peer holds.
     samples_per_peer : at most so many training examples a peer, validation included, a random
         subset of its share; 0 = all.
-    validation : fraction of each peer's training examples set aside for validation.
+    validation : fraction of each peer's training examples set aside for validation; "auto" is
+        none here, and what the method needs where a run is configured.
     flip_fraction : label-flip: fraction of the peers whose labels are flipped.
     min_samples : dirichlet, label-groups-dirichlet, pathological: redraw until every share is at
         least this large; natural: pass over groups with fewer training examples.
@@ -64,7 +65,7 @@ class Partition:
     alpha: float = 0.1
     classes_per_peer: int = 3
     samples_per_peer: int = 60
-    validation: float = 0.0
+    validation: float | Literal["auto"] = "auto"
     flip_fraction: float = 0.4
     min_samples: int = 10
     missing_classes: int = 0
@@ -76,6 +77,11 @@ class Partition:
             raise ValueError(
                 f'cluster-sizes wants "even" or numbers like "6-6-7-7", not "{self.cluster_sizes}"'
             )
+
+    @property
+    def validation_share(self) -> float:
+        """`validation` as a number."""
+        return 0.0 if self.validation == "auto" else self.validation
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,7 @@ def check(partition: Partition, source: Source, peers: int, seed: int) -> None:
         nearest = get_close_matches(str(partition.kind), kinds, n=1, cutoff=0)[0]
         raise DataError(f"partition.kind = {partition.kind!r} is unknown; nearest: {nearest!r}")
     p, size = partition, len(source.train)
+    share = p.validation_share
     rules = (
         ("peers", peers, peers >= 1, "at least 1"),
         ("seed", seed, seed >= 0, "0 or more"),
@@ -122,7 +129,7 @@ def check(partition: Partition, source: Source, peers: int, seed: int) -> None:
             0 <= p.samples_per_peer <= size,
             f"0 (all) to {size}, the training examples of {source.name}",
         ),
-        ("partition.validation", p.validation, 0 <= p.validation < 1, "from 0 to below 1"),
+        ("partition.validation", share, 0 <= share < 1, "from 0 to below 1"),
         ("partition.flip-fraction", p.flip_fraction, 0 <= p.flip_fraction <= 1, "from 0 to 1"),
         ("partition.min-samples", p.min_samples, p.min_samples >= 1, "at least 1"),
         ("partition.missing-classes", p.missing_classes, p.missing_classes >= 0, "0 or more"),

@@ -58,24 +58,26 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
         std=std,
         samples=np.array([len(rows) for rows in train], dtype=np.int64),
         clusters=shares.clusters,
+        validation_key="partition.validation",
     )
 
 
 def _keep(shares: list[Ints], partition: Partition, seed: int) -> tuple[list[Ints], list[Ints]]:
     """Cap each share and set its validation part aside: (train, validation)."""
     rng = stream(seed, KEEP)
+    share = partition.validation_share
     train, validation = [], []
-    for peer, share in enumerate(shares):
-        rows = rng.permutation(share)[: partition.samples_per_peer or None]
+    for peer, own in enumerate(shares):
+        rows = rng.permutation(own)[: partition.samples_per_peer or None]
         held_out = 0
-        if partition.validation > 0 and len(rows):
+        if share > 0 and len(rows):
             if len(rows) == 1:
                 raise DataError(
-                    f"partition.validation = {partition.validation}: peer {peer} has a single "
+                    f"partition.validation = {share}: peer {peer} has a single "
                     "training example; set it to 0, or raise `partition.samples-per-peer`, or "
                     "lower `peers`"
                 )
-            held_out = min(max(round(partition.validation * len(rows)), 1), len(rows) - 1)
+            held_out = min(max(round(share * len(rows)), 1), len(rows) - 1)
         validation.append(rows[:held_out])
         train.append(rows[held_out:])
     return train, validation

@@ -28,7 +28,9 @@ class LeastSquaresOptions:
 
     Attributes
     ----------
-    dimension : d. clusters : number of centres theta_k. samples : observations of each peer.
+    dimension : d, features of an observation.
+    clusters : number of centres theta_k.
+    samples : observations of each peer.
     """
 
     dimension: int = 2

@@ -30,9 +30,11 @@ class NoisyQuadraticOptions:
     Attributes
     ----------
     helpers : N, or a list like "1,10,50" with an entry for each group.
-    helper_curvature, helper_centre : a1 and c1, or such lists.
-    user_curvature, user_centre : a0 and c0.
-    noise : sigma.
+    helper_curvature : a1, curvature of the helpers' loss, or such a list.
+    helper_centre : c1, where the helpers' loss is least, or such a list.
+    user_curvature : a0, curvature of the user's loss.
+    user_centre : c0, where the user's loss is least.
+    noise : sigma, standard deviation of a gradient's noise.
     trials : independent copies of the 1-D problem.
     """
 

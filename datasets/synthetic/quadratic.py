@@ -19,7 +19,7 @@ import json
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class QuadraticOptions:
     file : path of the JSON file.
     """
 
-    file: str = ""
+    file: Annotated[str, Path] = ""
 
 
 def load_quadratic(

@@ -25,8 +25,9 @@ class SineOptions:
 
     Attributes
     ----------
-    samples : training points of each peer. noise : their standard deviation around the curve.
-    periods : of the curve, divided among the peers.
+    samples : training points of each peer.
+    noise : standard deviation of the points around the curve.
+    periods : periods of the curve that are divided among the peers.
     """
 
     samples: int = 20

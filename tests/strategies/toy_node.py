@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from strategies.flower.strategy import RelayStrategy
+from strategies.brokering import Brokering
 from strategies.protocol import Edges, PeerMessage, Report, Request, Response
 
 NBYTES = 8
@@ -21,7 +21,7 @@ class ToyNode:
     round t. Sums run in order of the sender, as every node's must.
     """
 
-    strategy: RelayStrategy
+    strategy: Brokering
     peers: Sequence[int]
     before: Callable[[Request], None] = lambda request: None
     requests: list[Request] = field(default_factory=list)
@@ -75,17 +75,12 @@ class ToyNode:
         return self._close(t, [t] if self.strategy.is_evaluated(t) else [])
 
     def _run_local_rounds(self, request: Request) -> Response:
-        wants = request.wants
         reports: tuple[Report, ...] = ()
-        for t in range(request.round, request.last + 1):
-            edges, asked = self.strategy.edges(t, wants)
-            alone = Request("update", t, t, edges, asked)
-            heard = self._hear(alone)
-            self._step(t, heard, self._answers(t, edges[asked], heard))
-            response = self._close(t, [t] if self.strategy.is_evaluated(t) else [])
-            wants = response.wants
-            reports += response.reports
-        return Response(tuple(self.peers), (), wants, reports)
+        for this in self.strategy.each_round(request.round, request.last, self._wants):
+            heard = self._hear(Request("update", this.t, this.t, this.edges, this.asked))
+            self._step(this.t, heard, self._answers(this.t, this.edges[this.asked], heard))
+            reports += self._close(this.t, [this.t] if this.evaluated else []).reports
+        return Response(tuple(self.peers), (), self._wants(request.last + 1), reports)
 
     def _hear(self, request: Request) -> dict[int, dict[int, float]]:
         """Recipient -> sender -> model, of the edges that end here."""
@@ -119,7 +114,6 @@ class ToyNode:
 
     def _close(self, t: int, evaluated: Sequence[int]) -> Response:
         n, x = self.strategy.peers, self.versions[t]
-        wants = [((i + t + 1) % n, i) for i in self.peers if (t + 1) % n]
         letters = [
             PeerMessage("offer", i, None, t + 1, NBYTES, np.float64(x[i]).tobytes())
             for i in self.peers
@@ -130,8 +124,12 @@ class ToyNode:
             for t in evaluated
             for i in self.peers
         ]
-        wants_e = np.array(wants, dtype=np.int64).reshape(-1, 2)
-        return Response(tuple(self.peers), tuple(letters), wants_e, tuple(reports))
+        return Response(tuple(self.peers), tuple(letters), self._wants(t + 1), tuple(reports))
+
+    def _wants(self, t: int) -> Edges:
+        n = self.strategy.peers
+        wants = [((i + t) % n, i) for i in self.peers if t % n]
+        return np.array(wants, dtype=np.int64).reshape(-1, 2)
 
 
 def _opened(letter: PeerMessage) -> float:

@@ -13,11 +13,17 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from rich.console import Console
 
-from app.cli import main
+from app.cli import listing, main
 from app.config.config import Config
-from app.runners import flower, guard
-from app.runners.superlink import ROOT, simulation_config, workspace
-from app.runs import progress, units
+from app.config.registry import METHODS
+from app.config.root import ROOT
+from app.runners import cores, guard, local
+from app.runners.errors import FlowerError
+from app.runners.superlink import ask, simulation_config, workspace
+from app.runs import progress, rundir, units
+from clients.models.options import MODELS
+from datasets.partition.kinds import KINDS
+from datasets.table import DATASETS
 
 PRESET = """
 num-server-rounds = 3
@@ -40,10 +46,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, int | None]]:
     """What `run` and `resume` would start."""
     starts: list[tuple[Config, int | None]] = []
 
-    def simulate(config: Config, nodes: int | None, console: Console) -> None:
+    def start(config: Config, nodes: int | None, console: Console) -> None:
         starts.append((config, nodes))
 
-    monkeypatch.setattr(flower, "simulate", simulate)
+    monkeypatch.setattr(local, "run", start)
     return starts
 
 
@@ -72,6 +78,7 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
     [
         ("run cobo.ro=1", 'unknown key "cobo.ro", did you mean "cobo.rho"?'),
         ("run peers=many", "peers=many: wants an integer"),
+        ("run rounds=5", 'unknown key "rounds", did you mean "num-server-rounds"?'),
         ("run peers=0", "peers must be at least 1"),
         ("run nowhere.toml", "no preset nowhere.toml"),
         ("run cobo/fashion-mnis", 'did you mean "cobo/fashion-mnist"?'),
@@ -163,7 +170,7 @@ def test_a_run_that_goes_on_is_not_resumed(
 ) -> None:
     (elsewhere / "config.toml").write_text(Config.from_flat({}).toml())
     (elsewhere / "progress.json").write_text('{"status": "running"}')
-    with flower.held(elsewhere):
+    with rundir.held(elsewhere):
         assert main.main(["resume", "."]) == 2
     assert "this run is going on" in capsys.readouterr().err
     assert (elsewhere / "progress.json").exists()
@@ -177,35 +184,47 @@ def test_without_a_command_it_helps(
     assert "run [PRESET.toml] [key=value ...]" in capsys.readouterr().out
 
 
-def test_list_shows_everything(
+def shown(line: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
+    assert main.main(line.split()) == code
+    said = capsys.readouterr()
+    return said.err if code else said.out
+
+
+def test_list_fits_a_screen_and_names_everything(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    assert main.main(["list"]) == 0
-    shown = capsys.readouterr().out
-    for name in ("cobo.rho = 0.05", "digits", "label-permutation", "lenet", "cobo/fashion-mnist"):
-        assert name in shown
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = shown("list", capsys).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    words = {word.strip(",") for line in lines for word in line.split()}
+    assert words >= {*METHODS, *DATASETS, *MODELS, *KINDS, "cobo/..."}
 
 
-@pytest.mark.parametrize(
-    ("log", "error"),
-    [
-        ("INFO: up\nTraceback:\n  x\nValueError: bad seed\nINFO: down\n", "ValueError: bad seed"),
-        ("a.b.WireError: key\n\x1b[92mINFO\x1b[0m: x\n", "a.b.WireError: key"),
-        ("╭─ Error ───╮\n│ no link    │\n╰───────────╯\n", "no link"),
-        ("one\n\ntwo\n", "two"),
-        ("", "it ended without a word"),
-    ],
-)
-def test_the_line_of_a_log_that_says_what_went_wrong(log: str, error: str, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(log)
-    assert flower.last_error(tmp_path / "log") == error
+def test_list_says_more_of_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "cobo/fashion-mnist" in shown("list presets", capsys)
+    assert "cobo.rho = 0.05" in shown("list cobo", capsys)
+    assert "fedavg has no keys" in shown("list fedavg", capsys)
+    assert 'did you mean "cobo"?' in shown("list coob", capsys, code=2)
+    methods = shown("list methods", capsys)
+    assert "averages with those who lower its validation loss (needs validation data)" in methods
+
+
+def test_every_method_is_to_be_chosen_for_one_thing() -> None:
+    named = [name for names in listing.CHOICES.values() for name in names]
+    assert sorted(named) == sorted(METHODS)
 
 
 def test_progress_in_words() -> None:
     assert progress.describe(
         {"mean_test_accuracy": 0.5, "std_test_accuracy": 0.125, "bytes": 0}
     ) == ("accuracy 0.500 ± 0.125  0 B")
+    assert progress.describe({"mean_test_loss": None, "diverged": 3, "bytes": 0}) == (
+        "3 peers diverged  0 B"
+    )
     assert progress.describe({"mean_test_accuracy": None, "mean_test_loss": 1.5, "bytes": 2e6}) == (
         "loss 1.5  2.00 MB"
     )
@@ -217,21 +236,63 @@ def test_progress_in_words() -> None:
     ]
 
 
+def test_the_pace_counts_from_the_round_that_was_seen_first() -> None:
+    clock = iter([0.0, 5.0, 6.0, 7.0, 25.0])
+    pace = progress.Pace(lambda: next(clock))
+    seen = (0, None), (0, 2.0), (10, 1.0), (20, 0.5), (40, 0.5)
+    told = [pace.at({"round": t, "rounds": 50, "mean_test_loss": loss}) for t, loss in seen]
+    assert told == ["", "", "10 rounds/s, 4.0 s left", "10 rounds/s, 3.0 s left",
+                    "2 rounds/s, 5.0 s left"]  # fmt: skip
+    clock = iter([0.0, 30.0])
+    resumed = progress.Pace(lambda: next(clock))
+    resumed.at({"round": 100, "rounds": 110})
+    assert resumed.at({"round": 105, "rounds": 110}) == "6.0 s a round, 30.0 s left"
+
+
 def test_nodes_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for nodes, gpus, cpus_each, gpus_each in ((1, 1, 8, 1.0), (3, 2, 2, 2 / 3), (20, 0, 1, 0.0)):
         settings = simulation_config(nodes, gpus)
         assert settings["client-resources-num-cpus"] == cpus_each
         assert settings["client-resources-num-gpus"] == gpus_each
+        assert settings["init-args-num-cpus"] == 8
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert not [key for key in simulation_config(2, 1) if key.startswith("init-args")]
+
+
+def test_cores_where_the_system_does_not_say_which_are_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert cores.count() == 6
+
+
+def test_flower_s_processes_need_linux_and_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(FlowerError, match="need Linux"), workspace(tmp_path / "log"):
+        pass
+
+
+def test_what_flower_answers_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(FlowerError) as refusal:
+        ask("list", "nowhere", environment={**os.environ, "FLWR_HOME": str(tmp_path)})
+    assert "nowhere" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_what_is_shipped(tmp_path: Path) -> None:
-    """All of our code and presets, no tests; the copy that Flower gets makes the same bundle."""
+    """What relay and nodes run, and presets; the copy that Flower gets makes the same bundle."""
     with workspace(tmp_path / "log") as space:
         copied = {str(path.relative_to(space.app)) for path in space.app.rglob("*.*")}
         fab = build_fab_from_disk(space.app)
     packages = ("app", "strategies", "clients", "datasets")
     ours = {str(p.relative_to(ROOT)) for name in packages for p in (ROOT / name).rglob("*.py")}
+    stay = ("app/cli/", "app/runners/", "app/report/")
+    ours = {name for name in ours if not name.startswith(stay)}
     ours |= {str(path.relative_to(ROOT)) for path in (ROOT / "presets").rglob("*.toml")}
     assert copied == ours | {"pyproject.toml"}
     assert len(fab) < 2_000_000

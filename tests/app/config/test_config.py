@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from app.cli.listing import notes
 from app.config import defaults, schema
-from app.config.config import Config, ConfigError
-from app.config.keys import flatten
+from app.config.config import VALIDATION_SHARE, Config, ConfigError
+from app.config.keys import flatten, paths
+from app.config.preflight import check
 from app.config.registry import METHODS
-from app.runners.superlink import ROOT
+from app.config.root import ROOT
 from clients.models.build import BUILDERS
 from clients.models.options import MODEL_OPTIONS, MODELS, MlpOptions
 from datasets.table import DATASETS
@@ -101,6 +102,9 @@ def test_presets_are_valid_and_say_what_they_are(preset: Path) -> None:
         ("cobo.ro", "cobo.rho"),
         ("rho", "cobo.rho"),
         ("coob.gamma", "cobo.gamma"),
+        ("rounds", "num-server-rounds"),
+        ("epochs", "local-epochs"),
+        ("validation", "partition.validation"),
         ("partition.sample-per-peer", "partition.samples-per-peer"),
     ],
 )
@@ -172,6 +176,24 @@ def test_local_steps_follow_the_dataset() -> None:
     assert Config.from_flat({"dataset": "fashion-mnist", "local-steps": 7}).local_steps == 7
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_on_the_defaults(method: str) -> None:
+    """What a method judges by is set aside for it; the others lose no example to it."""
+    config = Config.from_flat({"method": method})
+    problem = check(config)
+    share = VALIDATION_SHARE if method in ("dpfl", "fedfomo") else 0.0
+    assert config.validation == ("partition.validation", share)
+    assert problem.validation.sizes.tolist() == [round(60 * share)] * 8
+    assert Config.from_flat({"method": method, "partition.validation": 0}).partition.validation == 0
+
+
+def test_a_table_has_validation_data_where_the_method_needs_it() -> None:
+    flat = {"dataset": "table", "table.columns": "age", "table.classes": "yes,no"}
+    for method, share in (("dpfl", VALIDATION_SHARE), ("cobo", 0.0)):
+        config = Config.from_flat({**flat, "method": method})
+        assert config.validation == ("table.validation", share)
+
+
 def test_local_epochs_may_replace_local_steps() -> None:
     assert Config.from_flat({"local-steps": 0, "local-epochs": 2}).training.local_epochs == 2
 
@@ -193,6 +215,12 @@ def test_absolute_touches_paths_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "data-dir": str(tmp_path / "data"),
         "quadratic.file": str(tmp_path / "p.json"),
     }
+
+
+def test_the_keys_that_name_paths_are_those_annotated_so() -> None:
+    assert paths() == {
+        "data-dir", "gpt2.weights-file", "out", "quadratic.file", "run-dir", "topology-file",
+    }  # fmt: skip
 
 
 def test_mlp_widths() -> None:

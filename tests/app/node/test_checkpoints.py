@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,22 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from app.node import checkpoints
-from app.node.checkpoints import CheckpointStore, flatten, pack, unflatten, unpack, write
+from app.node.checkpoints import (
+    CheckpointError,
+    CheckpointStore,
+    flatten,
+    pack,
+    unflatten,
+    unpack,
+    write,
+)
+from app.node.cohort import Cohort
+from clients.engine.engine import Engine
 from clients.letters import Letters
+from clients.methods.fedavg import FedAvg
+from clients.training import Training
+from strategies.brokering import Round
+from tests.problems import classification
 
 
 @dataclass(frozen=True)
@@ -71,35 +85,98 @@ def test_a_state_comes_back_from_its_arrays() -> None:
         assert same(value, getattr(again, name)), name
 
 
-def test_a_state_comes_back_from_the_disk(tmp_path: Path) -> None:
-    state = state_of(3)
-    CheckpointStore(tmp_path, [0, 1, 2]).save((4, 0), flatten(state), {})
-    stacks, letters = CheckpointStore(tmp_path, [0, 1, 2]).load((4, 0))
-    again = unflatten(state_of(3, seed=1), stacks)
-    for name, value in vars(state).items():
-        assert same(value, getattr(again, name)), name
-    assert not letters
+def cohort_of(peers: list[int], state: Any = None) -> Cohort:
+    """Some of four peers, with a state of any kind."""
+    problem = classification([6, 7, 8, 9])
+    engine = Engine(problem, "linear", None, peers, Training(), dtype="float64", device="cpu")
+    cohort = Cohort(engine, FedAvg(engine, None, 3), 3)
+    if state is not None:
+        cohort.state = state
+    return cohort
+
+
+def rows_of(state: Everything, peers: list[int]) -> Everything:
+    return unflatten(state, {name: value[peers] for name, value in flatten(state).items()})
+
+
+def test_a_cohort_comes_back_from_the_disk(tmp_path: Path) -> None:
+    peers = [0, 1, 3]
+    saved = cohort_of(peers, state_of(3))
+    saved.offers = {"x": torch.randn(3, 5)}
+    saved.costs.sent[:], saved.costs.received[:] = [1, 2, 3], [4, 5, 6]
+    saved.engine.n_gradients[:] = [7, 8, 9]
+    CheckpointStore(tmp_path, saved).save((4, 0))
+    again = cohort_of(peers, state_of(3, seed=1))
+    CheckpointStore(tmp_path, again).recall((4, 0))
+    for name, value in vars(saved.state).items():
+        assert same(value, getattr(again.state, name)), name
+    assert same(dict(saved.offers), dict(again.offers))
+    for name, value in vars(saved.costs).items():
+        assert same(value, getattr(again.costs, name)), name
+    assert again.costs.n_gradients is again.engine.n_gradients  # the engine counts on
+    assert not again.answered
+
+
+def test_the_letters_of_a_round_under_way_come_back_too(tmp_path: Path) -> None:
+    cohort, again = (cohort_of([0, 1]) for _ in range(2))
+    store = CheckpointStore(tmp_path, cohort)
+    cohort.begin(1)
+    store.save((0, 0))
+    cohort.exchange(Round(1, np.array([[1, 0]]), np.array([False]), evaluated=False))
+    store.save((0, 1))
+    other = CheckpointStore(tmp_path, again)
+    other.recall((0, 1), (0, 0))
+    assert again.answered
+    assert again.received.recipients.tolist() == [0]
+    assert torch.equal(again.received["x"], cohort.received["x"])
+    assert not len(again.sent)
+    other.recall((0, 0))
+    assert not again.answered
+
+
+def test_what_is_in_memory_counts_only_while_its_files_do(tmp_path: Path) -> None:
+    mine, theirs = cohort_of([0, 1]), cohort_of([0, 1])
+    one, two = CheckpointStore(tmp_path, mine), CheckpointStore(tmp_path, theirs)
+    one.save((1, 0))
+    before = mine.state
+    one.recall((1, 0))
+    assert mine.state is before  # not read again
+    one.save((1, 0))
+    theirs.state = replace(theirs.state, x=theirs.state.x + 1)
+    two.save((1, 0))  # another process of this node began again
+    one.recall((1, 0))
+    assert torch.equal(mine.state.x, theirs.state.x)
+    mine.state = replace(mine.state, x=mine.state.x + 1)  # a round began, and failed
+    one.recall((1, 0))
+    assert torch.equal(mine.state.x, theirs.state.x)
+
+
+def test_a_version_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, cohort_of([1, 3]))
+    store.save((4, 0))
+    with pytest.raises(CheckpointError, match=r"peers \[1, 3\] have no state of round 5 in "):
+        store.recall((5, 1), (5, 0))
 
 
 def test_peers_may_move_to_other_nodes(tmp_path: Path) -> None:
     state = state_of(4)
-    flat = flatten(state)
     for peers in ([0, 2], [1], [3]):
-        CheckpointStore(tmp_path, peers).save((2, 0), {k: v[peers] for k, v in flat.items()}, {})
+        CheckpointStore(tmp_path, cohort_of(peers, rows_of(state, peers))).save((2, 0))
     for peers in ([0, 1, 2, 3], [1, 2], [0, 3]):
-        assert CheckpointStore(tmp_path, peers).versions() == [(2, 0)]
-        stacks, _ = CheckpointStore(tmp_path, peers).load((2, 0))
-        assert all(torch.equal(stacks[name], value[peers]) for name, value in flat.items())
+        cohort = cohort_of(peers, state_of(len(peers), seed=1))
+        store = CheckpointStore(tmp_path, cohort)
+        assert store.versions() == [(2, 0)]
+        store.recall((2, 0))
+        expected, found = flatten(rows_of(state, peers)), flatten(cohort.state)
+        assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 def test_a_version_counts_when_every_peer_has_it(tmp_path: Path) -> None:
-    both, first = CheckpointStore(tmp_path, [0, 1]), CheckpointStore(tmp_path, [0])
+    both, first = (CheckpointStore(tmp_path, cohort_of(peers)) for peers in ([0, 1], [0]))
     assert both.versions() == []
-    row = {"x": torch.zeros(2, 1)}
-    both.save((0, 0), row, {})
-    both.save((0, 1), row, {"received": torch.ones(1)})
-    both.save((10, 0), row, {})
-    first.save((2, 0), {"x": torch.zeros(1, 1)}, {})
+    for version in ((0, 0), (0, 1), (10, 0)):
+        both.save(version)
+    first.save((2, 0))
     assert both.versions() == [(0, 0), (0, 1), (10, 0)]
     assert first.versions() == [(0, 0), (0, 1), (2, 0), (10, 0)]
     both.forget(before=(0, 1))
@@ -113,8 +190,9 @@ def test_a_version_counts_when_every_peer_has_it(tmp_path: Path) -> None:
 def test_a_crash_while_writing_leaves_the_old_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    here = CheckpointStore(tmp_path, [0, 1])
-    here.save((1, 0), {"x": torch.tensor([[1.0], [2.0]])}, {})
+    cohort = cohort_of([0, 1], state_of(2))
+    here = CheckpointStore(tmp_path, cohort)
+    here.save((1, 0))
 
     class Crash(BaseException):
         pass
@@ -136,13 +214,15 @@ def test_a_crash_while_writing_leaves_the_old_version(
     else:
         monkeypatch.setattr(os, "replace", rename)
     with pytest.raises(Crash):
-        here.save((2, 0), {"x": torch.tensor([[3.0], [4.0]])}, {})
+        here.save((2, 0))
     monkeypatch.undo()
-    again = CheckpointStore(tmp_path, [0, 1])
-    assert again.versions() == [(1, 0)]
-    assert again.load((1, 0))[0]["x"].tolist() == [[1.0], [2.0]]
-    again.save((2, 0), {"x": torch.tensor([[3.0], [4.0]])}, {})
-    assert again.versions() == [(1, 0), (2, 0)]
+    again = cohort_of([0, 1], state_of(2, seed=1))
+    store = CheckpointStore(tmp_path, again)
+    assert store.versions() == [(1, 0)]
+    store.recall((1, 0))
+    assert same(flatten(again.state), flatten(state_of(2)))
+    store.save((2, 0))
+    assert store.versions() == [(1, 0), (2, 0)]
 
 
 def test_any_memory_layout_can_be_written(tmp_path: Path) -> None:

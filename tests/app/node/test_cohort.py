@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.node.cohort import Cohort, Foreign
+from app.node.cohort import Cohort, Mail
+from app.wire.payload import Foreign, LetterFormat
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.rule import Rule, State
 from clients.training import Training
-from strategies.protocol import Edges
+from strategies.brokering import Round
+from strategies.protocol import Edges, Kind
 from tests.problems import classification
 
 N, ROUNDS = 4, 3
@@ -70,10 +72,10 @@ ALL = edges_of(*((k, i) for i in range(N) for k in range(N) if k != i))
 
 
 def foreign_offers(cohort: Cohort, *authors: int) -> Foreign:
-    return {(k, -1): {"x": torch.full((cohort.engine.d,), k + 1.0).double()} for k in authors}
+    return {(k, None): {"x": torch.full((cohort.engine.d,), k + 1.0).double()} for k in authors}
 
 
-def test_whoever_is_hosted_hears_the_same() -> None:
+def test_hosted_peers_hear_the_same_wherever_the_others_are() -> None:
     """Own and foreign offers lie in one stack, in order of their authors."""
     whole = cohort_of([0, 1, 2, 3])
     whole.receive(ALL, {})
@@ -122,7 +124,7 @@ def test_answers_from_here_and_elsewhere_come_in_order_of_recipient_and_sender()
     part.receive(ALL, foreign_offers(part, 1, 2))
     part.answer(1, ALL)
     size = part.engine.d
-    came = {
+    came: Foreign = {
         (k, i): {"g": torch.full((size,), 10.0 * k + i).double()} for k in (2, 1) for i in (3, 0)
     }
     part.update(1, came)
@@ -157,6 +159,61 @@ def test_answers_of_an_earlier_round_are_gone() -> None:
     assert (len(sent), len(answers)) == (0, 0)
 
 
+def mail_of(part: Cohort, kinds: list[Kind]) -> Mail:
+    """Letters of peers 1 and 2 to a cohort of 0 and 3; notes which kinds it reads."""
+    size = part.engine.d
+    ends = [(k, i) for k in (1, 2) for i in (0, 3)]
+    answers: Foreign = {(k, i): {"g": torch.full((size,), 10.0 * k + i).double()} for k, i in ends}
+    came = {"offer": foreign_offers(part, 1, 2), "answer": answers}
+
+    def mail(kind: Kind, form: LetterFormat) -> Foreign:
+        kinds.append(kind)
+        assert form.nbytes == 8 * size
+        return came[kind]
+
+    return mail
+
+
+def test_a_round_in_two_messages_is_the_round_in_one() -> None:
+    """The first half and then the rest, or the whole, read the same letters once each."""
+    this = Round(1, ALL, np.ones(len(ALL), dtype=np.bool_), evaluated=True)
+    found = []
+    for halves in (True, False):
+        part, kinds = cohort_of([0, 3]), list[Kind]()
+        mail = mail_of(part, kinds)
+        if halves:
+            part.exchange(this, mail)
+            assert part.answered
+            assert kinds == ["offer"]
+        reports = part.step(this, mail)
+        assert kinds == ["offer", "answer"]
+        assert not part.answered
+        assert [(report.round, report.peer) for report in reports] == [(1, 0), (1, 3)]
+        offers, sent, answers = seen(part)
+        assert part.offers["x"][:, 0].tolist() == [2.0, 5.0]  # of round 2
+        found.append((read(offers, "x"), read(sent, "g"), read(answers, "g"), reports))
+    assert found[0] == found[1]
+
+
+def test_a_cohort_writes_letters_to_peers_of_other_nodes() -> None:
+    part = cohort_of([0, 3])
+    offers = list(part.offer_letters(1))
+    assert [(p.kind, p.sender, p.recipient, p.round) for p in offers] == [
+        ("offer", 0, None, 1), ("offer", 3, None, 1),
+    ]  # fmt: skip
+    this = Round(1, ALL, np.ones(len(ALL), dtype=np.bool_), evaluated=False)
+    part.exchange(this, mail_of(part, []))
+    answers = list(part.answer_letters(1))
+    assert sorted((p.sender, p.recipient) for p in answers) == [(0, 1), (0, 2), (3, 1), (3, 2)]
+    for form, letters in ((part.offer_format(), offers), (part.answer_format(1), answers)):
+        assert {letter.nbytes for letter in letters} == {form.nbytes} == {part.engine.d * 8}
+    for letter in answers:
+        assert isinstance(letter.payload, bytes)
+        g = part.answer_format(1).decode(letter.payload)["g"]
+        assert letter.recipient is not None
+        assert g[0] == letter.recipient + 1 + 1000 * letter.sender
+
+
 @pytest.mark.parametrize("t", [1, ROUNDS, ROUNDS + 1])
 def test_nothing_is_shown_after_the_last_round(t: int) -> None:
     part = cohort_of([0, 3])
@@ -164,7 +221,7 @@ def test_nothing_is_shown_after_the_last_round(t: int) -> None:
     assert bool(part.offers) == (t <= ROUNDS)
 
 
-def test_a_restart_forgets_the_bill() -> None:
+def test_a_restart_forgets_the_costs() -> None:
     part = cohort_of([0, 3])
     part.receive(ALL, {})
     part.engine.n_gradients += 5

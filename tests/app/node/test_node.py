@@ -13,11 +13,13 @@ import torch
 from safetensors.torch import load, save
 
 from app.config.config import Config
+from app.node.checkpoints import CheckpointError
 from app.node.node import Node, NodeError
 from clients.engine.network import Network
 from clients.models.build import build
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
 from strategies.protocol import Edges, PeerMessage, Request, Response, no_edges
+from strategies.relay.broker import Broker
 from tests.inline import Run, hosting, run
 
 DIGITS: dict[str, Any] = {
@@ -67,12 +69,12 @@ def theta(directory: Path, peer: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", ["cobo", "fedavg"])
-def test_a_node_that_dies_after_every_order_loses_nothing(tmp_path: Path, method: str) -> None:
+def test_a_node_that_dies_after_every_request_loses_nothing(tmp_path: Path, method: str) -> None:
     flat = COBO | {"method": method}
     steady = run(flat, tmp_path / "steady", 2)
     config, frail = Config.from_flat(flat), Run(Config.from_flat(flat), tmp_path / "frail")
     hosts = [Forgetful(config, peers, frail.directory) for peers in hosting(4, 2)]
-    config.strategy().broker(InProcessTransport(hosts), frail, join_timeout=1.0)
+    Broker(config.strategy(), InProcessTransport(hosts), frail, join_timeout=1.0).run()
     assert frail.rounds == steady.rounds == [0, 2, 4]
     for t in steady.rounds:
         for name in steady.reports[t, 0].metrics:
@@ -95,7 +97,7 @@ def test_only_what_the_relay_may_ask_for_again_stays_on_the_disk(tmp_path: Path)
 @pytest.mark.parametrize("stage", ["answer", "update", "local-rounds"])
 def test_a_missing_state_is_a_clear_error(tmp_path: Path, stage: Any) -> None:
     (node,) = nodes_of(COBO, tmp_path, [[1, 3]])
-    with pytest.raises(NodeError, match=r"peers \[1, 3\] have no state of round 4"):
+    with pytest.raises(CheckpointError, match=r"peers \[1, 3\] have no state of round 4"):
         node.handle(Request(stage, 5, 5))
 
 
@@ -140,7 +142,7 @@ def test_answers_of_a_first_attempt_are_forgotten_at_a_restart(tmp_path: Path) -
     assert torch.equal(theta(tmp_path / "a", 0), theta(tmp_path / "b", 0))
 
 
-def test_an_order_of_a_relay_that_was_replaced_is_refused(tmp_path: Path) -> None:
+def test_a_request_of_a_relay_that_was_replaced_is_refused(tmp_path: Path) -> None:
     """It may still be in the queue when the next relay has started the node anew."""
     edges = all_pairs(4)[np.isin(all_pairs(4), [0, 1]).any(axis=1)]
     asked = np.ones(len(edges), dtype=np.bool_)

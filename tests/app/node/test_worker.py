@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from app.config.config import Config
 from app.node import ipc, service, worker
 from app.node.service import Job
 from strategies.flower.records import decode_response, encode_request
@@ -44,18 +45,18 @@ def job_of(out: Path, peer: int = 0, version: int | None = None, **changes: Any)
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Path]:
+def nodes(tmp_path: Path) -> Iterator[Path]:
     """Where peer 0's worker sits; afterwards there is none."""
-    desk = tmp_path / "run" / "nodes"
-    yield desk
-    if (pid := pid_of(desk)) is not None:
+    nodes = tmp_path / "run" / "nodes"
+    yield nodes
+    if (pid := pid_of(nodes)) is not None:
         os.kill(pid, signal.SIGKILL)
     while worker._started:
         worker._started.pop().wait()
 
 
-def pid_of(desk: Path) -> int | None:
-    connection = worker._connect(desk, WORKER, 60.0) if desk.exists() else None
+def pid_of(nodes: Path) -> int | None:
+    connection = worker._connect(nodes, WORKER, 60.0) if nodes.exists() else None
     if connection is None:
         return None
     with connection:
@@ -64,7 +65,7 @@ def pid_of(desk: Path) -> int | None:
 
 
 def story(out: Path, handle: Any) -> list[Any]:
-    """Two rounds of peer 0, as the relay would tell them; what it says to each request."""
+    """Two rounds of peer 0, as the relay would request them; what it responds to each request."""
     said, version = [], None
     offers: list[PeerMessage] = []
     for request in (
@@ -100,7 +101,7 @@ def bytes_of(letter: PeerMessage) -> bytes:
 
 
 @pytest.mark.e2e
-def test_replies_are_the_same_with_and_without_a_worker(tmp_path: Path, desk: Path) -> None:
+def test_replies_are_the_same_with_and_without_a_worker(tmp_path: Path, nodes: Path) -> None:
     """Good ones and faults: the last request does not build on what is there."""
     warm, plain = (
         story(tmp_path, worker.forward_request),
@@ -114,30 +115,30 @@ def test_replies_are_the_same_with_and_without_a_worker(tmp_path: Path, desk: Pa
 
 @pytest.mark.e2e
 def test_one_worker_serves_all_messages_and_another_takes_its_place(
-    tmp_path: Path, desk: Path
+    tmp_path: Path, nodes: Path
 ) -> None:
     request = encode_request(Request("start", 0, 0))
     assert worker.forward_request(request, job_of(tmp_path))[1] == 0
-    first = pid_of(desk)
+    first = pid_of(nodes)
     assert worker.forward_request(request, job_of(tmp_path))[1] == 0
-    assert pid_of(desk) == first
+    assert pid_of(nodes) == first
     assert first is not None
     assert first != os.getpid()
-    assert stat.S_IMODE((desk / f"{WORKER}.sock").stat().st_mode) == 0o600
+    assert stat.S_IMODE((nodes / f"{WORKER}.sock").stat().st_mode) == 0o600
     os.kill(first, signal.SIGKILL)
     record, version = worker.forward_request(
         encode_request(Request("update", 1, 1)), job_of(tmp_path, version=0)
     )
     assert version == 1
     assert reply_of(record, Request("update", 1, 1)).peers == (0,)
-    assert pid_of(desk) != first
+    assert pid_of(nodes) != first
 
 
-def fake(desk: Path, serve: Any) -> threading.Thread:
+def fake(nodes: Path, serve: Any) -> threading.Thread:
     """A worker of the test's own."""
-    desk.mkdir(parents=True)
+    nodes.mkdir(parents=True)
     listener = socket.socket(socket.AF_UNIX)
-    with worker._short(desk, WORKER) as address:
+    with worker._address(nodes, WORKER) as address:
         listener.bind(address)
     listener.listen(1)
 
@@ -151,7 +152,7 @@ def fake(desk: Path, serve: Any) -> threading.Thread:
     return thread
 
 
-def test_an_order_that_kills_the_worker_is_a_fault(tmp_path: Path) -> None:
+def test_a_request_that_kills_the_worker_is_a_fault(tmp_path: Path) -> None:
     def die(connection: socket.socket) -> None:
         ipc.send(connection, {"code": str(worker._ROOT)}, RecordDict())
         ipc.receive(connection)
@@ -166,7 +167,28 @@ def test_an_order_that_kills_the_worker_is_a_fault(tmp_path: Path) -> None:
     assert version == 4
 
 
-def test_whoever_starts_a_run_has_no_say_in_where_a_node_s_files_lie(tmp_path: Path) -> None:
+def test_a_process_parses_a_run_s_configuration_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse, parsed = Config.from_flat, list[object]()
+
+    def counted(flat: Any) -> Config:
+        parsed.append(flat)
+        return parse(flat)
+
+    monkeypatch.setattr(Config, "from_flat", counted)
+    version = None
+    for request in (Request("start", 0, 0), Request("update", 1, 1), Request("update", 2, 2)):
+        record, version = service.handle_request(
+            encode_request(request), job_of(tmp_path, version=version)
+        )
+        reply_of(record, request)
+    assert len(parsed) == 1
+    job_of(tmp_path, version=version, seed=1).config()  # another run
+    assert len(parsed) == 2
+
+
+def test_who_submits_a_run_has_no_say_in_where_a_node_s_files_lie(tmp_path: Path) -> None:
     wanted: dict[str, Any] = dict.fromkeys(("run-dir", "out", "data-dir"), "/elsewhere")
     wanted |= {"device": "cuda", "resume": True}
     config = replace(job_of(tmp_path), run_config=RUN | wanted).config()
@@ -204,7 +226,7 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
         ipc.send(connection, {"code": str(worker._ROOT)}, RecordDict())
         over.wait(60)
 
-    monkeypatch.setattr(worker, "_end", ended.append)
+    monkeypatch.setattr(worker, "_kill", ended.append)
     fake(tmp_path / "run" / "nodes", hang)
     hurried: dict[str, Any] = {"round-seconds": 0.05}
     record, _ = worker.forward_request(
@@ -219,12 +241,13 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.e2e
-def test_a_worker_of_other_code_is_replaced(tmp_path: Path, desk: Path) -> None:
-    code = f"import sys; sys.path[0] = {str(ROOT)!r}; from app import worker; from pathlib import "
-    code += f"Path; worker._ROOT = 'elsewhere'; worker.main(Path({str(desk)!r}), {WORKER!r}, 1)"
-    desk.mkdir(parents=True)
+def test_a_worker_of_other_code_is_replaced(tmp_path: Path, nodes: Path) -> None:
+    code = f"import sys; sys.path[0] = {str(ROOT)!r}; from pathlib import Path; "
+    code += "from app.node import worker; worker._ROOT = 'elsewhere'; "
+    code += f"worker.main(Path({str(nodes)!r}), {WORKER!r}, 1)"
+    nodes.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", code]) as other:
-        while not (desk / f"{WORKER}.sock").exists():
+        while not (nodes / f"{WORKER}.sock").exists():
             assert other.poll() is None
         request = Request("start", 0, 0)
         record, _ = worker.forward_request(encode_request(request), job_of(tmp_path))
@@ -243,13 +266,13 @@ def test_a_worker_ends_when_nobody_needs_it(why: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_flowers_process_of_a_message_loads_no_torch(tmp_path: Path, desk: Path) -> None:
+def test_flowers_process_of_a_message_loads_no_torch(tmp_path: Path, nodes: Path) -> None:
     code = """
 import sys
 from app.node.worker import forward_request
-from app.service import Job
-from app.wire import encode_request
-from strategies.mail import Request
+from app.node.service import Job
+from strategies.flower.records import encode_request
+from strategies.protocol import Request
 import app.client
 job = Job(7, {run}, {node}, None)
 assert forward_request(encode_request(Request("start", 0, 0)), job)[1] == 0
@@ -279,7 +302,7 @@ def test_every_record_goes_through_a_socket() -> None:
         ipc.send(one, {"version": None}, record)
         about, found = ipc.receive(other)
         one.close()
-        with pytest.raises(ipc.ParcelError):
+        with pytest.raises(ipc.DisconnectedError):
             ipc.receive(other)
     assert about == {"version": None}
     assert repr(dict(found["c"])) == repr(dict(record["c"]))

@@ -1,8 +1,10 @@
-"""A grid of runs: where they go, what is reused, what a failure or an interruption leaves."""
+"""A sweep: where they go, what is reused, what a failure or an interruption leaves."""
 
 from __future__ import annotations
 
+import importlib
 import io
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,11 +16,12 @@ import pytest
 from rich.console import Console
 
 from app.config.config import Config
+from app.config.root import ROOT
 from app.runners import sweep
-from app.runners.superlink import ROOT
-from app.runners.sweep import SweepError, placed, run_all
+from app.runners.sweep import placed, run_all
 from app.runs.recorder import RunRecorder
 from app.runs.rundir import Run
+from strategies.errors import DesertedError, RelayError, RosterError
 from strategies.relay.commit import Commit
 
 TINY = {
@@ -127,22 +130,57 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(
         assert a.metric(name).tolist() == b.metric(name).tolist()
 
 
+def broken(one: Config) -> Config:
+    """A run that something in its directory stops."""
+    Path(one.run_dir).mkdir(parents=True)
+    Path(one.run_dir, "models").write_text("in the way")
+    return one
+
+
 @pytest.mark.usefixtures("runs_here")
-def test_a_failed_run_is_one_line_and_the_others_stay(tmp_path: Path) -> None:
-    good, bad = (placed(config(seed=seed), tmp_path) for seed in (0, 1))
-    Path(bad.run_dir).mkdir()
-    Path(bad.run_dir, "models").write_text("in the way")
-    with pytest.raises(SweepError) as caught:
-        run_all([good, bad], 1, quiet())
-    assert str(caught.value).startswith(f"{bad.name}: ")
-    assert "\n" not in str(caught.value)
-    assert sweep.is_finished(good)
-    assert not sweep.is_finished(bad)
-    before = times(Path(good.run_dir))
+def test_a_failed_run_is_one_line_and_the_others_finish(tmp_path: Path) -> None:
+    first, bad, last = (placed(config(seed=seed), tmp_path) for seed in range(3))
+    broken(bad)
+    said = quiet()
+    failed = run_all([first, bad, last], 1, said)
+    assert failed.keys() == {bad.run_dir}
+    assert failed[bad.run_dir].startswith("DesertedError: round 3")
+    assert "\n" not in failed[bad.run_dir]
+    assert "Traceback" in Path(bad.run_dir, "error.log").read_text()
+    assert f"local seed 1  failed: {failed[bad.run_dir]}" in text(said)
+    assert [sweep.is_finished(each) for each in (first, bad, last)] == [True, False, True]
+    before = times(Path(first.run_dir))
     Path(bad.run_dir, "models").unlink()
-    sweep.run_one(bad)
-    assert sweep.is_finished(bad)
-    assert times(Path(good.run_dir)) == before
+    assert run_all([first, bad, last], 1, quiet()) == {}
+    assert not Path(bad.run_dir, "error.log").exists()
+    assert times(Path(first.run_dir)) == before
+
+
+@pytest.mark.parametrize("kind", [RelayError, DesertedError, RosterError])
+def test_an_error_of_the_relay_survives_the_trip_between_processes(kind: type[RelayError]) -> None:
+    there = pickle.loads(pickle.dumps(kind("no node is left", 3, "update")))
+    assert (type(there), str(there)) == (kind, "no node is left")
+    assert (there.round, there.stage) == (3, "update")
+
+
+@pytest.mark.e2e
+def test_a_run_that_kills_its_process_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dying.py").write_text(
+        "import os, signal\n"
+        "from app.runners.sweep import run_one\n"
+        "def run(one):\n"
+        "    if one.seed == 1:\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return run_one(one)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sweep, "run_one", importlib.import_module("dying").run)
+    runs = [placed(config(seed=seed), tmp_path / "runs") for seed in range(3)]
+    failed = run_all(runs, 1, quiet())
+    assert failed == {runs[1].run_dir: "its process died, as for want of memory"}
+    assert [sweep.is_finished(each) for each in runs] == [True, False, True]
 
 
 SCRIPT = """
@@ -150,8 +188,8 @@ import signal
 import sys
 from pathlib import Path
 from rich.console import Console
-from app.config import Config
-from app.grid import placed, run_all
+from app.config.config import Config
+from app.runners.sweep import placed, run_all
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     flat = {"method": "fedavg", "peers": 2, "num-server-rounds": 10**6,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.config import schema
-from app.config.config import Config
+from app.config.config import VALIDATION_SHARE, Config
 from app.config.registry import METHODS
 from app.runners import tune
 from app.runs.rundir import Run
@@ -63,12 +63,12 @@ def test_the_presets_own_rate_is_among_the_trials() -> None:
 
 
 def test_validation_data_is_set_aside_where_there_is_none(tmp_path: Path) -> None:
-    for given_share, used in ((0.0, tune.VALIDATION), (0.3, 0.3)):
+    for given_share, used in ((0.0, VALIDATION_SHARE), (0.3, 0.3)):
         flat = tune.validating({"method": "dpfl", "partition.validation": given_share})
         for directory, (_, made) in tune.trial_configs(Config.from_flat(flat), tmp_path).items():
             assert made.partition.validation == used
             assert Path(directory).parent == tmp_path / "tuning"
-    assert tune.validating({})["partition.validation"] == tune.VALIDATION
+    assert tune.validating({})["partition.validation"] == VALIDATION_SHARE
 
 
 def test_a_knob_s_default_is_among_its_values() -> None:

@@ -69,10 +69,22 @@ def test_progress(tmp_path: Path) -> None:
         "mean_test_accuracy": 0.375,  # (1/2 + 1/4) / 2
         "std_test_accuracy": 0.125,
         "mean_test_loss": 2.0,
+        "diverged": 0,
     }
     recorder.fail("round 2, update: peers 1: gone")
     failed = json.loads((tmp_path / "progress.json").read_text())
     assert (failed["status"], failed["error"]) == ("failed", "round 2, update: peers 1: gone")
+
+
+def test_a_peer_whose_loss_is_gone_has_diverged(tmp_path: Path) -> None:
+    recorder = make(tmp_path)
+    record(recorder, 0, report(0, 0, 1.0), report(0, 1, None))  # peer 1 has no test data
+    assert recorder.progress["diverged"] == 0
+    record(recorder, 1, report(1, 0, None), report(1, 1, None))
+    assert recorder.progress["diverged"] == 1
+    again = make(tmp_path, resume=True)
+    record(again, 2, report(2, 0, None), report(2, 1, None))
+    assert again.progress["diverged"] == 1
 
 
 def test_a_peer_that_did_not_report_heard_nobody(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
-from app.wire.payload import PayloadError, decode, encode, layout_of, nbytes
+from app.wire.payload import LetterFormat, PayloadError, layout_of
 from app.wire.quantise import Layout
 
 LAYOUT: Layout = {
@@ -21,6 +21,7 @@ LAYOUT: Layout = {
     "count": ((), torch.int64),
     "scale": ((4,), torch.float64),
 }
+FORM = LetterFormat(LAYOUT)
 
 
 def stack(seed: int = 0) -> dict[str, Tensor]:
@@ -42,29 +43,32 @@ def with_header(header: object, body: bytes) -> bytes:
 def test_a_letter_is_read_as_it_was_written(row: int) -> None:
     tensors = stack()
     assert layout_of(tensors) == LAYOUT
-    payload = encode(tensors, row)
-    found = decode(payload, LAYOUT)
+    payload = FORM.encode(tensors, row)
+    found = FORM.decode(payload)
     assert found.keys() == tensors.keys()
     for name, value in found.items():
         assert torch.equal(value, tensors[name][row])
-    assert nbytes(LAYOUT) == 2 * 3 * 4 + 8 + 4 * 8
-    assert nbytes(LAYOUT) < len(payload) <= nbytes(LAYOUT) + 512
+    assert FORM.nbytes == 2 * 3 * 4 + 8 + 4 * 8
+    assert FORM.nbytes < len(payload) <= FORM.nbytes + 512
+    assert len(payload) <= FORM.max_bytes
 
 
 def test_finite_numbers_whose_sum_is_not_are_a_letter() -> None:
     tensors = {"x": torch.full((1, 100), 3e38)}
-    assert torch.equal(decode(encode(tensors, 0), layout_of(tensors))["x"], tensors["x"][0])
+    form = LetterFormat(layout_of(tensors))
+    assert torch.equal(form.decode(form.encode(tensors, 0))["x"], tensors["x"][0])
 
 
 def test_an_empty_letter_is_a_letter() -> None:
-    assert decode(encode({}, 0), {}) == {}
-    assert nbytes({}) == 0
+    form = LetterFormat({})
+    assert form.decode(form.encode({}, 0)) == {}
+    assert form.nbytes == 0
 
 
 def test_only_one_peers_row_is_written() -> None:
     """A view of one row must not carry the rows beside it."""
     tensors = {"x": torch.arange(1000.0).view(4, 250)}
-    assert len(encode(tensors, 1)) < 250 * 4 + 200
+    assert len(LetterFormat(layout_of(tensors)).encode(tensors, 1)) < 250 * 4 + 200
 
 
 def changed(**changes: Tensor | None) -> bytes:
@@ -82,7 +86,7 @@ def changed(**changes: Tensor | None) -> bytes:
         (changed(x=torch.ones(2, 3, dtype=torch.float64)), "expected"),
         (changed(x=torch.ones(2, 3, dtype=torch.float16)), "expected"),
         (changed(x=torch.ones(2, 3, dtype=torch.int32)), "expected"),
-        (changed(x=torch.ones(1000, 3)), "more than"),
+        (changed(x=torch.ones(1000, 3)), "expected"),
         (changed(x=torch.full((2, 3), torch.nan)), "not finite"),
         (changed(x=torch.full((2, 3), torch.inf)), "not finite"),
         (changed(scale=torch.tensor([0, 0, 0, -torch.inf]).double()), "not finite"),
@@ -99,15 +103,11 @@ def changed(**changes: Tensor | None) -> bytes:
                      b"\0" * 24), "not safetensors"),
         (with_header({"x": {"dtype": "O", "shape": [3], "data_offsets": [0, 24]}},
                      b"\0" * 24), "not safetensors"),
-        (bytearray(changed()), "bytearray"),
-        ("text", "str"),
-        (None, "NoneType"),
-        ({"x": torch.ones(2, 3)}, "dict"),
     ],
 )  # fmt: skip
-def test_what_is_no_letter_of_this_run_is_refused(payload: object, why: str) -> None:
+def test_what_is_no_letter_of_this_run_is_refused(payload: bytes, why: str) -> None:
     with pytest.raises(PayloadError, match=why):
-        decode(payload, LAYOUT)
+        FORM.decode(payload)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_other_number_formats_are_refused(dtype: str) -> None:
     """Also those that this version of torch or safetensors cannot read at all."""
     header = {"x": {"dtype": dtype, "shape": [24], "data_offsets": [0, 24]}}
     with pytest.raises(PayloadError):
-        decode(with_header(header, b"\0" * 24), LAYOUT)
+        FORM.decode(with_header(header, b"\0" * 24))
 
 
 def test_a_pickle_is_refused_unopened() -> None:
@@ -128,14 +128,14 @@ def test_a_pickle_is_refused_unopened() -> None:
             return pytest.fail, ("it was unpickled",)
 
     with pytest.raises(PayloadError):
-        decode(pickle.dumps(Bomb()), LAYOUT)
+        FORM.decode(pickle.dumps(Bomb()))
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_mutated_letter_is_refused_or_still_has_the_layout(data: st.DataObject) -> None:
     """Whatever happens to the bytes: PayloadError, or finite tensors of the right layout."""
-    payload = bytearray(encode(stack(), 0))
+    payload = bytearray(FORM.encode(stack(), 0))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(payload) - 1))
         match data.draw(st.sampled_from(["flip", "cut", "insert", "repeat"])):
@@ -150,7 +150,7 @@ def test_a_mutated_letter_is_refused_or_still_has_the_layout(data: st.DataObject
         if not payload:
             break
     try:
-        found = decode(bytes(payload), LAYOUT)
+        found = FORM.decode(bytes(payload))
     except PayloadError:
         return
     assert {name: (tuple(v.shape), v.dtype) for name, v in found.items()} == LAYOUT
@@ -173,11 +173,11 @@ def test_a_mutated_letter_is_refused_or_still_has_the_layout(data: st.DataObject
 )
 def test_a_forged_header_is_refused(header: dict[str, object], body: bytes) -> None:
     with pytest.raises(PayloadError):
-        decode(with_header(header, body), LAYOUT)
+        FORM.decode(with_header(header, body))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.binary(max_size=200))
 def test_noise_is_refused(payload: bytes) -> None:
     with pytest.raises(PayloadError):
-        decode(payload, LAYOUT)
+        FORM.decode(payload)

@@ -11,11 +11,12 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from app.wire.payload import PayloadError, decode, encode, layout_of, nbytes
-from app.wire.quantise import Precision, rounded
+from app.wire.payload import LetterFormat, PayloadError, Precision, layout_of
+from app.wire.quantise import Reduced, rounded
 from tests.inline import run
 
-REDUCED: list[Any] = [p for p in get_args(Precision) if p != "full"]
+REDUCED: list[Reduced] = list(get_args(Reduced))
+PRECISIONS: list[Precision] = ["full", *REDUCED]
 
 
 def stack(dtype: torch.dtype = torch.float32, size: int = 1000) -> dict[str, Tensor]:
@@ -32,12 +33,13 @@ def stack(dtype: torch.dtype = torch.float32, size: int = 1000) -> dict[str, Ten
 
 @pytest.mark.parametrize("precision", REDUCED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_is_rounded_travels_exactly(precision: Precision, dtype: torch.dtype) -> None:
+def test_what_is_rounded_travels_exactly(precision: Reduced, dtype: torch.dtype) -> None:
     tensors = rounded(stack(dtype), precision)
     again = rounded(tensors, precision)
     assert all(torch.equal(again[name], value) for name, value in tensors.items())
+    form = LetterFormat(layout_of(tensors), precision)
     for row in range(3):
-        found = decode(encode(tensors, row, precision), layout_of(tensors), precision)
+        found = form.decode(form.encode(tensors, row))
         assert found.keys() == tensors.keys()
         for name, value in tensors.items():
             assert found[name].dtype == value.dtype
@@ -45,14 +47,14 @@ def test_what_is_rounded_travels_exactly(precision: Precision, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("precision", REDUCED)
-def test_small_tensors_and_whole_numbers_are_not_touched(precision: Precision) -> None:
+def test_small_tensors_and_whole_numbers_are_not_touched(precision: Reduced) -> None:
     tensors = stack()
     for name in ("few", "count"):
         assert rounded(tensors, precision)[name] is tensors[name]
 
 
 @pytest.mark.parametrize(("precision", "bits"), [("float16", 11), ("bfloat16", 8)])
-def test_halves_round_to_nearest(precision: Precision, bits: int) -> None:
+def test_halves_round_to_nearest(precision: Reduced, bits: int) -> None:
     x = torch.linspace(0.01, 60000, 1000, dtype=torch.float64)[None]
     error = (rounded({"x": x}, precision)["x"] - x).abs() / x
     assert error.max() <= 2.0**-bits
@@ -85,13 +87,14 @@ def test_int8_has_no_trouble_with_extremes() -> None:
 
 @pytest.mark.parametrize("precision", REDUCED)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_a_diverged_model_is_not_smoothed_over(precision: Precision, value: float) -> None:
+def test_a_diverged_model_is_not_smoothed_over(precision: Reduced, value: float) -> None:
     tensors = {"x": torch.ones(1, 100)}
     tensors["x"][0, 50] = value
     tensors = dict(rounded(tensors, precision))
     assert not tensors["x"].isfinite().all()
+    form = LetterFormat(layout_of(tensors), precision)
     with pytest.raises(PayloadError, match="not finite"):
-        decode(encode(tensors, 0, precision), layout_of(tensors), precision)
+        form.decode(form.encode(tensors, 0))
 
 
 @pytest.mark.parametrize(("precision", "bits"), [("full", 32), ("float16", 16), ("int8", 8)])
@@ -99,19 +102,21 @@ def test_bytes_are_counted_exactly(precision: Precision, bits: int) -> None:
     tensors = stack()
     big, exponents = 1000 + 72, -(-1000 // 32) + -(-72 // 32)
     expected = big * bits // 8 + 63 * 4 + 100 * 8 + (exponents if precision == "int8" else 0)
-    assert nbytes(layout_of(tensors), precision) == expected
-    payload = encode(tensors, 0, precision)
+    form = LetterFormat(layout_of(tensors), precision)
+    assert form.nbytes == expected
+    payload = form.encode(tensors, 0)
     assert sum(v.nbytes for v in load(payload).values()) == expected
     assert expected < len(payload) < expected + 512
 
 
-@pytest.mark.parametrize("sent", get_args(Precision))
-@pytest.mark.parametrize("expected", get_args(Precision))
+@pytest.mark.parametrize("sent", PRECISIONS)
+@pytest.mark.parametrize("expected", PRECISIONS)
 def test_a_letter_of_another_precision_is_refused(sent: Precision, expected: Precision) -> None:
     tensors = stack()
+    layout = layout_of(tensors)
     if sent != expected:
         with pytest.raises(PayloadError):
-            decode(encode(tensors, 0, sent), layout_of(tensors), expected)
+            LetterFormat(layout, expected).decode(LetterFormat(layout, sent).encode(tensors, 0))
 
 
 DIGITS: dict[str, Any] = {

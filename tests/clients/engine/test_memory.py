@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import clients.engine.engine
+from clients.engine import sums
 from clients.engine.engine import Engine
 from clients.letters import Letters, Part
 from clients.methods.cobo import CoBo, Options
@@ -132,7 +132,7 @@ def test_a_drift_adds_one_chunk_of_it() -> None:
 
 
 def test_mixing_needs_no_second_copy_of_the_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients.engine.engine, "COLUMNS", 1000)
+    monkeypatch.setitem(sums.COLUMNS, "cpu", 1000)
     engine = engine_of("mlp", (1, 28, 28), 1)
     x_pd, _ = engine.initial(common=False)
     weights_pp = torch.full((PEERS, PEERS), 1 / PEERS)

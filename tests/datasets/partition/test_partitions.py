@@ -98,8 +98,8 @@ def test_every_split_is_sound(request: tuple[Partition, int, int]) -> None:
         assert np.isin(rows, SOURCE.train).all()
         assert len(rows) <= (partition.samples_per_peer or len(SOURCE.train))
         held_out = len(problem.validation.rows[peer])
-        assert 1 <= held_out < len(rows) if partition.validation else held_out == 0
-        assert abs(held_out - partition.validation * len(rows)) <= 1
+        assert 1 <= held_out < len(rows) if partition.validation_share else held_out == 0
+        assert abs(held_out - partition.validation_share * len(rows)) <= 1
         test = problem.test.rows[peer]
         assert len(np.unique(test)) == len(test)
         assert np.isin(test, SOURCE.test).all()

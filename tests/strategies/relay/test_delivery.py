@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from strategies.brokering import Round
 from strategies.protocol import PeerMessage
-from strategies.relay.delivery import Round
+from strategies.relay.delivery import answer_requests, deliverable, update_requests
 
 HOSTS = {7: (0, 1), 8: (2,), 9: (3,)}
 ALL = np.array([(s, r) for r in range(4) for s in range(4) if s != r], dtype=np.int64)
@@ -19,7 +20,7 @@ def offer(sender: int, *readers: int) -> PeerMessage:
 
 
 def round_of(offers: Mapping[int, PeerMessage]) -> Round:
-    return Round(1, ALL, np.ones(len(ALL), dtype=np.bool_), 0).among(HOSTS, offers)
+    return deliverable(Round(1, ALL, np.ones(len(ALL), dtype=np.bool_), False), HOSTS, offers)
 
 
 def test_edges_go_only_to_those_for_whom_a_letter_was_sealed() -> None:
@@ -37,8 +38,8 @@ def test_a_node_gets_the_letter_itself_and_its_own_peers_keys() -> None:
     offers = {0: offer(0, 2, 3), 1: offer(1, 2, 3), 2: offer(2, 0, 1, 3), 3: offer(3, 0, 2)}
     this = round_of(offers)
     answers = [PeerMessage("answer", 3, 0, 1, 8, object(), {0: b"3 to 0"})]
-    asked = this.answer_requests(HOSTS, offers)
-    updating = this.update_requests(HOSTS, offers, answers, served=())
+    asked = answer_requests(this, HOSTS, offers)
+    updating = update_requests(this, HOSTS, offers, answers, served=())
     for requests in (asked, updating):
         for node, order in requests.items():
             for letter in order.letters:

@@ -1,0 +1,16 @@
+"""`python -m app report`: summary and report of a run, finished or not."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from app.runners.conclude import conclude
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Write summary.json, graph.csv and report.html again, and print the numbers that matter."""
+    parser.add_argument("run_dir", type=Path)
+    conclude(parser.parse_args(arguments).run_dir, console)

@@ -1,0 +1,161 @@
+"""The numbers a comparison's page carries: the runs of all methods, thinned to what can be seen.
+
+Shapes: M methods, S seeds, R kept rounds, F frames of the collaboration maps, n peers.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from app.report.comparison import Row
+from app.report.measures import gains, has_accuracy, last
+from app.report.run_data import (
+    FIELDS,
+    has_own_weights,
+    peer_order,
+    rounded,
+    thin,
+    weights_between,
+)
+from app.runs.graph_scores import score
+from app.runs.rundir import Floats, Ints, Run
+
+CURVE_POINTS = 200
+"""Most rounds a page keeps of a method's curves."""
+MAP_BYTES = 1_500_000
+"""Most weights a page keeps in all collaboration maps together, unless two frames are more."""
+
+
+def page_data(made: Sequence[Row]) -> dict[str, Any]:
+    """Collect what the page draws, ready for JSON.
+
+    Returns
+    -------
+    dict with `methods`; `seeds`; `peers`; `rounds` and `metrics`, each field's `mean` and `std`
+    over seeds of the mean over peers, (M, R); `clusters` and `order` of the peers, (S, n);
+    `gains`, see `gain_data`; `maps`, see `map_data`. Null for what is missing.
+    """
+    runs = made[0].runs
+    every = _union(run.rounds for row in made for run in row.runs)
+    rounds = every[thin(len(every), CURVE_POINTS)]
+    metrics = {}
+    for name in FIELDS:
+        pairs = [over_seeds(row.runs, name, rounds) for row in made]
+        if any(not np.isnan(mean).all() for mean, _ in pairs):
+            mean, std = zip(*pairs, strict=True)
+            metrics[name] = {"mean": rounded(np.stack(mean)), "std": rounded(np.stack(std))}
+    known = all(run.clusters is not None for run in runs)
+    order = [peer_order(run) if known else np.arange(run.peers) for run in runs]
+    return {
+        "methods": [row.method for row in made],
+        "seeds": [run.config.get("seed") for run in runs],
+        "peers": runs[0].peers,
+        "rounds": rounds.tolist(),
+        "metrics": metrics,
+        "clusters": [run.clusters.tolist() for run in runs if run.clusters is not None] or None,
+        "order": [each.tolist() for each in order],
+        "gains": gain_data(made),
+        "maps": map_data(made),
+    }
+
+
+def over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Floats]:
+    """Mean and sample deviation over seeds of a field's mean over the peers that have it, (R,).
+
+    The deviation is 0 for one seed. NaN where no seed has the field, infinite or NaN where a peer
+    diverged.
+    """
+    seen_sr = np.full((len(runs), len(rounds)), np.nan)
+    for k, run in enumerate(runs):
+        values_rn = run.metric(name)
+        has_rn = ~np.isnan(values_rn)
+        count_r = has_rn.sum(axis=1)
+        sum_r = np.where(has_rn, values_rn, 0.0).sum(axis=1)
+        mean_r = np.divide(sum_r, count_r, out=np.full(len(sum_r), np.nan), where=count_r > 0)
+        kept, where = np.isin(run.rounds, rounds), np.searchsorted(rounds, run.rounds)
+        seen_sr[k, where[kept]] = mean_r[kept]
+    mean_r, std_r = np.full(len(rounds), np.nan), np.full(len(rounds), np.nan)
+    for r, column_s in enumerate(seen_sr.T):
+        values = column_s[~np.isnan(column_s)]
+        if len(values):
+            mean_r[r] = values.mean()
+            std_r[r] = 0.0 if len(values) == 1 else _deviation(values)
+    return mean_r, std_r
+
+
+def gain_data(made: Sequence[Row]) -> dict[str, Any] | None:
+    """Collect each peer's gain over Local; None where Local did not run for every seed.
+
+    Returns
+    -------
+    dict with `accuracy`, whether gains are of accuracy or of loss; `gain` and `final`, what the
+    peer ends with, (M, S, n).
+    """
+    pairs = [
+        [(run, local) for run, local in zip(row.runs, row.local, strict=True) if local is not None]
+        for row in made
+    ]
+    if any(len(of_row) < len(row.runs) for of_row, row in zip(pairs, made, strict=True)):
+        return None
+    accuracy = has_accuracy(pairs[0][0][1])
+    field = "test_accuracy" if accuracy else "test_loss"
+    return {
+        "accuracy": accuracy,
+        "gain": [rounded(np.stack([gains(*pair) for pair in of_row])) for of_row in pairs],
+        "final": [rounded(np.stack([last(run, field) for run, _ in of_row])) for of_row in pairs],
+    }
+
+
+def map_data(made: Sequence[Row]) -> dict[str, Any] | None:
+    """Collect the collaboration matrices; None where no method has any.
+
+    Returns
+    -------
+    dict with `rounds` (F,); `of`, one entry for each method and seed whose peers gave each other
+    weights: `method` and `seed` by index, `low` and `high`, `top` (the largest weight between two
+    peers), `own` (see `has_own_weights`), `f1` per frame or null; `weights`, base64 of one byte a
+    weight, the entries' frames (n, n) in turn, 0 standing for `low` and 255 for `high`.
+    """
+    which = [
+        (m, s, run)
+        for m, row in enumerate(made)
+        for s, run in enumerate(row.runs)
+        if weights_between(run).any()
+    ]
+    if not which:
+        return None
+    every = _union(run.weight_rounds for _, _, run in which)
+    rounds = every[thin(len(every), MAP_BYTES // (made[0].runs[0].peers ** 2 * len(which)))]
+    entries, coded = [], []
+    for m, s, run in which:
+        frame_f = np.maximum(np.searchsorted(run.weight_rounds, rounds, side="right") - 1, 0)
+        weights = np.nan_to_num(run.weights, posinf=0.0, neginf=0.0)
+        low, high = min(0.0, float(weights.min())), float(weights.max())
+        shares = (weights[frame_f] - low) / (high - low)
+        coded.append(np.round(shares * 255).astype(np.uint8).tobytes())
+        clusters = run.clusters_to_recover
+        entries.append(
+            {
+                "method": m,
+                "seed": s,
+                "low": low,
+                "high": high,
+                "top": float(weights_between(run).max()),
+                "own": has_own_weights(run),
+                "f1": clusters is not None and [score(weights[f], clusters).f1 for f in frame_f],
+            }
+        )
+    text = base64.b64encode(b"".join(coded)).decode("ascii")
+    return {"rounds": rounds.tolist(), "of": entries, "weights": text}
+
+
+def _union(rounds: Iterable[Ints]) -> Ints:
+    return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *rounds]))
+
+
+def _deviation(values: Floats) -> float:
+    return float(values.std(ddof=1)) if np.isfinite(values).all() else np.inf

@@ -1,0 +1,78 @@
+"""Render a page from its template: one HTML file that opens offline and fetches nothing.
+
+templates/ is the markup, static/ the style sheet and the scripts that a page carries inside.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+STATIC = Path(__file__).parent / "static"
+_IMPORT = re.compile(r'^import [^;]+ from "([^"]+)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
+
+
+def render(template: str, **values: object) -> str:
+    """Fill a template of templates/; every text in `values` is escaped.
+
+    `data` among the values becomes the JSON that the page's scripts draw, safe inside its element.
+    """
+    return _ENVIRONMENT.get_template(template).render(values)
+
+
+def script(entry: str) -> Markup:
+    """Join a module of static/ and all that it imports, dependencies first, into one script.
+
+    The joined modules share their top level, so the names declared there must differ.
+    """
+    joined: dict[Path, str] = {}
+
+    def join(path: Path) -> None:
+        if path not in joined:
+            text = path.read_text(encoding="utf-8")
+            for found in _IMPORT.finditer(text):
+                join((path.parent / found[1]).resolve())
+            joined[path] = _EXPORT.sub("", _IMPORT.sub("", text))
+
+    join((STATIC / entry).resolve())
+    return Markup("\n".join(joined.values()))
+
+
+def style(name: str) -> Markup:
+    """A style sheet of static/."""
+    return Markup((STATIC / name).read_text(encoding="utf-8"))
+
+
+def literal(value: object) -> str:
+    """Write a value of a configuration, strings without quotes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value or '""' if isinstance(value, str) else str(value)
+
+
+def small_units(quantity: str) -> Markup:
+    """Set the units in "1 min 13 s" or "88.6 %" smaller than the numbers."""
+    return Markup(
+        re.sub(r"(?<=\d) ([^\W\d]+|%)", r"<small>&nbsp;\1</small>", str(escape(quantity)))
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"script": script, "style": style}
+    environment.filters |= {"literal": literal, "small_units": small_units}
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment
+
+
+_ENVIRONMENT = _environment()

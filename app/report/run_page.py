@@ -1,0 +1,80 @@
+"""Write a run's report: report.html, one self-contained page, and two pictures beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.report import html, png, words
+from app.report.run_data import page_data
+from app.runs import atomic, units
+from app.runs.rundir import Run
+from app.runs.summary import summarise
+
+
+def write(run_dir: str | Path) -> Path:
+    """Write report.html, curves.png and collaboration.png into a run directory.
+
+    The run may be unfinished; the page says so. It opens offline and fetches nothing.
+
+    Parameters
+    ----------
+    run_dir : what a run left, see `rundir.Run`.
+
+    Returns
+    -------
+    path of report.html.
+
+    Raises
+    ------
+    ResultsError
+        If the directory is not a run's or a file in it is broken.
+    """
+    run = Run.read(run_dir)
+    pictures = png.draw(run)
+    target = run.directory / "report.html"
+    atomic.write(target, render(run, [path.name for path in pictures]))
+    return target
+
+
+def render(run: Run, pictures: list[str]) -> str:
+    """Return the page's HTML; `pictures` are the names of those beside it."""
+    summary = summarise(run)
+    return html.render(
+        "run.html.j2",
+        title=f"{run.config['method']} on {run.config.get('dataset', 'unknown data')}",
+        facts=[
+            words.peers(run),
+            *words.partition(run),
+            f"seed {summary['seed']}",
+            units.plural(summary["rounds"], "round"),
+            words.date([run]),
+        ],
+        notice=_notice(run.progress),
+        outcome=words.outcome(run, summary),
+        tiles=words.tiles(run, summary),
+        costs=words.costs(run),
+        traffic=_traffic(summary),
+        config=run.config,
+        pictures=pictures,
+        versions=", ".join(f"{name} {version}" for name, version in summary["versions"].items()),
+        data=page_data(run),
+    )
+
+
+def _notice(progress: Mapping[str, Any]) -> str:
+    if progress.get("status") == "finished":
+        return ""
+    text = f"This run {'failed' if progress.get('status') == 'failed' else 'has not finished'}"
+    if "round" in progress and "rounds" in progress:
+        text += f" (round {progress['round']} of {progress['rounds']})"
+    error = progress.get("error")
+    return text + (f": {error}" if error else "; the numbers are those so far.")
+
+
+def _traffic(summary: Mapping[str, Any]) -> str:
+    if summary["messages"] is None or summary["wall_seconds"] is None:
+        return ""
+    messages = units.plural(summary["messages"], "message")
+    return f"{messages} with the nodes in {units.duration(summary['wall_seconds'])}"

@@ -1,0 +1,77 @@
+// Who collaborates with whom: a heat map for each method whose peers give each other weights.
+
+import { clusterColours, make } from "../drawing.js";
+import { heatMap } from "../heat_map.js";
+import { FORMAT, isNumber, plain } from "../numbers.js";
+import { byId, DATA, pick, segment, watch } from "../page.js";
+import { startPlayer } from "../player.js";
+import { isFaded, methods, swatch } from "./methods.js";
+
+const MAPS = DATA.maps;
+const codes = MAPS && Uint8Array.from(atob(MAPS.weights), (c) => c.charCodeAt(0));
+const shown = { seed: 0, frame: MAPS && MAPS.rounds.length - 1 };
+
+// The weight of the map with that index among `MAPS.of`.
+function mapWeight(map, i, j) {
+  const { low, high } = MAPS.of[map];
+  const at = ((map * MAPS.rounds.length + shown.frame) * DATA.peers + i) * DATA.peers + j;
+  return low + ((high - low) * codes[at]) / 255;
+}
+
+function emptyFigure({ method, f1 }) {
+  const score = f1 && isNumber(f1[shown.frame]) ? `F1 ${f1[shown.frame].toFixed(2)}` : "";
+  const name = DATA.methods[method];
+  const figure = make(
+    "figure",
+    {},
+    make("figcaption", {}, swatch(method), make("b", {}, name), make("span", {}, score)),
+    make("canvas", { role: "img", "aria-label": `Collaboration weights of ${name}` }),
+  );
+  figure.style.opacity = isFaded(method) ? 0.35 : 1;
+  return figure;
+}
+function drawMaps() {
+  const order = DATA.order[shown.seed];
+  const clusters = DATA.clusters?.[shown.seed];
+  const here = [...MAPS.of.keys()].filter((map) => MAPS.of[map].seed === shown.seed);
+  const figures = here.map((map) => emptyFigure(MAPS.of[map]));
+  byId("maps").replaceChildren(...figures);
+  byId("maps").classList.toggle("few", figures.length <= 8);
+  here.forEach((map, k) => {
+    const { method, own, top } = MAPS.of[map];
+    const canvas = figures[k].querySelector("canvas");
+    heatMap(canvas, {
+      size: figures[k].clientWidth,
+      edge: clusters ? 10 : 0,
+      order,
+      clusters,
+      colours: clusters && clusterColours(clusters),
+      own,
+      top,
+      weight: (i, j) => mapWeight(map, i, j),
+      describe: (i, j) => `weight ${plain(mapWeight(map, i, j), 2)}`,
+    });
+    canvas.onclick = () => pick(method);
+  });
+  const drawn = here.map((map) => MAPS.of[map].method);
+  const silent = methods.filter((m) => !drawn.includes(m)).map((m) => DATA.methods[m]);
+  byId("silent").textContent = silent.length
+    ? `No map: in ${silent.join(", ")}, no peer gives another any weight.`
+    : "";
+  byId("frame").replaceChildren("round ", make("b", {}, FORMAT.round(MAPS.rounds[shown.frame])));
+}
+
+export function startMaps() {
+  if (!MAPS) return;
+  const labels = Object.fromEntries(DATA.seeds.map((seed, s) => [s, `seed ${seed}`]));
+  segment("map-seed", labels, "0", (key) => {
+    shown.seed = +key;
+    drawMaps();
+  });
+  byId("map-seed").hidden = DATA.seeds.length === 1;
+  startPlayer(MAPS.rounds, (frame) => {
+    shown.frame = frame;
+    drawMaps();
+  });
+  watch(drawMaps);
+}

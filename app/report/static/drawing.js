@@ -1,0 +1,69 @@
+// Elements, colours and canvases: what figures are made of.
+
+// A colour of the style sheet.
+export const css = (name) =>
+  getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+export const PALETTE = [
+  ..."#3f7fb5 #d9822b #4a9a5b #c44e52 #8566b0".split(" "),
+  ..."#8c6d5a #d178b0 #6f7680 #b5a12e #3aa6a6".split(" "),
+];
+// Colours of clusters by id; beyond the palette, hues far apart.
+export function clusterColours(clusters) {
+  const ids = [...new Set(clusters)].sort((a, b) => a - b);
+  return new Map(ids.map((id, k) => [id, PALETTE[k] ?? `hsl(${(k * 137.5) % 360} 42% 52%)`]));
+}
+
+const SVG = ["svg", "path", "line", "circle", "text", "rect", "g"];
+export function make(tag, attributes = {}, ...children) {
+  const element = SVG.includes(tag)
+    ? document.createElementNS("http://www.w3.org/2000/svg", tag)
+    : document.createElement(tag);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+export function picture(width, height, label) {
+  return make("svg", {
+    viewBox: `0 0 ${width} ${height}`,
+    height,
+    role: "img",
+    "aria-label": label,
+  });
+}
+// A line through points; null is a gap in it.
+export function line(points, style) {
+  const steps = points.map(
+    (at, k) => at && `${points[k - 1] ? "L" : "M"}${at[0].toFixed(1)} ${at[1].toFixed(1)}`,
+  );
+  const d = steps.filter(Boolean).join("");
+  return make("path", { d, fill: "none", "stroke-linejoin": "round", ...style });
+}
+
+// A colour of the page's ramp for a share from 0 to 1.
+export function ramp() {
+  const stops = [0, 1, 2, 3, 4].map((k) =>
+    css(`--ramp${k}`)
+      .match(/[0-9a-f]{2}/gi)
+      .map((hex) => parseInt(hex, 16)),
+  );
+  return (share) => {
+    const at = 4 * Math.min(1, Math.max(0, share));
+    const k = Math.min(3, Math.floor(at));
+    const mix = stops[k].map((c, m) => Math.round(c + (stops[k + 1][m] - c) * (at - k)));
+    return `rgb(${mix.join(" ")})`;
+  };
+}
+
+// A canvas's context, in CSS pixels and sharp on any screen.
+export function prepare(canvas, width, height) {
+  const ratio = devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const ink = canvas.getContext("2d");
+  ink.scale(ratio, ratio);
+  ink.font = `13px ${getComputedStyle(document.body).fontFamily}`;
+  return ink;
+}

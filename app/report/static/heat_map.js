@@ -1,0 +1,67 @@
+// Collaboration weights as a heat map: the row's peer gives the column's.
+
+import { css, prepare, ramp } from "./drawing.js";
+import { hideTip, showTip } from "./page.js";
+
+// Neighbours in display order that share a true cluster: first, after the last, cluster.
+export function clusterRuns(order, clusters) {
+  const runs = [];
+  order.forEach((p, k) => {
+    const cluster = clusters[p];
+    if (k && runs.at(-1).cluster === cluster) runs.at(-1).end = k + 1;
+    else runs.push({ first: k, end: k + 1, cluster });
+  });
+  return runs;
+}
+
+// Draws weights as shares of `top`, true clusters framed in their `colours`; `describe(i, j)` is
+// the read-out of a weight. Returns the context, a cell's side and what lies under the pointer.
+export function heatMap(
+  canvas,
+  { size, edge, order, clusters, colours, own, weight, top, describe },
+) {
+  const ink = prepare(canvas, size, size);
+  const cell = (size - edge - 2) / order.length;
+  const gap = cell > 12 ? 1 : 0;
+  const side = cell - gap + (gap ? 0 : 0.4);
+  const shade = ramp();
+  order.forEach((i, row) => {
+    order.forEach((j, column) => {
+      ink.fillStyle = i === j && !own ? css("--line") : shade(weight(i, j) / top);
+      ink.fillRect(edge + column * cell, edge + row * cell, side, side);
+    });
+  });
+  for (const { first, end, cluster } of clusters ? clusterRuns(order, clusters) : []) {
+    const [start, length] = [edge + first * cell, (end - first) * cell - gap];
+    ink.fillStyle = colours.get(cluster);
+    ink.fillRect(start, 0, length, 5);
+    ink.fillRect(0, start, 5, length);
+    ink.strokeStyle = ink.fillStyle;
+    ink.lineWidth = 2;
+    ink.strokeRect(start - gap, start - gap, length + gap * 2, length + gap * 2);
+  }
+
+  const under = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const pair = [event.clientY - box.top, event.clientX - box.left].map(
+      (px) => order[Math.floor((px - edge) / cell)],
+    );
+    return pair.includes(undefined) ? null : pair;
+  };
+  const readOut = (i, j) => [
+    i === j ? `Peer ${i} itself` : `Peer ${i} gives peer ${j}`,
+    i === j && !own ? "no own weight in this method" : describe(i, j),
+    i !== j &&
+      clusters &&
+      (clusters[i] === clusters[j]
+        ? `both in cluster ${clusters[i]}`
+        : `clusters ${clusters[i]} and ${clusters[j]}`),
+  ];
+  canvas.onpointermove = (event) => {
+    const pair = under(event);
+    if (pair) showTip(event, readOut(...pair));
+    else hideTip();
+  };
+  canvas.onpointerleave = hideTip;
+  return { ink, cell, under };
+}

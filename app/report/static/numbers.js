@@ -1,0 +1,47 @@
+// Numbers: which there are, and how they are written for people.
+
+const MISSING = "–";
+export const isNumber = Number.isFinite;
+
+export function mean(values) {
+  const kept = values.filter(isNumber);
+  return kept.length ? kept.reduce((a, b) => a + b, 0) / kept.length : null;
+}
+
+export const closest = (items, distance) =>
+  items.reduce((a, b) => (distance(b) < distance(a) ? b : a), items[0]);
+
+// For sorting: what is missing comes last, whichever way.
+export function compare(u, v, down) {
+  if (!isNumber(u) || !isNumber(v)) return isNumber(v) - isNumber(u);
+  return down ? v - u : u - v;
+}
+
+// Smallest and largest number in nested lists.
+export function spread(values) {
+  const kept = values.flat().filter(isNumber);
+  return [Math.min(...kept), Math.max(...kept)];
+}
+
+export function plain(x, digits = 4) {
+  if (!isNumber(x)) return MISSING;
+  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6)) return x.toExponential(2);
+  return String(+x.toPrecision(digits));
+}
+
+function compact(x, units) {
+  if (!isNumber(x)) return MISSING;
+  const power = units.findIndex((_, k) => Math.abs(x) < 1000 ** (k + 1) || k === units.length - 1);
+  const scaled = x / 1000 ** power;
+  const digits = power === 0 || Math.abs(scaled) >= 100 ? 0 : Math.abs(scaled) >= 10 ? 1 : 2;
+  return `${scaled.toFixed(digits)}${units[power]}`;
+}
+
+export const FORMAT = {
+  share: (x) => (isNumber(x) ? `${(100 * x).toFixed(1)} %` : MISSING),
+  loss: (x) => plain(x, 4),
+  fixed: (x) => (x >= 1e-3 && x < 1e6 ? x.toPrecision(4) : plain(x, 4)), // digits below each other
+  bytes: (x) => compact(x, [" B", " kB", " MB", " GB", " TB"]),
+  round: (x) => (isNumber(x) ? Math.round(x).toLocaleString("en") : MISSING),
+  count: (x) => compact(x, ["", " k", " M", " G", " T"]),
+};

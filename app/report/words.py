@@ -1,0 +1,213 @@
+"""Runs in words: the sentences and headline numbers of the pages, as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from app.report.run_data import weights_between
+from app.runs.rundir import Floats, Run
+from app.runs.units import NONE, count, duration, number, percent, plural, size
+
+
+class Tile(NamedTuple):
+    """A headline number: what it is, its value with unit, and a note below."""
+
+    name: str
+    value: str
+    note: str
+
+
+def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
+    """The headline numbers of a run."""
+    found = summary["recovery"] if weights_between(run).any() else None
+    quality = _accuracy_tiles if summary["mean_test_accuracy"] is not None else _loss_tiles
+    sent, gradients = summary["total_bytes"], summary["gradient_evaluations"]
+    messages = summary["messages"]
+    return [
+        *quality(run, summary),
+        _recovery_tile(found, run),
+        Tile("Sent per peer", size(_per_peer(sent, run)), f"{size(sent)} in all"),
+        Tile(
+            "Gradients per peer",
+            count(_per_peer(gradients, run)),
+            f"{count(gradients)} sample gradients in all",
+        ),
+        Tile(
+            "Wall time",
+            duration(summary["wall_seconds"]),
+            NONE if messages is None else plural(messages, "message"),
+        ),
+    ]
+
+
+def outcome(run: Run, summary: Mapping[str, Any]) -> str:
+    """Say in a sentence or two how the run came out."""
+    if not len(run.rounds):
+        return "No round has been evaluated yet."
+    after = f"After {plural(summary['rounds'], 'round')}" if summary["rounds"] else "At the start"
+    accuracy, loss = summary["mean_test_accuracy"], summary["mean_test_loss"]
+    if accuracy is not None:
+        text = f"{after}, the personal models reach {percent(accuracy)} test accuracy"
+        text += " on average" if run.peers > 1 else ""
+        if run.peers > 1:
+            worst = "peer reaches" if run.peers < 20 else "tenth of the peers reach"
+            text += f"; the worst-off {worst} "
+            text += percent(summary["worst_decile_test_accuracy"])
+    elif loss is not None:
+        text = f"{after}, the personal models reach a mean test loss of {number(loss)}"
+    else:
+        text = f"{after}, there is no mean test loss"
+    if weights_between(run).any():
+        text += _told_recovery(summary["recovery"])
+    text += "."
+    return text.replace(" %", "\u00a0%")
+
+
+def date(runs: Iterable[Run]) -> str:
+    """Say when the latest of the runs was last written to."""
+    written = []
+    for run in runs:
+        files = [run.directory / name for name in ("metrics.jsonl", "config.toml")]
+        written.append(next(path.stat().st_mtime for path in files if path.exists()))
+    moment = datetime.fromtimestamp(max(written)).astimezone()
+    return f"{moment.day} {moment:%B %Y, %H:%M}"
+
+
+def peers(run: Run) -> str:
+    """Say how many peers there are, and in how many true clusters where that is known."""
+    text = plural(run.peers, "peer")
+    if run.clusters is not None:
+        text += f" in {plural(len(set(run.clusters.tolist())), 'true cluster')}"
+    return text
+
+
+def partition(run: Run) -> list[str]:
+    """Name the kind of the split, if the run has one."""
+    options = run.config.get("partition")
+    kind = options.get("kind") if isinstance(options, dict) else None
+    return [f"{kind} split"] if kind else []
+
+
+def costs(run: Run) -> list[list[str]]:
+    """What the run cost: name, in all, mean, least and most per peer, mean per peer and round."""
+    last_n = run.last_row()
+    rounds = int(run.rounds[-1]) if len(run.rounds) else 0
+    rows = []
+    for field, name, write in (
+        ("bytes_sent", "Bytes sent", size),
+        ("bytes_received", "Bytes received", size),
+        ("gradient_evaluations", "Sample gradients", count),
+    ):
+        values = run.at(field, last_n)
+        values = values[np.isfinite(values)]
+        if len(values):
+            mean = float(values.mean())
+            per_peer = mean, float(values.min()), float(values.max())
+            per_round = mean / rounds if rounds else None
+            rows.append([name, *map(write, (float(values.sum()), *per_peer, per_round))])
+    return rows
+
+
+def _accuracy_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
+    last = run.at("test_accuracy", run.last_row())
+    last = last[~np.isnan(last)]
+    lowest = max(1, len(last) // 10)
+    weighted, best = summary["weighted_mean_test_accuracy"], summary["best_mean_test_accuracy"]
+    return [
+        Tile(
+            "Mean test accuracy",
+            percent(summary["mean_test_accuracy"]),
+            f"{percent(weighted)} weighted by samples" if weighted is not None else "last round",
+        ),
+        Tile(
+            "Spread over peers",
+            f"± {percent(summary['std_test_accuracy'], ' points')}",
+            f"from {percent(float(last.min()))} to {percent(float(last.max()))}",
+        ),
+        Tile(
+            "Worst decile",
+            percent(summary["worst_decile_test_accuracy"]),
+            f"{'' if lowest == 1 else 'mean of '}the lowest {'' if lowest == 1 else lowest}"
+            f" of {plural(len(last), 'peer')}".replace("  ", " "),
+        ),
+        Tile(
+            "Best on validation",
+            percent(best),
+            "no validation data" if best is None else "mean at each peer’s own best round",
+        ),
+    ]
+
+
+def _loss_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
+    loss = run.metric("test_loss")
+    last = run.at("test_loss", run.last_row())
+    finite = last[np.isfinite(last)]
+    start = loss[0][np.isfinite(loss[0])] if len(loss) else np.empty(0)
+    best_row = run.best_row()
+    best = np.full(run.peers, np.nan) if best_row is None else run.at("test_loss", best_row)
+    diverged = summary["diverged_peers"]
+    return [
+        Tile(
+            "Mean test loss",
+            number(summary["mean_test_loss"]),
+            f"{plural(diverged, 'peer')} diverged" if diverged else "last round",
+        ),
+        Tile("Mean at the start", number(_mean(start)), "before any training"),
+        Tile(
+            "Worst peer",
+            number(float(finite.max())) if len(finite) else NONE,
+            f"best peer {number(float(finite.min()))}" if len(finite) else "no test loss",
+        ),
+        Tile(
+            "Best on validation",
+            number(_mean(best[np.isfinite(best)])),
+            "no validation data"
+            if best_row is None
+            else "mean test loss at each peer’s own best round",
+        ),
+    ]
+
+
+def _recovery_tile(recovery: Mapping[str, Any] | None, run: Run) -> Tile:
+    name = "Graph recovery"
+    if recovery is None:
+        return Tile(
+            name,
+            NONE,
+            f"no {'true clusters to find' if run.clusters_to_recover is None else 'graph'}",
+        )
+    first, best = recovery["rounds_to_recovery"], recovery["best"]
+    value = "exact" if recovery["exact"] else f"F1 {_two(recovery['f1'])}"
+    if first is not None:
+        return Tile(name, value, f"first exact in round {first:,}")
+    return Tile(name, value, f"best F1 {_two(best['f1'])} in round {best['round']:,}")
+
+
+def _told_recovery(recovery: Mapping[str, Any] | None) -> str:
+    if recovery is None:
+        return ""
+    first = recovery["rounds_to_recovery"]
+    if recovery["exact"]:
+        return f". The learnt graph is exactly the true clusters, first in round {first:,}"
+    if first is not None:
+        return (
+            f". The learnt graph was exactly the true clusters in round {first:,}; "
+            f"at the end its F1 is {_two(recovery['f1'])}"
+        )
+    return f". The learnt graph finds the true clusters with an F1 of {_two(recovery['f1'])}"
+
+
+def _per_peer(total: float | None, run: Run) -> float | None:
+    return None if total is None else total / run.peers
+
+
+def _mean(values: Floats) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _two(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"

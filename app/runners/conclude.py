@@ -1,0 +1,47 @@
+"""The end of a run: summary and report are written, and the numbers that matter are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from app.runs import summary, units
+
+
+def conclude(run_dir: Path, console: Console) -> None:
+    """Write summary and report, and print the numbers that matter.
+
+    Raises
+    ------
+    ResultsError
+        It is not a run directory.
+    """
+    from app.report import run_page  # matplotlib: half a second that a run should not start with
+
+    numbers = summary.finish(run_dir)
+    page = run_page.write(run_dir)
+    console.print(digest(numbers))
+    console.print(f"run directory: {run_dir}", soft_wrap=True)
+    console.print(f"report: {page}", soft_wrap=True)
+
+
+def digest(summary: Mapping[str, Any]) -> Table:
+    """The short table at the end of a run."""
+    table = Table(show_header=False, box=None)
+    accuracy, spread = (summary.get(f"{kind}_test_accuracy") for kind in ("mean", "std"))
+    if accuracy is not None:
+        table.add_row("test accuracy", f"{accuracy:.4f} ± {spread or 0:.4f} over peers")
+    worst = summary.get("worst_decile_test_accuracy")
+    if worst is not None:
+        table.add_row("worst tenth of peers", f"{worst:.4f}")
+    if summary.get("mean_test_loss") is not None:
+        table.add_row("test loss", f"{summary['mean_test_loss']:.6g}")
+    if diverged := summary.get("diverged_peers"):
+        table.add_row("diverged", f"{units.plural(diverged, 'peer')}: the loss is not finite")
+    table.add_row("between peers", units.size(summary.get("total_bytes") or 0))
+    table.add_row("time", units.duration(summary.get("wall_seconds")))
+    return table

@@ -1,0 +1,59 @@
+"""One run on this machine, from its checks to its report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rich.console import Console
+
+from app.config import preflight
+from app.config.config import Config, ConfigError
+from app.runners import flower
+from app.runners.conclude import conclude
+from app.runners.errors import RunError
+from app.runs import progress, rundir, units
+from app.runs.introduction import introduce
+from strategies.errors import RelayError
+
+
+def run(config: Config, nodes: int | None, console: Console) -> None:
+    """Run `config`, which knows its directory.
+
+    Parameters
+    ----------
+    nodes : virtual nodes of Flower's simulation that share the peers; None: no Flower, all of them
+        in this process.
+
+    Raises
+    ------
+    ConfigError, DataError, ResultsError
+        It cannot run. Nothing was written.
+    RunError
+        It did not run to its end.
+    """
+    if nodes is not None and not 1 <= nodes <= config.peers:
+        raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
+    gpus = flower.gpus(config.device)
+    problem = preflight.check(config)
+    run_dir = Path(config.run_dir)
+    with rundir.held(run_dir):
+        rundir.create(config, problem)
+        place = "in this process" if nodes is None else units.plural(nodes, "Flower node")
+        introduce(config, problem, place, console)
+        with progress.Display(console, config.num_server_rounds) as display:
+            if nodes is None:
+                _inline(config, display)
+            else:
+                flower.simulate(config, nodes, gpus, display)
+    conclude(run_dir, console)
+
+
+def _inline(config: Config, display: progress.Display) -> None:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads do not burn the cores
+    from app.runners import inline  # torch: only where a run is
+
+    try:
+        inline.run(config, display.show)
+    except RelayError as error:
+        raise RunError(str(error)) from None

@@ -1,0 +1,51 @@
+"""What a terminal shows before a run: what it is, who holds which examples, what is doubtful."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from app.runs import units
+
+if TYPE_CHECKING:
+    from app.config.config import Config
+    from datasets.problem import Problem
+
+ROWS = 20
+
+
+def introduce(config: Config, problem: Problem, place: str, console: Console) -> None:
+    """Print it.
+
+    Parameters
+    ----------
+    place : where the run takes place.
+    """
+    peers = units.plural(config.peers, "peer")
+    console.print(f"{config.method} on {config.dataset}: {peers}, {place}")
+    console.print(split(problem))
+    key, share = config.validation
+    if config.validates and share:
+        console.print(f"{config.method} judges models by data set aside: {key} = {share:g}")
+    for line in config.strategy().cautions():
+        console.print(f"warning: {line}")
+
+
+def split(problem: Problem) -> Table:
+    """Who holds what: a line a peer, the first `ROWS` of them."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("peer", "cluster", "train", "validation", "test"):
+        table.add_column(title, justify="right")
+    table.add_column("training examples of each class")
+    rows = problem.describe()
+    for row in rows[:ROWS]:
+        cluster, labels = row["cluster"], row["train"]["labels"]
+        sizes = (str(row[part]["size"]) for part in ("train", "validation", "test"))
+        counts = "-" if labels is None else " ".join(map(str, labels))
+        table.add_row(str(row["peer"]), "-" if cluster is None else str(cluster), *sizes, counts)
+    if len(rows) > ROWS:
+        table.add_row("...", "", "", "", "", f"{len(rows)} peers in all")
+    return table

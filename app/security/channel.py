@@ -1,0 +1,224 @@
+"""A node's secure channel: seals the letters that leave, opens and checks those that arrive.
+
+Both go into the audit log. What arrives is opened only where an edge of the request brings it to
+this node, and is refused with one line where anything about it is not as it should be.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from app.runs import atomic
+from app.security.audit import Audit
+from app.security.keys import PrivateKeys
+from app.security.seal import TAG, Scope, SealError, digest_of, seal, unseal
+from app.security.sealing import Sealing
+from app.security.trust import Entry
+from app.wire.payload import Foreign, LetterFormat, PayloadError
+from strategies.protocol import Kind, PeerMessage, Request
+
+
+class SecureChannel:
+    """Writes and reads the letters of one node in one run.
+
+    Parameters
+    ----------
+    peers : hosted by the node.
+    directory : the run directory on the node's disk; its name is that of the run.
+    sealing : whether letters are sealed, and with which keys.
+    """
+
+    def __init__(self, peers: Sequence[int], directory: Path, sealing: Sealing) -> None:
+        self._peers = tuple(peers)
+        self._sealing = sealing
+        self._run = directory.name
+        node = f"{min(peers):04d}"
+        self._audit = Audit(directory / f"audit-{node}.jsonl") if sealing.audited else None
+        self._memory = directory / "nodes" / f"mail-{node}.json"
+        self._own: dict[int, PrivateKeys] = {}
+        self._trust: Mapping[int, Entry] = {}
+        self._names: dict[int, str] = {}  # of the trusted peers, for the audit log
+        self._committed = 0  # the last round that the relay called over for good
+        self._own_offers: dict[str, str] = {}  # "round peer" -> digest of a hosted peer's offer
+
+    def begin(self, request: Request) -> None:
+        """Get ready for the letters of a request.
+
+        Raises
+        ------
+        KeysError
+            A file of keys is missing or wrong.
+        SealError
+            It goes back to a round that the relay had said to be over for good: letters of that
+            round are never accepted again.
+        """
+        self._request = request
+        self._scope = Scope(self._run, self._sealing.config_digest, request.attempt)
+        self._unread: dict[Kind, list[PeerMessage]] = {"offer": [], "answer": []}
+        for letter in request.letters:
+            self._unread[letter.kind].append(letter)
+        self._foreign_offers: dict[int, bytes] = {}  # sender -> digest of its offer
+        self._refused: list[str] = []
+        if not self._sealing.keys:
+            return
+        self._own, self._trust = self._sealing.read()  # again: the operator may have changed it
+        self._names = {peer: entry.name for peer, entry in self._trust.items()}
+        self._recall()
+        first = request.round + 1 if request.stage == "start" else request.round
+        if first <= self._committed:
+            raise SealError(
+                f'run "{self._run}" has committed round {self._committed} here and does not go '
+                f"back to round {request.round}: begin again under another name"
+            )
+        if request.committed > self._committed:
+            self._committed = request.committed
+            self._own_offers = {
+                key: digest
+                for key, digest in self._own_offers.items()
+                if int(key.partition(" ")[0]) > request.committed
+            }
+            self._remember()
+
+    def write(self, letter: PeerMessage, to: Collection[int]) -> PeerMessage | None:
+        """Seal a plain letter for those of `to` that are trusted; None where none is.
+
+        A node without keys sends it as it is.
+        """
+        assert isinstance(letter.payload, bytes)
+        if not self._sealing.keys:
+            self._log(letter, sorted(to), self._digest(letter.payload), "sent")
+            return letter
+        trusted = {peer: self._trust[peer].keys for peer in sorted(to) if peer in self._trust}
+        about = b""
+        if letter.recipient is not None:  # an answer
+            about = self._foreign_offers[letter.recipient]
+        else:
+            offered = digest_of(letter.payload).hex()
+            self._own_offers[f"{letter.round} {letter.sender}"] = offered
+            self._remember()
+        if not trusted:
+            return None
+        sealed, digest = seal(letter, self._scope, self._own[letter.sender], trusted, about)
+        self._log(sealed, list(trusted), digest, "sent")
+        return sealed
+
+    def read(self, kind: Kind, form: LetterFormat) -> Foreign:
+        """Open the letters of one kind that came with the request; those that are good.
+
+        Parameters
+        ----------
+        form : what each of them has to hold.
+        """
+        due = self._due(kind)
+        found: dict[tuple[int, int | None], Mapping[str, Tensor]] = {}
+        for letter in self._unread.pop(kind, ()):
+            digest = self._digest(letter.payload)
+            ends = letter.sender, letter.recipient
+            try:
+                if ends not in due:
+                    raise PayloadError("was not to come here")
+                if ends in found:
+                    raise PayloadError("came a second time")
+                found[ends] = form.decode(self._open(letter, digest, form.max_bytes))
+            except (PayloadError, SealError) as error:
+                self._refuse(letter, digest, str(error))
+            else:
+                self._log_received(letter, digest, "accepted")
+        return found
+
+    def finish(self) -> tuple[str, ...]:
+        """Refuse what was not read; a line for each letter that was refused since `begin`."""
+        for letters in self._unread.values():
+            for letter in letters:
+                self._refuse(letter, self._digest(letter.payload), "was not to come here")
+        return tuple(self._refused)
+
+    def _due(self, kind: Kind) -> set[tuple[int, int | None]]:
+        """(sender, recipient) of the letters that the request's edges bring from other nodes."""
+        edges = self._request.edges
+        here = np.isin(edges, self._peers)
+        if kind == "offer":
+            return {(k, None) for k in edges[here[:, 1] & ~here[:, 0], 0].tolist()}
+        asked = edges[here[:, 0] & ~here[:, 1] & self._request.asked]
+        return {(k, i) for i, k in asked.tolist()}
+
+    def _open(self, letter: PeerMessage, digest: bytes, max_bytes: int) -> bytes:
+        """The plain payload of a letter.
+
+        Parameters
+        ----------
+        digest : of the payload as it came.
+        max_bytes : that the plain payload may have.
+
+        Raises
+        ------
+        PayloadError
+            It is too large, or no bytes at all.
+        SealError
+            It is not from a trusted peer to one of this node, of this run and round, unaltered;
+            or it is plain where letters are sealed, or the reverse.
+        """
+        if not isinstance(letter.payload, bytes):
+            raise PayloadError(f"is {type(letter.payload).__name__}, not bytes")
+        size = len(letter.payload) - (TAG if letter.keys else 0)
+        if size > max_bytes:
+            raise PayloadError(f"has {size} bytes, more than the {max_bytes} a letter may have")
+        if not self._sealing.keys:
+            if letter.keys:
+                raise SealError("is sealed, and this node has no keys")
+            return letter.payload
+        if not letter.keys:
+            raise SealError("is not sealed")
+        if letter.sender not in self._trust:
+            raise SealError("is from a peer that is not in the trust file")
+        to = letter.recipient
+        if to is None:
+            reader = next((peer for peer in self._peers if peer in letter.keys), self._peers[0])
+            about = b""
+        else:
+            reader = to
+            about = bytes.fromhex(self._own_offers.get(f"{letter.round} {to}", ""))
+        sender = self._trust[letter.sender].keys
+        plain = unseal(letter, self._scope, reader, self._own[reader], sender, digest, about)
+        if to is None:
+            self._foreign_offers[letter.sender] = digest_of(plain)
+        return plain
+
+    def _refuse(self, letter: PeerMessage, digest: bytes, why: str) -> None:
+        self._log_received(letter, digest, f"refused: it {why}")
+        self._refused.append(
+            f"round {self._request.round}: peers {list(self._peers)} refused the {letter.kind} of "
+            f"peer {letter.sender}: it {why}"
+        )
+
+    def _digest(self, payload: object) -> bytes:
+        """SHA-256 of a payload as it travels; empty where nothing is sealed or audited."""
+        if not self._sealing.keys and self._audit is None:
+            return b""
+        return digest_of(payload if isinstance(payload, bytes) else b"")
+
+    def _log_received(self, letter: PeerMessage, digest: bytes, verdict: str) -> None:
+        to = self._peers if letter.recipient is None else (letter.recipient,)
+        self._log(letter, to, digest, verdict)
+
+    def _log(self, letter: PeerMessage, to: Sequence[int], digest: bytes, verdict: str) -> None:
+        if self._audit is not None:
+            attempt = self._scope.attempt
+            self._audit.write(letter, to, digest, verdict, attempt=attempt, names=self._names)
+
+    def _recall(self) -> None:
+        try:
+            memory: dict[str, Any] = json.loads(self._memory.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            memory = {"committed": 0, "offered": {}}
+        self._committed, self._own_offers = memory["committed"], memory["offered"]
+
+    def _remember(self) -> None:
+        memory = {"committed": self._committed, "offered": self._own_offers}
+        atomic.write(self._memory, json.dumps(memory))

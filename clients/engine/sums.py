@@ -1,0 +1,77 @@
+"""Weighted sums and inner products of stacked models, the same wherever peers live.
+
+A matrix product adds up in an order that depends on its shape, on the alignment of its operands
+and on the processor: on who is hosted together with whom. Here the terms of a sum are added one
+after the other, or in blocks whose order depends on their length alone, in float64. Legend: e =
+terms or models, s = rows of a stack, k = distinct sums, p = sums, d = parameters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from clients.engine.batches import Ints
+
+COLUMNS = {"cpu": 1 << 10, "cuda": 1 << 18}
+"""Of a stack, in one step of a weighted sum in float64: on a CPU they stay in the cache."""
+TERMS = 1 << 14
+"""Of an inner product, added up at once: below torch's grain, by one thread in one order."""
+
+
+@torch.no_grad()
+def mixed(weights_ps: npt.NDArray[np.float64], x_sd: Tensor) -> Tensor:
+    """Weighted sums (P, d) of a stack: equal rows of weights once, and nothing for weights of 0."""
+    distinct: dict[bytes, int] = {}
+    which = [distinct.setdefault(row.tobytes(), len(distinct)) for row in weights_ps]
+    sum_p = np.array(which, dtype=np.int64)
+    weights_ks = weights_ps[np.unique(sum_p, return_index=True)[1]]
+    to_e, from_e = np.nonzero(weights_ks)
+    return weighted(weights_ks[to_e, from_e], x_sd, from_e, to_e, sum_p)
+
+
+@torch.no_grad()
+def weighted(
+    weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints, sum_p: Ints
+) -> Tensor:
+    """Sums (P, d) of weighted rows, each in the order in which its terms are given.
+
+    Parameters
+    ----------
+    from_e, to_e : row that a term is of, and the sum that it belongs to.
+    sum_p : which sum each row of the result is.
+    """
+    result_pd = x_sd.new_zeros(len(sum_p), x_sd.shape[1])
+    if not len(to_e):
+        return result_pd
+    by_sum = np.argsort(to_e, kind="stable")
+    first_k = np.searchsorted(to_e[by_sum], np.arange(sum_p.max() + 1))
+    weights, rows, first, which = (
+        torch.from_numpy(values).to(x_sd.device)
+        for values in (weights_e[by_sum], from_e[by_sum], first_k, sum_p)
+    )
+    columns = COLUMNS[x_sd.device.type]
+    for result, x in zip(result_pd.split(columns, 1), x_sd.split(columns, 1), strict=True):
+        # Unlike a product of matrices, a bag is read term by term.
+        sums = F.embedding_bag(rows, x.double(), first, mode="sum", per_sample_weights=weights)
+        result.copy_(sums[which])
+    return result_pd
+
+
+@torch.no_grad()
+def products(a_ed: Tensor, b_sd: Tensor) -> Tensor:
+    """Inner products of every row of one stack with every one of another, (E, S) float64."""
+    found_es = a_ed.new_zeros(len(a_ed), len(b_sd), dtype=torch.float64)
+    for a, b in zip(a_ed.split(TERMS, 1), b_sd.split(TERMS, 1), strict=True):
+        a, b = a.double(), b.double()
+        for found, x in zip(found_es, a, strict=True):
+            # Each sum is over a new tensor, wherever its factors lie in memory.
+            found += torch.stack([(x * y).sum() for y in b])
+    return found_es

@@ -1,0 +1,177 @@
+"""The comparison's numbers by hand, its table, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from app.report import comparison
+from app.report.measures import COLUMNS
+from app.runs.rundir import Run
+from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
+
+COLUMN = {column.key: column for column in COLUMNS}
+Final = Sequence[float | None]
+
+
+Values = tuple[float | None, ...]
+
+
+def near(values: Values, expected: Values) -> bool:
+    """Equal but for rounding, None where None is expected."""
+    return [each is None for each in values] == [each is None for each in expected] and all(
+        a is None or b is None or math.isclose(a, b) for a, b in zip(values, expected, strict=True)
+    )
+
+
+def made(
+    directory: Path, method: str, seed: int, accuracy: Final, loss: Final | None = None
+) -> Run:
+    """A run of peers that end like this, after a round 0 at which all had 0.1."""
+    run = directory / f"{method}-{seed}"
+    run.mkdir(parents=True)
+    write_config(run, {"method": method, "peers": len(accuracy), "seed": seed})
+    losses = loss if loss is not None else [1.0] * len(accuracy)
+    write_metrics(
+        run,
+        [
+            {"round": 0, "peer": peer, "test_accuracy": a and 0.1, "test_loss": 2.0}
+            for peer, a in enumerate(accuracy)
+        ]
+        + [
+            {"round": 5, "peer": peer, "test_accuracy": a, "test_loss": b, "bytes_sent": 10 * peer}
+            for peer, (a, b) in enumerate(zip(accuracy, losses, strict=True))
+        ],
+    )
+    write_split(run, [None] * len(accuracy), samples=[10 * (k + 1) for k in range(len(accuracy))])
+    write_progress(run, seconds=2.5)
+    return Run.read(run)
+
+
+def test_gain_and_share_improved_pair_peers_with_local_of_the_same_seed(tmp_path: Path) -> None:
+    local = [made(tmp_path, "local", 0, [0.5, 0.7]), made(tmp_path, "local", 1, [0.2, 0.4])]
+    other = [made(tmp_path, "cobo", 1, [0.3, 0.4]), made(tmp_path, "cobo", 0, [0.6, 0.5])]
+    _, row = comparison.rows({"local": local, "cobo": other}, {})
+    assert near(row.values["gain"], (0.05, -0.05)), "seed 1 comes first here"
+    assert row.values["improved"] == (0.5, 0.5), "an equal result is no improvement"
+    assert [run and run.config["seed"] for run in row.local] == [1, 0]
+    alone, _ = comparison.rows({"local": local, "cobo": other}, {})
+    assert alone.values["gain"] == alone.values["improved"] == (0.0, 0.0)
+
+
+def test_a_seed_without_local_has_no_gain(tmp_path: Path) -> None:
+    local = [made(tmp_path, "local", 0, [0.5])]
+    other = [made(tmp_path, "cobo", seed, [0.6]) for seed in (0, 1)]
+    _, row = comparison.rows({"local": local, "cobo": other}, {})
+    assert near(row.values["gain"], (0.1, None))
+    (row,) = comparison.rows({"cobo": other}, {})
+    assert row.values["gain"] == row.values["improved"] == (None, None)
+    assert COLUMN["gain"] not in comparison.shown([row])
+
+
+def test_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
+    runs = [made(tmp_path, "cobo", s, [a, a + 0.2]) for s, a in enumerate((0.1, 0.3, 0.8))]
+    (row,) = comparison.rows({"cobo": runs}, {})
+    mean, deviation = row.summary(COLUMN["accuracy"]) or (0, 0)
+    assert mean == pytest.approx(0.5)
+    assert deviation == pytest.approx(math.sqrt((0.3**2 + 0.1**2 + 0.4**2) / 2)), "sample"
+    assert comparison.cell(row, COLUMN["accuracy"]) == "50.00 ± 36.06"
+    assert comparison.cell(row, COLUMN["spread"]) == "10.00", "its own deviation is not told"
+    assert row.values["weighted"][0] == pytest.approx((0.1 * 10 + 0.3 * 20) / 30)
+    assert row.values["bytes"] == (5.0,) * 3
+    (row,) = comparison.rows({"cobo": runs[:1]}, {})
+    assert near(row.summary(COLUMN["accuracy"]) or (), (0.2, 0.0))
+    assert comparison.cell(row, COLUMN["accuracy"]) == "20.00", "one seed has no deviation"
+
+
+def test_peers_without_test_data_are_left_out(tmp_path: Path) -> None:
+    local = [made(tmp_path, "local", 0, [0.5, None, 0.5])]
+    other = [made(tmp_path, "cobo", 0, [0.7, None, 0.4])]
+    _, row = comparison.rows({"local": local, "cobo": other}, {})
+    assert near(row.values["accuracy"], (0.55,))
+    assert near(row.values["gain"], (0.05,))
+    assert row.values["improved"] == (0.5,)
+
+
+def test_a_problem_without_accuracy_gains_in_loss(tmp_path: Path) -> None:
+    local = [made(tmp_path, "local", 0, [None, None], loss=[3.0, 1.0])]
+    other = [made(tmp_path, "cobo", 0, [None, None], loss=[1.0, 2.0])]
+    lost = [made(tmp_path, "wga", 0, [None, None], loss=[1.0, math.inf])]
+    _, row, diverged = comparison.rows({"local": local, "cobo": other, "wga": lost}, {})
+    assert row.values["loss_gain"] == (0.5,)
+    assert row.values["improved"] == (0.5,)
+    assert row.values["gain"] == row.values["accuracy"] == (None,)
+    assert diverged.values["loss"] == diverged.values["loss_gain"] == (None,)
+    assert diverged.values["improved"] == (0.5,), "a peer that diverged is not better"
+    assert comparison.best([row, diverged], COLUMN["loss"]) == set(), "one number is not the best"
+
+
+def test_recovery_where_clusters_are_known_and_anybody_collaborates(tmp_path: Path) -> None:
+    run = made(tmp_path, "cobo", 0, [0.5] * 4)
+    write_split(run.directory, [0, 0, 1, 1], samples=[9] * 4)
+    w = np.eye(4)
+    w[0, 1] = w[1, 0] = w[2, 3] = w[3, 0] = 1.0  # three of four true edges, one false
+    np.savez(run.directory / "collaboration.npz", rounds=[0, 5], weights=[np.eye(4), w])
+    (row,) = comparison.rows({"cobo": [Run.read(run.directory)]}, {})
+    assert row.values["f1"] == (2 * 3 / (4 + 4),)
+    assert row.values["own_cluster"] == (0.75,)
+    np.savez(run.directory / "collaboration.npz", rounds=[0], weights=[np.eye(4)])
+    (row,) = comparison.rows({"cobo": [Run.read(run.directory)]}, {})
+    assert row.values["f1"] == row.values["own_cluster"] == (None,)
+
+
+def test_the_best_is_what_looks_best(tmp_path: Path) -> None:
+    finals = {"a": 0.50001, "b": 0.50002, "c": 0.49}
+    runs = {m: [made(tmp_path, m, 0, [a], loss=[a])] for m, a in finals.items()}
+    rows = comparison.rows(runs, {})
+    assert comparison.best(rows, COLUMN["accuracy"]) == {"a", "b"}
+    assert comparison.best(rows, COLUMN["loss"]) == {"c"}
+    assert comparison.best(rows, COLUMN["bytes"]) == set(), "cheap is not better by itself"
+
+
+def test_csv_gives_every_number_back(tmp_path: Path) -> None:
+    runs = {
+        "local": [made(tmp_path, "local", 0, [1 / 3, 0.1 + 0.2])],
+        "cobo": [made(tmp_path, "cobo", 0, [2 / 7, 0.9])],
+    }
+    rows = comparison.rows(runs, {"cobo": {"learning-rate": 0.1, "cobo.sampling": 'a "b", c'}})
+    comparison.write(rows, tmp_path)
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "comparison.csv").read_text())))
+    assert [line["method"] for line in lines] == ["local", "cobo"]
+    for row, line in zip(rows, lines, strict=True):
+        for column in COLUMNS:
+            (value,) = row.values[column.key]
+            assert (float(line[column.key]) if line[column.key] else None) == value
+    assert lines[1]["settings"] == '{"learning-rate": 0.1, "cobo.sampling": "a \\"b\\", c"}'
+    assert lines[1]["run"] == "cobo-0"
+
+
+def test_latex_is_escaped(tmp_path: Path) -> None:
+    runs = {m: [made(tmp_path, m, s, [0.5 + k]) for s in (0, 1)] for k, m in enumerate("ab")}
+    rows = comparison.rows({"a_&#$%": runs["a"], "b": runs["b"]}, {})
+    text = comparison.as_latex(rows)
+    assert r"a\_\&\#\$\%" in text
+    assert r"accuracy \%" in text
+    assert r"\textbf{150.00 $\pm$ 0.00}" in text
+    width = text.splitlines()[2].count(" & ")
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert [line.count(" & ") for line in body] == [width] * 3
+    assert text.splitlines()[0] == rf"\begin{{tabular}}{{l{'r' * width}}}"
+
+
+def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
+    local = [made(tmp_path, "local", s, [0.5, 0.7]) for s in (0, 1)]
+    rows = comparison.rows({"local": local}, {})
+    console = Console(width=80, file=io.StringIO())
+    console.print(comparison.table(rows, "[title]"))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "60.00 ± 0.00" in text
+    assert max(map(len, text.splitlines())) <= 80

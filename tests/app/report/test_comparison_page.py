@@ -1,0 +1,246 @@
+"""The comparison's page: its numbers are the runs', it fetches nothing, odd ones do not break."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.report import comparison, comparison_data, comparison_page
+from app.report.comparison import Row
+from app.report.measures import COLUMNS
+from app.runs.rundir import Run
+from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
+from tests.app.report.pages import Page, in_a_browser
+
+STORY = Story(rounds=4, step=5)
+WEIGHTS = {"local": "none", "cobo": "ties"}
+
+
+def made(
+    directory: Path, methods: list[str], story: Story = STORY, seeds: int = 2, **config: object
+) -> tuple[Row, ...]:
+    """Rows of made-up runs, every one different."""
+    runs = {
+        method: [
+            Run.read(
+                write_run(
+                    directory / f"{method}-{seed}",
+                    replace(story, seed=10 * k + seed, weights=WEIGHTS.get(method, "shares")),
+                    **{"method": method, "seed": seed, **config},
+                )
+            )
+            for seed in range(seeds)
+        ]
+        for k, method in enumerate(methods)
+    }
+    return comparison.rows(runs, {"cobo": {"cobo.rho": 0.05}} if "cobo" in methods else {})
+
+
+def page_of(directory: Path, rows: tuple[Row, ...], title: str = "a preset") -> Page:
+    path = comparison_page.write(rows, directory, title)
+    assert path == directory / "comparison.html"
+    return Page(path)
+
+
+def floats(values: object) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array(values, dtype=np.float64)
+
+
+def test_the_curves_are_means_over_peers_and_then_seeds(tmp_path: Path) -> None:
+    rows = made(tmp_path, ["local", "cobo"], seeds=3)
+    data = page_of(tmp_path, rows).data
+    assert data["rounds"] == [0, 5, 10, 15, 20]
+    assert data["seeds"] == [0, 1, 2]
+    for name in ("test_accuracy", "test_loss", "validation_loss", "bytes_sent"):
+        for m, row in enumerate(rows):
+            mean_sr = np.stack([run.metric(name).mean(axis=1) for run in row.runs])
+            shown = {key: floats(data["metrics"][name][key][m]) for key in ("mean", "std")}
+            np.testing.assert_allclose(shown["mean"], mean_sr.mean(axis=0), rtol=1e-5)
+            np.testing.assert_allclose(shown["std"], mean_sr.std(axis=0, ddof=1), rtol=1e-5)
+
+
+def test_rounds_that_a_seed_has_not_reached_are_left_out_of_its_mean(tmp_path: Path) -> None:
+    runs = []
+    for seed, values in enumerate([[1.0, 3.0], [2.0], [4.0, float("inf")]]):
+        run = tmp_path / str(seed)
+        run.mkdir()
+        write_config(run, {"peers": 1, "seed": seed})
+        write_metrics(
+            run, [{"round": t, "peer": 0, "test_loss": loss} for t, loss in enumerate(values)]
+        )
+        runs.append(Run.read(run))
+    data = page_of(tmp_path, comparison.rows({"a": runs[:2], "b": runs[2:] * 2}, {})).data
+    assert data["metrics"]["test_loss"]["mean"] == [[1.5, 3], [4, None]]
+    assert data["metrics"]["test_loss"]["std"][0] == [pytest.approx(0.5**0.5, rel=1e-5), 0]
+
+
+def test_the_dots_are_gains_of_the_same_peer_and_seed(tmp_path: Path) -> None:
+    rows = made(tmp_path, ["local", "cobo", "wga"])
+    data = page_of(tmp_path, rows).data
+    for m, row in enumerate(rows):
+        for s, run in enumerate(row.runs):
+            final = run.metric("test_accuracy")[-1]
+            alone = rows[0].runs[s].metric("test_accuracy")[-1]
+            np.testing.assert_allclose(data["gains"]["final"][m][s], final, rtol=1e-5)
+            np.testing.assert_allclose(
+                floats(data["gains"]["gain"][m][s]), final - alone, rtol=1e-5
+            )
+
+
+def test_the_maps_are_the_runs_collaboration(tmp_path: Path) -> None:
+    rows = made(tmp_path, ["local", "cobo", "wga"])
+    data = page_of(tmp_path, rows).data
+    maps = data["maps"]
+    assert [(each["method"], each["seed"]) for each in maps["of"]] == [
+        (1, 0), (1, 1), (2, 0), (2, 1)
+    ]  # fmt: skip
+    assert maps["rounds"] == [0, 5, 10, 15, 20]
+    codes = np.frombuffer(base64.b64decode(maps["weights"]), np.uint8).reshape(4, 5, 8, 8)
+    for each, code in zip(maps["of"], codes, strict=True):
+        run = rows[each["method"]].runs[each["seed"]]
+        span = each["high"] - each["low"]
+        np.testing.assert_allclose(
+            each["low"] + span * code / 255, run.weights, atol=0.51 * span / 255
+        )
+        assert each["own"] is (each["method"] == 2)
+        recovered = comparison.rows({"x": [run]}, {})[0].values["f1"]
+        assert each["f1"][-1:] == list(recovered)
+    assert data["order"] == [[0, 4, 1, 5, 2, 6, 3, 7]] * 2
+
+
+def test_a_map_shows_the_latest_recorded_weights(tmp_path: Path) -> None:
+    rows = made(tmp_path, ["cobo", "wga"], seeds=1)
+    late = rows[1].runs[0].directory / "collaboration.npz"
+    weights = rows[1].runs[0].weights[[0, 4]]
+    np.savez(late, rounds=[0, 12], weights=weights)
+    rows = comparison.rows({row.method: [Run.read(row.runs[0].directory)] for row in rows}, {})
+    maps = page_of(tmp_path, rows).data["maps"]
+    assert maps["rounds"] == [0, 5, 10, 12, 15, 20]
+    codes = np.frombuffer(base64.b64decode(maps["weights"]), np.uint8).reshape(2, 6, 8, 8)
+    assert [np.array_equal(codes[1, f], codes[1, 0]) for f in range(6)] == [True] * 3 + [False] * 3
+    assert np.array_equal(codes[1, 3], codes[1, 5])
+
+
+def test_the_table_is_the_comparison(tmp_path: Path) -> None:
+    rows = made(tmp_path, ["local", "cobo", "wga"])
+    html = page_of(tmp_path, rows).html
+    table = html[html.index('id="results"') : html.index("</table>")]
+    body = table[table.index("<tbody>") :].split("<tr")[1:]
+    columns = comparison.shown(rows)
+    for row, text in zip(rows, body, strict=True):
+        cells = text.split("<td")[2:]
+        for column, cell in zip(columns, cells, strict=True):
+            found = row.summary(column)
+            value = re.search(r'data-value="([^"]*)"', cell)
+            assert (value and float(value[1])) == (found and found[0])
+            shown = " ".join(re.sub("<[^>]*>", " ", cell[cell.index(">") + 1 :]).split())
+            assert shown == comparison.cell(row, column).replace("-", "–" if found is None else "-")
+            marked = re.search(r'class="[^"]*best', cell) is not None
+            assert marked == (row.method in comparison.best(rows, column))
+
+
+def test_the_settings_are_what_is_shared_and_what_is_not(tmp_path: Path) -> None:
+    rows = made(tmp_path, ["local", "cobo"])
+    html = page_of(tmp_path, rows).html
+    own, common = html[html.index("Own settings") :].split("What all have in common")
+    assert '<li class="tuned"><code>cobo.rho = 0.05</code></li>' in own
+    assert "<li><code>cobo.gamma = 0.01</code></li>" in own
+    assert "learning-rate" not in own
+    assert "<code>learning-rate</code>" in common
+    assert "cobo." not in common
+    assert "nine trials" in own or "nine trials" in html
+    assert "<code>seed</code>" not in common
+
+
+def test_the_page_fetches_nothing(tmp_path: Path) -> None:
+    page = page_of(tmp_path, made(tmp_path, ["local", "cobo"]))
+    assert sorted(page.links) == ["comparison.csv", "comparison.tex"]
+    assert "default-src 'none'" in page.html
+    assert set(re.findall(r"https?://[^\"'\s)]+", page.html)) == {"http://www.w3.org/2000/svg"}
+    for word in ("url(", "@import", "fetch(", "XMLHttpRequest", "import(", "<link"):
+        assert word not in page.html
+
+
+def test_text_from_files_is_escaped(tmp_path: Path) -> None:
+    evil = '</script><script>alert("&")</script>'
+    rows = made(tmp_path, ["local", "cobo"], dataset=evil, partition={"kind": evil})
+    runs = {"local": rows[0].runs, evil: rows[1].runs}
+    write_progress(rows[0].runs[0].directory, status="failed", error=evil)
+    page = page_of(tmp_path, comparison.rows(runs, {evil: {evil: evil}}), title=evil)
+    assert len(page.scripts) == 2
+    assert "<script>alert" not in page.html
+    assert page.data["methods"] == ["local", evil]
+
+
+ODD = {
+    "four": (["local", "fedavg", "cobo", "wga"], STORY, 2),
+    "losses only": (["local", "cobo"], replace(STORY, accuracy=False), 2),
+    "one method, one seed": (["cobo"], STORY, 1),
+    "nobody collaborates": (["local"], replace(STORY, validation=False), 2),
+    "one round, unknown clusters": (["local", "wga"], replace(STORY, rounds=0, known=False), 1),
+    "many": (["local", *(f"m{k}" for k in range(22))], STORY, 1),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_comparisons_have_a_page(tmp_path: Path, name: str) -> None:
+    methods, story, seeds = ODD[name]
+    page = page_of(tmp_path, made(tmp_path, methods, story, seeds))
+    data = page.data
+    assert data["methods"] == methods
+    assert (data["gains"] is None) == ("local" not in methods)
+    assert (data["maps"] is None) == (methods == ["local"])
+    assert (data["clusters"] is None) == (not story.known)
+    assert ("±" in page.text) == (seeds > 1)
+
+
+def test_unfinished_runs_are_told(tmp_path: Path) -> None:
+    rows = made(tmp_path, ["local", "cobo"])
+    assert "not finished" not in page_of(tmp_path, rows).text
+    write_progress(rows[1].runs[0].directory, status="running")
+    rows = comparison.rows({r.method: [Run.read(x.directory) for x in r.runs] for r in rows}, {})
+    assert "1 of 4 runs have not finished" in page_of(tmp_path, rows).text
+    for row in rows:
+        for run in row.runs:
+            (run.directory / "metrics.jsonl").unlink()
+    rows = comparison.rows({r.method: [Run.read(x.directory) for x in r.runs] for r in rows}, {})
+    assert "There is nothing to compare yet." in page_of(tmp_path, rows).text
+
+
+def test_maps_of_many_methods_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = made(tmp_path, ["local", "cobo", "wga"], replace(STORY, rounds=30), seeds=1)
+    monkeypatch.setattr(comparison_data, "MAP_BYTES", 10 * 2 * 8 * 8)
+    monkeypatch.setattr(comparison_data, "CURVE_POINTS", 7)
+    data = page_of(tmp_path, rows).data
+    for rounds, kept in ((data["maps"]["rounds"], 10), (data["rounds"], 7)):
+        assert (rounds[0], rounds[-1], len(rounds)) == (0, 150, kept), "never the ends"
+    assert len(base64.b64decode(data["maps"]["weights"])) == 10 * 2 * 8 * 8
+
+
+def test_the_outcome_says_what_came_out(tmp_path: Path) -> None:
+    rows = made(tmp_path, ["local", "cobo"])
+    accuracy = next(column for column in COLUMNS if column.key == "accuracy")
+    top = max(rows, key=lambda row: (row.summary(accuracy) or (0.0,))[0])
+    told = comparison_page.outcome(rows)
+    assert told.startswith(f"Of 2 methods, {top.method} reaches the highest mean test accuracy, ")
+    assert comparison.cell(top, accuracy) in told
+    assert ("over local" in told) == (top.method != "local")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", ["four", "losses only", "one round, unknown clusters"])
+def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
+    methods, story, seeds = ODD[name]
+    path = comparison_page.write(made(tmp_path, methods, story, seeds), tmp_path, name)
+    dom = in_a_browser(path)
+    assert 'data-ready="yes"' in dom
+    chart = dom[dom.index('id="gains"') : dom.index("Who collaborates")]
+    assert chart.count("<circle") == (len(methods) - 1) * seeds * story.peers
+    maps = dom[dom.index('id="maps"') : dom.index('id="silent"')]
+    assert maps.count("<canvas") == len(methods) - 1

@@ -1,0 +1,178 @@
+"""The report page: its numbers are the run's, it fetches nothing, and odd runs do not break it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.report.run_page import write
+from app.runs.rundir import Run
+from app.runs.summary import summarise
+from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
+from tests.app.report.pages import Page, in_a_browser
+
+Shown = tuple[Run, Page]
+
+
+def rows(values: list[list[float | None]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.array(values, dtype=np.float64)
+
+
+@pytest.fixture(scope="module", params=["ties", "shares"])
+def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shown:
+    """A run whose weights are of that kind, and its report."""
+    directory = write_run(tmp_path_factory.mktemp("run"), Story(weights=request.param))
+    return Run.read(directory), Page(write(directory))
+
+
+def test_the_curves_are_the_runs_numbers(shown: Shown) -> None:
+    run, data = shown[0], shown[1].data
+    assert data["rounds"] == run.rounds.tolist()
+    for name in ("test_accuracy", "test_loss", "validation_loss", "train_loss"):
+        np.testing.assert_allclose(rows(data["metrics"][name]), run.metric(name), rtol=1e-5)
+    for name in ("bytes_sent", "bytes_received", "gradient_evaluations"):
+        np.testing.assert_array_equal(rows(data["metrics"][name]), run.metric(name))
+    np.testing.assert_allclose(data["last"]["test_accuracy"], run.metric("test_accuracy")[-1], 1e-5)
+    best = run.metric("validation_loss").argmin(axis=0)
+    assert data["best"]["round"] == run.rounds[best].tolist()
+    assert data["clusters"] == [0, 1, 2, 3] * 2
+    assert data["order"] == [0, 4, 1, 5, 2, 6, 3, 7]
+
+
+def test_the_heat_map_is_the_runs_collaboration(shown: Shown) -> None:
+    run, graph = shown[0], shown[1].data["graph"]
+    codes = np.frombuffer(base64.b64decode(graph["weights"]), dtype="<u2")
+    span = graph["high"] - graph["low"]
+    weights = graph["low"] + span * codes.reshape(run.weights.shape) / 65535
+    np.testing.assert_allclose(weights, run.weights, atol=0.51 * span / 65535)
+    assert graph["rounds"] == run.weight_rounds.tolist()
+    own = not (run.weights.diagonal(axis1=1, axis2=2) == 1).all()
+    assert graph["own"] is own, "a diagonal of ones is no own weight"
+    final = summarise(run)["recovery"]
+    assert graph["scores"][-1]["precision"] == final["precision"]
+    assert graph["scores"][-1]["rand"] == final["adjusted_rand_index"]
+    assert (graph["edges"][-1], graph["groups"][-1]) == (8, 4)
+
+
+def test_the_headline_numbers_are_the_summarys(shown: Shown) -> None:
+    summary, text = summarise(shown[0]), shown[1].text.replace("\xa0", " ")
+    for name in ("mean", "weighted_mean", "worst_decile", "best_mean"):
+        key = f"{name}_test_accuracy"
+        assert f"{100 * summary[key]:.1f} %" in text
+    assert f"± {100 * summary['std_test_accuracy']:.1f} points" in text
+    assert f"first exact in round {summary['recovery']['rounds_to_recovery']:,}" in text
+    assert f"{summary['total_bytes'] / 1e6:.1f} MB in all" in text
+    assert "1 min 13 s" in text
+    assert "[partition]" in text
+    assert "label-permutation" in text
+
+
+def test_the_page_fetches_nothing(shown: Shown) -> None:
+    _, page = shown
+    assert sorted(page.links) == ["collaboration.png", "curves.png"], "links to files beside it"
+    assert "link" not in page.tags
+    assert "default-src 'none'" in page.html
+    assert set(re.findall(r"https?://[^\"'\s)]+", page.html)) == {"http://www.w3.org/2000/svg"}
+    for word in ("url(", "@import", "fetch(", "XMLHttpRequest", "import("):
+        assert word not in page.html
+
+
+STORIES = {
+    "losses only": Story(accuracy=False),
+    "nobody collaborates": Story(weights="none"),
+    "one round": Story(rounds=0),
+    "one peer": Story(peers=1, clusters=1, weights="none", rounds=3),
+    "two strangers": Story(peers=2, clusters=2, known=False, rounds=3),
+    "unknown clusters": Story(known=False, weights="shares"),
+    "no validation": Story(validation=False),
+    "more clusters than colours": Story(peers=13, clusters=13, rounds=2),
+}
+
+
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES.keys())
+def test_odd_runs_have_a_report(tmp_path: Path, story: Story) -> None:
+    page = Page(write(write_run(tmp_path, story)))
+    data = page.data
+    assert data["peers"] == story.peers
+    assert sorted(data["order"]) == list(range(story.peers))
+    assert ("test_accuracy" in data["metrics"]) == story.accuracy
+    assert (data["clusters"] is None) == (not story.known)
+    assert (data["best"] is None) == (not story.validation)
+    assert (data["graph"] is None) == (story.weights == "none")
+    assert ("no graph to show" in page.text) == (story.weights == "none")
+    assert (tmp_path / "curves.png").exists()
+    assert (tmp_path / "collaboration.png").exists() == (story.weights != "none")
+
+
+def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
+    write_config(tmp_path, {"peers": 3})
+    page = Page(write(tmp_path))
+    assert "has not finished" in page.text
+    assert "No round has been evaluated yet" in page.text
+    write_metrics(tmp_path, [{"round": 0, "peer": 1, "test_accuracy": 0.5, "test_loss": None}])
+    write_progress(tmp_path, status="failed", error="node 2 < node 3", round=1, rounds=9)
+    page = Page(write(tmp_path))
+    assert "This run failed (round 1 of 9): node 2 < node 3" in page.text
+    assert page.data["metrics"]["test_accuracy"] == [[None, 0.5, None]]
+
+
+def test_many_peers_and_rounds_stay_small(tmp_path: Path) -> None:
+    story = Story(peers=100, clusters=10, rounds=150, step=10, weights="shares")
+    path = write(write_run(tmp_path, story))
+    page = Page(path)
+    data = page.data
+    assert path.stat().st_size < 1_500_000
+    assert len(data["graph"]["rounds"]) == 30
+    assert len(data["rounds"]) == 100
+    for rounds in (data["rounds"], data["graph"]["rounds"]):
+        assert (rounds[0], rounds[-1]) == (0, 1500), "the ends are never thinned out"
+    assert "30 of 151 recorded rounds" in page.text
+
+
+def test_text_from_files_is_escaped(tmp_path: Path) -> None:
+    evil = '</script><script>alert("&")</script>'
+    write_run(tmp_path, Story(rounds=1), method=evil, dataset=evil, partition={"kind": evil})
+    write_progress(tmp_path, status="failed", error=evil)
+    page = Page(write(tmp_path))
+    assert len(page.scripts) == 2
+    assert "<script>alert" not in page.html
+    assert evil in page.text, "shown as it is, as text"
+
+
+def test_diverged_losses_are_no_numbers(tmp_path: Path) -> None:
+    write_config(tmp_path, {"peers": 1})
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"round": 0, "peer": 0, "test_loss": 2.0}\n'
+        '{"round": 1, "peer": 0, "test_loss": Infinity}\n'
+    )
+    page = Page(write(tmp_path))
+    assert page.data["metrics"]["test_loss"] == [[2], [None]]
+    assert "1 peer diverged" in page.text
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", ["losses only", "nobody collaborates", "one round"])
+def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
+    path = write(write_run(tmp_path / "run", STORIES[name]))
+    dom = in_a_browser(path)
+    assert 'data-ready="yes"' in dom
+    table = dom[dom.index('id="peers"') : dom.index("</table>")]
+    assert table.count("<tr") == 2 + STORIES[name].peers
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("measure", "logarithmic"), [("test_loss", True), ("test_accuracy", False)]
+)
+def test_losses_over_decades_are_drawn_on_a_log_scale_and_accuracies_never(
+    tmp_path: Path, measure: str, logarithmic: bool
+) -> None:
+    write_config(tmp_path, {"peers": 1})
+    lines = [f'{{"round": {t}, "peer": 0, "{measure}": {10.0 ** (t - 3)}}}\n' for t in range(3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    assert ("(logarithmic)</text>" in in_a_browser(write(tmp_path))) == logarithmic

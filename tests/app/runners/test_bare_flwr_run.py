@@ -1,0 +1,127 @@
+"""`flwr run .` as the README has it, on a machine that never ran Flower."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from app.config.root import ROOT
+from app.runners.guard import working_in
+from app.runners.superlink import free_port
+from app.runs.rundir import Run
+
+pytestmark = pytest.mark.e2e
+
+TINY = "num-server-rounds=4 evaluate-every=2 peers=4 partition.clusters=2 local-steps=1"
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of the checkout with a `.venv` of its own, as `make install` leaves it."""
+    checkout = tmp_path_factory.mktemp("machine") / "coterie"
+    checkout.mkdir()
+    for name in ("app", "strategies", "clients", "datasets", "presets"):
+        shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "LICENSE", ".gitignore"):
+        shutil.copyfile(ROOT / name, checkout / name)
+    bin_ = checkout / ".venv" / "bin"
+    venv = [sys.executable, "-m", "venv", "--without-pip", str(bin_.parent)]
+    subprocess.run(venv, check=True)
+    packages = next(bin_.parent.glob("lib/python*/site-packages"))
+    (packages / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for script in Path(sys.executable).parent.glob("fl*w*"):  # flwr and flower-superlink
+        _, _, rest = script.read_text().partition("\n")
+        (bin_ / script.name).write_text(f"#!{bin_ / 'python'}\n{rest}")
+        (bin_ / script.name).chmod(0o755)
+    install = [str(bin_ / "python"), "-m", "app.runners.environment"]
+    subprocess.run(install, cwd=checkout, check=True)
+    yield checkout
+    until = time.monotonic() + 20
+    while (left := working_in(checkout.parent)) and time.monotonic() < until:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def environment(checkout: Path) -> dict[str, str]:
+    home = checkout.parent
+    (home / "flwr").mkdir()
+    federation = '[superlink]\ndefault = "local"\n[superlink.local]\naddress = ":local:"\n'
+    federation += '[superlink.four]\naddress = ":local:"\noptions.num-supernodes = 4\n'
+    (home / "flwr" / "config.toml").write_text(federation)
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(home),
+        "FLWR_HOME": str(home / "flwr"),
+        # Others may run Flower on this machine.
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
+        "COLUMNS": "200",
+        "OMP_NUM_THREADS": "1",
+        "no_proxy": "127.0.0.1",
+    }
+
+
+def flwr_run(checkout: Path, environment: dict[str, str], *options: str) -> str:
+    """What the README's block prints."""
+    words = " ".join(f"'{option}'" for option in options)
+    done = subprocess.run(
+        ["bash", "-c", f"source .venv/bin/activate && flwr run . {words} --stream"],
+        cwd=checkout,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_it_ends_with_the_table_and_a_finished_run(
+    checkout: Path, environment: dict[str, str]
+) -> None:
+    said = flwr_run(checkout, environment, "--run-config", TINY)
+    assert "uv" not in said, "nothing is installed"
+    for t in (0, 2, 4):
+        assert re.search(rf"round {t}/4  accuracy 0\.\d{{3}} ± 0\.\d{{3}}  .*B", said), said
+    assert "training examples of each class" in said
+    assert "worst tenth of peers" in said
+    found = re.search(r"run directory: (\S+)", said)
+    assert found is not None, said
+    run_dir = Path(found[1])
+    assert run_dir.parent == checkout / "runs"
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("finished", 4)
+    assert f"{summary['mean_test_accuracy']:.4f}" in said
+    assert (run_dir / "report.html").exists()
+    assert len(list((run_dir / "models").iterdir())) == 4
+
+
+def test_a_federation_of_the_user_s_and_a_method_that_needs_validation_data(
+    checkout: Path, environment: dict[str, str]
+) -> None:
+    more = f'{TINY} method="dpfl" dpfl.init-epochs=1 name="mine"'
+    said = flwr_run(checkout, environment, "four", "--run-config", more)
+    assert "partition.validation = 0.2" in said
+    assert "4 simulated SuperNodes" in said
+    assert "worst tenth of peers" in said, said
+    before = (checkout / "runs" / "mine" / "metrics.jsonl").read_bytes()
+    assert Run.read(checkout / "runs" / "mine").rounds.tolist() == [0, 2, 4]
+    again = flwr_run(checkout, environment, "--run-config", more)
+    assert "holds a run already: choose another name" in again
+    assert (checkout / "runs" / "mine" / "metrics.jsonl").read_bytes() == before

@@ -1,0 +1,94 @@
+"""One run in this process: what is shown and what is left."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from app.config.config import Config
+from app.runners import environment, inline, local
+from app.runners.errors import RunError
+from app.runs.rundir import Run
+
+TINY = {"peers": 4, "partition.clusters": 2, "num-server-rounds": 6, "evaluate-every": 3}
+
+
+def config(directory: Path, **keys: Any) -> Config:
+    flat = {key.replace("_", "-"): value for key, value in keys.items()}
+    return Config.from_flat({**TINY, **flat, "out": str(directory)}).located("run")
+
+
+def said(config: Config) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    local.run(config, None, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_run_without_nodes_is_whole(tmp_path: Path) -> None:
+    here = config(tmp_path)
+    text = said(here)
+    assert "cobo on digits: 4 peers, in this process" in text
+    assert "training examples of each class" in text
+    run = Run.read(here.run_dir)
+    assert run.rounds.tolist() == [0, 3, 6]
+    summary = json.loads((run.directory / "summary.json").read_text())
+    assert f"{summary['mean_test_accuracy']:.4f}" in text
+    assert f"report: {run.directory / 'report.html'}" in text
+    assert (run.directory / "report.html").exists()
+
+
+def test_every_round_is_told_with_what_was_measured_last(tmp_path: Path) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def watch(now: Mapping[str, Any]) -> None:
+        seen.append((now["round"], now["mean_test_accuracy"] is not None))
+
+    one = config(tmp_path, method="local", num_server_rounds=4, evaluate_every=4)
+    inline.run(one, watch)
+    assert dict(seen) == dict.fromkeys(range(5), True)
+    assert seen[0] == (0, False), "before anything was measured"
+
+
+def test_a_method_that_needs_validation_data_says_so(tmp_path: Path) -> None:
+    text = said(config(tmp_path, method="dpfl", **{"dpfl.init-epochs": 1}))
+    assert "dpfl judges models by data set aside: partition.validation = 0.2" in text
+
+
+def test_divergence_has_a_name(tmp_path: Path) -> None:
+    text = said(config(tmp_path, method="local", dataset="sine", learning_rate=1e30))
+    assert "4 peers: the loss is not finite" in " ".join(text.split())
+    now = json.loads((tmp_path / "local-sine-seed0-run" / "progress.json").read_text())
+    assert now["diverged"] == 4
+
+
+def test_a_run_that_fails_is_one_line(tmp_path: Path) -> None:
+    one = config(tmp_path)
+    Path(one.run_dir).mkdir()
+    Path(one.run_dir, "models").write_text("in the way")
+    with pytest.raises(RunError) as failure:
+        said(one)
+    assert "\n" not in str(failure.value)
+    assert json.loads(Path(one.run_dir, "progress.json").read_text())["status"] == "failed"
+
+
+def test_the_environment_of_venv_leaves_the_user_s_settings_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"FLWR_TELEMETRY_ENABLED": "1", "COTERIE_ROOT": "/of/another", "PATH": "/bin"}
+    monkeypatch.setattr(os, "environ", given)
+    environment.prepare()
+    assert os.environ["FLWR_TELEMETRY_ENABLED"] == "1"
+    assert os.environ["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert os.environ["COTERIE_ROOT"] == str(Path(sys.prefix).parent)
+    assert os.environ["PATH"] == f"/bin{os.pathsep}{Path(sys.executable).parent}"
+    environment.prepare()
+    assert os.environ["PATH"].count(str(Path(sys.executable).parent)) == 1

@@ -1,0 +1,57 @@
+"""A bare `flwr run`: the relay and the nodes agree where it goes, and nothing is written over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.config.config import ConfigError
+from app.runs.rundir import Run
+from tests.inprocess import simulate
+
+TINY = {"peers": 4, "partition.clusters": 2, "num-server-rounds": 4, "evaluate-every": 2}
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Flower's processes work in one place, the user in another; no checkout writes the report."""
+    place = tmp_path / "checkout"
+    place.mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COTERIE_ROOT", str(place))
+    monkeypatch.setattr("app.runs.bare.end", lambda run_dir: print(f"ended: {run_dir}"))
+    return place
+
+
+def test_it_is_introduced_told_and_lies_in_the_checkout(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulate({**TINY, "method": "dpfl", "dpfl.init-epochs": 1, "name": "mine"}, nodes=2)
+    said = capsys.readouterr().out
+    assert "dpfl on digits: 4 peers, Flower's simulation" in said
+    assert "partition.validation = 0.2" in said
+    told = [line.split("  ")[0] for line in said.splitlines() if line.startswith("round ")]
+    assert told == ["round 0/4", "round 2/4", "round 4/4"]
+    directory = workplace / "runs" / "mine"
+    assert f"ended: {directory}" in said
+    run = Run.read(directory)
+    assert run.rounds.tolist() == [0, 2, 4]
+    assert run.split is not None
+    assert len(list((directory / "models").iterdir())) == 4
+    assert [path.name for path in workplace.parent.iterdir()] == ["checkout"]
+
+
+def test_a_name_that_exists_is_refused(workplace: Path) -> None:
+    simulate({**TINY, "method": "local", "name": "mine"}, nodes=1)
+    metrics = workplace / "runs" / "mine" / "metrics.jsonl"
+    before = metrics.read_bytes()
+    with pytest.raises(ConfigError, match="holds a run already: choose another name"):
+        simulate({**TINY, "method": "local", "name": "mine", "seed": 1}, nodes=1)
+    assert metrics.read_bytes() == before
+
+
+def test_what_cannot_run_is_refused_before_anything_is_written(workplace: Path) -> None:
+    with pytest.raises(ConfigError, match=r"set partition\.validation"):
+        simulate({**TINY, "method": "dpfl", "partition.validation": 0.0}, nodes=1)
+    assert not list(workplace.iterdir())

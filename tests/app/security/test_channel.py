@@ -1,0 +1,264 @@
+"""What a node's secure channel opens, what it remembers, and what it writes into the audit log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.config.config import Config
+from app.config.schema import Scalar
+from app.security.channel import SecureChannel
+from app.security.seal import TAG, SealError
+from app.security.sealing import Sealing, config_digest_of, simulated
+from app.security.trust import KeysError
+from app.wire.payload import LetterFormat
+from strategies.protocol import PeerMessage, Request
+
+CONFIG = Config.from_flat({"peers": 3, "sealing": True})
+PLAIN = Config.from_flat({"peers": 3})
+FORM = LetterFormat({"x": ((5,), torch.float32)})
+MODELS = {"x": torch.arange(15.0).view(3, 5)}
+PAYLOAD, ANOTHER, ANSWER = (FORM.encode(MODELS, row) for row in range(3))
+EDGES = np.array([(s, r) for r in range(3) for s in range(3) if s != r], dtype=np.int64)
+NO_KEYS = Sealing(b"", audited=True)
+
+
+def channel(directory: Path, *peers: int, sealing: Sealing | None = None) -> SecureChannel:
+    """A new process of a node."""
+    return SecureChannel(peers, directory, sealing or simulated(CONFIG, peers, directory))
+
+
+def begun(
+    node: SecureChannel,
+    stage: Any,
+    t: int,
+    committed: int = 0,
+    attempt: str = "a",
+    letters: Sequence[PeerMessage] = (),
+) -> SecureChannel:
+    """The channel with the letters of a request in which everybody asks everybody."""
+    asked = np.ones(len(EDGES), dtype=np.bool_)
+    node.begin(
+        Request(stage, t, t, EDGES, asked, tuple(letters), committed=committed, attempt=attempt)
+    )
+    return node
+
+
+def offer(node: SecureChannel, sender: int, t: int, payload: bytes = PAYLOAD) -> PeerMessage:
+    letter = node.write(
+        PeerMessage("offer", sender, None, t, FORM.nbytes, payload), {0, 1, 2} - {sender}
+    )
+    assert letter is not None
+    return letter
+
+
+def read(node: SecureChannel, kind: Any = "offer") -> dict[tuple[int, int | None], list[float]]:
+    """The letters that the channel accepts."""
+    return {ends: tensors["x"].tolist() for ends, tensors in node.read(kind, FORM).items()}
+
+
+def refusals(node: SecureChannel) -> list[str]:
+    """Why the others were refused."""
+    assert not read(node)
+    return [line.partition(": it ")[2] for line in node.finish()]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "run" / "nodes").mkdir(parents=True)
+    return tmp_path / "run"
+
+
+def test_another_process_of_the_node_opens_what_the_first_would(run: Path) -> None:
+    letter = offer(begun(channel(run, 1), "start", 0), 1, 1)
+    assert isinstance(letter.payload, bytes)
+    assert PAYLOAD not in letter.payload
+    for _ in range(2):  # the same request once more, e.g. after a crash
+        reader = begun(channel(run, 0), "update", 1, letters=[letter])
+        assert read(reader) == {(1, None): [0, 1, 2, 3, 4]}
+        assert reader.finish() == ()
+
+
+def test_what_the_relay_called_over_does_not_come_back(run: Path) -> None:
+    """Not by a restart of the relay or of the node, nor in a run of the same name."""
+    old = offer(begun(channel(run, 1), "update", 3, 2), 1, 4)
+    begun(channel(run, 0), "update", 6, committed=5)
+    for stage, t in (("update", 5), ("answer", 4), ("start", 4), ("start", 0), ("rounds", 1)):
+        with pytest.raises(SealError, match=r'run "run" has committed round 5 here'):
+            begun(channel(run, 0), stage, t, attempt="b")
+    for stage, t in (("start", 5), ("update", 6)):
+        reader = begun(channel(run, 0), stage, t, letters=[replace(old, round=t + 1)])
+        (why,) = refusals(reader)
+        assert why.startswith("was not sealed by peer 1")
+
+
+def test_what_was_offered_in_rounds_that_are_over_is_forgotten(run: Path) -> None:
+    node = begun(channel(run, 0), "start", 0)
+    for t in (1, 2, 3):
+        offer(node, 0, t)
+    begun(channel(run, 0), "update", 3, committed=2)
+    memory = json.loads((run / "nodes" / "mail-0000.json").read_text())
+    assert memory == {"committed": 2, "offered": {"3 0": hashlib.sha256(PAYLOAD).hexdigest()}}
+
+
+def test_a_round_that_is_played_again_takes_the_letters_of_its_own_attempt(run: Path) -> None:
+    first = offer(begun(channel(run, 1), "start", 3, 3), 1, 4)
+    again = offer(begun(channel(run, 1), "start", 3, 3, "b"), 1, 4, ANOTHER)
+    reader = begun(channel(run, 0), "update", 4, 3, "b", letters=[again])
+    assert read(reader) == {(1, None): [5, 6, 7, 8, 9]}
+    reader = begun(channel(run, 0), "update", 4, 3, "b", letters=[first])
+    (why,) = refusals(reader)
+    assert "run, attempt and round" in why
+
+
+def test_an_answer_is_for_the_model_that_was_offered_in_its_round(run: Path) -> None:
+    owner = begun(channel(run, 0), "start", 0)
+    model = offer(owner, 0, 1)
+    helper = begun(channel(run, 1), "answer", 1, letters=[model])
+    assert read(helper)
+    answer = helper.write(PeerMessage("answer", 1, 0, 1, FORM.nbytes, ANSWER), {0})
+    assert answer is not None
+    owner = begun(channel(run, 0), "update", 1, letters=[answer])
+    assert read(owner, "answer") == {(1, 0): [10, 11, 12, 13, 14]}
+    fresh = begun(channel(run, 0), "start", 0)  # it lost its disk, and begins with another model
+    offer(fresh, 0, 1, ANOTHER)
+    owner = begun(channel(run, 0), "update", 1, letters=[answer])
+    assert not read(owner, "answer")
+    (why,) = owner.finish()
+    assert "no answer to ours" in why
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_what_is_too_large_is_not_even_looked_at(run: Path, sealed: bool) -> None:
+    """One byte more than an encoded letter may have; the bytes of the seal come on top."""
+    sealing = None if sealed else NO_KEYS
+    writer = begun(channel(run, 1, sealing=sealing), "start", 0)
+    for size, why in (
+        (FORM.max_bytes, "is not safetensors"),
+        (FORM.max_bytes + 1, f"has {FORM.max_bytes + 1} bytes, more than the {FORM.max_bytes}"),
+    ):
+        letter = offer(writer, 1, 1, bytes(size))
+        assert isinstance(letter.payload, bytes)
+        assert len(letter.payload) == size + TAG * sealed
+        reader = channel(run, 0, sealing=sealing)
+        (refused,) = refusals(begun(reader, "update", 1, letters=[letter]))
+        assert refused.startswith(why)
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize("payload", [bytearray(PAYLOAD), "text", None, dict(MODELS)], ids=type)
+def test_what_is_no_bytes_is_refused(run: Path, payload: object, sealed: bool) -> None:
+    sealing = None if sealed else NO_KEYS
+    letter = offer(begun(channel(run, 1, sealing=sealing), "start", 0), 1, 1)
+    reader = channel(run, 0, sealing=sealing)
+    begun(reader, "update", 1, letters=[replace(letter, payload=payload)])
+    assert refusals(reader) == [f"is {type(payload).__name__}, not bytes"]
+
+
+def test_a_letter_is_read_where_its_edge_ends_and_once(run: Path) -> None:
+    """Offers of 1 and 2 come to 0; nothing that claims to be from 0, or to be for another."""
+    written = [offer(begun(channel(run, peer), "start", 0), peer, 1) for peer in (1, 2)]
+    strange = [replace(written[0], sender=0), replace(written[1], kind="answer", recipient=1)]
+    reader = begun(channel(run, 0), "update", 1, letters=[*written, *strange, written[0]])
+    assert read(reader).keys() == {(1, None), (2, None)}
+    assert not read(reader)  # neither when it is read again
+    assert not read(reader, "answer")
+    assert [line.partition(": it ")[2] for line in reader.finish()] == [
+        "was not to come here", "came a second time", "was not to come here",
+    ]  # fmt: skip
+
+
+def test_what_nobody_reads_is_refused(run: Path) -> None:
+    letter = offer(begun(channel(run, 1), "start", 0), 1, 1)
+    reader = begun(channel(run, 0), "update", 1, letters=[letter])
+    (line,) = reader.finish()
+    assert line == "round 1: peers [0] refused the offer of peer 1: it was not to come here"
+    begun(reader, "update", 1)  # the next request has refusals of its own
+    assert reader.finish() == ()
+
+
+def test_the_trust_file_is_read_again_for_each_request(run: Path) -> None:
+    writer, reader = channel(run, 1), channel(run, 0)
+    letter = offer(begun(writer, "start", 0), 1, 1)
+    trust = run / "keys" / "trust.toml"
+    known = trust.read_text()
+    trust.write_text(known.partition("[peer-0001]")[0])  # 0 alone
+    (why,) = refusals(begun(reader, "update", 1, letters=[letter]))
+    assert why == "is from a peer that is not in the trust file"
+    assert begun(writer, "start", 0).write(replace(letter, payload=b"", keys={}), {2}) is None
+    trust.unlink()
+    with pytest.raises(KeysError, match="No such file"):
+        begun(reader, "update", 1)
+
+
+def test_the_config_digest_is_of_what_results_depend_on() -> None:
+    flat = CONFIG.flat()
+    same: dict[str, Scalar] = {
+        "out": "x",
+        "name": "y",
+        "resume": True,
+        "run-dir": "/z",
+        "device": "cpu",
+        "quorum": 2,
+    }
+    assert config_digest_of(flat | same) == config_digest_of(flat)
+    changes: list[dict[str, Scalar]] = [
+        {"seed": 1},
+        {"learning-rate": 0.2},
+        {"method": "fedavg"},
+        {"cobo.rho": 1.0},
+    ]
+    for change in changes:
+        assert config_digest_of(flat | change) != config_digest_of(flat)
+
+
+def test_every_letter_has_a_line(run: Path) -> None:
+    writer = begun(channel(run, 1), "start", 0)
+    letter = offer(writer, 1, 1)
+    reader = begun(channel(run, 0), "update", 1, letters=[letter, replace(letter, sender=2)])
+    assert read(reader).keys() == {(1, None)}
+    (sent,) = map(json.loads, (run / "audit-0001.jsonl").read_text().splitlines())
+    accepted, refused = map(json.loads, (run / "audit-0000.jsonl").read_text().splitlines())
+    assert isinstance(letter.payload, bytes)
+    common = {
+        "run": "run", "attempt": "a", "kind": "offer", "round": 1, "bytes": 20, "sealed": True,
+        "digest": hashlib.sha256(letter.payload).hexdigest(),
+    }  # fmt: skip
+    for line in (sent, accepted, refused):
+        assert line.pop("time").endswith("+00:00")
+        assert common.items() <= line.items()
+    rest = [{k: v for k, v in line.items() if k not in common} for line in (sent, accepted)]
+    names = ["0 peer-0000", "1 peer-0001", "2 peer-0002"]
+    assert rest[0] == {
+        "direction": "sent", "from": names[1], "to": [names[0], names[2]], "verdict": "sent"
+    }  # fmt: skip
+    assert rest[1] == {
+        "direction": "received", "from": names[1], "to": names[:1], "verdict": "accepted"
+    }  # fmt: skip
+    assert refused["from"] == "2 peer-0002"
+    assert refused["verdict"].startswith("refused: it was not sealed by peer 2")
+
+
+def test_plain_letters_of_a_deployment_are_audited_too(run: Path) -> None:
+    node = begun(channel(run, 0, sealing=NO_KEYS), "start", 0)
+    letter = offer(node, 0, 1)
+    assert letter.payload == PAYLOAD
+    (line,) = map(json.loads, (run / "audit-0000.jsonl").read_text().splitlines())
+    assert not line["sealed"]
+    assert line["digest"] == hashlib.sha256(PAYLOAD).hexdigest()
+
+
+def test_a_plain_simulation_writes_nothing_down(run: Path) -> None:
+    node, other = (channel(run, peer, sealing=simulated(PLAIN, (peer,), run)) for peer in (0, 1))
+    letter = offer(begun(other, "start", 0), 1, 1)
+    assert read(begun(node, "update", 1, letters=[letter]))
+    assert [path.name for path in run.iterdir()] == ["nodes"]
+    assert not list((run / "nodes").iterdir())

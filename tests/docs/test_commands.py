@@ -1,0 +1,217 @@
+"""Documented commands are executed: every shell block of README, docs/ and docker/README.md.
+
+`HOW` has a row for each block. The blocks of a page run one after another in one shell, as a reader
+types them into one terminal, in a copy of the checkout with ports, processes and a home of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.config.config import Config
+from app.config.items import read_items
+from app.config.registry import METHODS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "docker" / "README.md"]
+COMPOSE = Path(__file__).with_name("compose.py")
+RUN = "run as it stands"
+HOW: dict[str, dict[str, str]] = {
+    "README.md": {"make run": RUN},
+    "docs/first-steps.md": {
+        "make run": "README.md has the same block",
+        "source .venv/bin/activate": RUN,
+        "cat > mine.toml <<'END'": RUN,
+        "python -m app compare mine.toml --methods local,fedavg,dpfl --seeds 2": RUN,
+        "flwr run . --stream --run-config 'num-server-rounds=20' "
+        "--federation-config 'num-supernodes=4'": RUN,
+    },
+    "docs/own-data.md": {
+        "source .venv/bin/activate": RUN,
+        "cat > readmission.toml <<'END'": RUN,
+        "python - <<'END'": RUN,
+    },
+    "docs/consortium/without-docker.md": {
+        "source .venv/bin/activate": RUN,
+        "python - <<'END'": RUN,
+        "python -m app certificates consortium/secrets --hosts localhost 127.0.0.1 \\": RUN,
+        "cd consortium": RUN,
+        "python -m app certificates consortium/secrets --register relay \\": RUN,
+        "port=9101": RUN,
+        "cat > consortium/readmission.toml <<'END'": RUN,
+        "ls consortium/runs/trial/report.html": RUN,
+    },
+    "docker/README.md": {
+        "cd docker": RUN,
+        "operator certificates /secrets --hosts relay localhost --nodes hospital-a hospital-b "
+        "hospital-c": RUN,
+        "docker compose up --detach --wait relay relay-executor": RUN,
+        "operator run method=fedavg peers=3 partition.kind=iid num-server-rounds=2 \\": RUN,
+    },
+}
+"""Page -> first line of each of its shell blocks, in order -> how it is run, or why not."""
+
+_BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_SHELL = ("sh", "bash", "shell", "console")
+_SECONDS = 900.0
+_ISOLATED = (
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"),
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+
+    @property
+    def first(self) -> str:
+        """The first line without its comment."""
+        return re.sub(r"\s+#.*", "", self.text.partition("\n")[0])
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(*match.groups()) for match in _BLOCK.finditer(page.read_text("utf-8"))]
+
+
+def shell(page: Path) -> list[Block]:
+    return [block for block in blocks(page) if block.language in _SHELL]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_shell_block_has_its_row(page: Path) -> None:
+    assert [block.first for block in shell(page)] == list(HOW.get(name(page), {}))
+
+
+def test_a_row_belongs_to_a_page() -> None:
+    assert HOW.keys() <= {name(page) for page in PAGES}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if RUN in HOW.get(name(page), {}).values()], ids=name
+)
+def test_the_blocks_of_a_page_run(page: Path, checkout: Path) -> None:
+    how = HOW[name(page)]
+    if name(page) == "docker/README.md" and os.geteuid():
+        pytest.skip("the stand-in for docker compose mounts: root only")
+    script = ["set -euo pipefail", "shopt -s expand_aliases"]
+    for number, block in enumerate(shell(page), start=1):
+        if how[block.first] == RUN:
+            script += [f"echo '=== block {number} of {name(page)}'", block.text]
+    said = play("\n".join(script), checkout)
+    assert "Traceback" not in said, said
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Commands that produced published numbers, and where they stand."""
+    for page in (ROOT / "docs" / "results").glob("*.md"):
+        text = page.read_text("utf-8")
+        spans = re.findall(r"`(python -m app (?:run|compare) [^`]*)`", text)
+        lines = [line for block in blocks(page) for line in block.text.splitlines()]
+        for command in (*spans, *lines):
+            if command.startswith("python -m app"):
+                yield name(page), command
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(commands())))
+def test_a_command_behind_a_table_is_accepted(page: str, command: str) -> None:
+    """They take minutes to hours, so they are checked, not run: preset, keys, methods."""
+    words = command.replace("KEY=VALUE", "seed=0").split()[4:]
+    found = re.search(r"--methods (\S+)", command)
+    methods = found[1].split(",") if found else []
+    assert set(methods) <= {*METHODS, "all"}
+    items = [word for word in words if "=" in word or word.endswith(".toml")]
+    _, flat = read_items(items)
+    Config.from_flat(flat)
+
+
+def test_toml_blocks_are_toml() -> None:
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language == "toml":
+                tomllib.loads(block.text)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the files under version control, with the installed environment.
+
+    Beside it stand-ins for what a test machine may lack: Docker (`tests/docs/compose.py`) and sudo.
+    """
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    place = tmp_path / "checkout"
+    for file in filter(None, listed.split("\0")):
+        if (ROOT / file).is_file():
+            (place / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / file, place / file)
+    (place / ".venv").symlink_to((ROOT / ".venv").resolve())
+    stand_ins = {"docker": f'{sys.executable} {COMPOSE} "$@"', "sudo": '"$@"'}
+    for command, line in stand_ins.items():
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / command).write_text(f"#!/bin/sh\nexec {line}\n")
+        (tmp_path / "bin" / command).chmod(0o755)
+    return place
+
+
+def play(script: str, directory: Path) -> str:
+    """What a script printed; it must end well.
+
+    It has a network of its own, so that documented ports are free, and processes of its own, so
+    that whatever it leaves behind ends with it.
+    """
+    user = ("--user", "--map-root-user") if os.geteuid() else ()
+    if subprocess.run([*_ISOLATED, *user, "true"], capture_output=True).returncode:
+        pytest.skip("this machine gives no namespaces")
+    (directory.parent / "home").mkdir()
+    elsewhere = [  # what the environment has is found once a page has activated it
+        place
+        for place in os.environ["PATH"].split(os.pathsep)
+        if Path(place).resolve() != Path(sys.executable).parent.resolve()
+    ]
+    environment = {
+        "HOME": str(directory.parent / "home"),
+        "PATH": os.pathsep.join((str(directory.parent / "bin"), *elsewhere)),
+        "TMPDIR": os.environ.get("TMPDIR", "/tmp"),
+        "LANG": "C.UTF-8",
+    }
+    up = "ip link set lo up 2> /dev/null || true"
+    log = directory.parent / "log"
+    with log.open("wb") as out:
+        running = subprocess.Popen(
+            [*_ISOLATED, *user, "bash", "-c", f"{up}\n{script}"],
+            cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = running.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = -1
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
+    said = log.read_text("utf-8", "replace")
+    assert code == 0, f"exit {code}\n{said[-6000:]}"
+    return said

@@ -1,0 +1,142 @@
+"""The site: built strictly, nothing loaded from elsewhere, and complete where it can be checked."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from app.config import schema
+from app.config.keys import tables
+from app.config.registry import METHODS
+from docs import docstrings, hooks
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SKELETON = [
+    "Idea",
+    "Formula",
+    "Who talks to whom",
+    "Costs",
+    "Options",
+    "When it fails",
+    "Our results against the paper's",
+    "Source",
+]
+
+
+class Assets(HTMLParser):
+    """What a browser loads for a page, and the text that a reader sees."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.text = ""
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
+            self.loaded.append(given.get("href", ""))
+        self.loaded += [given[name] for name in ("src", "srcset", "data") if name in given]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)],
+        cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.mark.e2e
+def test_the_site_is_whole_and_needs_no_network(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > len(METHODS) + 20
+    for page in pages:
+        assets = Assets(page)
+        assert [url for url in assets.loaded if "//" in url] == [], page
+        assert "{{" not in assets.text, page
+        assert "arithmatex" not in page.read_text("utf-8"), page
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(.?(https?:)?//|@import", sheet.read_text("utf-8")), sheet
+
+
+@pytest.mark.e2e
+def test_pages_made_from_code_say_what_it_says(site: Path) -> None:
+    keys = Assets(site / "reference" / "keys.html").text
+    assert "learning-rate" in keys
+    assert "How the examples are divided" in keys
+    cobo = Assets(site / "methods" / "cobo.html").text
+    assert "b*d*(shown + met)" in cobo  # its row of the cost table
+    assert "Step size of the weights" in cobo  # its options
+    assert "clients.rule" in Assets(site / "reference" / "clients.html").text
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_has_a_page_on_the_skeleton(method: str) -> None:
+    text = (DOCS / "methods" / f"{method}.md").read_text("utf-8")
+    sections = re.split(r"^## ", text, flags=re.M)[1:]
+    assert [section.partition("\n")[0] for section in sections] == SKELETON
+    assert all(section.partition("\n")[2].strip() for section in sections)
+    assert "$" in sections[1]
+    assert f"methods/{method}.md" in (ROOT / "mkdocs.yml").read_text("utf-8")
+
+
+@pytest.mark.parametrize("table", tables())
+def test_every_key_is_described(table: str) -> None:
+    of = tables()[table]
+    fields = {field for field, _ in schema.keys(of).values()}
+    assert fields == hooks.descriptions(of).keys() & fields
+    for text in hooks.descriptions(of).values():
+        assert len(text) > 8
+
+
+def test_a_described_docstring_keeps_its_other_parts() -> None:
+    before = "What it is.\n\nAttributes\n----------\na, b : one : two,\n    three.\nc : four\n"
+    before += "\nNotes\n-----\nd : not an entry\n"
+    after = "What it is.\n\nAttributes\n----------\na, b\n    one : two, three.\nc\n    four\n"
+    assert docstrings.described(before) == after + "\nNotes\n-----\nd : not an entry\n"
+
+
+def test_links_lead_to_pages_or_lose_their_target() -> None:
+    linked = hooks.relinked
+    assert linked("[a](../docker/README.md#x)", "docs", "") == "[a](consortium/docker.md#x)"
+    assert linked("[a](../docs/faq.md)", "docker", "consortium") == "[a](../faq.md)"
+    assert linked("[a](../../clients/rule.py)", "docs/methods", "methods") == "a"
+    assert linked("[a](gone.md)", "docs", "") == "[a](gone.md)"
+    assert linked("[a](https://flower.ai)", "docs", "") == "[a](https://flower.ai)"
+
+
+def test_the_summary_has_the_numbers_of_the_tuned_tables() -> None:
+    tuned = (DOCS / "results" / "tuned.md").read_text("utf-8")
+    gains = [rows(section, 3) for section in re.split(r"^## ", tuned, flags=re.M)[1:]]
+    summary = (DOCS / "results" / "index.md").read_text("utf-8")
+    for column, tabled in enumerate(gains, start=1):
+        shown = {method: cell.strip("*") for method, cell in rows(summary, column).items()}
+        expected = {
+            method: f"{float(cell.split('±')[0]):+.1f}" for method, cell in tabled.items() if cell
+        }
+        assert {method: cell for method, cell in shown.items() if cell} == expected
+
+
+def rows(text: str, column: int) -> dict[str, str]:
+    """A column of the rows that begin with a method, with or without a link."""
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else [""]
+        name = re.sub(r"\[([\w-]+)\].*", r"\1", cells[0])
+        if name in METHODS:
+            found[name] = cells[column]
+    return found

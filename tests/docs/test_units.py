@@ -1,0 +1,56 @@
+"""The systemd units: well formed, confined, and the commands that the guide rehearses."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+GUIDE = ROOT / "docs" / "consortium" / "without-docker.md"
+EXPOSED = 20
+"""`systemd-analyze security` in tenths, 0 to 100, that no unit may exceed; without options 96."""
+
+
+def command(text: str, program: str) -> list[list[str]]:
+    """Names of the options of each call of a program, continuation lines joined."""
+    joined = re.sub(r"\\\n\s*", " ", text)
+    lines = (line for line in joined.splitlines() if program in line)
+    return [sorted(re.findall(r"--[\w-]+", line)) for line in lines]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: str(path.name))
+def test_a_unit_runs_what_the_guide_rehearses(unit: Path) -> None:
+    text = unit.read_text("utf-8")
+    found = re.search(r"^ExecStart=\S*/(flower-\w+)", text, re.M)
+    assert found is not None
+    (own,) = command(text, f"/{found[1]}")
+    assert own in command(GUIDE.read_text("utf-8"), found[1])
+
+
+def test_the_guide_names_every_unit() -> None:
+    assert len(UNITS) == 4
+    for unit in UNITS:
+        assert f"`{unit.stem}`" in GUIDE.read_text("utf-8")
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze")
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    installed = str(Path(sys.executable).parent)
+    for unit in UNITS:
+        text = unit.read_text("utf-8").replace("/opt/coterie/.venv/bin", installed)
+        (tmp_path / unit.name).write_text(text)
+    files = [str(tmp_path / unit.name) for unit in UNITS]
+    done = subprocess.run(["systemd-analyze", "verify", *files], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    for file in files:
+        judged = subprocess.run(
+            ["systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSED}", file],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert judged.returncode == 0, judged.stdout
