@@ -1,4 +1,4 @@
-"""Who may talk to whom at all: undirected graphs over the peers, as (n, n) boolean matrices."""
+"""Topologies, which say who may talk to whom: undirected graphs as (n, n) boolean matrices."""
 
 from __future__ import annotations
 

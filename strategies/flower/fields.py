@@ -1,4 +1,4 @@
-"""The fields of Flower's records, read with suspicion.
+"""Checked reading of the fields of Flower's records.
 
 Every function that reads raises `WireError` and names the key where a field is missing, of another
 type or out of range.

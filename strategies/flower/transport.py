@@ -57,7 +57,7 @@ class FlowerTransport:
             request.last - request.round + 1 for request in requests.values()
         )
         outcome: dict[int, Response | str] = dict.fromkeys(requests, "cannot be reached")
-        # A message that a node took with it when it died has no response until it expires, and the
+        # A message that a node had taken when it died has no response until it expires, and the
         # node, back again, gets no other until then.
         waiting = self._push(requests, ttl=2 * seconds + _GRACE)
         began = time.monotonic()
@@ -65,7 +65,7 @@ class FlowerTransport:
             for message in self._grid.pull_messages(list(waiting)):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None:
-                    outcome[node] = _opened(message, requests[node])
+                    outcome[node] = _decoded(message, requests[node])
             if waiting:
                 waited = time.monotonic() - began
                 time.sleep(min(max(_PAUSE, _SHARE * waited), _LONGEST, max(seconds - waited, 0)))
@@ -84,7 +84,7 @@ class FlowerTransport:
         return {message: node for message, node in ids.items() if message in sent}
 
 
-def _opened(message: Message, request: Request) -> Response | str:
+def _decoded(message: Message, request: Request) -> Response | str:
     if message.has_error():
         code, reason = message.error.code, " ".join((message.error.reason or "").split())
         line = f"Flower error {code}: {reason}"

@@ -1,7 +1,7 @@
 """The relay's rounds: a loop over requests and responses that knows no transport and no model.
 
 One round is at most two exchanges: "answer" with the nodes that host recipients of asked edges,
-then "update" with everybody. A node that fails or is late is dropped, the round goes on without
+then "update" with all nodes. A node that fails or is late is dropped, the round goes on without
 its peers' edges, and the node is invited back ("start") beside the next "update". A round that
 no node survives is played again once there is a quorum; if that happens twice, the run ends.
 """
@@ -23,7 +23,7 @@ from strategies.protocol import PeerMessage, Report, Request, Response, Stage, T
 from strategies.relay.commit import Commit, Ledger, Recorder, means
 from strategies.relay.delivery import answer_requests, deliverable, update_requests
 from strategies.relay.roster import Roster
-from strategies.relay.vetting import fault_of, named, vetted
+from strategies.relay.vetting import fault_of, named, one_line, vetted
 
 _log = logging.getLogger("coterie.relay")
 _JOIN_PAUSE = 0.1
@@ -254,7 +254,7 @@ class Broker:
 
     def _fault(self, node: int, request: Request, why: str) -> None:
         """Go on without a node."""
-        peers = self._roster.drop(node)
+        peers, why = self._roster.drop(node), one_line(why)
         at = {"round": request.round, "stage": request.stage}
         _log.warning("%s; going on without", why, extra={**at, "peers": named(peers), "node": node})
         who = f"peers {named(peers)}" if peers else f"node {node}"

@@ -1,4 +1,4 @@
-"""What the relay makes last after every round: where the run stands, and what it was told."""
+"""What the relay records after every round: where the run stands, and what nodes reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Commit:
-    """The end of a round, or of a stretch of rounds.
+    """The end of a round, or of several that one node ran alone.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Commit:
 
 
 class Recorder(Protocol):
-    """Is told after every round (or stretch of rounds) and makes it last."""
+    """Stores what the relay commits."""
 
     def round(self, commit: Commit) -> None:
         """Keep what was committed."""

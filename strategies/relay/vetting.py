@@ -11,11 +11,11 @@ import numpy as np
 from strategies.protocol import PeerMessage, Report, Request, Response
 
 _LINES, _LENGTH = 100, 400
-"""What a node says of refused letters goes into logs: so many lines, so many characters each."""
+"""What a node says goes into logs and terminals: so many lines, so many characters each."""
 
 
 def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int) -> str | None:
-    """Say why the whole response is useless, if it is.
+    """Say why the whole response cannot be used, if so.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
         ):
             return f"has {list(response.samples)} samples for {len(response.peers)} peers"
     elif response.peers != tuple(hosted):
-        return f"hosts peers {named(response.peers)} all of a sudden"
+        return f"hosts peers {named(response.peers)} now, not {named(hosted)}"
     return None
 
 
@@ -66,10 +66,16 @@ def vetted(response: Response, request: Request, n: int) -> tuple[Response, list
     kept_w = inside & (wants[:, 0] != wants[:, 1]) & np.isin(wants, response.peers).any(axis=1)
     bad += [f"the want {want}" for want in wants[~kept_w].tolist()]
     who = f"round {request.round}, {request.stage}: peers {named(response.peers)}"
-    said = [" ".join(line.split())[:_LENGTH] for line in response.refused[:_LINES]]
+    said = [one_line(line) for line in response.refused[:_LINES]]
     refused = [*said, *(f"{who}: the relay refused {what}" for what in bad[:_LINES])]
     kept = replace(response, letters=tuple(letters), reports=tuple(reports), wants=wants[kept_w])
     return kept, refused
+
+
+def one_line(text: str) -> str:
+    """What a node said, short and without what a terminal would obey."""
+    line = " ".join(text[:_LENGTH].split())
+    return "".join(char if char.isprintable() else "?" for char in line)
 
 
 def named(peers: Iterable[int]) -> str:

@@ -5,17 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies.errors import TopologyError
 from strategies.topology import Matrix, is_connected, listed, matrix_of, topology
+
+quick = settings(derandomize=True, deadline=None)
 
 
 def is_simple(graph: Matrix) -> bool:
     return bool((graph == graph.T).all() and not graph.diagonal().any())
 
 
+@quick
 @given(st.integers(1, 12), st.integers(0, 5), st.sampled_from(["full", "ring"]))
 def test_every_degree_of_full_and_ring(peers: int, seed: int, kind: str) -> None:
     graph = topology(kind, peers, seed)
@@ -29,6 +32,7 @@ def test_ring_links_neighbours_in_order() -> None:
     assert listed(np.triu(topology("ring", 4, 0))).tolist() == [[0, 1], [1, 2], [0, 3], [2, 3]]
 
 
+@quick
 @given(st.integers(3, 20), st.integers(0, 50), st.data())
 def test_k_regular_is_regular_and_connected(peers: int, seed: int, data: st.DataObject) -> None:
     degrees = [k for k in range(2, peers) if k * peers % 2 == 0]
@@ -117,6 +121,7 @@ def test_unknown_kind() -> None:
         topology("torus", 3, 0)
 
 
+@quick
 @given(st.integers(1, 6).flatmap(lambda n: st.lists(st.tuples(*2 * [st.integers(0, n - 1)]))))
 def test_listed_is_sorted_and_the_inverse_of_matrix_of(pairs: list[tuple[int, int]]) -> None:
     edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)

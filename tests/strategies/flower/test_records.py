@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies.errors import WireError
@@ -21,6 +21,7 @@ from strategies.flower.records import (
 )
 from strategies.protocol import Edges, PeerMessage, Report, Request, Response
 
+quick = settings(derandomize=True, deadline=None)
 peers = st.integers(0, 2**31)
 rounds = st.integers(0, 2**40)
 edges = st.lists(st.tuples(peers, peers), max_size=5).map(
@@ -101,6 +102,7 @@ def inflated_leaf(value: Any) -> Any:
     return inflated(value) if hasattr(value, "children") else value
 
 
+@quick
 @given(requests())
 def test_an_order_comes_back(request: Request) -> None:
     assert comparable(decode_request(encode_request(request))) == comparable(request)
@@ -109,6 +111,7 @@ def test_an_order_comes_back(request: Request) -> None:
     ) == comparable(request)
 
 
+@quick
 @given(responses(), requests())
 def test_a_reply_comes_back(response: Response, request: Request) -> None:
     record = encode_response(response, request)
@@ -120,6 +123,7 @@ def test_a_reply_comes_back(response: Response, request: Request) -> None:
         assert types == [(name, type(value)) for name, value in sent.metrics.items()]
 
 
+@quick
 @given(requests(), responses())
 def test_records_survive_flowers_own_encoding(request: Request, response: Response) -> None:
     record = through_protobuf(encode_request(request))

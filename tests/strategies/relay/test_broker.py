@@ -29,11 +29,13 @@ RULES = [Silent, Everyone, Wanted, WantedAnswers, Pairs]
 class Notes:
     """A recorder in memory."""
 
+    commits: list[Commit] = field(default_factory=list)
     ledgers: list[Ledger] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
     def round(self, commit: Commit) -> None:
+        self.commits.append(commit)
         self.ledgers.append(commit.ledger)
         self.reports += commit.reports
         self.refused += commit.refused
@@ -256,6 +258,20 @@ def test_the_last_node_lost_ends_the_run_and_says_why() -> None:
     ) as caught:
         run(strategy, nodes)
     assert (caught.value.round, caught.value.stage) == (5, "update")
+
+
+def test_what_a_failing_node_says_is_one_short_harmless_line() -> None:
+    strategy = make(Everyone, rounds=2)
+    nodes = toys(strategy, [0, 1, 2], [3, 4])
+
+    def shout(request: Request) -> None:
+        if request.stage == "update":
+            raise OSError("disk\nfull \x1b[2J" + 10**6 * "!")
+
+    nodes[1].before = shout
+    (fault,) = (fault for commit in run(strategy, nodes).commits for fault in commit.faults)
+    assert fault.startswith("round 1, update: peers 3, 4: OSError: disk full ?[2J!!!")
+    assert len(fault) < 500
 
 
 def test_a_round_that_nobody_survives_is_played_again() -> None:
