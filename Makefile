@@ -24,7 +24,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-# The scripts and the style sheet of app/report; needs npm, which nothing else does.
+# The scripts and the style sheet of the pages; needs npm, which nothing else does.
 lint-web: $(BIOME)
 	$(BIOME) ci --error-on-warnings
 

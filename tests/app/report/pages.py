@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+TOUR = Path(__file__).with_name("tour.js")
 _BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -46,6 +48,17 @@ class Page(HTMLParser):
         content = json.loads(text)
         assert isinstance(content, dict)
         return content
+
+
+def toured(path: Path) -> str:
+    """The document once everything on the page was used, which must not have failed."""
+    html, script = path.read_text(encoding="utf-8"), TOUR.read_text(encoding="utf-8")
+    copy = path.with_name("toured.html")
+    copy.write_text(html.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
+    dom = in_a_browser(copy)
+    assert 'data-toured="yes"' in dom
+    assert re.search('data-error="[^"]*"', dom) is None
+    return dom
 
 
 def in_a_browser(path: Path) -> str:

@@ -16,7 +16,7 @@ from app.report.comparison import Row
 from app.report.measures import COLUMNS
 from app.runs.rundir import Run
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
-from tests.app.report.pages import Page, in_a_browser
+from tests.app.report.pages import Page, toured
 
 STORY = Story(rounds=4, step=5)
 WEIGHTS = {"local": "none", "cobo": "ties"}
@@ -238,7 +238,7 @@ def test_the_outcome_says_what_came_out(tmp_path: Path) -> None:
 def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
     methods, story, seeds = ODD[name]
     path = comparison_page.write(made(tmp_path, methods, story, seeds), tmp_path, name)
-    dom = in_a_browser(path)
+    dom = toured(path)
     assert 'data-ready="yes"' in dom
     chart = dom[dom.index('id="gains"') : dom.index("Who collaborates")]
     assert chart.count("<circle") == (len(methods) - 1) * seeds * story.peers

@@ -14,7 +14,7 @@ from app.report.run_page import write
 from app.runs.rundir import Run
 from app.runs.summary import summarise
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
-from tests.app.report.pages import Page, in_a_browser
+from tests.app.report.pages import Page, in_a_browser, toured
 
 Shown = tuple[Run, Page]
 
@@ -159,7 +159,7 @@ def test_diverged_losses_are_no_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["losses only", "nobody collaborates", "one round"])
 def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
     path = write(write_run(tmp_path / "run", STORIES[name]))
-    dom = in_a_browser(path)
+    dom = toured(path)
     assert 'data-ready="yes"' in dom
     table = dom[dom.index('id="peers"') : dom.index("</table>")]
     assert table.count("<tr") == 2 + STORIES[name].peers

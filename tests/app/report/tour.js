@@ -1,0 +1,36 @@
+// Uses all of a page: points at and clicks on every figure, presses every button, clicks every row.
+
+const told = document.documentElement.dataset;
+addEventListener("error", (event) => {
+  told.error = event.message;
+});
+
+function touch(element, x, y) {
+  const { left, top, width, height } = element.getBoundingClientRect();
+  const at = { clientX: left + x * width, clientY: top + y * height, bubbles: true };
+  element.dispatchEvent(new PointerEvent("pointermove", at));
+  element.dispatchEvent(new MouseEvent("click", at));
+  element.dispatchEvent(new PointerEvent("pointerleave", at));
+}
+function touchFigures() {
+  for (const figure of document.querySelectorAll("canvas, .chart > svg"))
+    for (const place of [0.01, 0.3, 0.5, 0.8]) touch(figure, place, 1 - place);
+}
+
+addEventListener("load", () => {
+  for (const dot of document.querySelectorAll(".chart circle")) touch(dot, 0.5, 0.5);
+  touchFigures();
+  for (const button of document.querySelectorAll(".seg button, th button")) {
+    button.click();
+    touchFigures();
+  }
+  for (const button of document.querySelectorAll(".keys button, #play")) button.click();
+  for (const row of document.querySelectorAll("tbody tr")) row.click();
+  dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+  const slider = document.getElementById("slider");
+  if (slider) {
+    slider.value = 0;
+    slider.dispatchEvent(new Event("input"));
+  }
+  told.toured = "yes";
+});
