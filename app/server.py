@@ -16,7 +16,7 @@ from app.config.root import workplace
 from app.runs import bare, logs
 from app.runs.recorder import RunRecorder
 from strategies.errors import RelayError
-from strategies.flower.transport import FlowerTransport
+from strategies.flower.strategy import RelayStrategy
 
 app = ServerApp()
 
@@ -39,10 +39,9 @@ def main(grid: Grid, context: Context) -> None:
     if not (directory / "config.toml").exists():  # a deployment, where the launcher is elsewhere
         (directory / "config.toml").write_text(config.toml(), encoding="utf-8")
     try:
-        config.strategy().start(
+        RelayStrategy(config.strategy()).start(
             grid,
             timeout=config.round_seconds,
-            transport=FlowerTransport,
             recorder=recorder,
             ledger=recorder.ledger,
             join_timeout=config.join_seconds,

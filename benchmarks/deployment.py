@@ -99,7 +99,7 @@ class Deployment:
     ----------
     directory : for secrets, a home for each party, logs.
     relay : where SuperLink and relay run.
-    nodes : peer -> where it runs; without any, whoever comes is let in.
+    nodes : peer -> where it runs; without any, every node that connects is accepted.
     """
 
     def __init__(self, directory: Path, relay: Host, nodes: Mapping[int, Host]) -> None:

@@ -25,7 +25,8 @@ import numpy as np
 from app.config.config import Config
 from app.node.node import Node
 from app.runs import progress
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
+from strategies.relay.broker import Broker
 from strategies.relay.commit import Commit
 
 METHODS = {"local": 1, "fedavg": 1, "cobo": 2}
@@ -82,7 +83,7 @@ def inline(method: str, nodes: int) -> float:
             Node(config, share.tolist(), Path(directory))
             for share in np.array_split(np.arange(PEERS), nodes)
         ]
-        config.strategy().broker(InProcessTransport(hosts), clock)
+        Broker(config.strategy(), InProcessTransport(hosts), clock).run()
     return a_round(clock.ticks)
 
 

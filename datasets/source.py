@@ -16,7 +16,7 @@ CHUNK = 4096  # rows converted to float64 at a time
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Examples before anybody holds them; `datasets.partition.options` divides them among peers.
+    """Examples before they are divided; `datasets.partition.options` divides them among peers.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Who talks to whom, round by round: the base of every brokering rule, and the loop over rounds."""
+"""Brokering strategies: which peers exchange models in which round, and the loop over rounds."""
 
 from __future__ import annotations
 
@@ -35,42 +35,33 @@ class Round:
     evaluated: bool
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Brokering(ABC):
-    """A rule that names the edges of each round.
+    """Base class of the brokering strategies; knows no transport, no model and no Flower.
 
-    A subclass says only `edges`, a pure function of its arguments and of what the constructor got:
-    the relay and a node that hosts every peer both ask it, and get the same rounds.
+    A subclass says only `edges`, a pure function of its arguments and its fields: the relay and a
+    node that hosts every peer both call it, and get the same rounds.
 
-    Parameters
+    Attributes
     ----------
     peers : number of peers n.
     rounds : rounds of the whole run.
     seed : of sampled edges.
     topology : (n, n) bool, who may talk to whom at all; symmetric, empty diagonal.
-    options : the method's options; a rule reads only the fields that its docstring names.
     evaluate_every : rounds between two evaluations; the last round is always evaluated.
     """
+
+    peers: int
+    rounds: int
+    seed: int
+    topology: Matrix
+    evaluate_every: int = 1
 
     exchanges: ClassVar[bool] = True
     """Whether models ever travel; if not, nodes need not write offers."""
 
-    def __init__(
-        self,
-        *,
-        peers: int,
-        rounds: int,
-        seed: int,
-        topology: Matrix,
-        options: object = None,
-        evaluate_every: int = 1,
-    ) -> None:
-        assert topology.shape == (peers, peers)
-        self.peers = peers
-        self.rounds = rounds
-        self.seed = seed
-        self.topology = topology
-        self.options = options
-        self.evaluate_every = evaluate_every
+    def __post_init__(self) -> None:
+        assert self.topology.shape == (self.peers, self.peers)
 
     @abstractmethod
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
@@ -87,7 +78,7 @@ class Brokering(ABC):
         """
 
     def each_round(self, first: int, last: int, wants: Callable[[int], Edges]) -> Iterator[Round]:
-        """Yield rounds `first` to `last`; the one loop over rounds, wherever they are played.
+        """Yield rounds `first` to `last`: the one loop over rounds, wherever they are played.
 
         The relay plays a round by exchanging messages with the nodes, a node that hosts every peer
         by calling its cohort::
@@ -112,7 +103,7 @@ class Brokering(ABC):
         return min(t + -t % self.evaluate_every, self.rounds)
 
     def cautions(self) -> tuple[str, ...]:
-        """What is doubtful about this run although it can be started, a line each."""
+        """Warnings about a run that can be started but is unlikely to do what it is meant for."""
         return ()
 
     def _allowed(self, wants: Edges) -> Matrix:

@@ -1,44 +1,48 @@
 """Sampled pairs ask each other, the rest is what the peers want (CoBo, Algorithm 1).
 
 Paper: Hashemi, He, Jaggi, "CoBo: Collaborative Learning via Bilevel Optimization", section 3.
-Symbols: t = the round, n = peers, p_t = `probability(t)`.
+Symbols: t = the round, n = peers, p_t = `probability_at(t)`.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from strategies.flower.strategy import RelayStrategy
+from strategies.brokering import Brokering, Marks
 from strategies.protocol import Edges
+
+Sampling = Literal["constant", "inverse-time", "mixed", "full", "official"]
 
 _PURPOSE = 0xC0B0
 _UPDATES = 100
 """Times that a pair should be sampled: with fewer, weights were seen to stay near their start."""
 
 
-class _Options(Protocol):
-    @property
-    def sampling(self) -> str: ...
-    @property
-    def probability(self) -> float: ...
-
-
-class Pairs(RelayStrategy):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pairs(Brokering):
     """Each allowed pair is sampled with probability p_t; wants inside the topology come on top.
 
     A sampled pair exchanges models both ways and answers; a wanted edge only delivers.
-    Reads `options.sampling` and `options.probability` (0: 1/n).
+
+    Attributes
+    ----------
+    sampling : schedule of p_t, see `probability_at`.
+    probability : p_t of the constant schedule and of the first rounds of "mixed"; 0: 1/n.
     """
 
-    def edges(self, t: int, wants: Edges) -> tuple[Edges, npt.NDArray[np.bool_]]:
+    sampling: Sampling = "full"
+    probability: float = 0.0
+
+    def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
         """The sampled pairs of round `t` (asked) and the wants (not asked)."""
         sampled = self._sampled(t)
         return self._asking(sampled | self._allowed(wants), asked=sampled)
 
-    def probability(self, t: int) -> float:
+    def probability_at(self, t: int) -> float:
         """Compute p_t, the chance of each pair in round `t`.
 
         Raises
@@ -46,10 +50,9 @@ class Pairs(RelayStrategy):
         ValueError
             The schedule is unknown.
         """
-        options = cast(_Options, self.options)
         n = self.peers
-        constant = options.probability or 1 / n
-        match options.sampling:
+        constant = self.probability or 1 / n
+        match self.sampling:
             case "constant":
                 p = constant
             case "inverse-time":
@@ -66,7 +69,7 @@ class Pairs(RelayStrategy):
 
     def cautions(self) -> tuple[str, ...]:
         """Say when the schedule samples a pair too seldom to learn whether it fits."""
-        updates = sum(self.probability(t) for t in range(1, self.rounds + 1))
+        updates = sum(self.probability_at(t) for t in range(1, self.rounds + 1))
         if updates >= min(_UPDATES, self.rounds):  # no schedule samples more than every round
             return ()
         return (
@@ -79,5 +82,5 @@ class Pairs(RelayStrategy):
         upper = np.triu_indices(self.peers, 1)
         draws = np.random.default_rng((self.seed, t, _PURPOSE)).random(len(upper[0]))
         sampled = np.zeros((self.peers, self.peers), dtype=np.bool_)
-        sampled[upper] = draws < self.probability(t)
+        sampled[upper] = draws < self.probability_at(t)
         return (sampled | sampled.T) & self.topology

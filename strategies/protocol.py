@@ -1,8 +1,8 @@
-"""What the relay and the nodes say to each other: letters in letters, requests and responses.
+"""The protocol between relay and nodes: requests, responses and the letters that they carry.
 
-The relay core (`strategies.flower.strategy`) and the node (`app.node.node`) meet only in these
-dataclasses. How they travel is a `Transport`'s business: Flower's grid in a run, a function call in
-a test. A payload is opaque here. The relay moves it by reference and never looks inside.
+Relay (`strategies.relay.broker`) and node meet only in these dataclasses. How they travel is a
+`Transport`'s business: Flower's grid, or function calls in one process. A payload is opaque here:
+the relay forwards it by reference and never looks inside.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def no_edges() -> Edges:
 
 @dataclass(frozen=True)
 class PeerMessage:
-    """One letter on its way. An offer is written once, whoever the round's edges deliver it to.
+    """A letter from one peer to another, or to everybody whom the round's edges name.
 
     Attributes
     ----------
     kind : "offer" carries a peer's model, "answer" what a recipient computed on it.
     sender : peer that wrote the letter.
-    recipient : peer an answer goes to (the model's owner); None for an offer.
+    recipient : the peer that an answer goes to, the model's owner; None: everybody (an offer).
     round : round the letter belongs to.
     nbytes : bytes of the tensors inside, without any overhead of the wire.
-    payload : opaque reference; bytes on a node, a record on the relay.
-    keys : of a sealed letter: peer -> the payload's key, encrypted for that peer and signed; nobody
-        else can open it. Empty: the letter is plain.
+    payload : opaque reference; bytes on a node, on the relay what the transport made of them.
+    keys : of a sealed letter: peer -> the payload's key, encrypted for that peer and signed. Empty:
+        the letter is plain.
     """
 
     kind: Kind
@@ -69,14 +69,14 @@ class Request:
         creates and evaluates that of round 0; "answer" computes answers to the offers of `round`;
         "update" ends `round`: owners update models and state; "local-rounds" runs `round`..`last`
         inside a node that hosts every peer. All but "start" build on the state of `round` - 1.
-    round, last : the round, and the end of a stretch (equal but for "local-rounds").
+    round, last : the round, and the last of several in "local-rounds"; else equal.
     edges : the round's edges that touch this node's peers, sorted by (recipient, sender); in
-        "update" some of "answer" may be missing: their other end has failed since.
+        "update" some of those of "answer" may be missing: their other end has failed since.
     asked : (E,) which of these edges want an answer back.
-    letters : letters from other nodes, sorted by (sender, recipient).
-    committed : last round the relay has checkpointed; a node may forget older versions.
-    attempt : token of the relay's process; a node follows the one that started it last.
-    samples : (n,) each peer's n_i as far as nodes have announced them, 0 where not; empty where
+    letters : letters from other nodes, sorted by (sender, recipient), offers first.
+    committed : last round the relay has checkpointed; a node may delete older versions.
+    attempt : token of the relay's process; a node obeys the one that started it last.
+    samples : (n,) each peer's number of samples n_i, 0 where no node has announced it; empty where
         none has: nodes that see only their own data then announce it and are started again.
     """
 
@@ -129,6 +129,14 @@ class Response:
     reports: tuple[Report, ...] = ()
     refused: tuple[str, ...] = ()
     samples: tuple[int, ...] = ()
+
+
+class Handler(Protocol):
+    """A node, as a transport sees it: what requests are delivered to."""
+
+    def handle(self, request: Request) -> Response:
+        """Do what the request says."""
+        ...
 
 
 class Transport(Protocol):

@@ -1,21 +1,20 @@
-"""Nobody talks: every peer learns alone."""
+"""No communication: every peer learns alone."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-from strategies.flower.strategy import RelayStrategy
+from strategies.brokering import Brokering, Marks
 from strategies.protocol import Edges, no_edges
 
 
-class Silent(RelayStrategy):
+class Silent(Brokering):
     """No edges in any round."""
 
     exchanges: ClassVar[bool] = False
 
-    def edges(self, t: int, wants: Edges) -> tuple[Edges, npt.NDArray[np.bool_]]:
+    def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
         """No edges."""
         return no_edges(), np.empty(0, dtype=np.bool_)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
-from strategies.flower.strategy import RelayStrategy
+from strategies.brokering import Brokering, Marks
 from strategies.protocol import Edges
 
 
-class Wanted(RelayStrategy):
+class Wanted(Brokering):
     """The wants inside the topology; nobody answers (DPFL, FedFomo, kNN graphs)."""
 
     asks: ClassVar[bool] = False
     """Whether every recipient answers."""
 
-    def edges(self, t: int, wants: Edges) -> tuple[Edges, npt.NDArray[np.bool_]]:
+    def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
         """The wants inside the topology."""
         return self._asking(self._allowed(wants), asked=self.asks)
 

@@ -15,9 +15,11 @@ from app.config.config import Config
 from app.config.schema import Scalar
 from app.node.node import Node
 from strategies.errors import RelayError
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
 from strategies.protocol import Report, Request, Response
+from strategies.relay.broker import Broker
 from strategies.relay.commit import Commit, Ledger
+from tests.encoded import Encoded
 
 Floats = npt.NDArray[np.float64]
 
@@ -122,8 +124,9 @@ def run(
     record = Run(config, directory, until=until)
     if after is not None:
         record.reports, record.ledger = dict(after.reports), after.ledger
+    transport = InProcessTransport([Encoded(host) for host in hosts])
     try:
-        config.strategy().broker(InProcessTransport(hosts), record, record.ledger, join_timeout=1.0)
+        Broker(config.strategy(), transport, record, record.ledger, join_timeout=1.0).run()
     except StoppedError:
         pass
     except RelayError:

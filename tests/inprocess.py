@@ -19,9 +19,11 @@ from unittest.mock import patch
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.client_app import ClientAppException
 from flwr.server.superlink.fleet.vce import vce_api
 from flwr.server.superlink.fleet.vce.backend import raybackend
 from flwr.server.superlink.fleet.vce.backend.backend import Backend, BackendConfig
+from flwr.serverapp import ServerApp
 from flwr.supercore.constant import NOOP_FEDERATION_ID
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -61,7 +63,10 @@ class _Inside(Backend):
     def process_message(self, message: Message, context: Context) -> tuple[Message, Context]:
         message, context = pickle.loads(pickle.dumps((message, context)))
         self.watch(message, context)
-        reply = self._app(message, context)
+        try:
+            reply = self._app(message, context)
+        except Exception as error:  # as Ray's actor does
+            raise ClientAppException(str(error)) from error
         sent: tuple[Message, Context] = pickle.loads(pickle.dumps((reply, context)))
         return sent
 
@@ -81,6 +86,8 @@ def simulate(
     nodes: int,
     watch: Watch = lambda message, context: None,
     workers: int = 1,
+    client_app: ClientApp = client_app,
+    server_app: ServerApp = server_app,
 ) -> None:
     """Run to the end; raises what the ServerApp raised.
 
@@ -90,6 +97,7 @@ def simulate(
     nodes : virtual SuperNodes.
     watch : sees each message before the ClientApp and may raise or sleep.
     workers : messages that are worked on at the same time.
+    client_app, server_app : of another app than this one.
     """
     run = Run.create_empty(_RUN_ID)
     run.primary_task_id = 1

@@ -95,8 +95,8 @@ def run_comparison(
         console.print(f"comparison: {page}", soft_wrap=True)
     for run_dir, why in failed.items():
         log = Path(run_dir, "error.log")
-        told = f" (log: {log})" if log.exists() else ""
-        console.print(f"failed: {Path(run_dir).name}: {why}{told}", soft_wrap=True)
+        where = f" (log: {log})" if log.exists() else ""
+        console.print(f"failed: {Path(run_dir).name}: {why}{where}", soft_wrap=True)
     if failed:
         raise SweepError(f"{units.plural(len(failed), 'run')} failed: the same command tries again")
     return page
@@ -225,7 +225,7 @@ def _with_validation_split(
     after = tune.validating(flat)
     before, config = (Config.from_flat({**keys, "method": "local"}) for keys in (flat, after))
     key, share = config.validation
-    need = [name for name in methods if getattr(METHODS[name].options, "validates", False)]
+    need = [name for name in methods if METHODS[name].validates]
     if tuned and not any(len(rows) for rows in problem_of(config).validation.rows):
         raise ConfigError(f"--tune chooses by validation data, which {config.dataset} has not")
     if config == before or not (tuned or (need and flat.get(key, "auto") == "auto")):

@@ -23,7 +23,7 @@ _MARKS = ("reproduces", "needs", "takes")
 """What the head of a preset may say, in the order in which it is shown."""
 
 CHOICES = {
-    "Peers differ, and nobody knows who is alike": (
+    "Peers differ, and it is not known who is alike": (
         *("cobo", "all-for-one", "federico", "dpfl", "fedfomo", "pfedgraph"),
         "federated-clustering",
     ),
@@ -83,7 +83,7 @@ def methods() -> Table:
         table.add_section()
         table.add_row("", Text(when, style="bold"))
         for name in names:
-            mark = " (needs validation data)" if _validates(name) else ""
+            mark = " (needs validation data)" if METHODS[name].validates else ""
             table.add_row(name, METHODS[name].summary + mark)
     return table
 
@@ -140,10 +140,6 @@ LISTS = {
     "models": models,
     "presets": presets,
 }
-
-
-def _validates(method: str) -> bool:
-    return getattr(METHODS[method].options, "validates", False)
 
 
 def _keys(table: str) -> str:

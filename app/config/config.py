@@ -18,8 +18,8 @@ from app.config.schema import Scalar
 from clients.models.options import MODELS
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
+from strategies.brokering import Brokering
 from strategies.errors import TopologyError
-from strategies.flower.strategy import RelayStrategy
 from strategies.topology import topology
 
 __all__ = ["Config", "ConfigError"]
@@ -55,7 +55,7 @@ class Config(TopLevel):
     @property
     def validates(self) -> bool:
         """Whether peers judge models by validation data."""
-        return _validates(self.method)
+        return METHODS[self.method].validates
 
     @property
     def network(self) -> str:
@@ -89,7 +89,7 @@ class Config(TopLevel):
                 )
         for table in ("partition", choice["dataset"]):  # "auto": what the method needs
             if getattr(made.get(table), "validation", None) == "auto":
-                share = VALIDATION_SHARE if _validates(choice["method"]) else 0.0
+                share = VALIDATION_SHARE if METHODS[choice["method"]].validates else 0.0
                 made[table] = replace(made[table], validation=share)  # type: ignore[type-var]
         model = _model(choice["model"], choice["dataset"])
         if not top.get("local_steps") and not top.get("local_epochs"):
@@ -162,7 +162,7 @@ class Config(TopLevel):
         except TopologyError as error:
             raise ConfigError(str(error)) from None
 
-    def strategy(self) -> RelayStrategy:
+    def strategy(self) -> Brokering:
         """The method's strategy for this run.
 
         Raises
@@ -170,12 +170,12 @@ class Config(TopLevel):
         ConfigError
             As `graph`.
         """
-        return METHODS[self.method].strategy(
+        return METHODS[self.method].brokering(
+            self.options,
             peers=self.peers,
             rounds=self.num_server_rounds,
             seed=self.seed,
             topology=self.graph(),
-            options=self.options,
             evaluate_every=self.evaluate_every,
         )
 
@@ -198,10 +198,6 @@ class Config(TopLevel):
                     check(what)
                 except ValueError as error:
                     raise ConfigError(f"{table}: {error}") from None
-
-
-def _validates(method: str) -> bool:
-    return getattr(METHODS[method].options, "validates", False)
 
 
 def _model(model: str, dataset: str) -> str:

@@ -31,8 +31,8 @@ from clients.methods import (
     wga,
 )
 from clients.rule import Rule
+from strategies.brokering import Brokering
 from strategies.everyone import Everyone
-from strategies.flower.strategy import RelayStrategy
 from strategies.pairs import Pairs
 from strategies.silent import Silent
 from strategies.wanted import Wanted, WantedAnswers
@@ -48,20 +48,36 @@ class Method:
     options : dataclass of the method's options, the table named after the method.
     strategy : which edges a round has.
     summary : one line for people.
+    strategy_options : fields of `options` that the strategy takes, too.
     """
 
     rule: type[Rule[Any]]
     options: type
-    strategy: type[RelayStrategy]
+    strategy: type[Brokering]
     summary: str
+    strategy_options: tuple[str, ...] = ()
+
+    def brokering(self, options: object, **run: Any) -> Brokering:
+        """Make the strategy of a run; `run` are the fields of `Brokering`."""
+        own = {name: getattr(options, name) for name in self.strategy_options}
+        return self.strategy(**run, **own)
+
+    @property
+    def validates(self) -> bool:
+        """Whether peers judge models by validation data; its options say so."""
+        return getattr(self.options, "validates", False)
 
 
 METHODS: dict[str, Method] = {
-    "local": Method(local.Local, local.Options, Silent, "everybody trains alone"),
+    "local": Method(local.Local, local.Options, Silent, "every peer trains alone"),
     "fedavg": Method(fedavg.FedAvg, fedavg.Options, Everyone, "one model, averaged over all"),
     "oracle": Method(oracle.Oracle, oracle.Options, Wanted, "FedAvg inside the true cluster"),
     "cobo": Method(
-        cobo.CoBo, cobo.Options, Pairs, "pairs whose gradients align at their midpoint attract"
+        cobo.CoBo,
+        cobo.Options,
+        Pairs,
+        "pairs whose gradients align at their midpoint attract",
+        strategy_options=("sampling", "probability"),
     ),
     "wga": Method(wga.Wga, wga.Options, WantedAnswers, "own gradient averaged with the helpers'"),
     "bias-correction": Method(
@@ -86,13 +102,13 @@ METHODS: dict[str, Method] = {
         dpfl.DPFL, dpfl.Options, Wanted, "averages with those who lower its validation loss"
     ),
     "random-graph": Method(
-        random_graph.RandomGraph, random_graph.Options, Wanted, "DPFL with neighbours drawn by lot"
+        random_graph.RandomGraph, random_graph.Options, Wanted, "DPFL with random neighbours"
     ),
     "fedavg-ft": Method(
         fine_tuning.FineTuned, fine_tuning.Options, Everyone, "FedAvg, fine-tuned by each peer"
     ),
     "fedprox": Method(
-        fedprox.FedProx, fedprox.Options, Everyone, "FedAvg with local training on a leash"
+        fedprox.FedProx, fedprox.Options, Everyone, "FedAvg with a proximal term in local training"
     ),
     "fedprox-ft": Method(
         fine_tuning.FineTunedProx,

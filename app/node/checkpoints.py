@@ -110,7 +110,7 @@ class CheckpointStore:
                     file.unlink(missing_ok=True)
 
     def _fingerprint(self, version: Version) -> Fingerprint:
-        """What tells the files of a version from others of that name, before or after them."""
+        """Identity of the files of a version; others of the same name differ."""
         files = [(path / _name(version)).stat() for path in self._peers.values()]
         return [(file.st_ino, file.st_mtime_ns) for file in files]
 

@@ -1,6 +1,6 @@
 """The peers of one node and one round of theirs: receive, answer, update, evaluate, offer.
 
-Letters between peers of the node and letters from elsewhere become one stack, so a rule never
+Letters between peers of the node and letters from other nodes become one stack, so a rule never
 knows who hosts whom. Legend: p = peers of this node, e = letters, s = rows of a stack.
 """
 
@@ -142,7 +142,7 @@ class Cohort:
         self._count_bytes(self.costs.sent, answerers, form.nbytes)
 
     def update(self, t: int, foreign: Foreign) -> None:
-        """End round `t` with the answers of this node's peers and those from elsewhere."""
+        """End round `t` with the answers of this node's peers and those from other nodes."""
         inside = np.flatnonzero(self._hosted[self.sent.recipients])
         # Where every answer stays on the node, theirs is the stack itself and not a copy.
         at = inside if len(inside) < len(self.sent) else slice(None)

@@ -40,8 +40,8 @@ class Node:
     directory : the run directory on this node's disk.
     sealing : how letters are sealed; without, as the run's configuration wants it in a simulation.
     deployed : whether the node is deployed: data-dir is that of its one peer.
-    disclosure : what its reports tell.
-    on_round : is told the number of every round that the node ends without the relay.
+    disclosure : which metrics its reports contain.
+    on_round : called with the number of each round that the node ends without the relay.
 
     Raises
     ------
@@ -124,7 +124,7 @@ class Node:
         return replace(response, refused=refused, samples=samples)
 
     def _samples(self, request: Request) -> npt.NDArray[np.float64]:
-        """(n,) n_i as the relay tells them, 0 of a peer that has not come yet; the own ones."""
+        """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
         if len(request.samples) != self._cohort.engine.n:
             raise NodeError(f"{len(request.samples)} numbers of samples in a request")
         samples = request.samples.astype(np.float64)
@@ -153,7 +153,7 @@ class Node:
         return Response(self.peers, self._sealed(self._cohort.answer_letters(t)))
 
     def _update(self, request: Request) -> Response:
-        """Play the second half of a round, or the whole where nobody here was asked."""
+        """Play the second half of a round, or all of it where no peer here was asked."""
         t = request.round
         self._checkpoints.recall((t - 1, 1), (t - 1, 0))
         return self._end(t, self._cohort.step(self._round(request), self._channel.read))
@@ -186,7 +186,7 @@ class Node:
         return Response(self.peers, offers, cohort.wants(t + 1), disclosed)
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
-        """The letters for those peers of other nodes that may read them; none for nobody."""
+        """The letters, sealed for those peers of other nodes that may read them."""
         written = (self._channel.write(letter, self._readers(letter)) for letter in letters)
         return tuple(letter for letter in written if letter is not None)
 

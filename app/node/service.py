@@ -60,7 +60,7 @@ class Job:
         return _simulated(self.node_config)
 
     def config(self) -> Config:
-        """The run as this node sees it.
+        """The run's configuration on this node.
 
         Raises
         ------

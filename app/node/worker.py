@@ -2,7 +2,7 @@
 
 Flower starts a process for every message. That process finds the worker of its run behind a Unix
 socket in the node's run directory, starts it where there is none, forwards the request and takes
-the response back. A worker that dies costs the request it had; the next message starts another. It
+the response back. If a worker dies, its request fails; the next message starts another. It
 ends by itself after a long time without a message, or when the process that starts those of the
 messages is gone.
 """

@@ -66,18 +66,18 @@ def outcome(rows: Sequence[Row]) -> str:
     top = next(row for row in rows if row.method == end(means, key=means.__getitem__))
     reached = comparison.cell(top, main)
     what = "mean test accuracy" if main.key == "accuracy" else "mean test loss"
-    told = f"{top.method} reaches a {what} of {reached}"
+    text = f"{top.method} reaches a {what} of {reached}"
     if len(means) > 1:
         superlative = "highest" if main.better == "high" else "lowest"
-        told = f"Of {len(means)} methods, {top.method} reaches the {superlative} {what}, {reached}"
-    told += " %" if main.key == "accuracy" else ""
+        text = f"Of {len(means)} methods, {top.method} reaches the {superlative} {what}, {reached}"
+    text += " %" if main.key == "accuracy" else ""
     gain, improved = map(columns.get, ("gain", "improved"))
     if top.method != "local" and gain and improved and top.summary(gain):
-        told += (
+        text += (
             f": {comparison.cell(top, gain)} points over local,"
             f" better for {improved.show((top.summary(improved) or (0.0, 0.0))[0])} % of the peers"
         )
-    return told.replace(" %", "\u00a0%") + "."
+    return text.replace(" %", "\u00a0%") + "."
 
 
 def _facts(rows: Sequence[Row]) -> list[str]:
@@ -101,8 +101,8 @@ def _notice(rows: Sequence[Row]) -> str:
     unfinished = sum(run.progress.get("status") != "finished" for run in runs)
     if not unfinished:
         return ""
-    told = f"{unfinished} of {units.plural(len(runs), 'run')} have not finished"
-    return f"{told}; the numbers are those so far."
+    text = f"{unfinished} of {units.plural(len(runs), 'run')} have not finished"
+    return f"{text}; the numbers are those so far."
 
 
 class Cell(NamedTuple):

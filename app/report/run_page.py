@@ -66,11 +66,11 @@ def render(run: Run, pictures: list[str]) -> str:
 def _notice(progress: Mapping[str, Any]) -> str:
     if progress.get("status") == "finished":
         return ""
-    told = f"This run {'failed' if progress.get('status') == 'failed' else 'has not finished'}"
+    text = f"This run {'failed' if progress.get('status') == 'failed' else 'has not finished'}"
     if "round" in progress and "rounds" in progress:
-        told += f" (round {progress['round']} of {progress['rounds']})"
+        text += f" (round {progress['round']} of {progress['rounds']})"
     error = progress.get("error")
-    return told + (f": {error}" if error else "; the numbers are those so far.")
+    return text + (f": {error}" if error else "; the numbers are those so far.")
 
 
 def _traffic(summary: Mapping[str, Any]) -> str:

@@ -51,20 +51,20 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
     after = f"After {plural(summary['rounds'], 'round')}" if summary["rounds"] else "At the start"
     accuracy, loss = summary["mean_test_accuracy"], summary["mean_test_loss"]
     if accuracy is not None:
-        told = f"{after}, the personal models reach {percent(accuracy)} test accuracy"
-        told += " on average" if run.peers > 1 else ""
+        text = f"{after}, the personal models reach {percent(accuracy)} test accuracy"
+        text += " on average" if run.peers > 1 else ""
         if run.peers > 1:
             worst = "peer reaches" if run.peers < 20 else "tenth of the peers reach"
-            told += f"; the worst-off {worst} "
-            told += percent(summary["worst_decile_test_accuracy"])
+            text += f"; the worst-off {worst} "
+            text += percent(summary["worst_decile_test_accuracy"])
     elif loss is not None:
-        told = f"{after}, the personal models reach a mean test loss of {number(loss)}"
+        text = f"{after}, the personal models reach a mean test loss of {number(loss)}"
     else:
-        told = f"{after}, there is no mean test loss to tell"
+        text = f"{after}, there is no mean test loss"
     if weights_between(run).any():
-        told += _told_recovery(summary["recovery"])
-    told += "."
-    return told.replace(" %", "\u00a0%")
+        text += _told_recovery(summary["recovery"])
+    text += "."
+    return text.replace(" %", "\u00a0%")
 
 
 def date(runs: Iterable[Run]) -> str:
@@ -79,10 +79,10 @@ def date(runs: Iterable[Run]) -> str:
 
 def peers(run: Run) -> str:
     """Say how many peers there are, and in how many true clusters where that is known."""
-    told = plural(run.peers, "peer")
+    text = plural(run.peers, "peer")
     if run.clusters is not None:
-        told += f" in {plural(len(set(run.clusters.tolist())), 'true cluster')}"
-    return told
+        text += f" in {plural(len(set(run.clusters.tolist())), 'true cluster')}"
+    return text
 
 
 def partition(run: Run) -> list[str]:

@@ -1,8 +1,8 @@
 """Cleans up after a run, however it ends: `guard.py DIRECTORY...`, a process of its own.
 
-It waits for the end of its standard input. That comes when whoever started it closes the other
-end or is gone, even by SIGKILL. Then it kills every process that works in one of the directories,
-whoever started that, and removes the directories.
+It waits for the end of its standard input. That comes when the process that started it closes the
+other end or is gone, even by SIGKILL. Then it kills every process that works in one of the
+directories, whoever started that, and removes the directories.
 """
 
 from __future__ import annotations

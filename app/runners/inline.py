@@ -13,7 +13,8 @@ from typing import Any
 from app.config.config import Config
 from app.node.node import Node
 from app.runs.recorder import RunRecorder
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
+from strategies.relay.broker import Broker
 
 JOIN_SECONDS = 1.0  # the node is there from the beginning
 
@@ -23,8 +24,8 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
 
     Parameters
     ----------
-    watch : is told after every round what progress.json says; of a round that nobody measures, the
-        number alone is new.
+    watch : called after every round with what progress.json says; in a round without evaluation
+        only the number changes.
 
     Raises
     ------
@@ -40,7 +41,7 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
     try:
         node = Node(config, range(config.peers), directory, on_round=on_round)
         transport = InProcessTransport([node])
-        config.strategy().broker(transport, recorder, recorder.ledger, JOIN_SECONDS)
+        Broker(config.strategy(), transport, recorder, recorder.ledger, JOIN_SECONDS).run()
     except BaseException as error:
         recorder.fail(f"{type(error).__name__}: {error}")
         raise

@@ -170,11 +170,11 @@ class _Watch:
         self._done += 1
         now = progress.read(Path(config.run_dir))
         default = f"{config.method} seed {config.seed}  {progress.describe(now)}"
-        told = self._labels.get(config.run_dir, default)
+        text = self._labels.get(config.run_dir, default)
         if error is not None:
-            told = f"{config.method} seed {config.seed}  failed: {error}"
+            text = f"{config.method} seed {config.seed}  failed: {error}"
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
-        self._console.print(f"{place}  {told}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
+        self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 
     def goes_on(self, running: Sequence[Config]) -> None:
         states = []

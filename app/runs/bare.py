@@ -1,6 +1,6 @@
 """A bare `flwr run` in Flower's simulation: what `python -m app run` does around other runs.
 
-Whoever typed it sees what the ServerApp prints (`flwr run . --stream`), so the relay introduces the
+The user sees what the ServerApp prints (`flwr run . --stream`), so the relay introduces the
 run, prints a line for each measured round, and lets the checkout write summary and report.
 """
 

@@ -22,7 +22,7 @@ from strategies.relay.commit import Commit, Ledger, means
 
 _SAVE_SECONDS = 30.0
 _LINES = 5
-"""How many of the latest errors and refusals are kept for whoever looks at a run."""
+"""How many of the latest errors and refusals are kept."""
 
 
 class RunRecorder:
@@ -34,7 +34,7 @@ class RunRecorder:
     peers : number of peers n.
     rounds : rounds of the whole run.
     resume : go on from the checkpoint in `directory`, if there is one; else begin again.
-    watch : is told what progress.json says whenever that changes.
+    watch : called with what progress.json says whenever that changes.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class RunRecorder:
                 file.write(json.dumps(line) + "\n")
         with self._weights.open("ab") as file:
             for t in sorted({report.round for report in commit.reports}):
-                matrix = np.eye(self._peers)  # of a peer that did not report: it heard nobody
+                matrix = np.eye(self._peers)  # of a peer that did not report: it received nothing
                 for report in commit.reports:
                     if report.round == t:
                         matrix[report.peer] = report.weights
@@ -167,7 +167,7 @@ class RunRecorder:
             self._watch(self.progress)
 
     def _seen(self) -> dict[str, Any]:
-        """What `python -m app status` tells: peer -> last round it ended, and when; last lines."""
+        """What `python -m app status` shows: peer -> last round it ended, and when; last lines."""
         return {"last_seen": self._last_seen, "faults": self._faults, "refusals": self._refusals}
 
     def _seconds(self) -> float:

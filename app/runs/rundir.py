@@ -168,8 +168,8 @@ class Run:
     def clusters_to_recover(self) -> Ints | None:
         """`clusters` where the method has to find them; None where its helpers are its cluster."""
         options = self.config.get(str(self.config["method"]))
-        told = isinstance(options, dict) and options.get("helpers") == "cluster"
-        return None if told else self.clusters
+        given = isinstance(options, dict) and options.get("helpers") == "cluster"
+        return None if given else self.clusters
 
     def metric(self, name: str) -> Floats:
         """(R, n) values of a field; all NaN if the run does not have it."""

@@ -44,7 +44,7 @@ class SecureChannel:
         self._own: dict[int, PrivateKeys] = {}
         self._trust: Mapping[int, Entry] = {}
         self._names: dict[int, str] = {}  # of the trusted peers, for the audit log
-        self._committed = 0  # the last round that the relay called over for good
+        self._committed = 0  # the last round that the relay said it has committed
         self._own_offers: dict[str, str] = {}  # "round peer" -> digest of a hosted peer's offer
 
     def begin(self, request: Request) -> None:
@@ -55,8 +55,8 @@ class SecureChannel:
         KeysError
             A file of keys is missing or wrong.
         SealError
-            It goes back to a round that the relay had said to be over for good: letters of that
-            round are never accepted again.
+            It goes back to a round that the relay said it has committed: letters of that round are
+            never accepted again.
         """
         self._request = request
         self._scope = Scope(self._run, self._sealing.config_digest, request.attempt)
@@ -86,7 +86,7 @@ class SecureChannel:
             self._remember()
 
     def write(self, letter: PeerMessage, to: Collection[int]) -> PeerMessage | None:
-        """Seal a plain letter for those of `to` that are trusted; None where nobody is.
+        """Seal a plain letter for those of `to` that are trusted; None where none is.
 
         A node without keys sends it as it is.
         """
@@ -133,14 +133,14 @@ class SecureChannel:
         return found
 
     def finish(self) -> tuple[str, ...]:
-        """Refuse what nobody read; a line for each letter that was refused since `begin`."""
+        """Refuse what was not read; a line for each letter that was refused since `begin`."""
         for letters in self._unread.values():
             for letter in letters:
                 self._refuse(letter, self._digest(letter.payload), "was not to come here")
         return tuple(self._refused)
 
     def _due(self, kind: Kind) -> set[tuple[int, int | None]]:
-        """(sender, recipient) of the letters that the request's edges bring from elsewhere."""
+        """(sender, recipient) of the letters that the request's edges bring from other nodes."""
         edges = self._request.edges
         here = np.isin(edges, self._peers)
         if kind == "offer":

@@ -11,7 +11,7 @@ from strategies.protocol import Report
 Disclosure = Literal["all", "loss", "none"]
 
 TRAFFIC = ("bytes_sent", "bytes_received")
-"""What the relay sees anyway."""
+"""Metrics that the relay knows in any case."""
 LOSSES = ("test_loss", "validation_loss", "train_loss")
 
 

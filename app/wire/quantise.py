@@ -5,7 +5,7 @@ Compute Project, 2023): blocks of 32 numbers share an exponent e, and each is a 
 2^e from -127 to 127, so an error is at most 1/127 of the largest in its block.
 
 All peers see the same numbers, wherever they are hosted: what a peer shows is rounded before
-anybody, itself included, reads it, and packing what is rounded is exact. Tensors of fewer than 64
+any peer, itself included, reads it, and packing what is rounded is exact. Tensors of fewer than 64
 numbers (a cluster's number, mixture weights) travel as they are.
 """
 

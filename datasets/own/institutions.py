@@ -1,4 +1,4 @@
-"""Data that institutions hold themselves: one folder each, and nobody sees another's.
+"""Data that institutions hold themselves: one folder each, which no other node reads.
 
 In a simulation data-dir has a folder for each peer, in the order of their names ("2" comes before
 "10"). On a deployed node data-dir is the folder of its own peer, and the problem it builds knows
@@ -50,7 +50,7 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOptions:
-    """What every data set of institutions can be told.
+    """Options that every data set of institutions has.
 
     Attributes
     ----------

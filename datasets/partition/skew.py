@@ -138,8 +138,8 @@ def ensure_test_examples(
     """Let every peer be tested on something it trains on.
 
     A peer without a test example of any class it trains on gets one of its most frequent such
-    class, from whoever has most of them: given away where that one keeps another of the class,
-    shared otherwise.
+    class, from the peer that has most of them: given away where that one keeps another of the
+    class, shared otherwise.
     """
     test = list(test)
     for peer, own in enumerate(train):

@@ -23,7 +23,8 @@ from strategies.protocol import Edges, Kind, PeerMessage, Report, Request, Respo
 
 _PAYLOAD = "payload"
 _STYPE = "coterie.payload"
-_NOBODY = -1
+_EVERYBODY = -1
+"""In the column of recipients, which holds integers, what is `None` everywhere else."""
 
 
 def encode_request(request: Request) -> RecordDict:
@@ -44,12 +45,12 @@ def encode_request(request: Request) -> RecordDict:
 
 
 def decode_request(record: RecordDict) -> Request:
-    """Decode an request on a node; payloads become bytes.
+    """Decode a request on a node; payloads become bytes.
 
     Raises
     ------
     WireError
-        The record is not an request.
+        The record is not a request.
     """
     header = fields.require(record, "request", ConfigRecord)
     stage: Stage = fields.one_of(fields.require(header, "stage", str), Stage)
@@ -62,10 +63,10 @@ def decode_request(record: RecordDict) -> Request:
     letters = tuple(_letters(record, header, 1, opened=True))
     for letter in letters:
         if letter.round != t:
-            raise WireError(f"a letter of round {letter.round} in an request of round {t}")
+            raise WireError(f"a letter of round {letter.round} in a request of round {t}")
     committed = fields.count(header, "committed")
     if committed > t:  # or a node would forget what it needs
-        raise WireError(f"committed: {committed} in an request of round {t}")
+        raise WireError(f"committed: {committed} in a request of round {t}")
     return Request(
         stage,
         t,
@@ -120,7 +121,7 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
     Raises
     ------
     WireError
-        The record is neither, or answers another order.
+        The record is neither, or answers another request.
     """
     if "fault" in record:
         return fields.require(fields.require(record, "fault", ConfigRecord), "why", str)
@@ -145,7 +146,7 @@ def _posted(name: str, header: ConfigRecord, letters: Sequence[PeerMessage]) -> 
     header["letter-kinds"] = [str(letter.kind) for letter in letters]
     header["letter-senders"] = [letter.sender for letter in letters]
     header["letter-recipients"] = [
-        _NOBODY if letter.recipient is None else letter.recipient for letter in letters
+        _EVERYBODY if letter.recipient is None else letter.recipient for letter in letters
     ]
     header["letter-rounds"] = [letter.round for letter in letters]
     header["letter-nbytes"] = [letter.nbytes for letter in letters]
@@ -177,11 +178,11 @@ def _letters(
     if keys and max(keys) >= payloads:
         raise WireError(f"key-letters: {max(keys)} is none of {payloads} letters")
     for k, (kind, sender, recipient, t, nbytes) in enumerate(zip(*columns, strict=True)):
-        if recipient < _NOBODY:
+        if recipient < _EVERYBODY:
             raise WireError(f"letter-recipients: {recipient} is no peer")
-        to = None if recipient == _NOBODY else recipient
+        to = None if recipient == _EVERYBODY else recipient
         if (fields.one_of(kind, Kind) == "answer") != (to is not None):
-            raise WireError(f"letter-{k}: an {kind} to {'nobody' if to is None else 'one peer'}")
+            raise WireError(f"letter-{k}: an {kind} to {'everybody' if to is None else 'one peer'}")
         payload = fields.require(record, f"letter-{k}", ArrayRecord)
         if list(payload) != [_PAYLOAD] or payload[_PAYLOAD].stype != _STYPE:
             raise WireError(f"letter-{k}: not one payload of ours")
@@ -218,19 +219,19 @@ def _reports(record: RecordDict, header: ConfigRecord) -> Iterator[Report]:
     weights = fields.unpacked(header, "report-weights", "<f8")
     if len(peers) != len(rounds) or weights.size % max(len(rounds), 1):
         raise WireError(f"{len(rounds)} reports of {len(peers)} peers and {weights.size} weights")
-    metrics: list[dict[str, float | None]] = [{} for _ in rounds]
+    metrics: dict[str, dict[str, float | None]] = {str(k): {} for k in range(len(rounds))}
     values = fields.require(record, "metrics", MetricRecord)
     names = fields.list_of(header, "report-metrics", str)
     if not values.keys() <= set(names):
-        raise WireError(f"metrics: {', '.join(values.keys() - set(names))} not announced")
+        raise WireError(f"metrics: {len(values.keys() - set(names))} that are not announced")
     for key in names:
         k, _, name = key.partition(".")
         value = values.get(key)
-        if not (k.isdecimal() and int(k) < len(rounds) and name) or isinstance(value, list):
-            raise WireError(f"metrics: {key} is not a number of one of {len(rounds)} reports")
-        metrics[int(k)][name] = value
+        if k not in metrics or not name or isinstance(value, list):
+            raise WireError(f"metrics: {key:.80} is not a number of one of {len(rounds)} reports")
+        metrics[k][name] = value
     rows = weights.reshape(len(rounds), -1) if rounds else weights
-    for t, peer, measured, row in zip(rounds, peers, metrics, rows, strict=True):
+    for t, peer, measured, row in zip(rounds, peers, metrics.values(), rows, strict=True):
         yield Report(t, peer, measured, tuple(row.tolist()))
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from strategies.brokering import Brokering
+from strategies.flower.transport import FlowerTransport
 from strategies.protocol import Transport
 from strategies.relay.broker import Broker
 from strategies.relay.commit import Ledger, Recorder
@@ -18,8 +18,19 @@ from strategies.relay.commit import Ledger, Recorder
 _log = logging.getLogger("coterie.relay")
 
 
-class RelayStrategy(Brokering, Strategy):
-    """Who talks to whom, round by round; one subclass for each brokering rule."""
+class RelayStrategy(Strategy):
+    """A relay that brokers models between peers instead of aggregating them.
+
+    Flower's rounds of configure, aggregate and one global model do not fit: `start` plays the
+    rounds of `brokering`, and the methods that a global model would need have nothing to do.
+
+    Parameters
+    ----------
+    brokering : which peers exchange models in which round.
+    """
+
+    def __init__(self, brokering: Brokering) -> None:
+        self.brokering = brokering
 
     def start(
         self,
@@ -31,7 +42,7 @@ class RelayStrategy(Brokering, Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         *,
-        transport: Callable[[Grid, float], Transport] | None = None,
+        transport: Callable[[Grid, float], Transport] = FlowerTransport,
         recorder: Recorder | None = None,
         ledger: Ledger | None = None,
         join_timeout: float = 600,
@@ -63,69 +74,50 @@ class RelayStrategy(Brokering, Strategy):
         """
         if initial_arrays or evaluate_fn or train_config or evaluate_config:
             raise ValueError("a relay has no global model: it takes no arrays, config or evaluator")
-        if num_rounds not in (None, self.rounds):
-            raise ValueError(f"this strategy was made for {self.rounds} rounds, not {num_rounds}")
-        if transport is None:
-            raise ValueError(
-                "a relay needs a transport to carry its letters: "
-                "strategies.flower.transport.FlowerTransport"
-            )
+        rounds = self.brokering.rounds
+        if num_rounds not in (None, rounds):
+            raise ValueError(f"this strategy was made for {rounds} rounds, not {num_rounds}")
         self.summary()
-        means = self.broker(transport(grid, timeout), recorder, ledger, join_timeout, quorum)
+        relay = Broker(
+            self.brokering, transport(grid, timeout), recorder, ledger, join_timeout, quorum
+        )
         result = Result()
-        for t, metrics in means.items():
+        for t, metrics in relay.run().items():
             result.evaluate_metrics_clientapp[t] = MetricRecord(dict(metrics))
         return result
-
-    def broker(
-        self,
-        transport: Transport,
-        recorder: Recorder | None = None,
-        ledger: Ledger | None = None,
-        join_timeout: float = 600,
-        quorum: int = 0,
-    ) -> dict[int, dict[str, float]]:
-        """Run the rounds through any transport; the mean metrics of each evaluated round."""
-        return Broker(self, transport, recorder, ledger or Ledger(), join_timeout, quorum).run()
 
     def summary(self) -> None:
         """Log what this relay does."""
         _log.info(
             "%s: %d peers, %d rounds, %d allowed pairs",
-            type(self).__name__,
-            self.peers,
-            self.rounds,
-            self.topology.sum() // 2,
+            type(self.brokering).__name__,
+            self.brokering.peers,
+            self.brokering.rounds,
+            self.brokering.topology.sum() // 2,
         )
-        for line in self.cautions():
+        for line in self.brokering.cautions():
             _log.warning("%s", line)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Not a relay's: see `start`."""
-        _brokered("configure_train")
+        """No messages: there is no global model to train."""
+        return ()
 
     def aggregate_train(
-        self, server_round: int, responses: Iterable[Message]
+        self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Not a relay's: see `start`."""
-        _brokered("aggregate_train")
+        """No arrays, no metrics."""
+        return None, None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Not a relay's: see `start`."""
-        _brokered("configure_evaluate")
+        """No messages: there is no global model to evaluate."""
+        return ()
 
     def aggregate_evaluate(
-        self, server_round: int, responses: Iterable[Message]
+        self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Not a relay's: see `start`."""
-        _brokered("aggregate_evaluate")
-
-
-def _brokered(name: str) -> NoReturn:
-    raise NotImplementedError(
-        f"{name}: a relay holds no model to configure or aggregate; start() brokers its rounds"
-    )
+        """No metrics."""
+        return None

@@ -1,22 +1,15 @@
-"""How requests reach nodes: Flower's grid in a run, function calls in a test."""
+"""Requests and responses as messages on Flower's grid."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from strategies.errors import RelayError, WireError
-from strategies.flower.records import (
-    decode_request,
-    decode_response,
-    encode_fault,
-    encode_request,
-    encode_response,
-)
+from strategies.flower.records import decode_response, encode_request
 from strategies.protocol import Request, Response
 
 _PAUSE = 0.05  # Flower's own loop polls every 3 s
@@ -32,7 +25,7 @@ class FlowerTransport:
     Parameters
     ----------
     grid : of the ServerApp.
-    timeout : seconds that a node has for each round of an request.
+    timeout : seconds that a node has for each round of a request.
     """
 
     def __init__(self, grid: Grid, timeout: float) -> None:
@@ -41,7 +34,7 @@ class FlowerTransport:
         self._unanswered: dict[str, int] = {}  # message -> node, of messages past their deadline
 
     def nodes(self) -> list[int]:
-        """Nodes that are connected and not busy with an request past its deadline.
+        """Nodes that are connected and not busy with a request past its deadline.
 
         Flower loses state updates of a node that has two messages at once.
         """
@@ -103,34 +96,3 @@ def _opened(message: Message, request: Request) -> Response | str:
         return decode_response(message.content, request)
     except WireError as error:
         return f"not a response: {error}"
-
-
-class Handler(Protocol):
-    """What a transport delivers to; see `app.node.node.Node`."""
-
-    def handle(self, request: Request) -> Response:
-        """Do what the request says."""
-        ...
-
-
-class InProcessTransport:
-    """Calls nodes of this process; node k is the k-th. Every message takes the wire's encoding."""
-
-    def __init__(self, nodes: Sequence[Handler]) -> None:
-        self._nodes = nodes
-
-    def nodes(self) -> list[int]:
-        """All of them."""
-        return list(range(len(self._nodes)))
-
-    def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
-        """Deliver `requests` one after the other."""
-        return {node: self._call(self._nodes[node], request) for node, request in requests.items()}
-
-    def _call(self, node: Handler, request: Request) -> Response | str:
-        received = decode_request(encode_request(request))
-        try:
-            record = encode_response(node.handle(received), received)
-        except Exception as error:  # as app.client does
-            record = encode_fault(f"{type(error).__name__}: {error}")
-        return decode_response(record, request)

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
+from app.config.config import Config
+from clients.methods import cobo
+from strategies.brokering import Brokering
 from strategies.everyone import Everyone
-from strategies.flower.strategy import RelayStrategy
 from strategies.pairs import Pairs
 from strategies.protocol import Edges, no_edges
 from strategies.silent import Silent
@@ -15,15 +16,13 @@ from strategies.topology import listed, matrix_of, topology
 from strategies.wanted import Wanted, WantedAnswers
 
 
-@dataclass(frozen=True)
-class Options:
-    sampling: str = "constant"
-    probability: float = 0.0
-
-
-def make(kind: type[RelayStrategy], n: int = 6, graph: str = "full", **changes: Any) -> Any:
+def make(kind: type[Brokering], n: int = 6, graph: str = "full", **changes: Any) -> Any:
     known = {"peers": n, "rounds": 1000, "seed": 3, "topology": topology(graph, n, 0)}
-    return kind(**{**known, "options": Options(), **changes})
+    return kind(**{**known, **changes})
+
+
+def pairs(sampling: str = "constant", probability: float = 0.0, **changes: Any) -> Any:
+    return make(Pairs, sampling=sampling, probability=probability, **changes)
 
 
 def edges_of(*pairs: tuple[int, int]) -> Edges:
@@ -32,7 +31,7 @@ def edges_of(*pairs: tuple[int, int]) -> Edges:
 
 @pytest.mark.parametrize("kind", [Silent, Everyone, Wanted, WantedAnswers, Pairs])
 @pytest.mark.parametrize("graph", ["full", "ring"])
-def test_edges_are_sorted_allowed_and_pure(kind: type[RelayStrategy], graph: str) -> None:
+def test_edges_are_sorted_allowed_and_pure(kind: type[Brokering], graph: str) -> None:
     rng = np.random.default_rng(0)
     for t in range(1, 20):
         wants = listed(rng.random((6, 6)) < 0.3)
@@ -68,7 +67,7 @@ def test_wanted_keeps_to_the_topology() -> None:
 
 
 def test_sampled_pairs_ask_both_ways_and_wants_only_deliver() -> None:
-    strategy = make(Pairs, options=Options(probability=0.3))
+    strategy = pairs(probability=0.3)
     wants = edges_of((0, 1), (2, 3), (4, 5))
     for t in range(1, 30):
         edges, asked = strategy.edges(t, wants)
@@ -78,7 +77,7 @@ def test_sampled_pairs_ask_both_ways_and_wants_only_deliver() -> None:
 
 
 def test_the_topology_does_not_move_the_draws() -> None:
-    full, ring = (make(Pairs, graph=graph) for graph in ("full", "ring"))
+    full, ring = (pairs(graph=graph) for graph in ("full", "ring"))
     for t in range(1, 10):
         everywhere = matrix_of(full.edges(t, no_edges())[0], 6)
         there = matrix_of(ring.edges(t, no_edges())[0], 6)
@@ -86,25 +85,31 @@ def test_the_topology_does_not_move_the_draws() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "t", "p"),
+    ("sampling", "probability", "t", "p"),
     [
-        (Options("constant"), 7, 1 / 6),
-        (Options("constant", 0.25), 7, 0.25),
-        (Options("inverse-time"), 1, 1),
-        (Options("inverse-time"), 50, 1 / 50),
-        (Options("mixed"), 2, 1 / 6),  # 0.2 % of 1000 rounds are 2
-        (Options("mixed"), 3, 1 / 3),
-        (Options("full"), 999, 1),
-        (Options("official"), 800, 2 / 6),
-        (Options("official"), 900, 1 / 30),
+        ("constant", 0, 7, 1 / 6),
+        ("constant", 0.25, 7, 0.25),
+        ("inverse-time", 0, 1, 1),
+        ("inverse-time", 0, 50, 1 / 50),
+        ("mixed", 0, 2, 1 / 6),  # 0.2 % of 1000 rounds are 2
+        ("mixed", 0, 3, 1 / 3),
+        ("full", 0, 999, 1),
+        ("official", 0, 800, 2 / 6),
+        ("official", 0, 900, 1 / 30),
     ],
 )
-def test_schedules(options: Options, t: int, p: float) -> None:
-    assert make(Pairs, options=options).probability(t) == pytest.approx(p, rel=1e-15)
+def test_schedules(sampling: str, probability: float, t: int, p: float) -> None:
+    assert pairs(sampling, probability).probability_at(t) == pytest.approx(p, rel=1e-15)
+
+
+def test_cobo_hands_its_sampling_to_the_strategy() -> None:
+    assert get_type_hints(cobo.Options)["sampling"] == get_type_hints(Pairs)["sampling"]
+    config = Config.from_flat({"cobo.sampling": "constant", "cobo.probability": 0.25, "peers": 4})
+    assert config.strategy().probability_at(1) == 0.25  # type: ignore[attr-defined]
 
 
 def test_pairs_are_sampled_independently_with_the_probability() -> None:
-    strategy = make(Pairs, 12, options=Options(probability=0.2))
+    strategy = pairs(n=12, probability=0.2)
     drawn = [matrix_of(strategy.edges(t, no_edges())[0], 12) for t in range(1, 501)]
     counts = np.mean(drawn, axis=0)
     upper = counts[np.triu_indices(12, 1)]
@@ -114,14 +119,14 @@ def test_pairs_are_sampled_independently_with_the_probability() -> None:
 
 
 def test_another_seed_samples_other_pairs() -> None:
-    one, other = make(Pairs), make(Pairs, seed=4)
+    one, other = pairs(), pairs(seed=4)
     drawn = [[s.edges(t, no_edges())[0].tolist() for t in range(1, 20)] for s in (one, other)]
     assert drawn[0] != drawn[1]
 
 
 def test_an_unknown_schedule_is_an_error() -> None:
     with pytest.raises(ValueError, match="'daily'"):
-        make(Pairs, options=Options("daily")).edges(1, no_edges())
+        pairs("daily").edges(1, no_edges())
 
 
 def test_the_last_round_is_always_evaluated() -> None:
@@ -144,12 +149,6 @@ def test_each_round_has_the_edges_of_the_wants_as_they_are_when_it_begins() -> N
     ]
 
 
-@pytest.mark.parametrize("name", ["configure_train", "configure_evaluate"])
-def test_flowers_rounds_are_not_a_relays(name: str) -> None:
-    with pytest.raises(NotImplementedError, match="start\\(\\) brokers"):
-        getattr(make(Silent), name)(1, None, None, None)
-
-
 @pytest.mark.parametrize(
     ("sampling", "rounds", "updates"),
     [
@@ -165,6 +164,6 @@ def test_flowers_rounds_are_not_a_relays(name: str) -> None:
 def test_too_few_updates_of_a_pair_are_told(
     sampling: str, rounds: int, updates: int | None
 ) -> None:
-    lines = make(Pairs, n=8, rounds=rounds, options=Options(sampling)).cautions()
+    lines = pairs(sampling, n=8, rounds=rounds).cautions()
     assert len(lines) == (updates is not None)
     assert all(f"updated {updates} times in {rounds} rounds" in line for line in lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from strategies.flower.strategy import RelayStrategy
+from strategies.brokering import Brokering
 from strategies.protocol import Edges, PeerMessage, Report, Request, Response
 
 NBYTES = 8
@@ -21,7 +21,7 @@ class ToyNode:
     round t. Sums run in order of the sender, as every node's must.
     """
 
-    strategy: RelayStrategy
+    strategy: Brokering
     peers: Sequence[int]
     before: Callable[[Request], None] = lambda request: None
     requests: list[Request] = field(default_factory=list)

@@ -17,8 +17,9 @@ from app.node.checkpoints import CheckpointError
 from app.node.node import Node, NodeError
 from clients.engine.network import Network
 from clients.models.build import build
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
 from strategies.protocol import Edges, PeerMessage, Request, Response, no_edges
+from strategies.relay.broker import Broker
 from tests.inline import Run, hosting, run
 
 DIGITS: dict[str, Any] = {
@@ -73,7 +74,7 @@ def test_a_node_that_dies_after_every_request_loses_nothing(tmp_path: Path, meth
     steady = run(flat, tmp_path / "steady", 2)
     config, frail = Config.from_flat(flat), Run(Config.from_flat(flat), tmp_path / "frail")
     hosts = [Forgetful(config, peers, frail.directory) for peers in hosting(4, 2)]
-    config.strategy().broker(InProcessTransport(hosts), frail, join_timeout=1.0)
+    Broker(config.strategy(), InProcessTransport(hosts), frail, join_timeout=1.0).run()
     assert frail.rounds == steady.rounds == [0, 2, 4]
     for t in steady.rounds:
         for name in steady.reports[t, 0].metrics:

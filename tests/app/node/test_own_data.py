@@ -17,7 +17,8 @@ from app.runs.rundir import Run as Results
 from app.runs.summary import finish
 from app.security.disclosure import Disclosure
 from strategies.errors import RelayError
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
+from strategies.relay.broker import Broker
 from tests.inline import Run, run
 
 SIZES = (12, 20, 31)
@@ -58,7 +59,7 @@ def test_nodes_with_their_own_data_give_the_simulation(method: str, tmp_path: Pa
     expected = run(flat | {"data-dir": str(data)}, tmp_path / "simulation", 3)
     config, found = Config.from_flat(flat), Run(Config.from_flat(flat), tmp_path / "deployment")
     nodes = deployed(flat, found.directory, data)
-    config.strategy().broker(InProcessTransport(nodes), found, join_timeout=1.0)
+    Broker(config.strategy(), InProcessTransport(nodes), found, join_timeout=1.0).run()
     assert found.rounds == expected.rounds == [0, 2, 4]
     for t in found.rounds:
         for name in expected.reports[t, 0].metrics:
@@ -83,7 +84,7 @@ def test_a_joining_peer_brings_its_sample_count(tmp_path: Path) -> None:
             return [0, 1, 2] if found.ledger.round >= 1 else [0, 1]
 
     strategy = found.config.strategy()
-    strategy.broker(Late(nodes), found, join_timeout=0.0, quorum=2)
+    Broker(strategy, Late(nodes), found, join_timeout=0.0, quorum=2).run()
     n = np.array([problem_size(size) for size in SIZES], dtype=np.float64)
     weights = {t: np.array(found.reports[t, 0].weights) for t in (1, 4)}
     np.testing.assert_allclose(weights[1], [*(n[:2] / n[:2].sum()), 0.0])
@@ -110,9 +111,9 @@ def test_data_that_does_not_fit_ends_the_run_with_one_line(tmp_path: Path) -> No
             return Node(own, [self.peer], tmp_path / "run", deployed=True).handle(request)
 
     with pytest.raises(RelayError, match=r"start: node \d: DataError: table: \d+ of \d+ rows"):
-        config.strategy().broker(
-            InProcessTransport([Making(p) for p in range(3)]), join_timeout=1.0
-        )
+        Broker(
+            config.strategy(), InProcessTransport([Making(p) for p in range(3)]), join_timeout=1.0
+        ).run()
     assert not list((tmp_path / "run").glob("models/*"))
 
 
@@ -132,7 +133,7 @@ def test_reports_tell_no_more_than_the_operator_allows(
     (tmp_path / "run" / "config.toml").write_text(config.toml())
     recorder = RunRecorder(tmp_path / "run", 3, config.num_server_rounds)
     nodes = deployed(FLAT, tmp_path / "run", data, disclosure=disclosure)
-    config.strategy().broker(InProcessTransport(nodes), recorder, join_timeout=1.0)
+    Broker(config.strategy(), InProcessTransport(nodes), recorder, join_timeout=1.0).run()
     recorder.finish()
     summary = finish(tmp_path / "run")
     results = Results.read(tmp_path / "run")
@@ -158,7 +159,7 @@ def test_one_silent_peer_among_others(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path / "run", 3, config.num_server_rounds)
     nodes = deployed(FLAT, tmp_path / "run", data)
     nodes[1] = deployed(FLAT, tmp_path / "run", data, disclosure="none")[1]
-    means = config.strategy().broker(InProcessTransport(nodes), recorder, join_timeout=1.0)
+    means = Broker(config.strategy(), InProcessTransport(nodes), recorder, join_timeout=1.0).run()
     recorder.finish()
     assert means[4].keys() >= {"test_loss", "test_accuracy"}
     summary = finish(tmp_path / "run")

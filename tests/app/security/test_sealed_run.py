@@ -16,8 +16,9 @@ from app.config.config import Config
 from app.node.node import Node
 from app.security.seal import KEY
 from app.security.trust import read_trust
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
 from strategies.protocol import PeerMessage, Request, Response
+from strategies.relay.broker import Broker
 from tests.inline import Run, run
 
 DIGITS: dict[str, Any] = {
@@ -91,7 +92,9 @@ def relayed(
     record = Run(config, directory)
     nodes: list[Any] = [Node(config, peers, directory) for peers in shares]
     nodes[0] = Relayed(nodes[0], change)
-    config.strategy().broker(InProcessTransport(nodes), record, record.ledger, join_timeout=1.0)
+    Broker(
+        config.strategy(), InProcessTransport(nodes), record, record.ledger, join_timeout=1.0
+    ).run()
     return record
 
 
@@ -196,7 +199,7 @@ def test_who_is_not_in_the_trust_file_is_neither_written_to_nor_listened_to(
         sealing = replace(nodes[peer]._channel._sealing, trust=str(less))
         nodes[peer] = Node(config, [peer], tmp_path / "a", sealing)
     record = Run(config, tmp_path / "a")
-    config.strategy().broker(InProcessTransport(nodes), record, join_timeout=1.0)
+    Broker(config.strategy(), InProcessTransport(nodes), record, join_timeout=1.0).run()
     assert len(record.refused) == 3 * 3  # what 3 wrote to them
     assert all("peer 3: it is from a peer that is not in" in line for line in record.refused)
 

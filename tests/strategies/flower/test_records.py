@@ -212,7 +212,7 @@ BROKEN_ORDERS = [
     (put("request", "last", 5), "stage update cannot last from round 4 to 5"),
     (put("request", "last", 3), "cannot last from round 4 to 3"),
     (put("request", "committed", -1), "committed: -1 is negative"),
-    (put("request", "committed", 5), "committed: 5 in an request of round 4"),
+    (put("request", "committed", 5), "committed: 5 in a request of round 4"),
     (put("request", "edges", bytes(15)), "edges: 15 bytes"),
     (put("request", "edges", bytes(24)), "edges: not pairs"),
     (put("request", "edges", np.array([0, -1]).tobytes()), "edges: not pairs"),
@@ -221,11 +221,11 @@ BROKEN_ORDERS = [
     (put("request", "asked", bytes([0, 2])), "asked: not 2 marks"),
     (put("request", "letter-kinds", ["offer"]), "headers"),
     (put("request", "letter-kinds", ["offer", "secret"]), "'secret' is none of offer, answer"),
-    (put("request", "letter-kinds", ["answer", "answer"]), "answer to nobody"),
+    (put("request", "letter-kinds", ["answer", "answer"]), "answer to everybody"),
     (put("request", "letter-kinds", ["offer", "offer"]), "offer to one peer"),
     (put("request", "letter-senders", [0, -1]), "letter-senders: -1 is negative"),
     (put("request", "letter-recipients", [-1, -2]), "letter-recipients: -2"),
-    (put("request", "letter-rounds", [4, 3]), "a letter of round 3 in an request of round 4"),
+    (put("request", "letter-rounds", [4, 3]), "a letter of round 3 in a request of round 4"),
     (put("request", "letter-nbytes", [3, -3]), "letter-nbytes: -3"),
     (put("request", "letter-nbytes", 3), "letter-nbytes is int"),
     (put("request", "letter-nbytes", ["3", "3"]), "letter-nbytes is not a list of int"),
@@ -255,8 +255,9 @@ BROKEN_REPLIES = [
     (put("response", "report-metrics", ["0.test_loss", "test_loss"]), "metrics: test_loss"),
     (put("response", "report-metrics", ["0.test_loss", "0."]), "metrics: 0. is"),
     (put("response", "report-metrics", ["0.test_loss", "-1.x"]), "metrics: -1.x"),
+    (put("response", "report-metrics", ["0.test_loss", 5000 * "9" + ".x"]), "metrics: 9{80} is"),
     (put("metrics", "0.test_loss", [1.0]), "metrics: 0.test_loss"),
-    (put("metrics", "0.extra", 1.0), "metrics: 0.extra not announced"),
+    (put("metrics", "0.extra", 1.0), "metrics: 1 that are not announced"),
     *(
         (drop("response", key), f"no {key}")
         for key in cast(ConfigRecord, reply_record()["response"])

@@ -4,18 +4,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.serverapp import Grid
 
+from strategies.brokering import Brokering
 from strategies.errors import RelayError, RosterError
 from strategies.everyone import Everyone
-from strategies.flower.strategy import RelayStrategy
-from strategies.flower.transport import InProcessTransport
+from strategies.inprocess import InProcessTransport
 from strategies.pairs import Pairs
 from strategies.protocol import PeerMessage, Report, Request, Response, Stage
+from strategies.relay.broker import Broker
 from strategies.relay.commit import Commit, Ledger
 from strategies.silent import Silent
 from strategies.topology import topology
@@ -23,12 +23,6 @@ from strategies.wanted import Wanted, WantedAnswers
 from tests.strategies.toy_node import NBYTES, ToyNode
 
 RULES = [Silent, Everyone, Wanted, WantedAnswers, Pairs]
-
-
-@dataclass(frozen=True)
-class Options:
-    sampling: str = "constant"
-    probability: float = 0.3
 
 
 @dataclass
@@ -49,19 +43,20 @@ class Notes:
 
 
 def make(
-    kind: type[RelayStrategy] = Everyone, n: int = 5, graph: str = "full", **changes: Any
-) -> RelayStrategy:
+    kind: type[Brokering] = Everyone, n: int = 5, graph: str = "full", **changes: Any
+) -> Brokering:
     known = {"peers": n, "rounds": 9, "seed": 1, "topology": topology(graph, n, 0)}
-    return kind(**{**known, "options": Options(), "evaluate_every": 4, **changes})
+    sampled = {"sampling": "constant", "probability": 0.3} if kind is Pairs else {}
+    return kind(**{**known, "evaluate_every": 4, **sampled, **changes})
 
 
-def toys(strategy: RelayStrategy, *cohorts: Sequence[int]) -> list[ToyNode]:
+def toys(strategy: Brokering, *cohorts: Sequence[int]) -> list[ToyNode]:
     return [ToyNode(strategy, cohort) for cohort in cohorts]
 
 
-def run(strategy: RelayStrategy, nodes: Sequence[Any], ledger: Ledger | None = None) -> Notes:
+def run(strategy: Brokering, nodes: Sequence[Any], ledger: Ledger | None = None) -> Notes:
     notes = Notes()
-    strategy.broker(InProcessTransport(nodes), notes, ledger, join_timeout=0.3)
+    Broker(strategy, InProcessTransport(nodes), notes, ledger, join_timeout=0.3).run()
     return notes
 
 
@@ -74,7 +69,7 @@ def split(n: int, parts: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize("graph", ["full", "ring"])
-def test_results_do_not_depend_on_who_hosts_whom(kind: type[RelayStrategy], graph: str) -> None:
+def test_results_do_not_depend_on_who_hosts_whom(kind: type[Brokering], graph: str) -> None:
     strategy = make(kind, graph=graph)
     alone = run(strategy, toys(strategy, range(5)))
     assert alone.losses().keys() == {(t, i) for t in (0, 4, 8, 9) for i in range(5)}
@@ -96,34 +91,11 @@ def test_the_mean_of_each_evaluated_round_comes_back() -> None:
     strategy = make()
     nodes = toys(strategy, *split(5, 2))
     notes = Notes()
-    means = strategy.broker(InProcessTransport(nodes), notes)
+    means = Broker(strategy, InProcessTransport(nodes), notes).run()
     assert set(means) == {0, 4, 8, 9}
     at_4 = [loss for (t, _), loss in notes.losses().items() if t == 4 and loss is not None]
     assert means[4] == {"test_loss": pytest.approx(np.mean(at_4))}
     assert means[0] == {"test_loss": 3.0}  # peers start at 1 to 5
-
-
-def test_start_gives_flowers_result() -> None:
-    strategy = make()
-    nodes = toys(strategy, *split(5, 2))
-    grid = cast(Grid, None)
-    result = strategy.start(grid, transport=lambda grid, timeout: InProcessTransport(nodes))
-    assert set(result.evaluate_metrics_clientapp) == {0, 4, 8, 9}
-    assert result.evaluate_metrics_clientapp[0]["test_loss"] == 3.0
-    assert not result.arrays
-
-
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [
-        ({"num_rounds": 3}, "made for 9 rounds, not 3"),
-        ({"evaluate_fn": lambda t, arrays: None}, "no global model"),
-        ({}, "needs a transport"),
-    ],
-)
-def test_start_refuses_what_a_relay_cannot_do(asked: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        make().start(cast(Grid, None), **asked)
 
 
 # --- what travels ----------------------------------------------------------------------------
@@ -197,7 +169,7 @@ def test_orders_are_sorted_and_touch_the_node() -> None:
 
 @pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize("parts", [1, 2, 5])
-def test_stop_and_resume_is_the_uninterrupted_run(kind: type[RelayStrategy], parts: int) -> None:
+def test_stop_and_resume_is_the_uninterrupted_run(kind: type[Brokering], parts: int) -> None:
     strategy = make(kind)
     whole = run(strategy, toys(strategy, *split(5, parts)))
 
@@ -209,11 +181,11 @@ def test_stop_and_resume_is_the_uninterrupted_run(kind: type[RelayStrategy], par
     nodes[-1].before = power_cut
     first, second = Notes(), Notes()
     with pytest.raises(KeyboardInterrupt):
-        strategy.broker(InProcessTransport(nodes), first)
+        Broker(strategy, InProcessTransport(nodes), first).run()
     nodes[-1].before = lambda request: None
     for node in nodes:
         node.heard = {}
-    strategy.broker(InProcessTransport(nodes), second, first.ledgers[-1])
+    Broker(strategy, InProcessTransport(nodes), second, first.ledgers[-1]).run()
     assert first.ledgers[-1].round == 4
     assert first.losses() | second.losses() == whole.losses()
     assert len(first.reports) + len(second.reports) == len(whole.reports)
@@ -234,9 +206,10 @@ def failing(*moments: tuple[Stage, int]) -> Callable[[Request], None]:
 @pytest.mark.parametrize("kind", RULES)
 @pytest.mark.parametrize("stage", ["answer", "update"])
 def test_a_node_that_fails_is_left_out_and_welcomed_back(
-    kind: type[RelayStrategy], stage: Stage
+    kind: type[Brokering], stage: Stage
 ) -> None:
-    strategy = make(kind, rounds=8, options=Options("full"))
+    every_pair: dict[str, Any] = {"sampling": "full"} if kind is Pairs else {}
+    strategy = make(kind, rounds=8, **every_pair)
     nodes = toys(strategy, [0, 1], [2, 3], [4])
     nodes[1].before = failing((stage, 3))
     notes = run(strategy, nodes)
@@ -313,7 +286,7 @@ def test_a_quorum_begins_without_the_others_and_welcomes_them_later() -> None:
     nodes = toys(strategy, [0, 1], [2, 3], [4])
     notes = Notes()
     transport = Moody(InProcessTransport(nodes), {2: range(4)})
-    strategy.broker(transport, notes, join_timeout=0.0, quorum=4)
+    Broker(strategy, transport, notes, join_timeout=0.0, quorum=4).run()
     assert (nodes[2].requests[0].stage, nodes[2].requests[0].round) == ("start", 5)
     losses = notes.losses()
     assert {peer for t, peer in losses if t == 4} == {0, 1, 2, 3}
@@ -326,7 +299,7 @@ def test_fewer_than_a_quorum_wait_and_then_end_the_run() -> None:
     notes = Notes()
     transport = Moody(InProcessTransport(nodes), {1: range(3, 9)})
     with pytest.raises(RosterError, match=r"^round 3, start: no node hosts peers 2, 3; "):
-        strategy.broker(transport, notes, join_timeout=0.0, quorum=4)
+        Broker(strategy, transport, notes, join_timeout=0.0, quorum=4).run()
     assert notes.ledgers[-1].round == 3
 
 
@@ -335,13 +308,13 @@ def test_a_quorum_does_without_a_node_whose_set_up_is_wrong() -> None:
     nodes = toys(strategy, [0, 1], [2, 3], [4])
     nodes[2].before = failing(*[("start", t) for t in range(9)])
     notes = Notes()
-    strategy.broker(InProcessTransport(nodes), notes, join_timeout=0.3, quorum=4)
+    Broker(strategy, InProcessTransport(nodes), notes, join_timeout=0.3, quorum=4).run()
     assert {peer for _, peer in notes.losses()} == {0, 1, 2, 3}
     with pytest.raises(RelayError, match="disk full"):
         run(strategy, toys_failing(strategy))
 
 
-def toys_failing(strategy: RelayStrategy) -> list[ToyNode]:
+def toys_failing(strategy: Brokering) -> list[ToyNode]:
     nodes = toys(strategy, [0, 1], [2, 3], [4])
     nodes[2].before = failing(*[("start", t) for t in range(9)])
     return nodes
@@ -395,7 +368,7 @@ def test_a_node_that_is_away_for_some_rounds_is_not_asked_meanwhile() -> None:
     strategy = make(Everyone, rounds=8)
     nodes = toys(strategy, [0, 1], [2, 3, 4])
     notes = Notes()
-    strategy.broker(Moody(InProcessTransport(nodes), {1: range(3, 6)}), notes)
+    Broker(strategy, Moody(InProcessTransport(nodes), {1: range(3, 6)}), notes).run()
     assert [(o.stage, o.round) for o in nodes[1].requests] == [
         ("start", 0),
         ("update", 1),
@@ -422,7 +395,7 @@ def test_a_node_that_joins_late_is_waited_for() -> None:
     strategy = make()
     nodes = toys(strategy, [0, 1], [2, 3, 4])
     notes = Notes()
-    strategy.broker(Late(InProcessTransport(nodes)), notes, join_timeout=10)
+    Broker(strategy, Late(InProcessTransport(nodes)), notes, join_timeout=10).run()
     assert notes.losses() == run(strategy, toys(strategy, range(5))).losses()
     assert [request.stage for request in nodes[0].requests].count("start") == 1
 
@@ -443,7 +416,7 @@ def test_a_node_that_restarts_before_the_others_have_come_counts_once() -> None:
     strategy = make()
     nodes = toys(strategy, [0, 1], [0, 1], [2, 3, 4])
     notes = Notes()
-    strategy.broker(Restarting(InProcessTransport(nodes)), notes)
+    Broker(strategy, Restarting(InProcessTransport(nodes)), notes).run()
     assert [request.stage for request in nodes[0].requests] == ["start"]
     assert len(notes.reports) == len(notes.losses())
     assert notes.losses() == run(strategy, toys(strategy, range(5))).losses()

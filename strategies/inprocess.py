@@ -1,0 +1,30 @@
+"""A transport inside one process: requests are function calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from strategies.protocol import Handler, Request, Response
+
+
+class InProcessTransport:
+    """Calls nodes of this process one after the other; node k is the k-th."""
+
+    def __init__(self, nodes: Sequence[Handler]) -> None:
+        self._nodes = nodes
+
+    def nodes(self) -> list[int]:
+        """All of them."""
+        return list(range(len(self._nodes)))
+
+    def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
+        """Deliver `requests` by node; an exception is the line that says why there is none."""
+        return {node: self._call(node, request) for node, request in requests.items()}
+
+    def _call(self, node: int, request: Request) -> Response | str:
+        if node not in self.nodes():
+            return "cannot be reached"
+        try:
+            return self._nodes[node].handle(request)
+        except Exception as error:  # as app.client does
+            return f"{type(error).__name__}: {error}"

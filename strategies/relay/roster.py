@@ -1,0 +1,68 @@
+"""Which node hosts which peers, and what the peers have sent for the next round."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strategies.protocol import Edges, PeerMessage, Response, no_edges
+
+
+class Roster:
+    """The nodes that take part in a run of `peers` peers.
+
+    Attributes
+    ----------
+    hosts : node -> its peers, in order of the peers.
+    without_peers : nodes that said that they host none.
+    samples : (n,) each peer's n_i, 0 where it has not been announced.
+    offers : peer -> its offer for the next round.
+    """
+
+    def __init__(self, peers: int) -> None:
+        self.peers = peers
+        self.hosts: dict[int, tuple[int, ...]] = {}
+        self.without_peers: set[int] = set()
+        self.samples = np.zeros(peers, dtype=np.int64)
+        self.offers: dict[int, PeerMessage] = {}
+        self._wants: dict[int, Edges] = {}
+
+    @property
+    def hosted(self) -> frozenset[int]:
+        """The peers whose node takes part."""
+        return frozenset(peer for peers in self.hosts.values() for peer in peers)
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """The peers whose node does not take part."""
+        return frozenset(range(self.peers)) - self.hosted
+
+    @property
+    def wants(self) -> Edges:
+        """(W, 2) the edges that peers want in the next round."""
+        return np.concatenate([no_edges(), *self._wants.values()])
+
+    def add(self, node: int, response: Response) -> None:
+        """Let a node take part that has answered a "start"."""
+        if not response.peers:
+            self.without_peers.add(node)
+            return
+        if response.samples:
+            self.samples[list(response.peers)] = response.samples
+        self.hosts[node] = response.peers
+        self.hosts = dict(sorted(self.hosts.items(), key=lambda item: item[1]))
+        self.keep(node, response)
+
+    def keep(self, node: int, response: Response) -> None:
+        """Keep what a node's peers offer and want for the next round."""
+        self.offers |= {letter.sender: letter for letter in response.letters}
+        self._wants[node] = response.wants
+
+    def drop(self, node: int) -> tuple[int, ...]:
+        """Go on without a node; the peers it hosted."""
+        self._wants.pop(node, None)
+        return self.hosts.pop(node, ())
+
+    def take_offers(self) -> dict[int, PeerMessage]:
+        """The offers of the round that begins; those of the next one replace them."""
+        offers, self.offers = self.offers, {}
+        return offers

@@ -1,0 +1,214 @@
+"""Two hospitals and a relay on this machine, as in docker/compose.yaml, shared by all tests here.
+
+TLS, nodes known by their keys, sealed letters, an executor each. The tests run in their order: one
+finished run is looked at from several sides, then a hospital restarts, and at last both come
+without keys.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from rich.console import Console
+
+from app.cli import status
+from app.config.schema import Scalar
+from app.runs.rundir import Run
+from app.security.seal import KEY
+from benchmarks.deployment import CONNECTION, Deployment, Host, committed, family, finish
+from benchmarks.parity import difference
+
+pytestmark = pytest.mark.e2e
+
+PEERS, DIMENSION = 2, 4096
+ONE_ROUND: dict[str, Scalar] = {"num-server-rounds": 1, "evaluate-every": 1}
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    hosts = {peer: Host() for peer in range(PEERS)}
+    with Deployment(tmp_path_factory.mktemp("deployment"), Host(), hosts) as found:
+        yield found
+
+
+# --- a run of hospitals that have keys -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run whose models are known, and where those could be seen while it went on."""
+
+    config: dict[str, Scalar]
+    run: Run
+    seen: frozenset[str]
+
+
+@pytest.fixture(scope="module")
+def sealed(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    file = tmp_path_factory.mktemp("planted") / "problem.json"
+    method: dict[str, Scalar] = {"method": "cobo", "cobo.sampling": "full", "sealing": "auto"}
+    return watched(deployment, ONE_ROUND | method, file, "sealed")
+
+
+def test_a_secure_deployment_computes_what_a_simulation_does(
+    sealed: Finished, tmp_path: Path
+) -> None:
+    from tests.inprocess import simulate  # loads Flower's engine, which takes seconds
+
+    simulate(sealed.config | {"run-dir": str(tmp_path)}, nodes=1)
+    expected = Run.read(tmp_path)
+    assert difference(sealed.run, expected) < 1e-10
+    losses = expected.metric("test_loss")
+    assert (losses[-1] < losses[0]).all()
+
+
+def test_the_letters_of_a_run_are_accounted_for(deployment: Deployment, sealed: Finished) -> None:
+    for peer in range(PEERS):
+        home = deployment.home(f"node-{peer}") / "sealed"
+        assert (home / "models" / f"peer-{peer:04d}.safetensors").is_file()
+        audit = (home / f"audit-{peer:04d}.jsonl").read_text().splitlines()
+        letters = [json.loads(line) for line in audit]
+        assert all(letter["sealed"] for letter in letters)
+        # Of each pair an offer to all, then an answer each way.
+        verdicts = Counter(letter["verdict"] for letter in letters)
+        assert verdicts == {"sent": PEERS, "accepted": 2 * (PEERS - 1)}
+    assert sealed.run.progress["sealing_bytes"] == 2 * PEERS * (PEERS - 1) * KEY
+    assert not (sealed.run.directory / "models").exists()
+
+
+def test_the_relay_never_holds_a_sealed_model(sealed: Finished) -> None:
+    """The last test of this module is its control: the same search finds letters without seals."""
+    assert not sealed.seen
+
+
+def test_status_shows_the_run_and_its_nodes(
+    deployment: Deployment, sealed: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(deployment.home("operator")))
+    console = Console(width=120)
+    with console.capture() as shown:
+        status.show(console, CONNECTION)
+    assert re.search(r"\d+ +coterie/coterie +finished:completed +\d", shown.get())
+    assert len(re.findall(r"\d+ +online +2\d{3}-", shown.get())) == PEERS
+
+
+# --- hospitals that go ---------------------------------------------------------------------------
+
+
+def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    rounds: dict[str, Scalar] = {
+        "method": "fedavg", "num-server-rounds": 7, "evaluate-every": 7, "sealing": "auto",
+    }  # fmt: skip
+    config, _ = planted(tmp_path / "problem.json")
+    running = deployment.run(config | rounds, "restart")
+    deployment.wait(lambda: committed(deployment.progress("restart")) >= 1, "no round is committed")
+    shut_down(deployment, 1)
+    deployment.start(*deployment.of_node(1))
+    finish(deployment, running)
+    assert Run.read(deployment.home("operator") / "restart").reported[-1].all()
+
+
+def test_letters_without_seals_are_found_at_the_relay(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    for peer in range(PEERS):
+        shut_down(deployment, peer)
+        node, _ = deployment.of_node(peer)
+        *command, own = deployment.services[node].command
+        own = f"peer={peer} " + re.sub(r'(name|keys|trust)="[^"]*" ', "", own)
+        deployment.services[node].command = (*command, own)
+        deployment.start(*deployment.of_node(peer))
+    method: dict[str, Scalar] = {"method": "fedavg", "sealing": "false"}
+    found = watched(deployment, ONE_ROUND | method, tmp_path / "problem.json", "plain")
+    assert any(place.startswith("memory of") for place in found.seen)
+
+
+def shut_down(deployment: Deployment, peer: int) -> None:
+    """End a hospital in good order: its node takes its leave of the relay."""
+    node, executor = deployment.of_node(peer)
+    deployment.services[node].kill(signal.SIGTERM)
+    deployment.kill(node, executor)
+
+
+# --- what the relay can see ----------------------------------------------------------------------
+
+
+def planted(file: Path) -> tuple[dict[str, Scalar], npt.NDArray[np.float64]]:
+    """Quadratics that start at random numbers, of which all but four stay; what to look for."""
+    start = np.random.default_rng().uniform(1, 2, DIMENSION)
+    centre = np.tile(start, (PEERS, 1))
+    centre[:, :4] += np.arange(1.0, PEERS + 1)[:, None]
+    problem = {"curvature": np.ones((PEERS, DIMENSION)).tolist(), "centre": centre.tolist()}
+    file.write_text(json.dumps(problem | {"noise": [0.0] * PEERS, "start": start.tolist()}))
+    return {"dataset": "quadratic", "quadratic.file": str(file), "peers": PEERS}, start
+
+
+def watched(
+    deployment: Deployment, overrides: dict[str, Scalar], file: Path, name: str
+) -> Finished:
+    """Run to the end, looking for the model in the relay's memory, and then in its files.
+
+    `seen` is empty if it was nowhere but at the hospitals.
+    """
+    config, model = planted(file)
+    # Two places in it: a chunk or a page may begin within one of them, not within both.
+    needles = [model[k : k + 4].tobytes() for k in (DIMENSION // 3, DIMENSION // 2)]
+    running, seen, looks = deployment.run(config | overrides, name), set[str](), 0
+    while running.poll() is None:
+        for pid in relay_processes(deployment):
+            seen |= {f"memory of {name_of(pid)}"} if holds(memory(pid), needles) else set()
+        looks += 1
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(1)  # the run needs the core, too
+    finish(deployment, running)
+    assert looks >= 3
+    hospitals = {deployment.home(f"node-{peer}") for peer in range(PEERS)}
+    files = [path for path in deployment.directory.rglob("*") if path.is_file()]
+    holding = {path for path in files if holds(iter([path.read_bytes()]), needles)}
+    at_home = {path for path in holding if hospitals & set(path.parents)}
+    assert at_home, "the search finds what is there"
+    seen |= {path.name for path in holding - at_home}
+    run = Run.read(deployment.home("operator") / name)
+    return Finished(config | overrides, run, frozenset(seen))
+
+
+def relay_processes(deployment: Deployment) -> list[int]:
+    """The SuperLink, the relay's executor and what they have started."""
+    services = [deployment.services[name].process for name in ("superlink", "relay")]
+    return [pid for process in services if process for pid in family(process.pid)]
+
+
+def name_of(pid: int) -> str:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return next((Path(w.decode()).name for w in words if b"flwr" in w or b"flower" in w), "?")
+    return "?"
+
+
+def memory(pid: int) -> Iterator[bytes]:
+    """Everything that a process has in memory and may write to."""
+    with suppress(OSError), open(f"/proc/{pid}/mem", "rb", buffering=0) as content:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            span, mode, *_ = line.split()
+            first, last = (int(end, 16) for end in span.split("-"))
+            if mode.startswith("rw"):
+                with suppress(OSError, ValueError):
+                    content.seek(first)
+                    yield content.read(last - first)
+
+
+def holds(content: Iterator[bytes], needles: list[bytes]) -> bool:
+    return any(needle in part for part in content for needle in needles)

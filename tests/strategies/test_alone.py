@@ -1,0 +1,52 @@
+"""strategies/ works without the rest of the project and, but for strategies.flower, without it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted((ROOT / "strategies").rglob("*.py"))
+]
+RUN = """
+import importlib, sys
+
+for name in {blocked!r}:
+    sys.modules[name] = None  # its import raises ImportError
+for name in {modules!r}:
+    importlib.import_module(name)
+
+from strategies.everyone import Everyone
+from strategies.inprocess import InProcessTransport
+from strategies.relay.broker import Broker
+from strategies.topology import topology
+from tests.strategies.toy_node import ToyNode
+
+strategy = Everyone(peers=3, rounds=4, seed=0, topology=topology("ring", 3, 0), evaluate_every=2)
+nodes = [ToyNode(strategy, [0, 1]), ToyNode(strategy, [2])]
+print(sorted(Broker(strategy, InProcessTransport(nodes)).run()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("blocked", "modules"),
+    [
+        (["app", "clients", "datasets"], MODULES),
+        (
+            ["app", "clients", "datasets", "flwr"],
+            [name for name in MODULES if not name.startswith("strategies.flower")],
+        ),
+    ],
+    ids=["the project", "the project and Flower"],
+)
+def test_strategies_run_without(blocked: list[str], modules: list[str]) -> None:
+    code = RUN.format(blocked=blocked, modules=modules)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "[0, 2, 4]\n", done.stderr

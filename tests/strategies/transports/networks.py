@@ -1,0 +1,210 @@
+"""Networks of two nodes: function calls, Flower's simulation, a deployment on loopback."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+from queue import Queue
+from typing import cast
+
+from flwr.app import Context, Message
+from flwr.common.constant import HEARTBEAT_INTERVAL_INF
+from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid.inmemory_grid import InMemoryGrid
+
+from benchmarks.deployment import Deployment, Host
+from strategies.flower.transport import FlowerTransport
+from strategies.inprocess import InProcessTransport
+from strategies.protocol import Request, Response, Transport
+from tests.inprocess import ROOT, simulate
+from tests.strategies.transports.checks import PATIENCE, Network, wait
+from tests.strategies.transports.node import COHORTS, Node, app, toy
+
+_KEY = secrets.token_bytes(16)
+_PROJECT = """
+[project]
+name = "conformance"
+version = "1.0.0"
+description = "The checks of a transport"
+license = { file = "LICENSE" }
+dependencies = ["flwr>=1.41"]
+[tool.flwr.app]
+publisher = "coterie"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+[tool.flwr.app.components]
+serverapp = "tests.strategies.transports.server:app"
+clientapp = "tests.strategies.transports.node:app"
+[tool.flwr.app.config]
+port = 0
+key = ""
+"""
+
+
+class _Calls:
+    deadline = 1.0
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._nodes = [Node(toy(k)) for k in range(len(COHORTS))]
+        self._away: list[Node] = []
+
+    def transport(self, seconds: float = PATIENCE) -> Transport:
+        return InProcessTransport(self._nodes)
+
+    def leave(self) -> None:
+        self._away.append(self._nodes.pop())
+
+    def come_back(self) -> None:
+        self._nodes.append(self._away.pop())
+
+
+@contextmanager
+def calls(directory: Path) -> Iterator[Network]:
+    """Nodes of this process."""
+    yield _Calls(directory)
+
+
+class _Simulated:
+    deadline = 1.0
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.grids: Queue[InMemoryGrid] = Queue()
+        self.over = threading.Event()
+        self._present = threading.Event()
+        self._present.set()
+        self._away = 0
+
+    def begin(self) -> None:
+        self._grid = self.grids.get(timeout=60)
+
+    def transport(self, seconds: float = PATIENCE) -> Transport:
+        return FlowerTransport(self._grid, seconds)
+
+    def leave(self) -> None:
+        self._present.clear()
+        self._away = max(self._grid.get_node_ids())
+        self._grid.state.deactivate_node(self._away)
+
+    def come_back(self) -> None:
+        self._grid.state.activate_node(self._away, HEARTBEAT_INTERVAL_INF)
+        self._away = 0
+        self._present.set()
+
+    def hold(self, message: Message, context: Context) -> None:
+        """The engine fetches messages also for a node that is away."""
+        if message.metadata.dst_node_id == self._away:
+            self._present.wait()
+
+
+@contextmanager
+def simulation(directory: Path) -> Iterator[Network]:
+    """Virtual nodes of Flower's simulation engine, in this process."""
+    network, server = _Simulated(directory), ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        network.grids.put(cast(InMemoryGrid, grid))
+        network.over.wait()
+
+    def run() -> None:
+        simulate({}, 2, network.hold, workers=2, client_app=app, server_app=server)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        network.begin()
+        yield network
+    finally:
+        network.over.set()
+        thread.join()
+
+
+class _Remote:
+    """The transport of a ServerApp in another process: see `server.py`."""
+
+    def __init__(self, connection: Connection, seconds: float, taken: list[float]) -> None:
+        self._connection, self._seconds, self._taken = connection, seconds, taken
+
+    def nodes(self) -> list[int]:
+        return cast(list[int], self._call("nodes"))
+
+    def exchange(self, requests: Mapping[int, Request]) -> Mapping[int, Response | str]:
+        began = time.monotonic()
+        outcome = self._call("exchange", dict(requests))
+        self._taken.append(time.monotonic() - began)
+        return cast(dict[int, Response | str], outcome)
+
+    def _call(self, method: str, *arguments: object) -> object:
+        self._connection.send((self._seconds, method, arguments))
+        return self._connection.recv()
+
+
+class _Deployed:
+    def __init__(self, directory: Path, deployment: Deployment, connection: Connection) -> None:
+        self.directory = directory
+        self._deployment, self._connection = deployment, connection
+        self._taken: list[float] = []
+        wait(lambda: len(self.transport().nodes()) == 2)
+
+    @property
+    def deadline(self) -> float:
+        """What has sufficed so far, and more: how busy the machine is, nobody knows."""
+        return 3 * max(self._taken, default=10.0)
+
+    def transport(self, seconds: float = PATIENCE) -> Transport:
+        return _Remote(self._connection, seconds, self._taken)
+
+    def leave(self) -> None:
+        node, executor = self._deployment.of_node(1)
+        self._deployment.kill(executor)
+        self._deployment.services[node].kill(signal.SIGTERM)
+
+    def come_back(self) -> None:
+        self._deployment.start(*self._deployment.of_node(1))
+
+
+@contextmanager
+def deployment(directory: Path) -> Iterator[Network]:
+    """Two SuperNodes on loopback with TLS, authentication and executors; strategies/ alone runs."""
+    app, peers = directory / "app", dict.fromkeys(range(2), Host())
+    write_app(app)
+    with (
+        Deployment(directory / "deployment", Host(), peers) as deployed,
+        Listener(("127.0.0.1", 0), authkey=_KEY) as listener,
+    ):
+        port = listener.address[1]
+        with deployed.run_foreign(app, {"port": port, "key": _KEY.hex()}) as running:
+            try:
+                with ThreadPoolExecutor() as waiting:
+                    connected = waiting.submit(listener.accept)
+                    deployed.wait(
+                        lambda: connected.done() or running.poll() is not None,
+                        "the ServerApp does not come up", PATIENCE,
+                    )  # fmt: skip
+                with connected.result() as connection:
+                    yield _Deployed(directory, deployed, connection)
+                    connection.send(None)
+            finally:
+                running.kill()
+
+
+def write_app(directory: Path) -> None:
+    """Write a Flower app of strategies/ and the checks' node."""
+    python = [*(ROOT / "strategies").rglob("*.py"), ROOT / "tests/strategies/toy_node.py"]
+    python += [Path(__file__).with_name(name) for name in ("node.py", "server.py")]
+    for path in python:
+        to = directory / path.relative_to(ROOT)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, to)
+    (directory / "LICENSE").write_text("Apache-2.0")
+    (directory / "pyproject.toml").write_text(_PROJECT)

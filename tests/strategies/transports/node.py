@@ -1,0 +1,113 @@
+"""The endpoint of the conformance checks, and the ClientApp that hosts it.
+
+A request's `attempt` says what the node does with it; see `Node`. One that says nothing is of a
+run, and a toy node carries it out, whose numbers the ClientApp keeps in Flower's context.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from strategies.flower.records import decode_request, encode_fault, encode_response
+from strategies.protocol import Report, Request, Response
+from strategies.topology import topology
+from strategies.wanted import WantedAnswers
+from tests.strategies.toy_node import ToyNode
+
+STRATEGY = WantedAnswers(peers=3, rounds=1, seed=1, topology=topology("full", 3, 0))
+COHORTS = ((0, 1), (2,))
+
+
+class CrashError(Exception):
+    """The app does not handle this."""
+
+
+def toy(index: int) -> ToyNode:
+    """The toy node that hosts the peers of node `index`."""
+    return ToyNode(STRATEGY, COHORTS[index])
+
+
+@dataclass
+class Node:
+    """Echoes what it was asked, after `sleep SECONDS`, or once the file of `wait PATH` is there.
+
+    It fails at `fail WHY`, and its app crashes at `crash WHY`.
+    """
+
+    toy: ToyNode
+
+    def handle(self, request: Request) -> Response:
+        what, _, how = request.attempt.partition(" ")
+        match what:
+            case "sleep":
+                time.sleep(float(how))
+            case "wait":
+                while not Path(how).exists():
+                    time.sleep(0.02)
+            case "fail":
+                raise OSError(how)
+            case "crash":
+                raise CrashError(how)
+            case "echo":
+                pass
+            case _:
+                return self.toy.handle(request)
+        return echo(request)
+
+
+def echo(request: Request) -> Response:
+    """What arrived: letters and edges as they are, the rest as text; and a number of its own."""
+    said = [
+        f"{request.stage} {request.round} {request.last} {request.committed} {request.attempt}",
+        f"{request.asked.tolist()} {request.samples.tolist()}",
+        *(digest(letter.payload) for letter in request.letters),
+        uuid.uuid4().hex,
+    ]
+    reports = (Report(request.round, 0, {"test_loss": 0.1, "test_accuracy": None}, (0.5, 1.0)),)
+    return Response((0,), request.letters, request.edges, reports, tuple(said), (7,))
+
+
+def digest(payload: object) -> str:
+    """What tells one payload from another."""
+    assert isinstance(payload, bytes)
+    return hashlib.sha256(payload).hexdigest()
+
+
+def foreign(what: str, request: Request) -> RecordDict:
+    """What another app answers, or what would be the response to another round."""
+    if what == "app":
+        return RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({"examples": 3})})
+    other = replace(request, round=request.round + 1, last=request.last + 1)
+    return encode_response(Response((0,)), other)
+
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Do what the request says, as `app.client` does."""
+    request = decode_request(message.content)
+    what, _, how = request.attempt.partition(" ")
+    if what == "foreign":
+        return Message(foreign(how, request), reply_to=message)
+    name = str(context.node_config.get("name", context.node_config.get("partition-id")))
+    node = Node(toy(int(name[-1])))
+    kept = context.state.get("toy")
+    if isinstance(kept, ConfigRecord):
+        node.toy.versions, node.toy.heard = pickle.loads(kept["state"])  # type: ignore[arg-type]
+    try:
+        record = encode_response(node.handle(request), request)
+    except OSError as error:
+        record = encode_fault(f"{type(error).__name__}: {error}")
+    state = pickle.dumps((node.toy.versions, node.toy.heard))
+    context.state["toy"] = ConfigRecord({"state": state})
+    return Message(record, reply_to=message)

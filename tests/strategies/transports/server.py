@@ -1,0 +1,24 @@
+"""A ServerApp that lets the process of the checks use its transport."""
+
+from __future__ import annotations
+
+from multiprocessing.connection import Client
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from strategies.flower.transport import FlowerTransport
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Carry out (seconds, method, arguments), one after the other, until there is None."""
+    port, key = context.run_config["port"], str(context.run_config["key"])
+    transports: dict[float, FlowerTransport] = {}
+    with Client(("127.0.0.1", int(port)), authkey=bytes.fromhex(key)) as connection:
+        while (call := connection.recv()) is not None:
+            seconds, method, arguments = call
+            transport = transports.setdefault(seconds, FlowerTransport(grid, seconds))
+            connection.send(getattr(transport, method)(*arguments))

@@ -1,0 +1,37 @@
+"""Every transport does what the relay relies on: see `checks`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.strategies.transports import networks
+from tests.strategies.transports.checks import CHECKS, NETWORK_CHECKS, Check, Network
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    with networks.simulation(tmp_path_factory.mktemp("simulation")) as network:
+        yield network
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_in_process(check: Check, tmp_path: Path) -> None:
+    with networks.calls(tmp_path) as network:
+        check(network)
+
+
+@pytest.mark.parametrize("check", NETWORK_CHECKS)
+def test_simulation(check: Check, simulated: Network) -> None:
+    check(simulated)
+
+
+@pytest.mark.e2e
+def test_deployment(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """One test: whatever process runs it boots one deployment."""
+    with networks.deployment(tmp_path) as network:
+        for check in NETWORK_CHECKS:
+            with subtests.test(check.__name__):
+                check(network)
