@@ -44,7 +44,7 @@ class SecureChannel:
         self._own: dict[int, PrivateKeys] = {}
         self._trust: Mapping[int, Entry] = {}
         self._names: dict[int, str] = {}  # of the trusted peers, for the audit log
-        self._committed = 0  # the last round that the relay called over for good
+        self._committed = 0  # the last round that the relay said it has committed
         self._own_offers: dict[str, str] = {}  # "round peer" -> digest of a hosted peer's offer
 
     def begin(self, request: Request) -> None:
@@ -55,8 +55,8 @@ class SecureChannel:
         KeysError
             A file of keys is missing or wrong.
         SealError
-            It goes back to a round that the relay had said to be over for good: letters of that
-            round are never accepted again.
+            It goes back to a round that the relay said it has committed: letters of that round are
+            never accepted again.
         """
         self._request = request
         self._scope = Scope(self._run, self._sealing.config_digest, request.attempt)

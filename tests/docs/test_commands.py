@@ -22,6 +22,7 @@ import pytest
 from app.config.config import Config
 from app.config.items import read_items
 from app.config.registry import METHODS
+from tests.checkout import install
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "docker" / "README.md"]
@@ -153,7 +154,7 @@ def test_toml_blocks_are_toml() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the files under version control, with the installed environment.
+    """A copy of the files under version control, with an environment as `make install` leaves it.
 
     Beside it stand-ins for what a test machine may lack: Docker (`tests/docs/compose.py`) and sudo.
     """
@@ -166,7 +167,7 @@ def checkout(tmp_path: Path) -> Path:
         if (ROOT / file).is_file():
             (place / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, place / file)
-    (place / ".venv").symlink_to((ROOT / ".venv").resolve())
+    install(place)
     stand_ins = {"docker": f'{sys.executable} {COMPOSE} "$@"', "sudo": '"$@"'}
     for command, line in stand_ins.items():
         (tmp_path / "bin").mkdir(exist_ok=True)

@@ -8,8 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +19,7 @@ from app.config.root import ROOT
 from app.runners.guard import working_in
 from app.runners.superlink import free_port
 from app.runs.rundir import Run
+from tests.checkout import install
 
 pytestmark = pytest.mark.e2e
 
@@ -36,17 +35,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "LICENSE", ".gitignore"):
         shutil.copyfile(ROOT / name, checkout / name)
-    bin_ = checkout / ".venv" / "bin"
-    venv = [sys.executable, "-m", "venv", "--without-pip", str(bin_.parent)]
-    subprocess.run(venv, check=True)
-    packages = next(bin_.parent.glob("lib/python*/site-packages"))
-    (packages / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    for script in Path(sys.executable).parent.glob("fl*w*"):  # flwr and flower-superlink
-        _, _, rest = script.read_text().partition("\n")
-        (bin_ / script.name).write_text(f"#!{bin_ / 'python'}\n{rest}")
-        (bin_ / script.name).chmod(0o755)
-    install = [str(bin_ / "python"), "-m", "app.runners.environment"]
-    subprocess.run(install, cwd=checkout, check=True)
+    install(checkout)
     yield checkout
     until = time.monotonic() + 20
     while (left := working_in(checkout.parent)) and time.monotonic() < until:
