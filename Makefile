@@ -2,6 +2,8 @@
 # PYTHON chooses the interpreter of the first install.
 PYTHON ?= python3
 BIN := .venv/bin
+# The tests of a file share a worker, and with it what they boot.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 INSTALLED := .venv/.installed
 BIOME_VERSION := 2.6.8
 BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
@@ -13,11 +15,11 @@ run: $(INSTALLED)
 	$(BIN)/python -m app run --nodes 2
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(PYTEST)
 
-# Without the tests that start Flower, workers or browsers: under two minutes on two cores.
+# Without the tests that start Flower, workers or browsers: under a minute on two cores.
 unit: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not e2e"
+	$(PYTEST) -m "not e2e"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

@@ -6,6 +6,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Virtual machines may show matrix instructions for bfloat16 (AMX) that they then forbid.
@@ -13,6 +14,9 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# The same examples each time, on slow machines too.
+settings.register_profile("coterie", derandomize=True, deadline=None, max_examples=50)
+settings.load_profile("coterie")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -70,7 +70,8 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
 def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path) -> None:
     said = Console(file=io.StringIO(), width=200)
     line = ["--tune", "--methods", "local,dpfl", "--seeds", "1", "--workers", "1"]
-    command_compare.run_comparison(command(*line, "--out", str(tmp_path)), "tiny", TINY, said)
+    flat = TINY | {"num-server-rounds": 2, "evaluate-every": 1, "dpfl.init-epochs": 1}
+    command_compare.run_comparison(command(*line, "--out", str(tmp_path)), "tiny", flat, said)
     assert isinstance(said.file, io.StringIO)
     text = said.file.getvalue()
     assert text.startswith("partition.validation = 0.2 in all runs")

@@ -28,6 +28,7 @@ from app.runs.rundir import Run
 from app.security.seal import KEY
 from benchmarks.deployment import CONNECTION, Deployment, Host, committed, family, finish
 from benchmarks.parity import difference
+from tests.inprocess import simulate
 
 pytestmark = pytest.mark.e2e
 
@@ -64,8 +65,6 @@ def sealed(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_a_secure_deployment_computes_what_a_simulation_does(
     sealed: Finished, tmp_path: Path
 ) -> None:
-    from tests.inprocess import simulate  # loads Flower's engine, which takes seconds
-
     simulate(sealed.config | {"run-dir": str(tmp_path)}, nodes=1)
     expected = Run.read(tmp_path)
     assert difference(sealed.run, expected) < 1e-10

@@ -41,7 +41,7 @@ ROWS: dict[str, tuple[Write, dict[str, Any]]] = {
         NATURAL | {"peers": 3, "partition.missing-classes": 5, "femnist.classes": "digits"},
     ),
     "office-home": (
-        tiny.write_office_home,
+        lambda d: tiny.write_office_home(d, each=3),
         {
             "peers": 2, "partition.kind": "label-groups-dirichlet", "partition.clusters": 2,
             "partition.alpha": 0.4, "partition.min-samples": 2, "partition.samples-per-peer": 0,

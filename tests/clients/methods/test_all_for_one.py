@@ -57,7 +57,7 @@ def camps(path: Path) -> dict[str, Any]:
         samples=[3, 1, 4, 1, 5, 9],
     )  # fmt: skip
     return flat | {
-        "method": "all-for-one", "num-server-rounds": 20, "evaluate-every": 2, "local-steps": 1,
+        "method": "all-for-one", "num-server-rounds": 20, "evaluate-every": 5, "local-steps": 1,
         "learning-rate": 0.3, "all-for-one.refresh-every": 3,
     }  # fmt: skip
 

@@ -34,8 +34,8 @@ def camps(path: Path, order: Any = slice(None), **more: Any) -> dict[str, Any]:
         path / "problem.json", curvature[order], centre[order], start[order], **more
     )
     return flat | {
-        "method": "federico", "federico.neighbours": N - 1, "num-server-rounds": 25,
-        "evaluate-every": 5, "learning-rate": 0.2,
+        "method": "federico", "federico.neighbours": N - 1, "num-server-rounds": 15,
+        "evaluate-every": 15, "learning-rate": 0.3,
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets.partition.kinds import KINDS
@@ -20,7 +20,6 @@ from datasets.source import Source
 
 CLASSES = 10
 ALL = Partition(samples_per_peer=0, min_samples=2)
-quick = settings(derandomize=True, deadline=None, max_examples=60)
 
 
 def make_source(classes: int = CLASSES, each: int = 40, each_test: int = 12) -> Source:
@@ -88,7 +87,6 @@ def naming(problem: Problem, peer: int) -> dict[int, int]:
     return names
 
 
-@quick
 @given(requests())
 def test_every_split_is_sound(request: tuple[Partition, int, int]) -> None:
     partition, peers, seed = request
@@ -116,7 +114,6 @@ def test_every_split_is_sound(request: tuple[Partition, int, int]) -> None:
     assert same(problem, split(SOURCE, partition, peers, seed))
 
 
-@quick
 @given(requests())
 def test_shares_are_disjoint_and_complete(request: tuple[Partition, int, int]) -> None:
     partition, peers, seed = request
@@ -140,7 +137,6 @@ def test_shares_are_disjoint_and_complete(request: tuple[Partition, int, int]) -
             assert max(sizes) - min(sizes) <= 1
 
 
-@quick
 @given(requests())
 def test_a_cap_keeps_a_subset(request: tuple[Partition, int, int]) -> None:
     partition, peers, seed = request
@@ -186,7 +182,6 @@ def test_everybody_is_tested_on_everything(kind: Kind) -> None:
         np.testing.assert_array_equal(rows, SOURCE.test)
 
 
-@quick
 @given(requests())
 def test_divided_test_sets_follow_the_training_sets(request: tuple[Partition, int, int]) -> None:
     """Disjoint, complete, and per class within one example of the training proportion."""
@@ -346,7 +341,6 @@ def test_label_groups_divided_by_dirichlet(alpha: float, peers: int) -> None:
     assert np.mean(squares) == pytest.approx((alpha + 1) / (peers * alpha + 1), abs=0.14)
 
 
-@quick
 @given(st.integers(0, 9), st.integers(0, 2**40))
 def test_missing_classes(missing: int, seed: int) -> None:
     source = replace(SOURCE, groups=np.arange(len(SOURCE.targets)) // 130)
