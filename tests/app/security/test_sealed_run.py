@@ -61,14 +61,17 @@ def test_the_price_of_sealing_is_counted_beside_the_payload(tmp_path: Path) -> N
     assert found.ledger.nbytes == 3 * (4 + answers) * D * 8
 
 
-def test_stop_and_resume_of_a_sealed_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("nodes", "rtol"), [(2, 0.0), (4, 1e-12)])
+def test_stop_and_resume_of_a_sealed_run(tmp_path: Path, nodes: int, rtol: float) -> None:
+    """Exactly the same, and to rounding where other nodes go on: kernels depend on the cohort."""
     flat = COBO | {"sealing": True}
     whole = run(flat, tmp_path / "whole", 2)
     part = run(flat, tmp_path / "part", 2, until=2)
-    resumed = run(flat, tmp_path / "part", 4, after=part)
+    resumed = run(flat, tmp_path / "part", nodes, after=part)
     assert not resumed.refused
     for one, other in zip(resumed.models(), whole.models(), strict=True):
-        assert all(torch.equal(one[name], other[name]) for name in one)
+        for name in one:
+            torch.testing.assert_close(one[name], other[name], rtol=rtol, atol=rtol)
 
 
 class Relayed:

@@ -253,7 +253,8 @@ def test_validation_examples_are_asked_of_the_data(tmp_path: Path, method: str) 
             check(config)
         return str(caught.value)
 
-    assert refused().endswith("digits sets no examples aside: set partition.validation = 0.2")
+    none = {"partition.validation": 0.0}
+    assert refused(**none).endswith("digits sets no examples aside: set partition.validation = 0.2")
     assert "partition" not in refused(dataset="sine")
     check(Config.from_flat({"method": method, "partition.validation": 0.2}))
     problem = write_quadratic(tmp_path / "problem.json", [[1.0]] * 4, [[0.0]] * 4, [0.0])
