@@ -17,7 +17,7 @@ run: $(INSTALLED)
 test: $(INSTALLED)
 	$(PYTEST)
 
-# Without the tests that start Flower, workers or browsers: under a minute on two cores.
+# Without the tests that start Flower, workers or browsers: two minutes on two cores.
 unit: $(INSTALLED)
 	$(PYTEST) -m "not e2e"
 
