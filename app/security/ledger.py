@@ -1,9 +1,9 @@
 """What a peer has been asked: a file that outlives runs and restarts, and the limits on it.
 
-`institution/ledger-<peer>.jsonl` in the node's `out` has a line for each set of letters that a round was played
-with, and for each answer that was given. A round that is not committed can be played again; that
-it was, and whether with other letters, stands here. The same answer to the same model is counted
-once: it tells nothing new.
+`institution/ledger-<peer>.jsonl` in the node's `out` has a line for each set of letters that a
+round was played with, and for each answer that was given. A round that is not committed can be
+played again; that it was, and whether with other letters, stands here. The same answer to the same
+model is counted once: it tells nothing new.
 """
 
 from __future__ import annotations
