@@ -49,7 +49,7 @@ class Node:
 
     Raises
     ------
-    ConfigError, DataError, PolicyError : this node's data do not fit the run, or are too few.
+    ConfigError, DataError : this node's data do not fit the run, or are too few.
     """
 
     def __init__(

@@ -43,19 +43,21 @@ def require_approval(out: Path, run: str, digest: str) -> None:
     ApprovalError
         There is none, or other runs have used it.
     """
-    try:
-        lines = [line for line in atomic.lines(out / OWN / _APPROVALS) if line["digest"] == digest]
-    except (ValueError, KeyError) as error:
-        raise DecisionError(str(error)) from None
-    used = {line["run"] for line in lines if "run" in line}
+    used, given = _approvals(out, digest)
     if run in used:
         return
-    if len(used) >= sum("approved-by" in line for line in lines):
+    if len(used) >= given:
         raise ApprovalError(
             f"it waits for approval: read {out / run}/config-{digest[:12]}.toml, then "
             f"python -m app approve {out / run}"
         )
     atomic.append(out / OWN / _APPROVALS, {"time": _now(), "digest": digest, "run": run})
+
+
+def is_approved(out: Path, digest: str) -> bool:
+    """Whether there is an approval of a configuration that no run has used."""
+    used, given = _approvals(out, digest)
+    return len(used) < given
 
 
 def record(directory: Path, config: Config, digest: str, policy: Path, decision: str) -> None:
@@ -91,6 +93,16 @@ def newest_config(directory: Path) -> Path:
     if not lines:
         raise DecisionError(f"{directory} has no {_DECISIONS}: no such run has come to this node")
     return directory / str(lines[-1]["config"])
+
+
+def _approvals(out: Path, digest: str) -> tuple[set[str], int]:
+    """The runs that have used an approval of a configuration, and how many were given."""
+    try:
+        lines = [line for line in atomic.lines(out / OWN / _APPROVALS) if line["digest"] == digest]
+    except (ValueError, KeyError) as error:
+        raise DecisionError(str(error)) from None
+    used = {line["run"] for line in lines if "run" in line}
+    return used, sum("approved-by" in line for line in lines)
 
 
 def _digest_of_file(path: Path) -> str:

@@ -22,6 +22,7 @@ from app.config.keys import flatten, nearest
 from app.config.registry import METHODS
 from app.config.schema import Scalar
 from datasets.own.institutions import words
+from datasets.problem import DataError
 from datasets.table import DATASETS
 
 Disclosure = Literal["all", "loss", "none"]
@@ -278,13 +279,13 @@ def check_counts(policy: Policy, sizes: Mapping[str, int]) -> None:
 
     Raises
     ------
-    PolicyError
-        The numbers stay in the log of the node.
+    DataError
+        As of any data that do not fit: how many there are is not to be found out by asking.
     """
     least = policy.data.least_examples
     for part, size in sizes.items():
         if size < least and (size or part != "validation"):
-            raise PolicyError(
+            raise DataError(
                 f"data.least-examples = {least} does not allow {size} examples in the {part} part"
             )
 
