@@ -81,6 +81,12 @@ class _Event(threading.Event):
         return super().wait(min(timeout or _TICK, _TICK))
 
 
+def message_of(content: RecordDict) -> Message:
+    """A message as it comes to a ClientApp of this process."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, _RUN_ID, 1
+    return Message(content, 1, "train")
+
+
 def simulate(
     run_config: Mapping[str, str | int | float | bool],
     nodes: int,

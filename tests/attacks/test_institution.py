@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Context, RecordDict
 
 from app import client
 from app.node.faults import MEANINGS
@@ -23,7 +22,7 @@ from app.runs import atomic
 from app.security import approval
 from app.security.sealing import config_digest_of
 from strategies.flower.records import decode_response, encode_request
-from strategies.protocol import PeerMessage, Request, Response
+from strategies.protocol import PeerMessage, Report, Request, Response
 from tests.attacks.consortium import (
     ROWS,
     RUN,
@@ -34,6 +33,7 @@ from tests.attacks.consortium import (
     response_of,
     started,
 )
+from tests.inprocess import message_of
 
 START = Request("start", 0, 0, attempt="a")
 
@@ -60,25 +60,28 @@ def untouched(node: Institution) -> bool:
 # --- S1: deployed means deployed -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("typed", [{}, {"simulated": True}, {"policy": "", "keys": ""}])
+@pytest.mark.parametrize("typed", [{}, {"worker": False, "peer": 0, "simulated": True}])
 def test_typing_what_a_simulation_has_makes_no_simulated_node(
     typed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1: node-config is exactly that of Flower's guides, and the run says where to write."""
-    monkeypatch.setattr(TaskIdentity, "task_id", 1, raising=False)
-    monkeypatch.setattr(TaskIdentity, "run_id", 7, raising=False)
-    monkeypatch.setattr(TaskIdentity, "node_id", 1, raising=False)
-    run = {"dataset": "digits", "peers": 1, "method": "local", "run-dir": str(tmp_path / "stolen")}
-    own = {"partition-id": 0, "num-partitions": 1, "worker": False, **typed}
-    if not typed:
-        del own["worker"]
     monkeypatch.chdir(tmp_path)
-    context = Context(7, 1, own, RecordDict(), run | {"simulated": True})
-    message = Message(encode_request(START), 1, "train")
-    answer = decode_response(client.handle(message, context).content, START)
-    assert isinstance(answer, str)
-    assert answer.startswith("keys: ")
+    run: dict[str, Any] = {"dataset": "digits", "peers": 1, "method": "local", "model": "linear"}
+    run |= {"partition.kind": "iid", "run-dir": str(tmp_path / "stolen")}
+    own: dict[str, Any] = {"partition-id": 0, "num-partitions": 1, **typed}
+    reply = client.handle(message_of(encode_request(START)), Context(7, 1, own, RecordDict(), run))
+    answer = decode_response(reply.content, START)
+    assert isinstance(answer, str), "the node did it"
+    assert "keys: keys, trust or the start of this node are not in order" in answer
     assert not (tmp_path / "stolen").exists()
+
+
+def test_flowers_simulation_is_told_by_its_process() -> None:
+    """Ray that is merely there makes no simulation; `tests/app/runners` run a real one."""
+    import ray
+
+    assert not ray.is_initialized()
+    assert not client.in_simulation()
 
 
 # --- S7: what an institution joins --------------------------------------------------------------
@@ -99,7 +102,7 @@ def test_a_node_without_a_policy_takes_part_in_nothing(nodes: list[Institution])
         ({"num-server-rounds": 501}, "most-rounds"),
         ({"batch-size": 1}, "data.least-batch-size"),
         ({"table.columns": "a, b, name"}, "data.columns"),
-        ({"table.label": "a"}, "data.label"),
+        ({"table.label": "c"}, "data.label"),
         ({"table.classes": "yes, no"}, "data.classes"),
         ({"table.mean": "0, 0", "table.std": "1e30, 1"}, "data.mean"),
     ],
@@ -213,8 +216,9 @@ def regression(node: Institution, **changes: Any) -> None:
 def test_a_run_cannot_make_a_loss_out_of_one_cell(nodes: list[Institution]) -> None:
     """S2: neither by a part of one row nor by constants that hide the columns."""
     node = nodes[0]
-    regression(node, **{"table.test": 0.995})
-    assert code_of(node.handle(START)) == "policy"
+    for share in (0.98, 0.995, 0.01):  # one row to train on, none, one to test with
+        regression(node, **{"table.test": share})
+        assert code_of(node.handle(START)) == "data"
     regression(node, **{"table.test": 0.5, "table.mean": "0", "table.std": "1e30"})
     assert code_of(node.handle(START)) == "policy"
     assert untouched(node)
@@ -224,7 +228,7 @@ def test_what_a_report_tells_does_not_change_with_one_label(
     nodes: list[Institution], tmp_path: Path
 ) -> None:
     """And nothing that was measured on training examples leaves."""
-    reports = []
+    reports: list[Report] = []
     for node in nodes[:1], institutions(tmp_path / "other")[:1]:
         regression(node[0])
         table = Path(str(node[0].node_config["data-dir"]), "data.csv")
