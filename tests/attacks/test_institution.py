@@ -78,9 +78,8 @@ def test_typing_what_a_simulation_has_makes_no_simulated_node(
 
 def test_flowers_simulation_is_told_by_its_process() -> None:
     """Ray that is merely there makes no simulation; `tests/app/runners` run a real one."""
-    import ray
+    import ray  # noqa: F401
 
-    assert not ray.is_initialized()
     assert not client.in_simulation()
 
 
