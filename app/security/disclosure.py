@@ -68,15 +68,14 @@ def _protected(
     name: str, value: float, training: bool, sizes: Mapping[str, int]
 ) -> float | int | None:
     part = next((part for part in _PARTS if f"{part}_" in name), None)
-    if part is None:
-        return (
-            value if isinstance(value, int) else _relative(value, min(filter(None, sizes.values())))
-        )
+    if part is None and isinstance(value, int):  # work that was done
+        return value
+    if part is None:  # on which examples is not known
+        return _relative(value, min(filter(None, sizes.values())))
     if not sizes[part] or (part == "train" and not training):
         return None
     if name.endswith("accuracy"):
-        step = precision(sizes[part])
-        return _to_step(value, step)
+        return _to_step(value, precision(sizes[part]))
     return _relative(value, sizes[part])
 
 
