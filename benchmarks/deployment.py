@@ -189,6 +189,11 @@ class Deployment:
         place = ["--federation", CONNECTION, "--out", out, "--name", name]
         return self._operate(*_OURS, sys.executable, "-m", "app", "run", *pairs, *place)
 
+    def resume(self, name: str) -> subprocess.Popen[str]:
+        """Start `python -m app resume` of a run."""
+        place = [str(self.home("operator") / name), "--federation", CONNECTION]
+        return self._operate(*_OURS, sys.executable, "-m", "app", "resume", *place)
+
     def run_foreign(self, app: Path, run_config: Mapping[str, Scalar]) -> subprocess.Popen[str]:
         """Start the Flower app in the directory `app` instead of this one."""
         settings = app.with_suffix(".toml")

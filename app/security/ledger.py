@@ -2,13 +2,14 @@
 
 `institution/ledger-<peer>.jsonl` in the node's `out` has a line for each set of letters that a
 round was played with, and for each answer that was given. A round that is not committed can be
-played again; that it was, and whether with other letters, stands here. The same answer to the same
-model is counted once: it tells nothing new.
+played again; that it was, and whether anything was different, stands here. The same answer to the
+same model is counted once: it tells nothing new.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,13 +56,10 @@ class Ledger:
                 f"answers.most-repeats = {self._limits.most_repeats}: round {request.round} was "
                 f"played {len(before)} times"
             )
-        joined = "\n".join(f"{sender} {digest}" for sender, digest in sorted(letters.items()))
-        digest = hashlib.sha256(joined.encode()).hexdigest()
-        other = bool(before) and digest not in {line["digest"] for line in before}
-        self._add(
-            {**about, "from": sorted(letters), "digest": digest, "attempt": request.attempt,
-             "repeat": len(before), "other-letters": other}
-        )  # fmt: skip
+        digest = _digest_of(request, letters)
+        differs = bool(before) and digest not in {line["digest"] for line in before}
+        line = {"from": sorted(letters), "digest": digest, "attempt": request.attempt}
+        self._add({**about, **line, "repeat": len(before), "differs": differs})
 
     def answering(self, request: Request, models: Mapping[int, str]) -> None:
         """Count the answers that are about to be given.
@@ -99,6 +97,12 @@ class Ledger:
     def _add(self, line: Mapping[str, Any]) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         atomic.append(self._path, {"time": now, **line})
+
+
+def _digest_of(request: Request, letters: Mapping[int, str]) -> str:
+    """SHA-256 of all that the relay can vary when it has a round played again."""
+    varied = [sorted(letters.items()), request.edges.tolist(), request.asked.tolist()]
+    return hashlib.sha256(json.dumps([*varied, request.samples.tolist()]).encode()).hexdigest()
 
 
 def _within(key: str, most: int, given: int, more: int) -> None:

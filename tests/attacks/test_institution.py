@@ -292,7 +292,7 @@ def test_a_round_asked_again_with_other_letters_is_on_the_ledger_and_limited(
     node.version = 0
     response_of(node, asking([offers[1]]))
     heard = [line for line in atomic.lines(ledger) if "heard" in line]
-    assert [(line["from"], line["repeat"], line["other-letters"]) for line in heard] == [
+    assert [(line["from"], line["repeat"], line["differs"]) for line in heard] == [
         ([1, 2], 0, False),
         ([1], 1, True),
     ]

@@ -23,6 +23,7 @@ import pytest
 from rich.console import Console
 
 from app.cli import status
+from app.cli.main import main
 from app.config.schema import Scalar
 from app.runs.rundir import Run
 from app.security.seal import KEY
@@ -123,6 +124,24 @@ def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(deployment: Deploym
     deployment.start(*deployment.of_node(1))
     finish(deployment, running)
     assert Run.read(deployment.home("operator") / "restart").reported[-1].all()
+
+
+def test_a_run_waits_until_every_hospital_has_approved_it(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_policy(deployment.policy, approval="digest")
+    config, _ = planted(deployment.problem)
+    running = deployment.run(config | ONE_ROUND | {"method": "fedavg"}, "waits")
+    with pytest.raises(RuntimeError, match=r"peer \d: approval: the run waits for a person"):
+        finish(deployment, running)
+    for peer in range(PEERS):
+        assert not main(["approve", str(deployment.home(f"node-{peer}") / "waits")])
+        assert 'method = "fedavg"' in capsys.readouterr().out
+    finish(deployment, deployment.resume("waits"))
+    assert Run.read(deployment.home("operator") / "waits").reported[-1].all()
+    decisions = (deployment.home("node-0") / "waits" / "decisions.jsonl").read_text().splitlines()
+    found = [json.loads(line)["decision"].partition(":")[0] for line in decisions]
+    assert found == ["refused", "allowed"]
 
 
 def test_letters_without_seals_are_found_at_the_relay(deployment: Deployment) -> None:
