@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -24,3 +26,31 @@ def write(path: Path, content: str | bytes) -> None:
     """Write text in UTF-8, or bytes."""
     with replacing(path) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def append(path: Path, line: Mapping[str, Any]) -> None:
+    """Add a line of JSON to a file; it is on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """What `append` added; nothing where there is no such file.
+
+    Raises
+    ------
+    ValueError
+        A line is damaged; names file and line.
+    """
+    if not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            raise ValueError(f"{path}: line {number} is damaged") from None
+    return found
