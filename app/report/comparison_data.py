@@ -36,7 +36,7 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
     Returns
     -------
     dict with `methods`; `seeds`; `peers`; `rounds` and `metrics`, each field's `mean` and `std`
-    over seeds of the mean over peers, (M, R); `clusters` and `order` of the peers, (S, n);
+    over seeds of the mean over peers, (M, R); `names`, `clusters` and `order` of the peers, (S, n);
     `gains`, see `gain_data`; `maps`, see `map_data`. Null for what is missing.
     """
     runs = made[0].runs
@@ -54,6 +54,7 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
         "methods": [row.method for row in made],
         "seeds": [run.config.get("seed") for run in runs],
         "peers": runs[0].peers,
+        "names": [run.names for run in runs],
         "rounds": rounds.tolist(),
         "metrics": metrics,
         "clusters": [run.clusters.tolist() for run in runs if run.clusters is not None] or None,

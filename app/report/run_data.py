@@ -37,10 +37,11 @@ def page_data(run: Run) -> dict[str, Any]:
 
     Returns
     -------
-    dict with `peers`; `rounds` (kept of `evaluated`) and `metrics`, each field (R, n) with null
-    for what is missing, six significant digits; `last` and `best`, the same fields (n,) at each
-    peer's last and best-on-validation round; `samples`, `clusters`, `labels` of the split or
-    null; `order`, the peers as heat maps list them; `graph`, see `graph_data`.
+    dict with `peers`; `names` of the peers and `classes` (none: numbers name them); `rounds` (kept
+    of `evaluated`) and `metrics`, each field (R, n) with null for what is missing, six significant
+    digits; `last` and `best`, the same fields (n,) at each peer's last and best-on-validation
+    round; `samples`, `clusters`, `labels` of the split or null; `order`, the peers as heat maps
+    list them; `graph`, see `graph_data`.
     """
     last_n, best_n = run.last_row(), run.best_row()
     keep = thin(len(run.rounds), CURVE_POINTS // run.peers)
@@ -48,6 +49,8 @@ def page_data(run: Run) -> dict[str, Any]:
     samples, clusters, labels = run.samples, run.clusters, run.labels("train")
     return {
         "peers": run.peers,
+        "names": run.names,
+        "classes": run.classes,
         "evaluated": len(run.rounds),
         "rounds": run.rounds[keep].tolist(),
         "metrics": {name: rounded(run.metric(name)[keep]) for name in fields},

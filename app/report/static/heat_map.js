@@ -15,10 +15,11 @@ export function clusterRuns(order, clusters) {
 }
 
 // Draws weights as shares of `top`, true clusters framed in their `colours`; `describe(i, j)` is
-// the read-out of a weight. Returns the context, a cell's side and what lies under the pointer.
+// the read-out of a weight, `names` what peers are called. Returns the context, a cell's side and
+// what lies under the pointer.
 export function heatMap(
   canvas,
-  { size, edge, order, clusters, colours, own, weight, top, describe },
+  { size, edge, order, names, clusters, colours, own, weight, top, describe },
 ) {
   const ink = prepare(canvas, size, size);
   const cell = (size - edge - 2) / order.length;
@@ -49,7 +50,7 @@ export function heatMap(
     return pair.includes(undefined) ? null : pair;
   };
   const readOut = (i, j) => [
-    i === j ? `Peer ${i} itself` : `Peer ${i} gives peer ${j}`,
+    i === j ? `${names[i]} itself` : `${names[i]} gives ${names[j]}`,
     i === j && !own ? "no own weight in this method" : describe(i, j),
     i !== j &&
       clusters &&

@@ -44,6 +44,7 @@ function drawMaps() {
       size: figures[k].clientWidth,
       edge: clusters ? 10 : 0,
       order,
+      names: DATA.names[shown.seed],
       clusters,
       colours: clusters && clusterColours(clusters),
       own,

@@ -72,7 +72,7 @@ function drawCurves() {
       `Round ${DATA.rounds[r]}`,
       `mean ${measure.format(mean(values[r]))}`,
       `range ${measure.format(low)} to ${measure.format(high)}`,
-      `peer ${nearest}${cluster}: ${measure.format(values[r][nearest])}`,
+      `${DATA.names[nearest]}${cluster}: ${measure.format(values[r][nearest])}`,
       axis !== ROUNDS && `${axis.format(xs[r][nearest])} ${axis.title.replace(" per peer", "")}`,
     ]);
   };
@@ -91,7 +91,7 @@ function drawCurves() {
       {},
       view.picked === null
         ? "Click a line to follow that peer."
-        : `Following peer ${view.picked}; click it to let go.`,
+        : `Following ${DATA.names[view.picked]}; click it to let go.`,
     ),
   );
 }

@@ -5,7 +5,15 @@ import { clusterRuns, heatMap } from "../heat_map.js";
 import { closest, isNumber, plain } from "../numbers.js";
 import { byId, DATA, hideTip, pick, showTip, view, watch } from "../page.js";
 import { startPlayer } from "../player.js";
-import { clusterColour, clusterLegend, peerColour, peerName, peers } from "./peers.js";
+import {
+  axisName,
+  clusterColour,
+  clusterLegend,
+  peerColour,
+  peerName,
+  peers,
+  shortName,
+} from "./peers.js";
 
 export const GRAPH = DATA.graph;
 const codes =
@@ -30,12 +38,15 @@ export function collaborators(i, most, at = frame) {
 function drawHeatMap() {
   const canvas = byId("heat");
   const size = Math.min(canvas.parentElement.clientWidth, 520);
-  const hasNumbers = (size - 30) / DATA.peers >= 17;
-  const edge = hasNumbers ? 30 : 10;
+  const longest = Math.max(...peers.map((p) => axisName(p).length));
+  const room = longest > 3 ? 20 + 7 * longest : 30; // long names of columns stand upright
+  const hasNames = (size - room) / DATA.peers >= 17;
+  const edge = hasNames ? room : 10;
   const { ink, cell, under } = heatMap(canvas, {
     size,
     edge,
     order: DATA.order,
+    names: DATA.names,
     clusters: DATA.clusters,
     colours: clusterColour,
     own: GRAPH.own,
@@ -43,14 +54,22 @@ function drawHeatMap() {
     weight,
     describe: (i, j) => `weight ${plain(weight(i, j), 3)} in round ${GRAPH.rounds[frame]}`,
   });
-  if (hasNumbers) {
-    ink.textAlign = "center";
+  if (hasNames) {
     ink.textBaseline = "middle";
     DATA.order.forEach((p, k) => {
       const middle = edge + (k + 0.5) * cell;
       ink.fillStyle = css(p === view.picked ? "--ink" : "--soft");
-      ink.fillText(p, middle, 18);
-      ink.fillText(p, 18, middle);
+      ink.textAlign = longest > 3 ? "right" : "center";
+      const [name, end] = [axisName(p), longest > 3 ? edge - 6 : 18];
+      ink.fillText(name, end, middle);
+      ink.save();
+      ink.translate(middle, end);
+      if (longest > 3) {
+        ink.rotate(Math.PI / 2);
+        ink.textAlign = "right";
+      }
+      ink.fillText(name, 0, 0);
+      ink.restore();
     });
   }
   if (view.picked !== null) {
@@ -113,7 +132,7 @@ function drawGraph() {
       hideTip();
       return;
     }
-    const given = collaborators(p, 4).map(([j, w]) => `gives peer ${j} ${plain(w, 3)}`);
+    const given = collaborators(p, 4).map(([j, w]) => `gives ${DATA.names[j]} ${plain(w, 3)}`);
     showTip(event, [peerName(p), ...(given.length ? given : ["gives nobody any weight"])]);
   };
   canvas.onpointerleave = hideTip;
@@ -164,7 +183,11 @@ function drawPeers(ink, places) {
     ink.stroke();
     if (radius < 9) continue;
     ink.fillStyle = DATA.clusters ? "#fff" : css("--paper");
-    ink.fillText(p, x, y + 0.5);
+    if (shortName(p).length <= 3) ink.fillText(shortName(p), x, y + 0.5);
+    else {
+      ink.fillStyle = css("--ink");
+      ink.fillText(axisName(p), x, y + radius + 9);
+    }
   }
   return radius;
 }

@@ -7,7 +7,13 @@ export const peers = [...Array(DATA.peers).keys()];
 export const clusterColour = DATA.clusters && clusterColours(DATA.clusters);
 export const peerColour = (p) =>
   DATA.clusters ? clusterColour.get(DATA.clusters[p]) : css("--accent");
-export const peerName = (p) => `Peer ${p}${DATA.clusters ? `, cluster ${DATA.clusters[p]}` : ""}`;
+export const peerName = (p) =>
+  `${DATA.names[p]}${DATA.clusters ? `, cluster ${DATA.clusters[p]}` : ""}`;
+// A name where there is little room: "peer 3" is 3.
+export const shortName = (p) => (DATA.names[p] === `peer ${p}` ? String(p) : DATA.names[p]);
+// The same along an axis.
+export const axisName = (p) => shortName(p).replace(/^(.{13}).{2,}$/u, "$1…");
+export const className = (label) => DATA.classes[label] ?? `class ${label}`;
 
 // Marks of class `kind` for the true clusters.
 export function clusterLegend(kind) {

@@ -2,9 +2,11 @@
 
 import { css, prepare, ramp } from "../drawing.js";
 import { byId, DATA, hideTip, pick, showTip, view, watch } from "../page.js";
-import { peerColour, peerName } from "./peers.js";
+import { axisName, className, peerColour, peerName } from "./peers.js";
 
-const LEFT = 34;
+const classLabel = (label) => (DATA.classes[label] ?? String(label)).slice(0, 14);
+const LEFT =
+  16 + 9 * Math.max(2, ...DATA.classes.map((_, label) => 0.8 * classLabel(label).length));
 const BARS = 62;
 
 function drawSplit() {
@@ -30,7 +32,7 @@ function drawSplit() {
     ink.fillRect(x, BARS - high + 2, cell - gap, high);
     if (hasNumbers) {
       ink.fillStyle = css(p === view.picked ? "--ink" : "--soft");
-      ink.fillText(p, x + (cell - gap) / 2, BARS + 14);
+      ink.fillText(axisName(p), x + (cell - gap) / 2, BARS + 14, cell - gap);
     }
     DATA.labels[p].forEach((count, label) => {
       ink.fillStyle = shade(count / most);
@@ -42,7 +44,7 @@ function drawSplit() {
   ink.textAlign = "right";
   const every = Math.ceil(14 / tall);
   for (let label = 0; label < classes; label += every)
-    ink.fillText(label, LEFT - 8, top + (label + 0.5) * tall - 1);
+    ink.fillText(classLabel(label), LEFT - 8, top + (label + 0.5) * tall - 1);
   ink.fillText(largest, LEFT - 8, 8);
 
   const under = (event) => {
@@ -60,7 +62,7 @@ function drawSplit() {
     showTip(event, [
       peerName(peer),
       `${sizes[peer]} training examples`,
-      count !== undefined && `${count} of class ${label}`,
+      count !== undefined && `${count} of ${className(label)}`,
     ]);
   };
   canvas.onpointerleave = hideTip;

@@ -4,7 +4,7 @@ import { css, line, make } from "../drawing.js";
 import { compare, FORMAT, isNumber, plain, spread } from "../numbers.js";
 import { byId, DATA, pick, view, watch } from "../page.js";
 import { collaborators, GRAPH } from "./network.js";
-import { peerColour, peers } from "./peers.js";
+import { peerColour, peers, shortName } from "./peers.js";
 
 const sorting = { column: 0, down: false };
 
@@ -26,7 +26,7 @@ function clusterCell(p) {
 }
 function collaboratorsCell(p) {
   const most = collaborators(p, 3, GRAPH.rounds.length - 1).map(([j, weight]) =>
-    make("span", { class: "mate" }, `${j} `, make("span", {}, plain(weight, 2))),
+    make("span", { class: "mate" }, `${shortName(j)} `, make("span", {}, plain(weight, 2))),
   );
   return make("span", {}, ...(most.length ? most : ["nobody"]));
 }
@@ -62,7 +62,7 @@ function columns() {
   const cost = (key, heading, format) =>
     last[key] && { group: "Cost", heading, values: last[key], format };
   return [
-    { group: "", heading: "Peer", values: peers, format: String },
+    { group: "", heading: "Peer", values: peers, format: shortName },
     clusters && { group: "", heading: "Cluster", values: clusters, cell: clusterCell },
     samples && { group: "", heading: "Samples", values: samples, format: (x) => plain(x, 7) },
     ...mainColumns(),
