@@ -13,6 +13,7 @@ import numpy as np
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
+from app.report.methods import learns_graph
 from app.runs.graph_scores import components, learnt_edges, score
 from app.runs.rundir import Floats, Ints, Run
 
@@ -41,7 +42,7 @@ def page_data(run: Run) -> dict[str, Any]:
     of `evaluated`) and `metrics`, each field (R, n) with null for what is missing, six significant
     digits; `last` and `best`, the same fields (n,) at each peer's last and best-on-validation
     round; `samples`, `clusters`, `labels` of the split or null; `order`, the peers as heat maps
-    list them; `graph`, see `graph_data`.
+    list them; `diverged`, the peers that did; `graph`, see `graph_data`.
     """
     last_n, best_n = run.last_row(), run.best_row()
     keep = thin(len(run.rounds), CURVE_POINTS // run.peers)
@@ -60,6 +61,7 @@ def page_data(run: Run) -> dict[str, Any]:
         "clusters": None if clusters is None else clusters.tolist(),
         "labels": None if labels is None else labels.tolist(),
         "order": peer_order(run).tolist(),
+        "diverged": np.flatnonzero(run.diverged).tolist(),
         "graph": graph_data(run),
     }
 
@@ -73,7 +75,7 @@ def graph_data(run: Run) -> dict[str, Any] | None:
     frame's (n, n) rows in turn, 0 standing for `low` and 65535 for `high`; `top`, the largest
     weight between two peers; `own`, see `has_own_weights`; for each frame the number of learnt
     `edges` and mutual `groups`, and `scores` (precision, recall, f1, adjusted Rand index) where
-    clusters are known.
+    clusters are known and the method `learns` the graph.
     """
     weights = np.nan_to_num(run.weights, posinf=0.0, neginf=0.0)
     between = weights_between(run)
@@ -82,11 +84,13 @@ def graph_data(run: Run) -> dict[str, Any] | None:
     keep = thin(len(weights), WEIGHTS // run.peers**2)
     low, high = min(0.0, float(weights.min())), float(weights.max())
     coded = np.round((weights[keep] - low) / (high - low) * 65535).astype("<u2")
-    clusters = run.clusters_to_recover
+    learns = learns_graph(run.config)
+    clusters = run.clusters_to_recover if learns else None
     scores = None if clusters is None else [score(each, clusters) for each in weights[keep]]
     edges = [learnt_edges(each) for each in weights[keep]]
     return {
         "recorded": len(weights),
+        "learns": learns,
         "rounds": run.weight_rounds[keep].tolist(),
         "weights": base64.b64encode(coded.tobytes()).decode("ascii"),
         "low": low,

@@ -196,6 +196,13 @@ class Run:
         numbered = np.where(self.reported, np.arange(len(self.rounds))[:, None], -1)
         return np.asarray(numbered.max(axis=0, initial=-1), dtype=np.int64)
 
+    @property
+    def diverged(self) -> Bools:
+        """(n,) whether a peer had a finite test loss once and has none any more."""
+        finite_rn = np.isfinite(self.metric("test_loss"))
+        ends_n = np.isfinite(self.at("test_loss", self.last_row()))
+        return np.asarray(finite_rn.any(axis=0) & ~ends_n, dtype=np.bool_)
+
     def best_row(self) -> Ints | None:
         """(n,) row of each peer's best round on its validation data, earliest of equals.
 

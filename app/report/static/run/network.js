@@ -236,7 +236,7 @@ function drawReadout() {
   const two = (v) => (isNumber(v) ? v.toFixed(2) : "–");
   const parts = [
     ["round", GRAPH.rounds[frame]],
-    ["learnt edges", GRAPH.edges[frame]],
+    [GRAPH.learns ? "learnt edges" : "edges", GRAPH.edges[frame]],
     ["groups", GRAPH.groups[frame]],
   ];
   if (score)

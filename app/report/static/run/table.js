@@ -40,12 +40,14 @@ function mainColumns() {
   const isShare = key === "test_accuracy";
   const group = isShare ? "Test accuracy" : "Test loss";
   const format = isShare ? FORMAT.share : FORMAT.fixed;
+  const { diverged } = DATA;
+  const lossCell = (p) => (diverged.includes(p) ? "diverged" : FORMAT.fixed(last.test_loss[p]));
   const first = peers.map((p) => metrics[key].map((values) => values[p]).find(isNumber));
   const hasCourse = DATA.rounds.length > 1;
   return [
     hasCourse && { group, heading: "course", cell: (p) => sparkline(p, key) },
     hasCourse && { group, heading: "first", values: first, format },
-    { group, heading: "last", values: last[key], format },
+    { group, heading: "last", values: last[key], ...(isShare ? { format } : { cell: lossCell }) },
     hasCourse && best && { group, heading: "best", values: best[key], format },
     hasCourse && best && { group, heading: "in round", values: best.round, format: FORMAT.round },
     isShare &&
@@ -53,7 +55,7 @@ function mainColumns() {
         group: "Test loss",
         heading: "last",
         values: last.test_loss,
-        format: FORMAT.fixed,
+        cell: lossCell,
       },
   ];
 }
