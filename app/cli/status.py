@@ -63,7 +63,7 @@ def of_run(directory: Path) -> Iterator[RenderableType]:
     if now:
         yield from _of_relay(directory, now)
     if states and (directory / "nodes").is_dir():
-        yield from _of_node(directory, states)
+        yield from _of_node(directory, states, now.get("names", {}))
 
 
 def of_connection(connection: str) -> Iterator[RenderableType]:
@@ -121,14 +121,16 @@ def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableTyp
     yield from _last("last refused", now.get("refusals", ()))
 
 
-def _of_node(directory: Path, states: Sequence[Path]) -> Iterator[RenderableType]:
+def _of_node(
+    directory: Path, states: Sequence[Path], names: Mapping[str, str]
+) -> Iterator[RenderableType]:
     rows = []
     for path in states:
         versions = sorted(path.glob("*.safetensors"))
         if versions:
             age = time.time() - versions[-1].stat().st_mtime
             peer, t = int(path.name[-4:]), int(versions[-1].stem.split("-")[0])
-            rows.append((f"peer {peer}", t, _ago(age)))
+            rows.append((names.get(str(peer), f"peer {peer}"), t, _ago(age)))
     yield _table(("peer of this node", "state of round", "written"), rows[:ROWS])
     letters = [json.loads(line) for log in directory.glob("audit-*.jsonl") for line in _tail(log)]
     lines = [

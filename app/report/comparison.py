@@ -157,6 +157,8 @@ def table(made: Sequence[Row], title: str) -> Table:
     columns = [column for column in shown(made) if column.key in _IN_TERMINAL]
     if any(column.key == "accuracy" for column in columns):
         columns = [column for column in columns if column.key != "loss"]
+    if any(column.key == "diverged" for column in columns):
+        columns = [column for column in columns if column.key != "seconds"]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
     for column in columns:

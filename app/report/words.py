@@ -64,7 +64,8 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
         text = f"{after}, there is no mean test loss"
     if diverged := summary["diverged_peers"]:
         whose = "its" if diverged == 1 else "their"
-        text += f". {diverged} of {plural(run.peers, 'peer')} diverged: {whose} loss is not finite"
+        lost = f"{diverged} of {plural(run.peers, 'peer')} diverged: {whose} loss is not finite"
+        text = f"{after}, {lost}" if accuracy is None else f"{text}. {lost[0].upper()}{lost[1:]}"
     if _has_learnt(run):
         text += _told_recovery(summary["recovery"])
     text += "."

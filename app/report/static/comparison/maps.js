@@ -19,7 +19,8 @@ function mapWeight(map, i, j) {
 }
 
 function emptyFigure({ method, f1 }) {
-  const score = f1 && isNumber(f1[shown.frame]) ? `F1 ${f1[shown.frame].toFixed(2)}` : "";
+  const found = f1 && isNumber(f1[shown.frame]) ? `F1 ${f1[shown.frame].toFixed(2)}` : "F1 –";
+  const score = DATA.clusters ? (f1 ? found : "learns no graph") : "";
   const name = DATA.methods[method];
   const figure = make(
     "figure",

@@ -96,7 +96,7 @@ function layout(size) {
   const middle = size / 2;
   const runs = DATA.clusters ? clusterRuns(DATA.order, DATA.clusters) : [];
   const top = -Math.PI / 2;
-  let places = ring(DATA.peers, [middle, middle], DATA.peers > 1 ? middle - 28 : 0, top);
+  let places = ring(DATA.peers, [middle, middle], DATA.peers > 1 ? middle - 36 : 0, top);
   if (runs.length > 1) {
     const room = middle - 30;
     const share = Math.sin(Math.PI / runs.length);
@@ -185,8 +185,14 @@ function drawPeers(ink, places) {
     ink.fillStyle = DATA.clusters ? "#fff" : css("--paper");
     if (shortName(p).length <= 3) ink.fillText(shortName(p), x, y + 0.5);
     else {
+      const [size, half] = [ink.canvas.clientWidth, ink.measureText(axisName(p)).width / 2 + 2];
+      const outwards = y < size / 2 ? -1 : 1;
       ink.fillStyle = css("--ink");
-      ink.fillText(axisName(p), x, y + radius + 9);
+      ink.fillText(
+        axisName(p),
+        Math.min(size - half, Math.max(half, x)),
+        y + outwards * (radius + 10),
+      );
     }
   }
   return radius;
