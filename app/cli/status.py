@@ -114,7 +114,7 @@ def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableTyp
             for state, peers in (("missing", missing), ("", here))
             for peer, (t, at) in ((peer, last_seen[peer]) for peer in peers)
         ]
-        yield _table(("peer", "last round", "last_seen", ""), rows[:ROWS])
+        yield _table(("peer", "last round", "last seen", ""), rows[:ROWS])
         more = f"; {len(last_seen) - ROWS} not shown" if len(last_seen) > ROWS else ""
         yield f"peers taking part: {len(here)}, missing: {len(missing)}{more}"
     yield from _last("last errors", [*now.get("faults", ()), *filter(None, [now.get("error")])])
