@@ -44,16 +44,21 @@ def _graph(data: Mapping[str, Any]) -> list[str]:
             "Nobody: in this run no peer gave another peer’s model any weight, "
             "so there is no graph to show."
         ]
-    text = [
-        "Each half of an edge is as strong as the weight that the peer at its end gives to the "
-        "other. An edge counts as learnt when it exceeds half of the largest weight in its row, "
-        "the peer’s own included."
-    ]
-    if graph["links"]:
-        text.append(
+    if links := graph["links"]:
+        links = plural(links["drawn"], "strongest link")
+        text = [
             f"Of {data['peers'] * (data['peers'] - 1):,} possible edges, the graph draws each "
-            f"peer’s {graph['links']['each']} strongest, picked at random among equals."
-        )
+            f"peer’s {links.removeprefix('1 ')}, at random among equals."
+        ]
+    else:
+        text = [
+            "Each half of an edge is as strong as the weight that the peer at its end gives to the "
+            "other."
+        ]
+    text.append(
+        "An edge counts as learnt when it exceeds half of the largest weight in its row, "
+        "the peer’s own included."
+    )
     if blocks := _blocks(data):
         text.append(f"A cell of the heat map is the mean over two blocks of {blocks}.")
     if len(graph["rounds"]) < graph["recorded"]:

@@ -35,7 +35,9 @@ BLOCKS = 100
 CROWD = 60
 """Peers beyond which figures show bands for lines, and links for all weights."""
 LINKS = 3
-"""Links that the graph of a crowd has from each peer, its strongest."""
+"""Links that a page keeps from each peer of a crowd, its strongest."""
+DRAWN_LINKS = 1_200
+"""About how many links the graph of a crowd draws."""
 FIELDS = (
     "test_accuracy",
     "test_loss",
@@ -91,11 +93,12 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
     Returns
     -------
     dict with `rounds` (kept of `recorded`); `weights`, for each of them (B, B) means over blocks of
-    `order`, encoded in two bytes a number; `links`, null unless the peers are a crowd: `each`
-    (K), `to` and `weights`, every round's (n, K) strongest links, encoded in three and two bytes;
-    `top`, the largest weight between two peers; `darkest`, the largest of `weights` but a peer's
-    own; `own`, see `has_own_weights`; for each round the number of learnt `edges` and mutual
-    `groups`, and `scores` (precision, recall, f1, adjusted Rand index) where clusters are known.
+    `order`, encoded in two bytes a number; `links`, null unless the peers are a crowd: `each` (K),
+    how many of them the graph draws (`drawn`), `to` and `weights`, every round's (n, K) strongest
+    links, encoded in three and two bytes; `top`, the largest weight between two peers; `darkest`,
+    the largest of `weights` but a peer's own; `own`, see `has_own_weights`; for each round the
+    number of learnt `edges` and mutual `groups`, and `scores` (precision, recall, f1, adjusted
+    Rand index) where clusters are known.
     """
     between = weights_between(run)
     if not between.any():
@@ -196,7 +199,13 @@ def _darkest(means_kbb: Floats, blocks: Ints, peers: int) -> float:
 
 def _links(frames: Sequence[Floats]) -> dict[str, Any]:
     to, weights = zip(*(strongest_links(each, LINKS) for each in frames), strict=True)
-    return {"each": LINKS, "to": encode(np.stack(to), 3), "weights": encode(np.stack(weights), 2)}
+    drawn = int(np.clip(DRAWN_LINKS // len(to[0]), 1, LINKS))
+    return {
+        "each": LINKS,
+        "drawn": drawn,
+        "to": encode(np.stack(to), 3),
+        "weights": encode(np.stack(weights), 2),
+    }
 
 
 def _labels(run: Run, order: Ints, blocks: Ints) -> list[Any] | None:

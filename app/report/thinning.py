@@ -86,7 +86,8 @@ def strongest_links(weights_nn: Floats, most: int) -> tuple[Ints, Floats]:
     """
     n = len(weights_nn)
     most = min(most, n - 1)
-    key_nn = weights_nn + np.random.default_rng(0).uniform(0, 1e-9 * np.ptp(weights_nn), (n, n))
+    noise_nn = np.random.default_rng(0).random((n, n))
+    key_nn = weights_nn + 1e-9 * np.abs(weights_nn).max() * noise_nn
     np.fill_diagonal(key_nn, -np.inf)
     to_nk = np.argpartition(key_nn, n - most, axis=1)[:, n - most :]
     by_key = np.argsort(-np.take_along_axis(key_nn, to_nk, axis=1), axis=1)
@@ -97,7 +98,7 @@ def strongest_links(weights_nn: Floats, most: int) -> tuple[Ints, Floats]:
 def encode(values: npt.NDArray[Any], nbytes: int) -> str:
     """Write numbers in base64 as the upper `nbytes` of little-endian float32, rounded.
 
-    Two bytes keep two decimal digits of a number of any size, three keep five. NaN stays NaN.
+    Two bytes keep two decimal digits of a number of any size, three keep four. NaN stays NaN.
     """
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(values, dtype="<f4")

@@ -34,13 +34,15 @@ export function heatMap(canvas, { size, edge, order, clusters, colours, weight, 
   const ink = prepare(canvas, size, size);
   const cell = (size - edge - 2) / order.length;
   const gap = cell > 12 ? 1 : 0;
-  const side = cell - gap + (gap ? 0 : 0.4);
+  // Where a row or column begins; whole pixels leave no seams between cells without gaps.
+  const at = (k) => (gap ? edge + k * cell : Math.round(edge + k * cell));
   const [shade, blank] = [ramp(), css("--line")];
   order.forEach((i, row) => {
     order.forEach((j, column) => {
       const share = weight(i, j) / top;
       ink.fillStyle = Number.isNaN(share) ? blank : shade(share);
-      ink.fillRect(edge + column * cell, edge + row * cell, side, side);
+      const [x, y] = [at(column), at(row)];
+      ink.fillRect(x, y, at(column + 1) - x - gap, at(row + 1) - y - gap);
     });
   });
   for (const { first, end, cluster } of clusters ? clusterRuns(order, clusters) : []) {

@@ -75,7 +75,9 @@ function drawLegend() {
       : [legendEntry(css("--faint"), "each peer")];
   const hint =
     view.picked === null
-      ? `Click ${DATA.crowd ? "near a peer’s end" : "a line"} to follow that peer.`
+      ? DATA.crowd
+        ? "Click to follow the nearest peer, or choose one in the table."
+        : "Click a line to follow that peer."
       : `Following ${inText(view.picked)}; click it to let go.`;
   byId("curve-legend").replaceChildren(
     legendEntry(css("--ink"), "mean"),

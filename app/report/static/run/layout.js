@@ -82,5 +82,8 @@ export function layout(size) {
   });
   const n = DATA.peers;
   const radius = n > 48 ? 6 : n > 20 ? 9 : n > 10 ? 14 : 18;
-  return { places, radius: isDisc ? Math.max(1.8, (0.12 * size) / Math.sqrt(n)) : radius };
+  return {
+    places,
+    radius: isDisc ? Math.min(6, Math.max(2, (0.16 * size) / Math.sqrt(n))) : radius,
+  };
 }

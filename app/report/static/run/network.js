@@ -106,26 +106,33 @@ function drawGraph() {
     if (p !== null) pick(p);
   };
 }
-// Each half of an edge is as strong as the weight that the peer at its end gives.
+// Each half of an edge is as strong as the weight that the peer at its end gives; of a crowd, whose
+// links are seldom mutual, each link is a line of its own.
 function drawEdges(ink, places) {
-  const { crowd, graph } = DATA;
+  const { clusters, crowd, graph } = DATA;
   const isDense = DATA.peers > 30;
+  const far = crowd ? 1 : 0.5;
   const [accent, soft] = [css("--accent"), css("--soft")];
-  const [thinnest, widest] = isDense ? [0.4, 1.6] : [0.6, DATA.peers > 10 ? 4 : 6];
+  const [thinnest, widest] = crowd
+    ? [0.4, 0.8]
+    : isDense
+      ? [0.4, 1.6]
+      : [0.6, DATA.peers > 10 ? 4 : 6];
   for (const i of peers())
-    for (const [j, weight] of links(i, frame())) {
+    for (const [j, weight] of links(i, frame()).slice(0, graph.links?.drawn)) {
       const share = Math.min(1, weight / graph.top);
       if (share < 0.02) continue;
       const isPicked = view.picked === i || view.picked === j;
       const faded = view.picked === null || isPicked ? 1 : 0.15;
-      const thinned = isDense && !crowd && !isPicked && share < 0.5 ? 0.5 : 1;
-      ink.globalAlpha = (0.04 + 0.9 * share ** 1.2) * faded * thinned;
-      ink.strokeStyle = isPicked ? accent : soft;
+      const thinned = isDense && !isPicked && share < 0.5 ? 0.5 : 1;
+      const opacity = crowd ? 0.15 + 0.4 * share : (0.04 + 0.9 * share ** 1.2) * thinned;
+      ink.globalAlpha = opacity * faded;
+      ink.strokeStyle = isPicked ? accent : crowd && clusters ? peerColour(i) : soft;
       ink.lineWidth = thinnest + widest * share;
       const [[xi, yi], [xj, yj]] = [places[i], places[j]];
       ink.beginPath();
       ink.moveTo(xi, yi);
-      ink.lineTo((xi + xj) / 2, (yi + yj) / 2);
+      ink.lineTo(xi + far * (xj - xi), yi + far * (yj - yi));
       ink.stroke();
     }
   ink.globalAlpha = 1;

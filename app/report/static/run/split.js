@@ -6,7 +6,6 @@ import { plain } from "../numbers.js";
 import { byId, DATA, hideTip, pick, showTip, view, watch } from "../page.js";
 import { blockName, blockOf, blocks, peerColour } from "./peers.js";
 
-const LEFT = 34;
 const BARS = 62;
 
 function drawSplit() {
@@ -15,13 +14,14 @@ function drawSplit() {
   const canvas = byId("split");
   const columns = blocks();
   const classes = DATA.labels[0].length;
-  const cell = Math.min(84, (canvas.parentElement.clientWidth - LEFT) / columns.length);
+  const isExact = columns.length === DATA.peers;
+  const left = isExact ? 34 : 44;
+  const cell = Math.min(84, (canvas.parentElement.clientWidth - left) / columns.length);
   const gap = cell > 12 ? 2 : 0.5;
   const tall = Math.max(4, Math.min(20, 420 / classes));
-  const isExact = columns.length === DATA.peers;
   const hasNumbers = isExact && cell >= 17;
   const top = BARS + 14 + (hasNumbers ? 20 : 0);
-  const ink = prepare(canvas, LEFT + columns.length * cell + 1, top + classes * tall + 1);
+  const ink = prepare(canvas, left + columns.length * cell + 1, top + classes * tall + 1);
   const shade = ramp();
   const most = Math.max(1, ...DATA.labels.flat());
   const sizes = DATA.labels.map((counts) => counts.reduce((a, b) => a + b, 0));
@@ -30,7 +30,7 @@ function drawSplit() {
   ink.textBaseline = "middle";
   ink.textAlign = "center";
   columns.forEach(([p], k) => {
-    const x = LEFT + k * cell;
+    const x = left + k * cell;
     const high = (BARS * sizes[k]) / largest;
     ink.globalAlpha = picked === null || picked === k ? 1 : 0.35;
     ink.fillStyle = peerColour(p);
@@ -49,12 +49,12 @@ function drawSplit() {
   ink.textAlign = "right";
   const every = Math.ceil(14 / tall);
   for (let label = 0; label < classes; label += every)
-    ink.fillText(label, LEFT - 8, top + (label + 0.5) * tall - 1);
-  ink.fillText(plain(largest, 3), LEFT - 8, 8);
+    ink.fillText(label, left - 8, top + (label + 0.5) * tall - 1);
+  ink.fillText(plain(largest, 3), left - 8, 8);
 
   const under = (event) => {
     const box = canvas.getBoundingClientRect();
-    const column = Math.floor((event.clientX - box.left - LEFT) / cell);
+    const column = Math.floor((event.clientX - box.left - left) / cell);
     return [column, Math.floor((event.clientY - box.top - top) / tall)];
   };
   canvas.onpointermove = (event) => {
