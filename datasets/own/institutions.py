@@ -127,8 +127,9 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
         for peer, folder in enumerate(folders):
             try:
                 read_p.append(read(folder, options, seed, peer))
-            except RefusedError as error:  # everybody's data is here: there is nobody to hide from
-                raise DataError(f"{folder.name}: {error.what}: {_listed(error.entries)}") from None
+            except DataError as error:  # everybody's data is here: there is nobody to hide from
+                which = f": {_listed(error.entries)}" if isinstance(error, RefusedError) else ""
+                raise DataError(f"{folder.name}: {error}{which}") from None
         expected = read_p[0][0]
         for folder, (own, _) in zip(folders, read_p, strict=True):
             if differing := sorted(set(own.columns) ^ set(expected.columns)):
@@ -154,8 +155,8 @@ def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
             expected, holding = read(data_dir, options, seed, peer)
         except RefusedError as error:
             for entry in error.entries[:_NAMED]:
-                _log.error("%s: %s", error.what, entry)
-            raise DataError(f"{error.what}; the log of this node says which") from None
+                _log.error("%s: %s", error, entry)
+            raise DataError(f"{error}; the log of this node says which") from None
         return _joined(expected, {peer: holding}, peers)
 
     return load
@@ -259,13 +260,12 @@ class RefusedError(DataError):
 
     Attributes
     ----------
-    what : does not fit, for the relay.
     entries : that it is about; a deployed node tells them to its log only.
     """
 
     def __init__(self, what: str, entries: Iterable[str]) -> None:
         super().__init__(what)
-        self.what, self.entries = what, list(entries)
+        self.entries = list(entries)
 
 
 def _listed(entries: Sequence[str]) -> str:
