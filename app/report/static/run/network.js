@@ -112,6 +112,7 @@ function drawEdges(ink, places) {
   const { clusters, crowd, graph } = DATA;
   const isDense = DATA.peers > 30;
   const far = crowd ? 1 : 0.5;
+  const sparse = Math.min(1, Math.sqrt(300 / DATA.peers));
   const [accent, soft] = [css("--accent"), css("--soft")];
   const [thinnest, widest] = crowd
     ? [0.4, 0.8]
@@ -125,7 +126,7 @@ function drawEdges(ink, places) {
       const isPicked = view.picked === i || view.picked === j;
       const faded = view.picked === null || isPicked ? 1 : 0.15;
       const thinned = isDense && !isPicked && share < 0.5 ? 0.5 : 1;
-      const opacity = crowd ? 0.15 + 0.4 * share : (0.04 + 0.9 * share ** 1.2) * thinned;
+      const opacity = crowd ? (0.15 + 0.4 * share) * sparse : (0.04 + 0.9 * share ** 1.2) * thinned;
       ink.globalAlpha = opacity * faded;
       ink.strokeStyle = isPicked ? accent : crowd && clusters ? peerColour(i) : soft;
       ink.lineWidth = thinnest + widest * share;
