@@ -46,11 +46,13 @@ function mainColumns() {
   const values = metrics()[key];
   const range = spread(values);
   const first = peers().map((p) => values.map((each) => each[p]).find(isNumber));
+  const lossCell = (p) =>
+    DATA.diverged.includes(p) ? "diverged" : FORMAT.fixed(last.test_loss[p]);
   const hasCourse = DATA.rounds.length > 1;
   return [
     hasCourse && { group, heading: "course", cell: (p) => sparkline(p, values, range) },
     hasCourse && { group, heading: "first", values: first, format },
-    { group, heading: "last", values: last[key], format },
+    { group, heading: "last", values: last[key], ...(isShare ? { format } : { cell: lossCell }) },
     hasCourse && best && { group, heading: "best", values: best[key], format },
     hasCourse && best && { group, heading: "in round", values: best.round, format: FORMAT.round },
     isShare &&
@@ -58,7 +60,7 @@ function mainColumns() {
         group: "Test loss",
         heading: "last",
         values: last.test_loss,
-        format: FORMAT.fixed,
+        cell: lossCell,
       },
   ];
 }
