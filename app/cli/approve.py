@@ -7,6 +7,8 @@ where the preset is not at hand, the configuration that the node was sent.
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -38,6 +40,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             raise ConfigError("say where the node keeps its runs: --out DIRECTORY, as its `out`")
         _, flat = read_items(given.items)
         out = given.out
+    if sys.platform != "win32" and out.exists() and out.stat().st_uid != os.geteuid():
+        raise ConfigError(f"{out} is another user's: approve as the user that runs the node")
     config = Config.from_flat(flat)
     digest = config_digest_of(config).hex()
     approval.approve(out, digest)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from app.config.config import ConfigError
-from app.node.requests import RequestError
+from app.node.vetting import RequestError
 from app.security.approval import ApprovalError
 from app.security.ledger import LedgerError
 from app.security.policy import PolicyError

@@ -24,7 +24,7 @@ from app.config.root import workplace
 from app.config.schema import Scalar
 from app.node import faults
 from app.node.faults import StartError, StateError
-from app.node.requests import check_request
+from app.node.vetting import check_request
 from app.runs import logs
 from app.security import approval
 from app.security.approval import ApprovalError

@@ -37,20 +37,23 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    """What `append` added; nothing where there is no such file.
+def lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
+    """What `append` added from byte `start` on; nothing where there is no such file.
 
     Raises
     ------
     ValueError
-        A line is damaged; names file and line.
+        A line is damaged; names the file.
     """
     if not path.exists():
         return []
-    found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            raise ValueError(f"{path}: line {number} is damaged") from None
+    with path.open("rb") as file:
+        file.seek(start)
+        content = file.read()
+    try:
+        found = [json.loads(line) for line in content.splitlines()]
+    except ValueError:
+        found = [None]
+    if not all(isinstance(line, dict) for line in found):
+        raise ValueError(f"{path} has a line that is damaged")
     return found

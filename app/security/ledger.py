@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,9 @@ class Ledger:
 
     def __init__(self, path: Path, run: str, limits: AnswerPolicy) -> None:
         self._path, self._run, self._limits = path, run, limits
+        self._bytes_read = 0
+        self._mine: list[dict[str, Any]] = []  # the lines of this run
+        self._answers = 0  # of all runs
 
     def heard(self, request: Request, kind: Kind, letters: Mapping[int, str]) -> None:
         """Count that a round is played with these letters.
@@ -49,8 +52,9 @@ class Ledger:
         LedgerError
             The round was played too often.
         """
+        self._read()
         about = {"run": self._run, "round": request.round, "heard": kind}
-        before = [line for line in self._lines() if about.items() <= line.items()]
+        before = [line for line in self._mine if about.items() <= line.items()]
         if len(before) > self._limits.most_repeats:
             raise LedgerError(
                 f"answers.most-repeats = {self._limits.most_repeats}: round {request.round} was "
@@ -73,8 +77,8 @@ class Ledger:
         LedgerError
             They are too many for a round, for a recipient in this run, or in all.
         """
-        given = [line for line in self._lines() if "answer-to" in line]
-        mine = [line for line in given if line["run"] == self._run]
+        self._read()
+        mine = [line for line in self._mine if "answer-to" in line]
         known = {(line["round"], line["answer-to"], line["model"]) for line in mine}
         new = {k: v for k, v in models.items() if (request.round, k, v) not in known}
         in_round = sum(line["round"] == request.round for line in mine)
@@ -82,17 +86,24 @@ class Ledger:
         for owner in new:
             got = sum(line["answer-to"] == owner for line in mine)
             _within("most-a-recipient", self._limits.most_a_recipient, got, 1)
-        _within("most-in-all", self._limits.most_in_all, len(given), len(new))
+        _within("most-in-all", self._limits.most_in_all, self._answers, len(new))
         for owner, model in sorted(new.items()):
             self._add(
                 {"run": self._run, "round": request.round, "answer-to": owner, "model": model}
             )
 
-    def _lines(self) -> Iterable[dict[str, Any]]:
+    def _read(self) -> None:
+        """Read what was added since, by this process or another."""
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if size < self._bytes_read:
+            raise LedgerError(f"{self._path} was cut: nothing is answered before it is put back")
         try:
-            return atomic.lines(self._path)
+            lines = atomic.lines(self._path, self._bytes_read)
         except ValueError as error:
             raise LedgerError(f"{error}: nothing is answered before a person has looked") from None
+        self._bytes_read = size
+        self._answers += sum("answer-to" in line for line in lines)
+        self._mine += [line for line in lines if line.get("run") == self._run]
 
     def _add(self, line: Mapping[str, Any]) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -105,12 +105,14 @@ class Policy:
         table, data.columns and data.label must name what is allowed.
     sealing : whether a run's letters must be sealed.
     methods : names of the methods that may run.
+    most-peers : peers that a run may have; letters go to those in the trust file only.
     most-rounds : rounds that a run may have.
     """
 
     approval: Literal["digest", "none"] = "digest"
     sealing: bool = True
     methods: str = ANY
+    most_peers: int = 100
     most_rounds: int = 500
     data: DataPolicy = field(default_factory=DataPolicy)
     reports: ReportPolicy = field(default_factory=ReportPolicy)
@@ -247,6 +249,7 @@ def check_run(policy: Policy, config: Config) -> None:
     data, own = policy.data, config.dataset_options
     _listed("methods", policy.methods, "method", [config.method])
     _listed("data.sets", data.sets, "dataset", [config.dataset])
+    _most("most-peers", policy.most_peers, "peers", config.peers)
     _most("most-rounds", policy.most_rounds, "num-server-rounds", config.num_server_rounds)
     if not is_own(config.dataset):
         return

@@ -99,6 +99,7 @@ def test_a_node_without_a_policy_takes_part_in_nothing(nodes: list[Institution])
         ({"method": "wga"}, "methods"),
         ({"dataset": "digits"}, "data.sets"),
         ({"num-server-rounds": 501}, "most-rounds"),
+        ({"peers": 10**9}, "most-peers"),
         ({"batch-size": 1}, "data.least-batch-size"),
         ({"table.columns": "a, b, name"}, "data.columns"),
         ({"table.label": "c"}, "data.label"),
@@ -303,6 +304,17 @@ def test_a_round_asked_again_with_other_letters_is_on_the_ledger_and_limited(
     response_of(node, restart)
     again = replace(asking([offers[1], offers[2]]), attempt="b")
     assert code_of(node.handle(again)) == "budget"
+
+
+def test_other_weights_of_the_same_letters_are_on_the_ledger_too(nodes: list[Institution]) -> None:
+    """A relay can also say that others have other numbers of examples; averages weigh by them."""
+    offers = started(nodes)
+    order = asking([offers[1], offers[2]])
+    for samples in (order.samples, order.samples, order.samples * np.array([1, 2, 1])):
+        nodes[0].version = 0
+        response_of(nodes[0], replace(order, samples=samples))
+    heard = [line for line in ledger_of(nodes[0]) if "heard" in line]
+    assert [line["differs"] for line in heard] == [False, False, True]
 
 
 @pytest.mark.parametrize(

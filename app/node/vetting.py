@@ -1,6 +1,6 @@
-"""Whether a request is one that the run allows, whatever the relay says.
+"""What a deployed node accepts of a request: no more than the run allows, whatever the relay says.
 
-A deployed node knows the run's configuration, hence how many rounds there are, who may talk to
+It knows the run's configuration, hence how many rounds there are, who may talk to
 whom, and who is asked: what the relay chooses has to lie within that.
 """
 
