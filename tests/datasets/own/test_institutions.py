@@ -115,6 +115,15 @@ def test_each_peer_is_normalised_by_its_own_training_examples(tmp_path: Path) ->
         np.testing.assert_allclose(inputs.std(axis=0), 1, atol=1e-6)
 
 
+def test_a_column_that_never_varies_is_only_centred(tmp_path: Path) -> None:
+    rows = [(k, 7.0, k, ("no", "yes")[k % 2]) for k in range(10)]
+    write_csv(tmp_path / "data.csv", rows, ("id", "bmi", "age", "ill"))
+    problem = alone("table", tmp_path, ROWS, 0)
+    age, bmi = held_by(problem, 0, "train")[0].T
+    assert (bmi == 0).all()
+    assert age.std() == pytest.approx(1, abs=1e-6)
+
+
 def test_parquet_is_csv(tmp_path: Path) -> None:
     ward(tmp_path / "a", 3)
     from_csv = alone("table", tmp_path / "a", ROWS, 0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from strategies.everyone import Everyone
 from strategies.protocol import Request, Response
 from strategies.relay.roster import Roster
 from strategies.relay.vetting import fault_of, vetted
@@ -9,9 +12,19 @@ from strategies.relay.vetting import fault_of, vetted
 START = Request("start", 0, 0)
 
 
+def heard(
+    roster: Roster, request: Request, names: tuple[str, ...], peers: tuple[int, ...]
+) -> Response:
+    """What the relay keeps of a response with names."""
+    n = roster.peers
+    strategy = Everyone(
+        peers=n, rounds=9, seed=0, topology=~np.eye(n, dtype=np.bool_), evaluate_every=1
+    )
+    return vetted(Response(peers, names=names), request, strategy)[0]
+
+
 def told(roster: Roster, node: int, *names: str, peers: tuple[int, ...]) -> None:
-    response, _ = vetted(Response(peers, names=names), START, roster.peers)
-    roster.add(node, response)
+    roster.add(node, heard(roster, START, names, peers))
 
 
 def test_peers_are_called_as_their_node_says() -> None:
@@ -40,6 +53,10 @@ def test_a_name_is_one_short_harmless_line() -> None:
     told(roster, 7, "a\x1b[2J\nb" + 1000 * "!", peers=(0,))
     assert roster.names[0].startswith("a?[2J b!!!")
     assert len(roster.names[0]) == 64
+
+
+def test_nobody_is_renamed_in_mid_round() -> None:
+    assert heard(Roster(2), Request("update", 1, 1), ("a", "b", "c"), (0,)).names == ()
 
 
 def test_names_that_do_not_match_the_peers_are_a_fault() -> None:
