@@ -19,7 +19,7 @@ _LARGEST = 1e300
 """Of a measurement or weight: means of these are finite."""
 MOST_SAMPLES = 10**9
 """Of one peer: weights are proportional to it."""
-_NAME = 64
+NAME = 64
 """Most characters of a peer's name."""
 
 
@@ -84,14 +84,13 @@ def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[R
     refused += [one_line(f"{who}: the relay refused {what}") for what in bad[:_NAMED]]
     if len(bad) > _NAMED:
         refused.append(f"{who}: the relay refused {len(bad) - _NAMED} other things")
-    wants = np.unique(wants[kept_w], axis=0)
-    names = tuple(one_line(name)[:_NAME] for name in response.names)
+    names = response.names if request.stage == "start" else ()
     kept = replace(
         response,
         letters=tuple(letters),
         reports=tuple(reports),
-        wants=wants,
-        names=names if request.stage == "start" else (),
+        wants=np.unique(wants[kept_w], axis=0),
+        names=tuple(one_line(name)[:NAME] for name in names),
     )
     return kept, refused
 

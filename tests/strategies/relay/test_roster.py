@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from strategies.everyone import Everyone
 from strategies.protocol import Request, Response
 from strategies.relay.roster import Roster
 from strategies.relay.vetting import fault_of, vetted
+from tests.strategies.relay.test_broker import make
 
 START = Request("start", 0, 0)
 
 
-def heard(
-    roster: Roster, request: Request, names: tuple[str, ...], peers: tuple[int, ...]
-) -> Response:
-    """What the relay keeps of a response with names."""
-    n = roster.peers
-    strategy = Everyone(
-        peers=n, rounds=9, seed=0, topology=~np.eye(n, dtype=np.bool_), evaluate_every=1
-    )
-    return vetted(Response(peers, names=names), request, strategy)[0]
-
-
 def told(roster: Roster, node: int, *names: str, peers: tuple[int, ...]) -> None:
-    roster.add(node, heard(roster, START, names, peers))
+    response, _ = vetted(Response(peers, names=names), START, make(n=roster.peers))
+    roster.add(node, response)
 
 
 def test_peers_are_called_as_their_node_says() -> None:
@@ -55,9 +43,10 @@ def test_a_name_is_one_short_harmless_line() -> None:
     assert len(roster.names[0]) == 64
 
 
-def test_nobody_is_renamed_in_mid_round() -> None:
-    assert heard(Roster(2), Request("update", 1, 1), ("a", "b", "c"), (0,)).names == ()
-
-
 def test_names_that_do_not_match_the_peers_are_a_fault() -> None:
     assert fault_of(Response((0, 1), names=("a",)), START, (), 2) == "has 1 names for 2 peers"
+
+
+def test_names_beside_anything_but_a_start_are_left_out() -> None:
+    request = Request("update", 1, 1)
+    assert vetted(Response((0, 1), names=("a",)), request, make())[0].names == ()

@@ -11,9 +11,8 @@ const PAGE = 50;
 // The heading that rows are sorted by, which page is shown, and the peer that it last turned to.
 const shown = { column: "Peer", down: false, page: 0, picked: null };
 
-function sparkline(p, key) {
-  const values = metrics()[key];
-  const [low, high] = spread(values);
+// `values` and their range are those of all peers.
+function sparkline(p, values, [low, high]) {
   const last = DATA.rounds.length - 1;
   const points = values
     .map((each, r) => [each[p], r])
@@ -44,16 +43,14 @@ function mainColumns() {
   const isShare = key === "test_accuracy";
   const group = isShare ? "Test accuracy" : "Test loss";
   const format = isShare ? FORMAT.share : FORMAT.fixed;
-  const first = peers().map((p) =>
-    metrics()
-      [key].map((values) => values[p])
-      .find(isNumber),
-  );
+  const values = metrics()[key];
+  const range = spread(values);
+  const first = peers().map((p) => values.map((each) => each[p]).find(isNumber));
   const lossCell = (p) =>
     DATA.diverged.includes(p) ? "diverged" : FORMAT.fixed(last.test_loss[p]);
   const hasCourse = DATA.rounds.length > 1;
   return [
-    hasCourse && { group, heading: "course", cell: (p) => sparkline(p, key) },
+    hasCourse && { group, heading: "course", cell: (p) => sparkline(p, values, range) },
     hasCourse && { group, heading: "first", values: first, format },
     { group, heading: "last", values: last[key], ...(isShare ? { format } : { cell: lossCell }) },
     hasCourse && best && { group, heading: "best", values: best[key], format },
@@ -104,11 +101,9 @@ function found() {
     return words.every((word) => name.some((part) => part.startsWith(word)));
   });
 }
-// Which of the rows are on the page; one that was picked elsewhere is turned to.
-function turn(rows) {
-  if (view.picked !== shown.picked && rows.includes(view.picked))
-    shown.page = Math.floor(rows.indexOf(view.picked) / PAGE);
-  shown.picked = view.picked;
+// Which of the rows are on the page; it turns to one that was picked elsewhere.
+function turn(rows, isElsewhere) {
+  if (isElsewhere) shown.page = Math.floor(rows.indexOf(view.picked) / PAGE);
   const last = Math.max(0, Math.ceil(rows.length / PAGE) - 1);
   shown.page = Math.min(shown.page, last);
   const first = shown.page * PAGE;
@@ -152,7 +147,9 @@ function drawTable() {
   const all = columns();
   const { values } = all.find(({ name }) => name === shown.column) ?? all[0];
   const sorted = found().sort((a, b) => compare(values[a], values[b], shown.down));
-  const rows = turn(sorted).map((p) => {
+  const isElsewhere = view.picked !== shown.picked && sorted.includes(view.picked);
+  shown.picked = view.picked;
+  const rows = turn(sorted, isElsewhere).map((p) => {
     const show = ({ values, format, cell }) => (cell ? cell(p) : format(values[p]));
     const cells = all.map((column) => make("td", { class: column.kind }, show(column)));
     const row = make("tr", { class: p === view.picked ? "picked" : "" }, ...cells);
@@ -163,6 +160,10 @@ function drawTable() {
     return row;
   });
   byId("peers").replaceChildren(make("thead", {}, ...heads(all)), make("tbody", {}, ...rows));
+  if (isElsewhere) {
+    const [box, row] = [byId("peers").parentElement, byId("peers").querySelector(".picked")];
+    box.scrollTop = row.offsetTop - box.clientHeight / 2;
+  }
 }
 
 export function startTable() {
