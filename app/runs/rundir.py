@@ -198,10 +198,11 @@ class Run:
 
     @property
     def diverged(self) -> Bools:
-        """(n,) whether a peer had a finite test loss once and has none any more."""
+        """(n,) whether a peer's test loss is not finite any more, or a result of its was not."""
         finite_rn = np.isfinite(self.metric("test_loss"))
         ends_n = np.isfinite(self.at("test_loss", self.last_row()))
-        return np.asarray(finite_rn.any(axis=0) & ~ends_n, dtype=np.bool_)
+        unsound_n = self.at("unsound_results", self.last_row()) > 0
+        return np.asarray(finite_rn.any(axis=0) & ~ends_n | unsound_n, dtype=np.bool_)
 
     def best_row(self) -> Ints | None:
         """(n,) row of each peer's best round on its validation data, earliest of equals.
