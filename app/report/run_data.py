@@ -13,6 +13,7 @@ import numpy as np
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
+from app.report import captions
 from app.runs.graph_scores import components, learnt_edges, score
 from app.runs.rundir import Floats, Ints, Run
 
@@ -40,13 +41,14 @@ def page_data(run: Run) -> dict[str, Any]:
     dict with `peers`; `rounds` (kept of `evaluated`) and `metrics`, each field (R, n) with null
     for what is missing, six significant digits; `last` and `best`, the same fields (n,) at each
     peer's last and best-on-validation round; `samples`, `clusters`, `labels` of the split or
-    null; `order`, the peers as heat maps list them; `graph`, see `graph_data`.
+    null; `order`, the peers as heat maps list them; `graph`, see `graph_data`; `captions`,
+    the paragraph above each figure.
     """
     last_n, best_n = run.last_row(), run.best_row()
     keep = thin(len(run.rounds), CURVE_POINTS // run.peers)
     fields = [name for name in FIELDS if not np.isnan(run.metric(name)).all()]
     samples, clusters, labels = run.samples, run.clusters, run.labels("train")
-    return {
+    data = {
         "peers": run.peers,
         "evaluated": len(run.rounds),
         "rounds": run.rounds[keep].tolist(),
@@ -59,6 +61,7 @@ def page_data(run: Run) -> dict[str, Any]:
         "order": peer_order(run).tolist(),
         "graph": graph_data(run),
     }
+    return data | {"captions": captions.of_run(data)}
 
 
 def graph_data(run: Run) -> dict[str, Any] | None:

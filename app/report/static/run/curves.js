@@ -1,20 +1,43 @@
 // The learning curves of a run: a thin line for each peer, a thick one for their mean.
 
-import { axes, canLog, isShare, MEASURES, ROUNDS, startChoices, wantsLog } from "../axes.js";
+import { axes, canLog, isShare, measures, offerChoices, ROUNDS, wantsLog } from "../axes.js";
 import { css, line, make } from "../drawing.js";
 import { closest, isNumber, mean, spread } from "../numbers.js";
 import { byId, DATA, hideTip, pick, segment, showTip, view, watch } from "../page.js";
 import { clusterLegend, legendEntry, peerColour, peers } from "./peers.js";
 
-const rows = [...DATA.rounds.keys()];
-const curves = { measure: MEASURES[0], axis: ROUNDS, log: false };
+// What the reader chose; `log` is null until then, and the numbers decide.
+const curves = { measure: null, axis: ROUNDS, log: null };
 
+function choose(choice) {
+  Object.assign(curves, choice);
+  drawCurves();
+}
 function drawCurves() {
+  const isEmpty = !measures().length;
+  byId("learning").hidden = isEmpty;
+  if (isEmpty) return;
+  curves.measure = curves.measure ?? measures()[0];
   const { measure, axis } = curves;
+  const rows = [...DATA.rounds.keys()];
   const values = DATA.metrics[measure.key];
   const xs =
-    axis === ROUNDS ? DATA.rounds.map((round) => peers.map(() => round)) : DATA.metrics[axis.key];
-  const log = curves.log && canLog(values);
+    axis === ROUNDS ? DATA.rounds.map((round) => peers().map(() => round)) : DATA.metrics[axis.key];
+  const log = canLog(values) && (curves.log ?? (!isShare(measure) && wantsLog(values)));
+  offerChoices(
+    curves,
+    (key) => DATA.metrics[key],
+    (measure) => choose({ measure, log: null }),
+    (axis) => choose({ axis }),
+  );
+  segment(
+    "scale",
+    { linear: "Linear", log: "Log" },
+    log ? "log" : "linear",
+    (key) => choose({ log: key === "log" }),
+    (key) => key === "linear" || canLog(values),
+  );
+  byId("scale").hidden = isShare(measure);
   const { svg, x, y, guide } = axes(byId("curves"), {
     measure,
     axis,
@@ -25,7 +48,7 @@ function drawCurves() {
   });
 
   const place = (a, b) => (isNumber(a) && isNumber(b) && y(b) !== null ? [x(a), y(b)] : null);
-  const paths = peers.map((p) => rows.map((r) => place(xs[r][p], values[r][p])));
+  const paths = peers().map((p) => rows.map((r) => place(xs[r][p], values[r][p])));
   const meanPath = rows.map((r) => place(mean(xs[r]), mean(values[r])));
   const draw = (points, stroke, width, opacity) => {
     const drawn = points.filter(Boolean);
@@ -36,7 +59,7 @@ function drawCurves() {
   };
   const opacity =
     (DATA.peers > 30 ? 0.3 : DATA.peers > 12 ? 0.45 : 0.7) * (view.picked === null ? 1 : 0.45);
-  for (const p of peers)
+  for (const p of peers())
     if (p !== view.picked)
       draw(paths[p], DATA.clusters ? peerColour(p) : css("--faint"), 1.3, opacity);
   draw(meanPath, css("--paper"), 6, 0.85);
@@ -59,7 +82,7 @@ function drawCurves() {
     const [px, py] = [event.clientX - frame.left, event.clientY - frame.top];
     if (!measured.length) return;
     const r = closest(measured, (r) => Math.abs(meanPath[r][0] - px));
-    const here = peers.filter((p) => paths[p][r]);
+    const here = peers().filter((p) => paths[p][r]);
     nearest = closest(here, (p) => Math.hypot(paths[p][r][0] - px, paths[p][r][1] - py));
     marks.replaceChildren(
       guide(meanPath[r][0]),
@@ -97,31 +120,5 @@ function drawCurves() {
 }
 
 export function startCurves() {
-  if (!MEASURES.length) return;
-  const startScale = () => {
-    const values = DATA.metrics[curves.measure.key];
-    curves.log = !isShare(curves.measure) && wantsLog(values);
-    const labels = { linear: "Linear", log: "Log" };
-    const choose = (key) => {
-      curves.log = key === "log";
-      drawCurves();
-    };
-    const isEnabled = (key) => key === "linear" || canLog(values);
-    segment("scale", labels, curves.log ? "log" : "linear", choose, isEnabled);
-    byId("scale").hidden = isShare(curves.measure);
-  };
-  startChoices(
-    (key) => DATA.metrics[key],
-    (measure) => {
-      curves.measure = measure;
-      startScale();
-      drawCurves();
-    },
-    (axis) => {
-      curves.axis = axis;
-      drawCurves();
-    },
-  );
-  startScale();
   watch(drawCurves);
 }

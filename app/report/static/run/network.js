@@ -3,23 +3,25 @@
 import { css, line, make, PALETTE, picture, prepare } from "../drawing.js";
 import { clusterRuns, heatMap } from "../heat_map.js";
 import { closest, isNumber, plain } from "../numbers.js";
-import { byId, DATA, hideTip, pick, showTip, view, watch } from "../page.js";
+import { byId, DATA, fromData, hideTip, pick, showTip, view, watch } from "../page.js";
 import { startPlayer } from "../player.js";
 import { clusterColour, clusterLegend, peerColour, peerName, peers } from "./peers.js";
 
-export const GRAPH = DATA.graph;
-const codes =
-  GRAPH && new Uint16Array(Uint8Array.from(atob(GRAPH.weights), (c) => c.charCodeAt(0)).buffer);
-let frame = GRAPH && GRAPH.rounds.length - 1;
+const codes = fromData(
+  ({ graph }) =>
+    new Uint16Array(Uint8Array.from(atob(graph.weights), (c) => c.charCodeAt(0)).buffer),
+);
+let frame = () => 0;
 
-function weight(i, j, at = frame) {
-  const code = codes[(at * DATA.peers + i) * DATA.peers + j];
-  return GRAPH.low + ((GRAPH.high - GRAPH.low) * code) / 65535;
+function weight(i, j, at = frame()) {
+  const { low, high } = DATA.graph;
+  const code = codes()[(at * DATA.peers + i) * DATA.peers + j];
+  return low + ((high - low) * code) / 65535;
 }
 // The peers to which peer i gives most weight: peer and weight.
-export function collaborators(i, most, at = frame) {
-  const least = Math.max(1e-9, 0.005 * GRAPH.top);
-  return peers
+export function collaborators(i, most, at = frame()) {
+  const least = Math.max(1e-9, 0.005 * DATA.graph.top);
+  return peers()
     .filter((j) => j !== i)
     .map((j) => [j, weight(i, j, at)])
     .filter(([, w]) => w > least)
@@ -37,11 +39,11 @@ function drawHeatMap() {
     edge,
     order: DATA.order,
     clusters: DATA.clusters,
-    colours: clusterColour,
-    own: GRAPH.own,
-    top: GRAPH.top,
+    colours: clusterColour(),
+    own: DATA.graph.own,
+    top: DATA.graph.top,
     weight,
-    describe: (i, j) => `weight ${plain(weight(i, j), 3)} in round ${GRAPH.rounds[frame]}`,
+    describe: (i, j) => `weight ${plain(weight(i, j), 3)} in round ${DATA.graph.rounds[frame()]}`,
   });
   if (hasNumbers) {
     ink.textAlign = "center";
@@ -89,7 +91,7 @@ function layout(size) {
       return ring(count, centres[k], radius, (2 * Math.PI * k) / runs.length);
     });
   }
-  return peers.map((p) => places[DATA.order.indexOf(p)]);
+  return peers().map((p) => places[DATA.order.indexOf(p)]);
 }
 
 function drawGraph() {
@@ -103,7 +105,7 @@ function drawGraph() {
     const box = canvas.getBoundingClientRect();
     const [px, py] = [event.clientX - box.left, event.clientY - box.top];
     const distance = (p) => Math.hypot(places[p][0] - px, places[p][1] - py);
-    const p = closest(peers, distance);
+    const p = closest(peers(), distance);
     return distance(p) <= radius + 6 ? p : null;
   };
   canvas.onpointermove = (event) => {
@@ -127,9 +129,9 @@ function drawEdges(ink, places) {
   const isCrowded = DATA.peers > 30;
   const [accent, soft] = [css("--accent"), css("--soft")];
   const [thinnest, widest] = isCrowded ? [0.4, 1.6] : [0.6, DATA.peers > 10 ? 4 : 6];
-  for (const i of peers)
-    for (const j of peers) {
-      const share = i === j ? 0 : Math.min(1, weight(i, j) / GRAPH.top);
+  for (const i of peers())
+    for (const j of peers()) {
+      const share = i === j ? 0 : Math.min(1, weight(i, j) / DATA.graph.top);
       if (share < 0.02) continue;
       const isPicked = view.picked === i || view.picked === j;
       const faded = view.picked === null || isPicked ? 1 : 0.15;
@@ -153,7 +155,7 @@ function drawPeers(ink, places) {
   ink.textBaseline = "middle";
   const high = radius > 16 ? 15 : radius > 10 ? 13 : 10;
   ink.font = ink.font.replace(/^.*?px/, `600 ${high}px`);
-  for (const p of peers) {
+  for (const p of peers()) {
     const [x, y] = places[p];
     ink.beginPath();
     ink.arc(x, y, radius, 0, 2 * Math.PI);
@@ -171,11 +173,16 @@ function drawPeers(ink, places) {
 
 // How well the learnt graph finds the true clusters, over the rounds.
 function drawRecovery() {
-  if (!GRAPH.scores || GRAPH.rounds.length < 2) return;
+  const isEmpty = !DATA.graph.scores || DATA.graph.rounds.length < 2;
+  byId("recovery").hidden = isEmpty;
+  if (isEmpty) {
+    byId("strip").replaceChildren();
+    return;
+  }
   const box = byId("strip");
   const width = Math.max(200, box.clientWidth);
   const [height, inset, top, bottom] = [84, 8, 8, 74];
-  const x = (k) => inset + (k / (GRAPH.rounds.length - 1)) * (width - 2 * inset);
+  const x = (k) => inset + (k / (DATA.graph.rounds.length - 1)) * (width - 2 * inset);
   const y = (v) => bottom - v * (bottom - top);
   const svg = picture(
     width,
@@ -190,7 +197,7 @@ function drawRecovery() {
   const draw = (key, style) =>
     svg.append(
       line(
-        GRAPH.scores.map((score, k) => [x(k), y(Math.max(0, score[key] ?? 0))]),
+        DATA.graph.scores.map((score, k) => [x(k), y(Math.max(0, score[key] ?? 0))]),
         { "stroke-width": 2, ...style },
       ),
     );
@@ -198,8 +205,8 @@ function drawRecovery() {
   draw("rand", { stroke: PALETTE[1], "stroke-dasharray": "5 3" });
   svg.append(
     make("line", {
-      x1: x(frame),
-      x2: x(frame),
+      x1: x(frame()),
+      x2: x(frame()),
       y1: 0,
       y2: height,
       stroke: css("--ink"),
@@ -209,12 +216,12 @@ function drawRecovery() {
   box.replaceChildren(svg);
 }
 function drawReadout() {
-  const score = GRAPH.scores?.[frame];
+  const score = DATA.graph.scores?.[frame()];
   const two = (v) => (isNumber(v) ? v.toFixed(2) : "–");
   const parts = [
-    ["round", GRAPH.rounds[frame]],
-    ["learnt edges", GRAPH.edges[frame]],
-    ["groups", GRAPH.groups[frame]],
+    ["round", DATA.graph.rounds[frame()]],
+    ["learnt edges", DATA.graph.edges[frame()]],
+    ["groups", DATA.graph.groups[frame()]],
   ];
   if (score)
     parts.push(
@@ -233,18 +240,16 @@ function drawReadout() {
 }
 
 export function startNetwork() {
-  if (!GRAPH) return;
   const draw = () => {
+    byId("collaboration").hidden = !DATA.graph;
+    if (!DATA.graph) return;
     drawHeatMap();
     drawGraph();
     drawRecovery();
     drawReadout();
+    byId("top").textContent = plain(DATA.graph.top, 3);
+    byId("graph-legend").replaceChildren(...clusterLegend("dot"));
   };
-  startPlayer(GRAPH.rounds, (index) => {
-    frame = index;
-    draw();
-  });
-  byId("top").textContent = plain(GRAPH.top, 3);
-  byId("graph-legend").replaceChildren(...clusterLegend("dot"));
+  frame = startPlayer(() => DATA.graph?.rounds ?? [], draw);
   watch(draw);
 }

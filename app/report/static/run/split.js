@@ -8,6 +8,8 @@ const LEFT = 34;
 const BARS = 62;
 
 function drawSplit() {
+  byId("data").hidden = !DATA.labels;
+  if (!DATA.labels) return;
   const canvas = byId("split");
   const classes = DATA.labels[0].length;
   const cell = Math.min(84, (canvas.parentElement.clientWidth - LEFT) / DATA.peers);
@@ -72,5 +74,5 @@ function drawSplit() {
 }
 
 export function startSplit() {
-  if (DATA.labels) watch(drawSplit);
+  watch(drawSplit);
 }

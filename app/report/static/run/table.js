@@ -3,7 +3,7 @@
 import { css, line, make } from "../drawing.js";
 import { compare, FORMAT, isNumber, plain, spread } from "../numbers.js";
 import { byId, DATA, pick, view, watch } from "../page.js";
-import { collaborators, GRAPH } from "./network.js";
+import { collaborators } from "./network.js";
 import { peerColour, peers } from "./peers.js";
 
 const sorting = { column: 0, down: false };
@@ -25,7 +25,7 @@ function clusterCell(p) {
   return make("span", {}, dot, String(DATA.clusters[p]));
 }
 function collaboratorsCell(p) {
-  const most = collaborators(p, 3, GRAPH.rounds.length - 1).map(([j, weight]) =>
+  const most = collaborators(p, 3, DATA.graph.rounds.length - 1).map(([j, weight]) =>
     make("span", { class: "mate" }, `${j} `, make("span", {}, plain(weight, 2))),
   );
   return make("span", {}, ...(most.length ? most : ["nobody"]));
@@ -40,7 +40,7 @@ function mainColumns() {
   const isShare = key === "test_accuracy";
   const group = isShare ? "Test accuracy" : "Test loss";
   const format = isShare ? FORMAT.share : FORMAT.fixed;
-  const first = peers.map((p) => metrics[key].map((values) => values[p]).find(isNumber));
+  const first = peers().map((p) => metrics[key].map((values) => values[p]).find(isNumber));
   const hasCourse = DATA.rounds.length > 1;
   return [
     hasCourse && { group, heading: "course", cell: (p) => sparkline(p, key) },
@@ -62,11 +62,11 @@ function columns() {
   const cost = (key, heading, format) =>
     last[key] && { group: "Cost", heading, values: last[key], format };
   return [
-    { group: "", heading: "Peer", values: peers, format: String },
+    { group: "", heading: "Peer", values: peers(), format: String },
     clusters && { group: "", heading: "Cluster", values: clusters, cell: clusterCell },
     samples && { group: "", heading: "Samples", values: samples, format: (x) => plain(x, 7) },
     ...mainColumns(),
-    GRAPH && {
+    DATA.graph && {
       group: "Listens most to",
       heading: "peer, weight",
       cell: collaboratorsCell,
@@ -109,7 +109,7 @@ function drawTable() {
     return cell;
   });
   const { values } = all[sorting.column];
-  const sorted = [...peers].sort((a, b) => compare(values[a], values[b], sorting.down));
+  const sorted = [...peers()].sort((a, b) => compare(values[a], values[b], sorting.down));
   const rows = sorted.map((p) => {
     const show = ({ values, format, cell }) => (cell ? cell(p) : format(values[p]));
     const cells = all.map((column) => make("td", { class: column.kind }, show(column)));
