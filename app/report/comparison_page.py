@@ -36,23 +36,27 @@ def write(rows: Sequence[Row], directory: Path, title: str) -> Path:
 
 def render(rows: Sequence[Row], title: str) -> str:
     """Return the page's HTML; every text that comes from a file is escaped."""
+    return html.render("comparison.html.j2", **content(rows, title))
+
+
+def content(rows: Sequence[Row], title: str) -> dict[str, Any]:
+    """What the page says of a comparison."""
     columns = comparison.shown(rows)
     groups = [(name, list(of)) for name, of in groupby(columns, key=lambda column: column.group)]
     common = _common(rows)
-    return html.render(
-        "comparison.html.j2",
-        title=title,
-        facts=_facts(rows),
-        notice=_notice(rows),
-        outcome=outcome(rows),
-        several=len(rows[0].runs) > 1,
-        groups=groups,
-        results=_results(rows, groups),
-        own={row.method: _own(row, common) for row in rows},
-        tuned={row.method: row.settings for row in rows if row.settings},
-        common=_in_tables(common),
-        data=page_data(rows),
-    )
+    return {
+        "title": title,
+        "facts": _facts(rows),
+        "notice": _notice(rows),
+        "outcome": outcome(rows),
+        "several": len(rows[0].runs) > 1,
+        "groups": groups,
+        "results": _results(rows, groups),
+        "own": {row.method: _own(row, common) for row in rows},
+        "tuned": {row.method: row.settings for row in rows if row.settings},
+        "common": _in_tables(common),
+        "data": page_data(rows),
+    }
 
 
 def outcome(rows: Sequence[Row]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,18 @@ if TYPE_CHECKING:
     from app.config.config import Config
     from datasets.problem import Problem
 
-__all__ = ["Bools", "Floats", "Ints", "ResultsError", "Run", "RunReader", "create", "held"]
+__all__ = [
+    "Bools",
+    "Floats",
+    "Ints",
+    "ResultsError",
+    "Run",
+    "RunReader",
+    "create",
+    "held",
+    "held_inodes",
+    "read_config",
+]
 
 
 def create(config: Config, problem: Problem) -> Path:
@@ -61,6 +73,21 @@ def held(run_dir: Path) -> Iterator[None]:
         raise ResultsError(f"{run_dir}: this run is going on") from None
     finally:
         os.close(handle)
+
+
+def held_inodes() -> frozenset[int]:
+    """The inodes of directories that processes of this machine hold; none where Linux is not.
+
+    The kernel is asked: whoever tried the lock could get in the way of a run that begins. Of the
+    device it says something else than `stat` where file systems are layered, so that is left out.
+    """
+    try:
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return frozenset()
+    return frozenset(
+        int(found[1]) for found in re.finditer(r" FLOCK .* \w+:\w+:(\d+) 0 EOF", locks)
+    )
 
 
 @dataclass(frozen=True)
@@ -187,7 +214,7 @@ class RunReader:
         directory = self._directory
         if not directory.is_dir():
             raise ResultsError(f"{directory}: no such run directory")
-        config = _read_config(directory / "config.toml")
+        config = read_config(directory / "config.toml")
         peers = config["peers"]
         if self._metrics is None or peers != self._peers:
             self._metrics, self._peers = Metrics(directory / "metrics.jsonl", peers), peers
@@ -210,7 +237,14 @@ class RunReader:
         )
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration of a run.
+
+    Raises
+    ------
+    ResultsError
+        The file is not there, or broken, or not a run's.
+    """
     try:
         config = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
