@@ -62,7 +62,7 @@ def small_units(quantity: str) -> Markup:
 
 
 def environment(*folders: Path) -> Environment:
-    """What fills templates: those in `folders`, which may extend the reports', then the reports'."""
+    """What fills templates: those in `folders`, which may extend the reports' own, and these."""
     environment = Environment(
         loader=FileSystemLoader([*folders, Path(__file__).parent / "templates"]),
         autoescape=True,

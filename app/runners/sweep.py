@@ -78,12 +78,12 @@ def run_all(
     -------
     Run directory -> why in one line, of the runs that failed; the others have their summary.json.
     """
-    for directory, names in _by_directory(configs).items():
-        plan.write(directory, names)
     missing = {config.run_dir: config for config in configs if not is_finished(config)}
     failed = dict[str, str]()
     if not missing:
         return failed
+    for directory, names in _by_directory(configs).items():
+        plan.write(directory, names)
     watch = _Watch(console, len(missing), labels or {})
     queue = sorted(missing.values(), key=lambda c: -c.num_server_rounds * c.peers)
     with _threads(), watch.bar:
