@@ -42,7 +42,7 @@ def script(entry: str | Path) -> Markup:
     return Markup("\n".join(joined.values()))
 
 
-def style(name: str) -> Markup:
+def style(name: str | Path) -> Markup:
     """A style sheet of static/."""
     return Markup((STATIC / name).read_text(encoding="utf-8"))
 

@@ -19,8 +19,8 @@ from app.config.config import Config
 from app.config.root import ROOT
 from app.runners import sweep
 from app.runners.sweep import placed, run_all
-from app.runs.recorder import RunRecorder
 from app.runs import plan
+from app.runs.recorder import RunRecorder
 from app.runs.rundir import Run
 from strategies.errors import DesertedError, RelayError, RosterError
 from strategies.relay.commit import Commit
