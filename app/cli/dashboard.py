@@ -10,9 +10,6 @@ from rich.console import Console
 
 from app.config.keys import ConfigError
 from app.dashboard import address
-from app.dashboard.library import Library
-from app.dashboard.pages import Pages
-from app.dashboard.server import Server
 
 _NICE = 10  # runs come first
 
@@ -32,5 +29,9 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         number = listener.getsockname()[1]
         console.print(f"http://{address.HOST}:{number}/{token}/", soft_wrap=True)
         os.nice(_NICE)
+        from app.dashboard.library import Library  # seconds; a browser that is there already waits
+        from app.dashboard.pages import Pages
+        from app.dashboard.server import Server
+
         pages = Pages(Library(given.run_dir or given.out or Path("runs")))
         Server(pages, token).run(sockets=[listener])

@@ -58,9 +58,11 @@ def listen(port: int | None) -> socket.socket:
     ConfigError
         The port cannot be had.
     """
-    for number in (PORT, 0) if port is None else (port,):
-        try:
-            return socket.create_server((HOST, number))
-        except (OSError, OverflowError) as error:
-            reason = error
-    raise ConfigError(f"port {port} of {HOST}: {reason}")
+    if port is not None and not 0 <= port < 2**16:
+        raise ConfigError(f"--port {port}: a port is a number below {2**16}")
+    try:
+        return socket.create_server((HOST, PORT if port is None else port))
+    except OSError as error:
+        if port is None:
+            return socket.create_server((HOST, 0))
+        raise ConfigError(f"--port {port}: {error.strerror}") from None

@@ -135,7 +135,6 @@ def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, An
         content["notice"] = "This run was stopped; the numbers are those until then."
     return "live_run.html.j2", {
         **content,
-        "pictures": [],
         "entry": entry,
         "present": _attendance(entry.progress, entry.config["peers"]),
     }
