@@ -33,6 +33,10 @@ class Tab:
         self.ask("Page.navigate", url=url)
         self.wait_for(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
+    def front(self) -> None:
+        """Bring it before the other tabs of its window."""
+        self.ask("Page.bringToFront")
+
     def value(self, expression: str) -> Any:
         """What a JavaScript expression is."""
         said = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
@@ -71,9 +75,9 @@ class Browser:
         self._number = 0
         self.errors: dict[str, list[str]] = {}
 
-    def tab(self) -> Tab:
-        """A new tab."""
-        target = self.ask("Target.createTarget", url="about:blank")
+    def tab(self, *, window: bool = True) -> Tab:
+        """A new tab, in a window of its own or before the others in the last one."""
+        target = self.ask("Target.createTarget", url="about:blank", newWindow=window)
         target_id = target["targetId"]
         session = self.ask("Target.attachToTarget", targetId=target_id, flatten=True)["sessionId"]
         tab = Tab(self, session)
