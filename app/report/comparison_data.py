@@ -18,9 +18,9 @@ from app.report.run_data import (
     has_own_weights,
     peer_order,
     rounded,
-    thin,
     weights_between,
 )
+from app.report.thinning import thin
 from app.runs.graph_scores import score
 from app.runs.rundir import Floats, Ints, Run
 

@@ -1,7 +1,7 @@
 // Who collaborates with whom: a heat map for each method whose peers give each other weights.
 
 import { clusterColours, make } from "../drawing.js";
-import { heatMap } from "../heat_map.js";
+import { heatMap, pairReadOut } from "../heat_map.js";
 import { FORMAT, isNumber, plain } from "../numbers.js";
 import { byId, DATA, pick, segment, watch } from "../page.js";
 import { startPlayer } from "../player.js";
@@ -46,10 +46,14 @@ function drawMaps() {
       order,
       clusters,
       colours: clusters && clusterColours(clusters),
-      own,
       top,
-      weight: (i, j) => mapWeight(map, i, j),
-      describe: (i, j) => `weight ${plain(mapWeight(map, i, j), 2)}`,
+      weight: (i, j) => (i === j && !own ? Number.NaN : mapWeight(map, i, j)),
+      readOut: (i, j) =>
+        pairReadOut(i, j, {
+          own,
+          clusters,
+          describe: () => `weight ${plain(mapWeight(map, i, j), 2)}`,
+        }),
     });
     canvas.onclick = () => pick(method);
   });

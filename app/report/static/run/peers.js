@@ -3,11 +3,38 @@
 import { clusterColours, css, make } from "../drawing.js";
 import { DATA, fromData } from "../page.js";
 
+// Peers are listed by index, drawn in display order, and where they are many, drawn in blocks.
 export const peers = fromData((data) => [...Array(data.peers).keys()]);
 export const clusterColour = fromData(({ clusters }) => clusters && clusterColours(clusters));
 export const peerColour = (p) =>
   DATA.clusters ? clusterColour().get(DATA.clusters[p]) : css("--accent");
-export const peerName = (p) => `Peer ${p}${DATA.clusters ? `, cluster ${DATA.clusters[p]}` : ""}`;
+export const shortName = (p) => DATA.names?.[p] ?? String(p);
+export const inText = (p) => DATA.names?.[p] ?? `peer ${p}`;
+export const peerName = (p) =>
+  `${DATA.names?.[p] ?? `Peer ${p}`}${DATA.clusters ? `, cluster ${DATA.clusters[p]}` : ""}`;
+
+export const blocks = fromData(({ order, blocks }) =>
+  blocks.map((first, k) => order.slice(first, blocks[k + 1])),
+);
+export const blockOf = fromData(() => {
+  const found = [];
+  blocks().forEach((block, k) => {
+    for (const p of block) found[p] = k;
+  });
+  return found;
+});
+const isOneCluster = (block) => block.every((p) => DATA.clusters[p] === DATA.clusters[block[0]]);
+export function blockName(block) {
+  if (block.length === 1) return peerName(block[0]);
+  const cluster =
+    DATA.clusters && isOneCluster(block) ? ` of cluster ${DATA.clusters[block[0]]}` : "";
+  const few = block.slice(0, 3).map(shortName).join(", ");
+  return `${block.length} peers${cluster}: ${few}${block.length > 3 ? " …" : ""}`;
+}
+// The true cluster of each block; null where blocks have peers of several.
+export const blockClusters = fromData(({ clusters }) =>
+  clusters && blocks().every(isOneCluster) ? blocks().map(([p]) => clusters[p]) : null,
+);
 
 // Marks of class `kind` for the true clusters.
 export function clusterLegend(kind) {
