@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.runs import plan
+from app.runs import atomic, plan
 from tests.app.dashboard.browser import Tab, browsing
 from tests.app.dashboard.running import Running, running
 from tests.app.dashboard.serving import TOKEN, served
@@ -90,9 +90,9 @@ def test_a_run_that_breaks_or_vanishes_says_so_and_the_others_go_on(tmp_path: Pa
         every.go(address)
         metrics = runs / "mine" / "metrics.jsonl"
         good = metrics.read_bytes()
-        metrics.write_bytes(b"garbage\n" + good)
+        atomic.write(metrics, b"garbage\n" + good)
         tab.wait_for("document.body.innerText.includes('metrics.jsonl:1: not a measurement')")
-        metrics.write_bytes(good)
+        atomic.write(metrics, good)
         tab.wait_for("document.body.innerText.includes('At the start')")
         (runs / "mine" / "config.toml").write_text("= nothing")
         every.wait_for("document.body.innerText.includes('config.toml: not TOML')")
