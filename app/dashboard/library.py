@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from app.runs import plan, progress, units
-from app.runs.rundir import ResultsError, held_inodes, read_config
+from app.runs import plan, units
+from app.runs.rundir import ResultsError, held_inodes, read_config, read_json
 
 READ = (
     *("config.toml", "progress.json", "split.json", "metrics.jsonl", "collaboration.npz"),
@@ -232,7 +232,7 @@ def _read(key: str, directory: Path) -> Entry:
     if links:
         return Entry(key, directory, "damaged", f"{links[0]} is a link, and none is followed")
     try:
-        now = progress.read(directory)
+        now = read_json(directory / "progress.json", dict) or {}
         config = read_config(directory / "config.toml")
         if now and not (
             now.get("status") in _STATES
@@ -240,9 +240,9 @@ def _read(key: str, directory: Path) -> Entry:
         ):
             raise ResultsError(f"{directory / 'progress.json'}: no status, round and rounds")
         written = (directory / ("progress.json" if now else "config.toml")).stat().st_mtime
-    except (ResultsError, OSError, ValueError, AttributeError) as error:
+    except (ResultsError, OSError) as error:
         return Entry(key, directory, "damaged", str(error).splitlines()[0])
-    why = now.get("error") or ""
+    why = str(now.get("error") or "")
     return Entry(key, directory, now.get("status", "starting"), why, config, now, written)
 
 

@@ -218,10 +218,10 @@ class RunReader:
         peers = config["peers"]
         if self._metrics is None or peers != self._peers:
             self._metrics, self._peers = Metrics(directory / "metrics.jsonl", peers), peers
-        progress = _read_json(directory / "progress.json", dict) or {}
+        progress = read_json(directory / "progress.json", dict) or {}
         rounds, metrics, reported = self._metrics.read()
         weight_rounds, weights = _read_weights(directory, peers, progress.get("status"))
-        split = _read_json(directory / "split.json", list)
+        split = read_json(directory / "split.json", list)
         if split is not None and (len(split) != peers or not all(map(_describes_a_peer, split))):
             raise ResultsError(f"{directory / 'split.json'}: expected {peers} peers' statistics")
         return Run(
@@ -257,8 +257,14 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _read_json(path: Path, kind: type) -> Any:
-    """Parse the file; None if it is not there."""
+def read_json(path: Path, kind: type) -> Any:
+    """The content of a JSON file; None if it is not there.
+
+    Raises
+    ------
+    ResultsError
+        The file is broken, or holds something else than a `kind`.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
