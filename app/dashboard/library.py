@@ -228,10 +228,8 @@ def _directories(root: Path, depth: int) -> Iterator[tuple[Path, set[str]]]:
 
 def _read(key: str, directory: Path) -> Entry:
     """The run in a directory, its state as it says itself."""
-    links = [name for name in READ if _leads_elsewhere(directory, name)]
-    if links:
-        return Entry(key, directory, "damaged", f"{links[0]} is a link, and none is followed")
     try:
+        refuse_links(directory)
         now = read_json(directory / "progress.json", dict) or {}
         config = read_config(directory / "config.toml")
         if now and not (
@@ -246,10 +244,18 @@ def _read(key: str, directory: Path) -> Entry:
     return Entry(key, directory, now.get("status", "starting"), why, config, now, written)
 
 
-def _leads_elsewhere(directory: Path, name: str) -> bool:
-    """Whether a file of a run, or the folder it is in, is a link."""
-    path = directory / name
-    return path.is_symlink() or path.parent.is_symlink()
+def refuse_links(run_dir: Path) -> None:
+    """Make sure that the files of a run lie in its directory.
+
+    Raises
+    ------
+    ResultsError
+        One is a link, or lies in a folder that is one.
+    """
+    for name in READ:
+        path = run_dir / name
+        if path.is_symlink() or path.parent.is_symlink():
+            raise ResultsError(f"{path} is a link, and none is followed")
 
 
 def _judged(entry: Entry, held: frozenset[int]) -> Entry:

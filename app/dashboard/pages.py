@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.dashboard.library import Entry, Group, Library
+from app.dashboard.library import Entry, Group, Library, refuse_links
 from app.report import comparison, comparison_page, html, run_page
 from app.runs import units
 from app.runs.progress import last_seen
@@ -185,6 +185,7 @@ def _attendance(progress: Mapping[str, Any], peers: int) -> list[_Peer]:
 
 
 def _read(entry: Entry, readers: dict[str, RunReader]) -> Run:
+    refuse_links(entry.directory)
     return readers.setdefault(entry.key, RunReader(entry.directory)).read()
 
 
