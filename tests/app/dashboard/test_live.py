@@ -195,3 +195,22 @@ def test_the_command_prints_an_address_ends_at_once_and_pages_find_it_again(tmp_
                 tab.wait_for(f"{FRAMES} === 3")
                 tab.wait_for("document.getElementById('link').hidden")
                 assert tab.value("window.marked") is True
+
+
+def test_a_run_that_is_watched_writes_the_same_bytes(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+
+    def run(name: str) -> dict[str, bytes]:
+        keys = ("peers=4", "num-server-rounds=40", "evaluate-every=1", "device=cpu")
+        place = ("--out", str(runs), "--name", name)
+        command = [sys.executable, "-m", "app", "run", *keys, *place]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        files = ("metrics.jsonl", "relay/weights.f64", "split.json")
+        return {file: (runs / name / file).read_bytes() for file in files}
+
+    alone = run("alone")
+    with served(runs) as up, browsing(tmp_path / "profile") as browser:
+        tab = browser.tab()
+        tab.go(f"http://127.0.0.1:{up.port}/{TOKEN}/run?at=watched")
+        assert run("watched") == alone
+        tab.wait_for("document.body.innerText.includes('After 40 rounds')")
