@@ -18,8 +18,8 @@ from app.runs import plan, units
 from app.runs.rundir import ResultsError, held_inodes, read_config, read_json
 
 READ = (
-    *("config.toml", "progress.json", "split.json", "metrics.jsonl", "collaboration.npz"),
-    "relay/weights.f64",
+    *("config.toml", "progress.json", "split.json", "classes.json"),
+    *("metrics.jsonl", "collaboration.npz", "relay/weights.f64"),
 )
 """The files of a run that are read."""
 _TRIALS = "tuning"

@@ -128,7 +128,8 @@ class Pages:
 def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, Any]]:
     if entry.state == "damaged":
         return _message(entry.key, f"This run cannot be shown: {entry.why}")
-    content = run_page.content(_read(entry, readers))
+    run = _read(entry, readers)
+    content = run_page.content(run)
     if entry.goes_on:
         content["notice"] = ""
     elif entry.state == "stopped":
@@ -136,51 +137,41 @@ def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, An
     return "live_run.html.j2", {
         **content,
         "entry": entry,
-        "present": _attendance(entry.progress, entry.config["peers"]),
+        "present": _attendance(run),
     }
 
 
 def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[str, Any]]:
-    """The comparison over the seeds that each method has measured something for.
-
-    Methods of which nothing has been measured are not in it yet.
-    """
-    measured: dict[str, dict[object, Run]] = {}
+    """The comparison of the runs of which something has been measured."""
+    measured: dict[str, list[Run]] = {}
     for entry in group.runs:
-        if entry.progress and entry.state != "damaged":
-            run = _read(entry, readers)
-            if len(run.rounds):
-                of_method = measured.setdefault(str(run.config["method"]), {})
-                of_method[run.config.get("seed")] = run
-    seeds = set[object]().union(*measured.values()).intersection(*measured.values())
-    if not seeds:
+        if entry.state != "damaged" and len((run := _read(entry, readers)).rounds):
+            measured.setdefault(str(run.config["method"]), []).append(run)
+    if not measured:
         return "begun_comparison.html.j2", {"title": group.name, "group": group}
-    rows = comparison.rows(
-        {name: [run for seed, run in of.items() if seed in seeds] for name, of in measured.items()},
-        {},
-    )
-    content = comparison_page.content(rows, group.name)
+    failed = {entry.name: entry.why for entry in group.runs if entry.state == "failed"}
+    content = comparison_page.content(comparison.rows(measured, {}), group.name, failed)
     return "live_comparison.html.j2", {**content, "group": group}
 
 
 class _Peer(NamedTuple):
     """Whether a peer takes part: "awake", "late", "missing" or "expected", and when it last did."""
 
-    peer: int
+    name: str
     state: str
     round: int | None = None
     seen: float | None = None
 
 
-def _attendance(progress: Mapping[str, Any], peers: int) -> list[_Peer]:
-    seen, made = last_seen(progress), list[_Peer]()
-    for peer in range(peers):
+def _attendance(run: Run) -> list[_Peer]:
+    seen, made = last_seen(run.progress), list[_Peer]()
+    for peer, name in enumerate(run.names):
         if peer not in seen:
-            made.append(_Peer(peer, "expected"))
+            made.append(_Peer(name, "expected"))
             continue
         t, at = seen[peer]
-        behind = progress["round"] - t
-        made.append(_Peer(peer, ("awake", "late", "missing")[min(max(behind, 0), 2)], t, at))
+        behind = run.progress["round"] - t
+        made.append(_Peer(name, ("awake", "late", "missing")[min(max(behind, 0), 2)], t, at))
     return made
 
 

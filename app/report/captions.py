@@ -55,10 +55,13 @@ def _graph(data: Mapping[str, Any]) -> list[str]:
             "Each half of an edge is as strong as the weight that the peer at its end gives to the "
             "other."
         ]
-    text.append(
-        "An edge counts as learnt when it exceeds half of the largest weight in its row, "
-        "the peer’s own included."
-    )
+    if graph["learns"]:
+        text.append(
+            "An edge counts as learnt when it exceeds half of the largest weight in its row, "
+            "the peer’s own included."
+        )
+    else:
+        text.append("This method does not learn whom to listen to: the weights are given.")
     if blocks := _blocks(data):
         text.append(f"A cell of the heat map is the mean over two blocks of {blocks}.")
     if len(graph["rounds"]) < graph["recorded"]:

@@ -14,6 +14,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
 from app.report import captions
+from app.report.methods import learns_graph
 from app.report.thinning import (
     block_means,
     block_rows,
@@ -55,13 +56,14 @@ def page_data(run: Run) -> dict[str, Any]:
 
     Returns
     -------
-    dict with `peers`; `rounds` (kept of `evaluated`) and `metrics`, each field (R, n) encoded in
-    three bytes a number, NaN for what is missing; `last` and `best`, the same fields (n,) at each
-    peer's last and best-on-validation round, six significant digits; `samples` and `clusters` of
-    the split or null; `recovered`, the clusters of the last graph where the true ones are not
-    known, or null; `order`, the peers as figures list them; `blocks`, where in `order` each block
-    of peers starts, (B,); `labels`, (B, classes) training examples of a peer, mean over the block,
-    or null; `graph`, see `graph_data`; `captions`, the paragraph above each figure.
+    dict with `peers`; their `names`; `classes` (none: numbers name them); `rounds` (kept of
+    `evaluated`) and `metrics`, each field (R, n) encoded in three bytes a number, NaN for what is
+    missing; `last` and `best`, the same fields (n,) at each peer's last and best-on-validation
+    round, six significant digits; `samples` and `clusters` of the split or null; `recovered`, the
+    clusters of the last graph where the true ones are not known, or null; `order`, the peers as
+    figures list them; `blocks`, where in `order` each block of peers starts, (B,); `labels`,
+    (B, classes) training examples of a peer, mean over the block, or null; `diverged`, the peers
+    that did; `graph`, see `graph_data`; `captions`, the paragraph above each figure.
     """
     last_n, best_n = run.last_row(), run.best_row()
     keep = thin(len(run.rounds), CURVE_POINTS // run.peers)
@@ -70,6 +72,8 @@ def page_data(run: Run) -> dict[str, Any]:
     order, blocks = display_blocks(run)
     data = {
         "peers": run.peers,
+        "names": run.names,
+        "classes": run.classes,
         "crowd": run.peers > CROWD,
         "evaluated": len(run.rounds),
         "rounds": run.rounds[keep].tolist(),
@@ -82,6 +86,7 @@ def page_data(run: Run) -> dict[str, Any]:
         "order": order.tolist(),
         "blocks": blocks.tolist(),
         "labels": _labels(run, order, blocks),
+        "diverged": np.flatnonzero(run.diverged).tolist(),
         "graph": graph_data(run, order, blocks),
     }
     return data | {"captions": captions.of_run(data)}
@@ -98,7 +103,7 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
     links, encoded in three and two bytes; `top`, the largest weight between two peers; `darkest`,
     the largest of `weights` but a peer's own; `own`, see `has_own_weights`; for each round the
     number of learnt `edges` and mutual `groups`, and `scores` (precision, recall, f1, adjusted
-    Rand index) where clusters are known.
+    Rand index) where clusters are known and the method `learns` the graph.
     """
     between = weights_between(run)
     if not between.any():
@@ -107,12 +112,14 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
     numbers = len(blocks) ** 2 + (2 * LINKS * run.peers if is_crowd else 0)
     keep = thin(len(run.weights), WEIGHTS // numbers)
     frames = [finite(run.weights[each]) for each in keep]
-    clusters = run.clusters_to_recover
+    learns = learns_graph(run.config)
+    clusters = run.clusters_to_recover if learns else None
     scores = None if clusters is None else [score(each, clusters) for each in frames]
     edges = [learnt_edges(each) for each in frames]
     means = np.stack([block_means(each, order, blocks) for each in frames])
     return {
         "recorded": len(run.weights),
+        "learns": learns,
         "rounds": run.weight_rounds[keep].tolist(),
         "weights": encode(means, 2),
         "links": _links(frames) if is_crowd else None,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.report import html, png, words
+from app.report import html, methods, png, words
 from app.report.run_data import page_data
 from app.runs import atomic, units
 from app.runs.rundir import Run
@@ -60,6 +60,7 @@ def content(run: Run) -> dict[str, Any]:
         "tiles": words.tiles(run, summary),
         "costs": words.costs(run),
         "traffic": _traffic(summary),
+        "all_to_all": methods.all_to_all(run.config),
         "config": run.config,
         "versions": ", ".join(f"{name} {version}" for name, version in summary["versions"].items()),
         "data": page_data(run),

@@ -28,7 +28,12 @@ class ResultsError(ValueError):
 
 
 class Metrics:
-    """The metrics.jsonl of a run with n peers; nothing was measured while it is not there."""
+    """The metrics.jsonl of a run with n peers; nothing was measured while it is not there.
+
+    Attributes
+    ----------
+    named : peer -> what its last line calls it.
+    """
 
     def __init__(self, path: Path, peers: int) -> None:
         self._path = path
@@ -71,13 +76,14 @@ class Metrics:
         self._inode, self._offset, self._number = inode, 0, 0
         self._fields: dict[str, dict[int, Floats]] = {}  # field -> round -> (n,)
         self._reported: dict[int, Bools] = {}  # round -> (n,)
+        self.named: dict[int, object] = {}
 
     def _add(self, line: bytes) -> None:
         """Take in a line; one that is wrong changes nothing."""
         if not line.strip():
             return
         record = json.loads(line)
-        t, peer = record.pop("round"), record.pop("peer")
+        t, peer, name = record.pop("round"), record.pop("peer"), record.pop("peer_name", None)
         values = {name: _number(value) for name, value in record.items()}
         if not (type(t) is type(peer) is int and 0 <= peer < self._peers):
             raise ValueError(f"no round and peer below {self._peers}")
@@ -87,6 +93,7 @@ class Metrics:
                 if t in of_round:
                     of_round[t][peer] = np.nan
         reported_n[peer] = True
+        self.named[peer] = name
         for name, value in values.items():
             of_round = self._fields.setdefault(name, {})
             if t not in of_round:

@@ -39,12 +39,13 @@ __all__ = [
 
 
 def create(config: Config, problem: Problem) -> Path:
-    """Make the run directory: config.toml and split.json (the statistics of the split)."""
+    """Make the run directory: config.toml, split.json (statistics of the split), classes.json."""
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.resume:
         (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
         (run_dir / "split.json").write_text(json.dumps(problem.describe()), encoding="utf-8")
+        (run_dir / "classes.json").write_text(json.dumps(problem.classes), encoding="utf-8")
     with suppress(FileNotFoundError):
         (run_dir / "progress.json").unlink()  # of the part of the run that is being resumed
     return run_dir
@@ -100,10 +101,12 @@ class Run:
     config : config.toml, tables nested.
     rounds : (R,) evaluated rounds, ascending.
     metrics : each field of metrics.jsonl, (R, n).
+    names : (n,) what people call each peer; "peer 3" where nothing names it.
     reported : (R, n) whether the peer reported in that round at all.
     weight_rounds : (C,) rounds of `weights`.
     weights : (C, n, n) collaboration matrices; C = 0 where the run recorded none.
     split : split.json, one mapping per peer (counts, labels, cluster); None if not there.
+    classes : names of the classes; empty where nothing names them.
     progress : progress.json; empty if not there.
     """
 
@@ -111,10 +114,12 @@ class Run:
     config: Mapping[str, Any]
     rounds: Ints
     metrics: Mapping[str, Floats]
+    names: tuple[str, ...]
     reported: Bools
     weight_rounds: Ints
     weights: Floats
     split: tuple[Mapping[str, Any], ...] | None
+    classes: tuple[str, ...]
     progress: Mapping[str, Any]
 
     @classmethod
@@ -185,6 +190,13 @@ class Run:
         numbered = np.where(self.reported, np.arange(len(self.rounds))[:, None], -1)
         return np.asarray(numbered.max(axis=0, initial=-1), dtype=np.int64)
 
+    @property
+    def diverged(self) -> Bools:
+        """(n,) whether a peer had a finite test loss once and has none any more."""
+        finite_rn = np.isfinite(self.metric("test_loss"))
+        ends_n = np.isfinite(self.at("test_loss", self.last_row()))
+        return np.asarray(finite_rn.any(axis=0) & ~ends_n, dtype=np.bool_)
+
     def best_row(self) -> Ints | None:
         """(n,) row of each peer's best round on its validation data, earliest of equals.
 
@@ -224,15 +236,20 @@ class RunReader:
         split = read_json(directory / "split.json", list)
         if split is not None and (len(split) != peers or not all(map(_describes_a_peer, split))):
             raise ResultsError(f"{directory / 'split.json'}: expected {peers} peers' statistics")
+        named = {peer: row.get("name") for peer, row in enumerate(split or ())}
+        named |= self._metrics.named
+        classes = read_json(directory / "classes.json", list) or ()
         return Run(
             directory=directory,
             config=config,
             rounds=rounds,
             metrics=metrics,
+            names=tuple(str(named.get(peer) or f"peer {peer}") for peer in range(peers)),
             reported=reported,
             weight_rounds=weight_rounds,
             weights=weights,
             split=None if split is None else tuple(split),
+            classes=tuple(map(str, classes)),
             progress=progress,
         )
 

@@ -83,7 +83,7 @@ def read_image_folder(
         None if values is None else values.reshape(channels, 1, 1)
         for values in (numbers("mean", options.mean), numbers("std", options.std))
     )
-    expected = Expected("image-folder", "classification", len(classes), mean, std)
+    expected = Expected("image-folder", "classification", len(classes), mean, std, tuple(classes))
     split = (folder / "train").is_dir()
     parts = {
         name: _read_part(folder / name if split else folder, options, classes)

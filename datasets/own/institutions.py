@@ -1,8 +1,8 @@
 """Data that institutions hold themselves: one folder each, which no other node reads.
 
 In a simulation data-dir has a folder for each peer, in the order of their names ("2" comes before
-"10"). On a deployed node data-dir is the folder of its own peer, and the problem it builds knows
-of the others only that they are there.
+"10"), which become the peers' names. On a deployed node data-dir is the folder of its own peer,
+whose name nobody learns, and the problem it builds knows of the others only that they are there.
 
 A folder that does not fit the run is refused before anything is learnt. The refusal goes to the
 relay, so it says what the run expects and how many entries differ; which ones stays in the log of
@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -92,6 +92,7 @@ class Expected:
     name : of the data set.
     task, outputs : as in `Problem`.
     mean, std : per channel or column, in raw units; None: each institution's own.
+    classes : their names; empty where the target is a number.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Expected:
     outputs: int
     mean: Floats | None
     std: Floats | None
+    classes: tuple[str, ...] = ()
 
 
 Read = Callable[[Path, Any, int, int], tuple[Expected, Holding]]
@@ -119,7 +121,10 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
                 f"data-dir {data_dir} has {len(folders)} folders: {peers} peers need one each"
             )
         read_p = [read(folder, options, seed, peer) for peer, folder in enumerate(folders)]
-        return _joined(read_p[0][0], {peer: each for peer, (_, each) in enumerate(read_p)}, peers)
+        problem = _joined(
+            read_p[0][0], {peer: each for peer, (_, each) in enumerate(read_p)}, peers
+        )
+        return replace(problem, names=tuple(folder.name for folder in folders))
 
     return load
 
@@ -166,6 +171,7 @@ def _joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> 
         std=np.ones(()) if expected.std is None else expected.std,
         samples=train.sizes,
         validation_key=f"{expected.name}.validation",
+        classes=expected.classes,
     )
 
 

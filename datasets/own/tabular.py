@@ -78,6 +78,7 @@ def read_table(
         len(classes) or 1,
         numbers("mean", options.mean),
         numbers("std", options.std),
+        tuple(classes),
     )
     files = {name: _file(folder, name) for name in PARTS}
     files["train"] = files["train"] or _file(folder, "data")

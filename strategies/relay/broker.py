@@ -126,7 +126,7 @@ class Broker:
                 if time.monotonic() <= deadline:
                     time.sleep(_JOIN_PAUSE)
                     continue
-                why = f"round {t}, start: no node hosts peers {named(missing)}"
+                why = f"round {t}, start: no node hosts peers {roster.listed(missing)}"
                 if there < enough:
                     raise RosterError("; ".join([why, *self._latest_faults]), t, "start")
                 where = {"round": t, "stage": "start", "peers": named(missing)}
@@ -135,7 +135,7 @@ class Broker:
             responses = self._exchange(requests)
             for node, response in responses.items():
                 if twice := roster.hosted & set(response.peers):
-                    why = f"round {t}, start: two nodes host peers {named(twice)}"
+                    why = f"round {t}, start: two nodes host peers {roster.listed(twice)}"
                     raise RosterError(why, t, "start")
                 self._add(node, response)
             strikes.update(requests.keys() - responses.keys())
@@ -180,7 +180,8 @@ class Broker:
             if requests[node].stage == "update":
                 self._keep(node, response)
             elif twice := roster.hosted & set(response.peers):
-                self._fault(node, requests[node], f"peers {named(twice)} are hosted elsewhere")
+                why = f"peers {roster.listed(twice)} are hosted elsewhere"
+                self._fault(node, requests[node], why)
             else:
                 self._add(node, response)
         self._require_nodes(this.t, "update")
@@ -194,7 +195,8 @@ class Broker:
             self._means[evaluated] = means(r for r in reports if r.round == evaluated)
         refused, faults, present = tuple(self._refused), tuple(self._faults), self._roster.hosted
         if self._recorder is not None:
-            self._recorder.round(Commit(self._ledger, reports, refused, present, faults))
+            names = dict(self._roster.names)
+            self._recorder.round(Commit(self._ledger, reports, refused, present, faults, names))
         _log.info(
             "committed",
             extra={
@@ -257,7 +259,7 @@ class Broker:
         peers, why = self._roster.drop(node), one_line(why)
         at = {"round": request.round, "stage": request.stage}
         _log.warning("%s; going on without", why, extra={**at, "peers": named(peers), "node": node})
-        who = f"peers {named(peers)}" if peers else f"node {node}"
+        who = f"peers {self._roster.listed(peers)}" if peers else f"node {node}"
         fault = f"round {request.round}, {request.stage}: {who}: {why}"
         self._latest_faults = [*self._latest_faults[-2:], fault]
         self._faults.append(fault)

@@ -12,6 +12,8 @@ from strategies.protocol import PeerMessage, Report, Request, Response
 
 _LINES, _LENGTH = 100, 400
 """What a node says goes into logs and terminals: so many lines, so many characters each."""
+NAME = 64
+"""Most characters of a peer's name."""
 
 
 def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int) -> str | None:
@@ -29,6 +31,8 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
             len(response.samples) != len(response.peers) or 0 in response.samples
         ):
             return f"has {list(response.samples)} samples for {len(response.peers)} peers"
+        if response.names and len(response.names) != len(response.peers):
+            return f"has {len(response.names)} names for {len(response.peers)} peers"
     elif response.peers != tuple(hosted):
         return f"hosts peers {named(response.peers)} now, not {named(hosted)}"
     return None
@@ -68,7 +72,13 @@ def vetted(response: Response, request: Request, n: int) -> tuple[Response, list
     who = f"round {request.round}, {request.stage}: peers {named(response.peers)}"
     said = [one_line(line) for line in response.refused[:_LINES]]
     refused = [*said, *(f"{who}: the relay refused {what}" for what in bad[:_LINES])]
-    kept = replace(response, letters=tuple(letters), reports=tuple(reports), wants=wants[kept_w])
+    kept = replace(
+        response,
+        letters=tuple(letters),
+        reports=tuple(reports),
+        wants=wants[kept_w],
+        names=tuple(one_line(name)[:NAME] for name in response.names),
+    )
     return kept, refused
 
 

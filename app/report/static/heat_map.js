@@ -14,10 +14,11 @@ export function clusterRuns(order, clusters) {
   return runs;
 }
 
-// What is said of the weight that peer i gives to peer j; `describe(i, j)` tells how large it is.
-export function pairReadOut(i, j, { own, clusters, describe }) {
+// What is said of the weight that peer i gives to peer j; `describe(i, j)` tells how large it is,
+// `names` are what peers are called.
+export function pairReadOut(i, j, { names, own, clusters, describe }) {
   return [
-    i === j ? `Peer ${i} itself` : `Peer ${i} gives peer ${j}`,
+    i === j ? `${names[i]} itself` : `${names[i]} gives ${names[j]}`,
     i === j && !own ? "no own weight in this method" : describe(i, j),
     i !== j &&
       clusters &&

@@ -41,7 +41,8 @@ export function decode(text, nbytes) {
 
 export function plain(x, digits = 4) {
   if (!isNumber(x)) return MISSING;
-  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6)) return x.toExponential(2);
+  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6))
+    return x.toExponential(Math.min(2, digits - 1));
   return String(+x.toPrecision(digits));
 }
 

@@ -137,7 +137,55 @@ def test_diverged_losses_are_no_numbers(tmp_path: Path) -> None:
     page = Page(page_of(tmp_path))
     assert decoded(page.data["metrics"]["test_loss"], 3).tolist() == [2.0, np.inf]
     assert page.data["last"]["test_loss"] == [None]
-    assert "1 peer diverged" in page.text
+    assert page.data["diverged"] == [0]
+    assert "After 1 round, 1 of 1 peer diverged: its loss is not finite." in page.text
+
+
+def test_a_peer_may_diverge_and_still_have_an_accuracy(tmp_path: Path) -> None:
+    write_config(tmp_path, {"peers": 2})
+    ends: list[dict[str, object]] = [{"test_loss": None}, {"test_loss": 1.0}]
+    lines = [
+        {"round": t, "peer": p, "test_accuracy": 0.5, "test_loss": 2.0, **(end if t else {})}
+        for t in (0, 1)
+        for p, end in enumerate(ends)
+    ]
+    write_metrics(tmp_path, lines)
+    page = Page(page_of(tmp_path))
+    assert "1 of 2 peers diverged: its loss is not finite." in page.text
+    assert page.data["diverged"] == [0]
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("fedavg", "this method learns no graph"),
+        ("oracle", "the peers were told the clusters"),
+    ],
+)
+def test_a_method_gets_no_praise_for_a_graph_that_it_does_not_learn(
+    tmp_path: Path, method: str, why: str
+) -> None:
+    page = Page(page_of(write_run(tmp_path, Story(weights="shares"), method=method)))
+    assert "learnt graph" not in page.text.lower()
+    assert 'id="recovery" hidden' in page.html
+    assert why in page.text
+    assert page.data["graph"]["scores"] is None
+    assert ("every peer sends its model to every other" in page.text) == (method == "fedavg")
+
+
+def test_peers_and_classes_have_names(tmp_path: Path) -> None:
+    write_run(tmp_path, Story(peers=3, rounds=1))
+    assert Page(page_of(tmp_path)).data["names"] == ["peer 0", "peer 1", "peer 2"]
+    lines = [
+        {"round": t, "peer": p, "peer_name": f"<b>{p}", "test_loss": 1.0}
+        for t in (0, 1)
+        for p in range(3)
+    ]
+    write_metrics(tmp_path, lines)
+    (tmp_path / "classes.json").write_text('["normal", "pneumonia"]')
+    data = Page(page_of(tmp_path)).data
+    assert data["names"] == ["<b>0", "<b>1", "<b>2"]
+    assert data["classes"] == ["normal", "pneumonia"]
 
 
 @pytest.mark.e2e

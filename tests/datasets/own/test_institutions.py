@@ -198,6 +198,18 @@ def test_tables_that_do_not_fit_are_refused(
     assert "\n" not in str(refused.value)
 
 
+def test_peers_are_called_as_their_folders_in_a_simulation_only(tmp_path: Path) -> None:
+    for name in ("10-south", "2-north"):
+        ward(tmp_path / name, 0)
+    problem = load("table", tmp_path, ROWS)
+    assert problem.names == ("2-north", "10-south")
+    assert problem.classes == ("no", "yes")
+    assert [row["name"] for row in problem.describe()] == ["2-north", "10-south"]
+    own = alone("table", tmp_path / "2-north", ROWS, 0)
+    assert own.names == (), "what an institution calls its folder stays there"
+    assert own.describe()[0]["name"] == "peer 0"
+
+
 def test_nothing_there_is_a_clear_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no images in this peer's data-dir, expected folders"):
         alone("image-folder", tmp_path / "nowhere", IMAGES, 0)

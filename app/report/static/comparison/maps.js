@@ -18,7 +18,8 @@ function mapWeight(map, i, j) {
 }
 
 function emptyFigure({ method, f1 }) {
-  const score = f1 && isNumber(f1[shown.frame()]) ? `F1 ${f1[shown.frame()].toFixed(2)}` : "";
+  const found = f1 && isNumber(f1[shown.frame()]) ? `F1 ${f1[shown.frame()].toFixed(2)}` : "F1 –";
+  const score = DATA.clusters ? (f1 ? found : "learns no graph") : "";
   const name = DATA.methods[method];
   const figure = make(
     "figure",
@@ -49,6 +50,7 @@ function drawMaps() {
       weight: (i, j) => (i === j && !own ? Number.NaN : mapWeight(map, i, j)),
       readOut: (i, j) =>
         pairReadOut(i, j, {
+          names: DATA.names[shown.seed],
           own,
           clusters,
           describe: () => `weight ${plain(mapWeight(map, i, j), 2)}`,

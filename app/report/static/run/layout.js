@@ -36,7 +36,7 @@ function rings(middle) {
   const top = -Math.PI / 2;
   const all = groups();
   if (all.length === 1)
-    return ring(DATA.peers, [middle, middle], DATA.peers > 1 ? middle - 28 : 0, top);
+    return ring(DATA.peers, [middle, middle], DATA.peers > 1 ? middle - 36 : 0, top);
   const room = middle - 30;
   const share = Math.sin(Math.PI / all.length);
   const inner = Math.min(0.3 * room, ((room * share) / (1 + share)) * 0.8);

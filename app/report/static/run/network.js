@@ -7,6 +7,7 @@ import { byId, DATA, hideTip, pick, showTip, view, watch } from "../page.js";
 import { startPlayer } from "../player.js";
 import { layout } from "./layout.js";
 import {
+  axisName,
   blockClusters,
   blockName,
   blockOf,
@@ -17,6 +18,7 @@ import {
   peerColour,
   peerName,
   peers,
+  shortName,
 } from "./peers.js";
 import { blockWeight, collaborators, links } from "./weights.js";
 
@@ -28,8 +30,10 @@ function drawHeatMap() {
   const all = blocks();
   const isExact = all.length === DATA.peers;
   const size = Math.min(canvas.parentElement.clientWidth, 520);
-  const hasNumbers = isExact && (size - 30) / all.length >= 17;
-  const edge = hasNumbers ? 30 : 10;
+  const longest = isExact ? Math.max(...peers().map((p) => axisName(p).length)) : 0;
+  const room = longest > 3 ? 20 + 7 * longest : 30; // long names of columns stand upright
+  const hasNames = isExact && (size - room) / all.length >= 17;
+  const edge = hasNames ? room : 10;
   const isBlank = (a, b) => a === b && all[a].length === 1 && !graph.own;
   const written = (a, b) =>
     `weight ${plain(blockWeight(a, b, frame()), 2)} in round ${graph.rounds[frame()]}`;
@@ -44,6 +48,7 @@ function drawHeatMap() {
     readOut: (a, b) =>
       isExact
         ? pairReadOut(all[a][0], all[b][0], {
+            names: DATA.names,
             own: graph.own,
             clusters: DATA.clusters,
             describe: () => written(a, b),
@@ -54,14 +59,19 @@ function drawHeatMap() {
             isBlank(a, b) ? "no own weight in this method" : `mean ${written(a, b)}`,
           ],
   });
-  if (hasNumbers) {
-    ink.textAlign = "center";
+  if (hasNames) {
     ink.textBaseline = "middle";
+    ink.textAlign = longest > 3 ? "right" : "center";
+    const end = longest > 3 ? edge - 6 : 18;
     DATA.order.forEach((p, k) => {
       const middle = edge + (k + 0.5) * cell;
       ink.fillStyle = css(p === view.picked ? "--ink" : "--soft");
-      ink.fillText(p, middle, 18);
-      ink.fillText(p, 18, middle);
+      ink.fillText(axisName(p), end, middle);
+      ink.save();
+      ink.translate(middle, end);
+      if (longest > 3) ink.rotate(Math.PI / 2);
+      ink.fillText(axisName(p), 0, 0);
+      ink.restore();
     });
   }
   if (view.picked !== null) {
@@ -112,6 +122,7 @@ function drawEdges(ink, places) {
   const { clusters, crowd, graph } = DATA;
   const isDense = DATA.peers > 30;
   const far = crowd ? 1 : 0.5;
+  const sparse = Math.min(1, Math.sqrt(300 / DATA.peers));
   const [accent, soft] = [css("--accent"), css("--soft")];
   const [thinnest, widest] = crowd
     ? [0.4, 0.8]
@@ -125,7 +136,7 @@ function drawEdges(ink, places) {
       const isPicked = view.picked === i || view.picked === j;
       const faded = view.picked === null || isPicked ? 1 : 0.15;
       const thinned = isDense && !isPicked && share < 0.5 ? 0.5 : 1;
-      const opacity = crowd ? 0.15 + 0.4 * share : (0.04 + 0.9 * share ** 1.2) * thinned;
+      const opacity = crowd ? (0.15 + 0.4 * share) * sparse : (0.04 + 0.9 * share ** 1.2) * thinned;
       ink.globalAlpha = opacity * faded;
       ink.strokeStyle = isPicked ? accent : crowd && clusters ? peerColour(i) : soft;
       ink.lineWidth = thinnest + widest * share;
@@ -155,8 +166,16 @@ function drawPeers(ink, places, radius) {
     ink.stroke();
     if (radius < 9) continue;
     ink.fillStyle = DATA.clusters ? "#fff" : css("--paper");
-    ink.fillText(p, x, y + 0.5);
+    if (shortName(p).length <= 3) ink.fillText(shortName(p), x, y + 0.5);
+    else drawName(ink, p, x, y, radius);
   }
+}
+// A name that is too long for the dot stands beyond it.
+function drawName(ink, p, x, y, radius) {
+  const [size, half] = [ink.canvas.clientWidth, ink.measureText(axisName(p)).width / 2 + 2];
+  const outwards = y < size / 2 ? -1 : 1;
+  ink.fillStyle = css("--ink");
+  ink.fillText(axisName(p), Math.min(size - half, Math.max(half, x)), y + outwards * (radius + 10));
 }
 
 // How well the learnt graph finds the true clusters, over the rounds.
@@ -208,7 +227,7 @@ function drawReadout() {
   const two = (v) => (isNumber(v) ? v.toFixed(2) : "–");
   const parts = [
     ["round", DATA.graph.rounds[frame()]],
-    ["learnt edges", DATA.graph.edges[frame()]],
+    [DATA.graph.learns ? "learnt edges" : "edges", DATA.graph.edges[frame()]],
     ["groups", DATA.graph.groups[frame()]],
   ];
   if (score)
@@ -235,6 +254,7 @@ export function startNetwork() {
     drawGraph();
     drawRecovery();
     drawReadout();
+    byId("graph-title").textContent = DATA.graph.learns ? "Learnt graph" : "Graph";
     byId("top").textContent = plain(DATA.graph.darkest, 3);
     byId("graph-legend").replaceChildren(...clusterLegend("dot"));
   };

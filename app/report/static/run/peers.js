@@ -8,10 +8,14 @@ export const peers = fromData((data) => [...Array(data.peers).keys()]);
 export const clusterColour = fromData(({ clusters }) => clusters && clusterColours(clusters));
 export const peerColour = (p) =>
   DATA.clusters ? clusterColour().get(DATA.clusters[p]) : css("--accent");
-export const shortName = (p) => DATA.names?.[p] ?? String(p);
-export const inText = (p) => DATA.names?.[p] ?? `peer ${p}`;
+export const inText = (p) => DATA.names[p];
+// Where there is little room: "peer 3" is 3.
+export const shortName = (p) => (DATA.names[p] === `peer ${p}` ? String(p) : DATA.names[p]);
+// Along an axis.
+export const axisName = (p) => shortName(p).replace(/^(.{13}).{2,}$/u, "$1…");
 export const peerName = (p) =>
-  `${DATA.names?.[p] ?? `Peer ${p}`}${DATA.clusters ? `, cluster ${DATA.clusters[p]}` : ""}`;
+  `${DATA.names[p]}${DATA.clusters ? `, cluster ${DATA.clusters[p]}` : ""}`;
+export const className = (label) => DATA.classes[label] ?? `class ${label}`;
 
 export const blocks = fromData(({ order, blocks }) =>
   blocks.map((first, k) => order.slice(first, blocks[k + 1])),

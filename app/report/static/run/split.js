@@ -4,7 +4,7 @@
 import { css, prepare, ramp } from "../drawing.js";
 import { plain } from "../numbers.js";
 import { byId, DATA, hideTip, pick, showTip, view, watch } from "../page.js";
-import { blockName, blockOf, blocks, peerColour } from "./peers.js";
+import { axisName, blockName, blockOf, blocks, className, peerColour } from "./peers.js";
 
 const BARS = 62;
 
@@ -15,7 +15,9 @@ function drawSplit() {
   const columns = blocks();
   const classes = DATA.labels[0].length;
   const isExact = columns.length === DATA.peers;
-  const left = isExact ? 34 : 44;
+  const label = (c) => (DATA.classes[c] ?? String(c)).slice(0, 14);
+  const longest = Math.max(...DATA.labels[0].map((_, c) => label(c).length));
+  const left = Math.max(isExact ? 34 : 44, 16 + 7 * longest);
   const cell = Math.min(84, (canvas.parentElement.clientWidth - left) / columns.length);
   const gap = cell > 12 ? 2 : 0.5;
   const tall = Math.max(4, Math.min(20, 420 / classes));
@@ -37,19 +39,19 @@ function drawSplit() {
     ink.fillRect(x, BARS - high + 2, cell - gap, high);
     if (hasNumbers) {
       ink.fillStyle = css(picked === k ? "--ink" : "--soft");
-      ink.fillText(p, x + (cell - gap) / 2, BARS + 14);
+      ink.fillText(axisName(p), x + (cell - gap) / 2, BARS + 14, cell - gap);
     }
-    DATA.labels[k].forEach((count, label) => {
+    DATA.labels[k].forEach((count, c) => {
       ink.fillStyle = shade(count / most);
-      ink.fillRect(x, top + label * tall, cell - gap, tall - (tall > 8 ? 2 : 0));
+      ink.fillRect(x, top + c * tall, cell - gap, tall - (tall > 8 ? 2 : 0));
     });
   });
   ink.globalAlpha = 1;
   ink.fillStyle = css("--soft");
   ink.textAlign = "right";
   const every = Math.ceil(14 / tall);
-  for (let label = 0; label < classes; label += every)
-    ink.fillText(label, left - 8, top + (label + 0.5) * tall - 1);
+  for (let c = 0; c < classes; c += every)
+    ink.fillText(label(c), left - 8, top + (c + 0.5) * tall - 1);
   ink.fillText(plain(largest, 3), left - 8, 8);
 
   const under = (event) => {
@@ -58,17 +60,17 @@ function drawSplit() {
     return [column, Math.floor((event.clientY - box.top - top) / tall)];
   };
   canvas.onpointermove = (event) => {
-    const [column, label] = under(event);
+    const [column, c] = under(event);
     if (!columns[column]) {
       hideTip();
       return;
     }
-    const count = DATA.labels[column][label];
+    const count = DATA.labels[column][c];
     const each = columns[column].length > 1 ? " each on average" : "";
     showTip(event, [
       blockName(columns[column]),
       `${plain(sizes[column], 6)} training examples${each}`,
-      count !== undefined && `${plain(count, 6)} of class ${label}`,
+      count !== undefined && `${plain(count, 6)} of ${className(c)}`,
     ]);
   };
   canvas.onpointerleave = hideTip;

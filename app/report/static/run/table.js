@@ -11,9 +11,8 @@ const PAGE = 50;
 // The heading that rows are sorted by, which page is shown, and the peer that it last turned to.
 const shown = { column: "Peer", down: false, page: 0, picked: null };
 
-function sparkline(p, key) {
-  const values = metrics()[key];
-  const [low, high] = spread(values);
+// `values` and their range are those of all peers.
+function sparkline(p, values, [low, high]) {
   const last = DATA.rounds.length - 1;
   const points = values
     .map((each, r) => [each[p], r])
@@ -44,16 +43,16 @@ function mainColumns() {
   const isShare = key === "test_accuracy";
   const group = isShare ? "Test accuracy" : "Test loss";
   const format = isShare ? FORMAT.share : FORMAT.fixed;
-  const first = peers().map((p) =>
-    metrics()
-      [key].map((values) => values[p])
-      .find(isNumber),
-  );
+  const values = metrics()[key];
+  const range = spread(values);
+  const first = peers().map((p) => values.map((each) => each[p]).find(isNumber));
+  const lossCell = (p) =>
+    DATA.diverged.includes(p) ? "diverged" : FORMAT.fixed(last.test_loss[p]);
   const hasCourse = DATA.rounds.length > 1;
   return [
-    hasCourse && { group, heading: "course", cell: (p) => sparkline(p, key) },
+    hasCourse && { group, heading: "course", cell: (p) => sparkline(p, values, range) },
     hasCourse && { group, heading: "first", values: first, format },
-    { group, heading: "last", values: last[key], format },
+    { group, heading: "last", values: last[key], ...(isShare ? { format } : { cell: lossCell }) },
     hasCourse && best && { group, heading: "best", values: best[key], format },
     hasCourse && best && { group, heading: "in round", values: best.round, format: FORMAT.round },
     isShare &&
@@ -61,7 +60,7 @@ function mainColumns() {
         group: "Test loss",
         heading: "last",
         values: last.test_loss,
-        format: FORMAT.fixed,
+        cell: lossCell,
       },
   ];
 }
