@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import json
 import threading
 import time
 from collections import OrderedDict
@@ -150,8 +152,18 @@ def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[
     if not measured:
         return "begun_comparison.html.j2", {"title": group.name, "group": group}
     failed = {entry.name: entry.why for entry in group.runs if entry.state == "failed"}
-    content = comparison_page.content(comparison.rows(measured, {}), group.name, failed)
+    rows = comparison.rows(measured, _settings(group.directory / "tuning.csv"))
+    content = comparison_page.content(rows, group.name, failed)
     return "live_comparison.html.j2", {**content, "group": group}
+
+
+def _settings(tuning: Path) -> dict[str, dict[str, Any]]:
+    """Method -> the settings that its trials led to; empty where there were none."""
+    if tuning.is_symlink() or not tuning.exists():
+        return {}
+    with tuning.open(encoding="utf-8", newline="") as file:
+        chosen = [row for row in csv.DictReader(file) if row["chosen"] == "1"]
+    return {row["method"]: json.loads(row["settings"]) for row in chosen}
 
 
 class _Peer(NamedTuple):
