@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -40,7 +40,11 @@ class Entry:
     key : its path below the directory that is watched. directory : where it is.
     state : "starting", "running", "finished", "stopped", "failed" or "damaged".
     why : in one line what went wrong, where something did.
-    config, progress : of the run; empty where they cannot be read.
+    method, what : its method, and in words what it is a run of.
+    round, rounds : how far it is, and of how many; None before it began.
+    quality, sent, pace : in words its mean accuracy or loss, the bytes sent between peers, and the
+        mean pace so far with the time that remains at it.
+    patience : seconds that it may be silent where nobody holds its directory.
     written : when it last wrote how far it is, in seconds since 1970.
     """
 
@@ -48,8 +52,14 @@ class Entry:
     directory: Path
     state: str
     why: str = ""
-    config: Mapping[str, Any] = field(default_factory=dict)
-    progress: Mapping[str, Any] = field(default_factory=dict)
+    method: str = ""
+    what: str = ""
+    round: int | None = None
+    rounds: int = 0
+    quality: str = ""
+    sent: str = ""
+    pace: str = ""
+    patience: float = _FRESH_SECONDS
     written: float = 0.0
 
     @property
@@ -61,17 +71,6 @@ class Entry:
     def goes_on(self) -> bool:
         """Whether more is to come."""
         return self.state in ("starting", "running")
-
-    @property
-    def pace(self) -> str:
-        """Its mean pace so far, and at that pace the time that remains."""
-        done, seconds = self.progress.get("round", 0), self.progress.get("seconds", 0.0)
-        if not self.goes_on or not done or not seconds:
-            return ""
-        rate = done / seconds
-        speed = f"{rate:.3g} rounds/s" if rate >= 1 else f"{units.duration(1 / rate)} a round"
-        left = units.duration((self.progress["rounds"] - done) / rate)
-        return f"{speed}, {left} left"
 
     @property
     def standing(self) -> str:
@@ -110,7 +109,7 @@ class Group:
     def methods(self) -> list[str]:
         """What is compared, as far as it has begun."""
         entries = (*self.runs, *self.trials)
-        return list(dict.fromkeys(str(e.config["method"]) for e in entries if e.config))
+        return list(dict.fromkeys(entry.method for entry in entries if entry.method))
 
     @property
     def version(self) -> str:
@@ -216,7 +215,7 @@ def _directories(root: Path, depth: int) -> Iterator[tuple[Path, set[str]]]:
     """The directories from `root` down, and what is in each; not what is in a run."""
     try:
         inside = list(os.scandir(root))
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except OSError:
         return
     names = {each.name for each in inside}
     yield root, names
@@ -228,20 +227,51 @@ def _directories(root: Path, depth: int) -> Iterator[tuple[Path, set[str]]]:
 
 def _read(key: str, directory: Path) -> Entry:
     """The run in a directory, its state as it says itself."""
+    path = directory / "config.toml"
     try:
         refuse_links(directory)
-        now = read_json(directory / "progress.json", dict) or {}
-        config = read_config(directory / "config.toml")
-        if now and not (
-            now.get("status") in _STATES
-            and all(type(now.get(k)) is int for k in ("round", "rounds"))
-        ):
-            raise ResultsError(f"{directory / 'progress.json'}: no status, round and rounds")
-        written = (directory / ("progress.json" if now else "config.toml")).stat().st_mtime
-    except (ResultsError, OSError) as error:
-        return Entry(key, directory, "damaged", str(error).splitlines()[0])
-    why = str(now.get("error") or "")
-    return Entry(key, directory, now.get("status", "starting"), why, config, now, written)
+        config = read_config(path)
+        now = read_json(directory / "progress.json", dict)
+        if now is None:
+            now = {"status": "starting", "round": None}
+        else:
+            path = directory / "progress.json"
+            if now.get("status") not in _STATES or not isinstance(now.get("round"), int):
+                raise ResultsError(f"{path}: no status and round")
+        accuracy, loss = now.get("mean_test_accuracy"), now.get("mean_test_loss")
+        peers, is_deployed = units.plural(config["peers"], "peer"), _is_deployed(directory)
+        return Entry(
+            key,
+            directory,
+            state=now["status"],
+            why=str(now.get("error") or ""),
+            method=config["method"],
+            what=f"{config['method']} on {config.get('dataset', 'unknown data')}, {peers}",
+            round=now["round"],
+            rounds=int(now.get("rounds", 0)),
+            quality=units.number(loss) if accuracy is None else units.percent(accuracy),
+            sent=units.size(now.get("bytes")),
+            pace=_pace(now) if now["status"] == "running" else "",
+            patience=_FRESH_SECONDS + (2 * config.get("round-seconds", 0) if is_deployed else 0),
+            written=path.stat().st_mtime,
+        )
+    except Exception as error:  # whatever is damaged, the other runs are listed
+        why = str(error) if isinstance(error, ResultsError) else f"{path}: {error}"
+        return Entry(key, directory, "damaged", why.splitlines()[0])
+
+
+def _pace(now: Mapping[str, Any]) -> str:
+    """Mean pace so far, and at that pace the time that remains."""
+    if not now["round"] or not now.get("seconds"):
+        return ""
+    rate = now["round"] / now["seconds"]
+    speed = f"{rate:.3g} rounds/s" if rate >= 1 else f"{units.duration(1 / rate)} a round"
+    return f"{speed}, {units.duration((now['rounds'] - now['round']) / rate)} left"
+
+
+def _is_deployed(run_dir: Path) -> bool:
+    """Whether a run directory is that of a deployment's relay, which never sees the split."""
+    return not (run_dir / "split.json").exists()
 
 
 def refuse_links(run_dir: Path) -> None:
@@ -261,23 +291,18 @@ def refuse_links(run_dir: Path) -> None:
 def _judged(entry: Entry, held: frozenset[int]) -> Entry:
     """The same run, "stopped" if it says that it goes on and does not.
 
-    A run that was started on this machine holds its directory (and has the split of the data). The
-    relay of a deployment does not; it speaks at the end of every round.
+    A run that was started on this machine holds its directory. The relay of a deployment does not;
+    it speaks at the end of every round.
     """
     if entry.state == "failed" and entry.why.startswith("KeyboardInterrupt"):
-        return replace(entry, state="stopped", why="")
-    if not entry.goes_on:
+        return replace(entry, state="stopped", why="", pace="")
+    if not entry.goes_on or time.time() - entry.written < entry.patience:
         return entry
     try:
         is_held = entry.directory.stat().st_ino in held
     except OSError:
         return replace(entry, state="damaged", why=f"{entry.directory} is gone")
-    patience = _FRESH_SECONDS
-    if not (entry.directory / "split.json").exists():
-        patience += 2 * float(entry.config.get("round-seconds", 0.0))
-    if is_held or time.time() - entry.written < patience:
-        return entry
-    return replace(entry, state="stopped")
+    return entry if is_held else replace(entry, state="stopped", pace="")
 
 
 def _subject(sweep: PurePosixPath) -> PurePosixPath:

@@ -101,15 +101,16 @@ class Pages:
 
     def _made(self, kind: str, key: str, version: str, readers: dict[str, RunReader]) -> str:
         try:
-            template, content = self._content(kind, key, readers)
+            return self._rendered(version, *self._content(kind, key, readers))
         except Exception as error:  # whatever a damaged file does to a page, the others go on
             lines = str(error).splitlines() or [type(error).__name__]
-            template, content = _message(key, f"This cannot be shown: {lines[0]}")
-        watched = str(self._library.root)
+            return self._rendered(version, *_message(key, f"This cannot be shown: {lines[0]}"))
+
+    def _rendered(self, version: str, template: str, content: Mapping[str, Any]) -> str:
+        page = template.partition(".")[0]
         return self._environment.get_template(template).render(
-            page=template.partition(".")[0], version=version, now=time.time(), watched=watched,
-            **content,
-        )  # fmt: skip
+            page=page, version=version, **content
+        )
 
     def _content(
         self, kind: str, key: str, readers: dict[str, RunReader]
@@ -119,7 +120,8 @@ class Pages:
         if kind == "list":
             title = f"Runs in {self._library.root}"
             groups, runs = list(shelf.groups.values()), list(shelf.runs.values())
-            return "list.html.j2", {"title": title, "groups": groups, "runs": runs}
+            content = {"title": title, "groups": groups, "runs": runs}
+            return "list.html.j2", {**content, "watched": str(self._library.root)}
         if kind == "comparison" and (group := shelf.groups.get(key)):
             return _comparison(group, readers)
         if kind == "run" and (entry := shelf.entry(key)):
@@ -139,6 +141,7 @@ def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, An
     return "live_run.html.j2", {
         **content,
         "entry": entry,
+        "progress": run.progress,
         "present": _attendance(run),
     }
 

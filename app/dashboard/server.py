@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -63,12 +64,12 @@ def _routes(pages: Pages, ending: asyncio.Event) -> FastAPI:
 
         @application.get(f"/events/{kind}", response_class=EventSourceResponse)
         async def events(at: str = "") -> AsyncIterator[ServerSentEvent]:
-            """The version of a page, at once and whenever there is a new one."""
+            """The version of a page, at once and whenever there is a new one, and the time here."""
             said = None
             while not ending.is_set():
                 version = await run_in_threadpool(pages.version, kind, at)
                 if version != said:
-                    yield ServerSentEvent(raw_data=version)
+                    yield ServerSentEvent(data={"version": version, "now": time.time()})
                     said = version
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ending.wait(), pages.pause(kind, at))

@@ -3,7 +3,7 @@
 const head = (name, page = document) => page.querySelector(`meta[name="${name}"]`).content;
 const PARTS = ["head", "now", "cost"];
 // What the server's clock is ahead of this one, in milliseconds.
-let ahead = 1000 * head("now") - Date.now();
+let ahead = 0;
 let version = head("version");
 
 // Takes over what is text in the page as it is now; `draw` does the same for its figures.
@@ -19,7 +19,6 @@ async function renew(draw) {
     if (old && !old.isEqualNode(now)) old.replaceWith(now);
   }
   document.title = page.title;
-  ahead = 1000 * head("now", page) - Date.now();
   tellTimes();
   draw(page);
   version = head("version", page);
@@ -57,7 +56,9 @@ export function follow(draw) {
     stream.onopen = () => say("");
     stream.onerror = () => say("No connection to the dashboard: this is what it last said.");
     stream.onmessage = ({ data }) => {
-      busy = busy.then(() => (data === version ? null : renew(draw))).catch(stream.onerror);
+      const said = JSON.parse(data);
+      ahead = 1000 * said.now - Date.now();
+      busy = busy.then(() => (said.version === version ? null : renew(draw))).catch(stream.onerror);
     };
   };
   document.addEventListener("visibilitychange", listen);

@@ -68,7 +68,7 @@ def test_the_relay_of_a_deployment_has_two_deadlines_to_speak(tmp_path: Path) ->
         ("failed", "node 2 < node 3", "failed", "node 2 < node 3"),
         ("failed", "KeyboardInterrupt: ", "stopped", ""),
         ("running", None, "stopped", ""),
-        ("odd", None, "damaged", "no status, round and rounds"),
+        ("odd", None, "damaged", "no status and round"),
     ],
 )
 def test_a_run_that_does_not_go_on(
@@ -84,7 +84,14 @@ def test_a_run_that_does_not_go_on(
 
 
 @pytest.mark.parametrize("name", ["config.toml", "progress.json"])
-@pytest.mark.parametrize("content", [b"", b"[1, 2]", b"\xff\xfe", b'"text"', b"null"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[1, 2]", b"\xff\xfe", b'"text"', b"null", b"{}"),
+        b'{"status": "finished", "round": 1, "bytes": "many"}',
+        b'{"status": "running", "round": 1, "rounds": [], "seconds": 1.0}',
+    ],
+)
 def test_a_damaged_run_costs_the_others_nothing(tmp_path: Path, name: str, content: bytes) -> None:
     for each in ("mine", "other"):
         write_run(tmp_path / each, Story(rounds=1))

@@ -33,7 +33,9 @@ def stream(port: int, kind: str, at: str = "") -> Iterator[http.client.HTTPRespo
 def event(response: http.client.HTTPResponse) -> str:
     line, blank = response.readline().decode(), response.readline()
     assert (line[:6], blank) == ("data: ", b"\n")
-    return line[6:-1]
+    said = json.loads(line[6:])
+    assert abs(said["now"] - time.time()) < 10
+    return str(said["version"])
 
 
 def test_an_event_comes_at_once_and_whenever_there_is_more(tmp_path: Path) -> None:
