@@ -88,7 +88,7 @@ class Target:
         keys = self.directory / "keys"
         self.keys = [read_private(keys / f"peer-{peer:04d}.key") for peer in range(PEERS)]
         self.trust = {peer: entry.keys for peer, entry in read_trust(keys / "trust.toml").items()}
-        self.scope = Scope("run", config_digest_of(self.config.flat()), "a")
+        self.scope = Scope("run", config_digest_of(self.config), "a")
         memory = json.loads((self.directory / "nodes" / "mail-0000.json").read_text())
         self.about = bytes.fromhex(memory["offered"]["1 0"])
         self.unmoved = self.state_after(())

@@ -21,6 +21,12 @@ Kind = Literal["offer", "answer"]
 Stage = Literal["start", "answer", "update", "local-rounds"]
 
 
+METRICS = frozenset(
+    f"{split}_{kind}" for split in ("test", "validation", "train") for kind in ("loss", "accuracy")
+) | {"bytes_sent", "bytes_received", "gradient_evaluations"}
+"""Names of what every method's peers report."""
+
+
 def no_edges() -> Edges:
     """The empty edge list, shape (0, 2)."""
     return np.empty((0, 2), dtype=np.int64)

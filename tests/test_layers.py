@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[1]
 APP: dict[str, set[str]] = {
     "app.__main__": {"app.cli"},
     "app.cli": {
-        *("app.runners", "app.dashboard", "app.report", "app.security", "app.runs", "app.config"),
+        *("app.runners", "app.dashboard", "app.report", "app.node", "app.security", "app.runs"),
+        "app.config",
     },
     "app.runners": {"app.report", "app.node", "app.runs", "app.config"},
     "app.dashboard": {"app.report", "app.runs", "app.config"},

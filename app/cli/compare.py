@@ -194,9 +194,11 @@ def _columns(text: str | None) -> Collection[str]:
     ------
     ConfigError : one is unknown.
     """
+    if text is None:
+        return comparison.IN_LATEX
     known = [column.key for column in COLUMNS]
-    if text is None or text.strip() == "all":
-        return known if text else comparison.IN_LATEX
+    if text.strip() == "all":
+        return known
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:

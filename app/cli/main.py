@@ -42,6 +42,15 @@ COMMANDS: Mapping[str, Command] = {
         "certificates", "DIRECTORY", "keys and certificates of a deployment's transport"
     ),
     "keys": Command("keys", "new|trust", "keys of a peer, and of those whom it trusts"),
+    "policy": Command(
+        "policy", "init|check POLICY.toml", "what a run may do on an institution's node"
+    ),
+    "approve": Command(
+        "approve", "RUN_DIR|PRESET.toml", "let one run start on an institution's node"
+    ),
+    "preflight": Command(
+        "preflight", "--node-config ...", "whether an institution's node is ready"
+    ),
     "defaults": Command("defaults", "", "write every key with its default to pyproject.toml"),
 }
 

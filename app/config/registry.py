@@ -34,8 +34,9 @@ from clients.rule import Rule
 from strategies.brokering import Brokering
 from strategies.everyone import Everyone
 from strategies.pairs import Pairs
+from strategies.protocol import METRICS
 from strategies.silent import Silent
-from strategies.wanted import Wanted, WantedAnswers
+from strategies.wanted import Wanted, WantedAnswers, WantedHelp
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Method:
     def brokering(self, options: object, **run: Any) -> Brokering:
         """Make the strategy of a run; `run` are the fields of `Brokering`."""
         own = {name: getattr(options, name) for name in self.strategy_options}
-        return self.strategy(**run, **own)
+        return self.strategy(metrics=METRICS.union(self.rule.reported), **run, **own)
 
     @property
     def validates(self) -> bool:
@@ -82,17 +83,17 @@ METHODS: dict[str, Method] = {
         strategy_options=("sampling", "probability"),
         learns_graph=True,
     ),
-    "wga": Method(wga.Wga, wga.Options, WantedAnswers, "own gradient averaged with the helpers'"),
+    "wga": Method(wga.Wga, wga.Options, WantedHelp, "own gradient averaged with the helpers'"),
     "bias-correction": Method(
         bias_correction.BiasCorrection,
         bias_correction.Options,
-        WantedAnswers,
+        WantedHelp,
         "WGA less the helpers' bias, which it learns",
     ),
     "all-for-one": Method(
         all_for_one.AllForOne,
         all_for_one.Options,
-        WantedAnswers,
+        WantedHelp,
         "averages, at the own model, the gradients that resemble the own one",
         learns_graph=True,
     ),
@@ -160,7 +161,7 @@ METHODS: dict[str, Method] = {
     "federated-clustering": Method(
         federated_clustering.FederatedClustering,
         federated_clustering.Options,
-        WantedAnswers,
+        WantedHelp,
         "a mean of gradients that is clipped around the own one",
         learns_graph=True,
     ),

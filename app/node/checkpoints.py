@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from app.node.cohort import Cohort, Costs
+from app.node.faults import StateError
 from app.runs import atomic
 from clients.letters import Letters
 
@@ -27,7 +28,7 @@ Fingerprint = list[tuple[int, int]]
 T = TypeVar("T")
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(StateError):
     """The state that a request builds on is not on this node's disk; names peers and round."""
 
 

@@ -15,15 +15,15 @@ def of_run(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _learning(data: Mapping[str, Any]) -> list[str]:
-    if not data["crowd"]:
-        text = ["One thin line per peer, measured with its personal model on its own data."]
-    else:
+    if data["crowd"]:
+        clusters = "; coloured lines are the means of the true clusters" if _few(data) else ""
         text = [
             "Each peer is measured with its personal model on its own data. The bands hold the "
-            f"middle of the {data['peers']:,} peers, round by round",
+            f"middle half and nine tenths of the {data['peers']:,} peers in each round{clusters}. "
+            "The peer that you follow has a line of its own."
         ]
-        text[0] += "; coloured lines are the means of the true clusters." if _few(data) else "."
-        text.append("The peer that you follow has a line of its own.")
+    else:
+        text = ["One thin line per peer, measured with its personal model on its own data."]
     if len(data["rounds"]) < data["evaluated"]:
         text.append(
             f"Drawn are {len(data['rounds'])} of {data['evaluated']:,} evaluated rounds; "
@@ -45,10 +45,12 @@ def _graph(data: Mapping[str, Any]) -> list[str]:
             "so there is no graph to show."
         ]
     if links := graph["links"]:
-        links = plural(links["drawn"], "strongest link")
+        drawn = plural(links["drawn"], "strongest link").removeprefix("1 ")
+        more = f" ({links['each']} of a peer that you follow)"
         text = [
             f"Of {data['peers'] * (data['peers'] - 1):,} possible edges, the graph draws each "
-            f"peer’s {links.removeprefix('1 ')}, at random among equals."
+            f"peer’s {drawn}{more if links['drawn'] < links['each'] else ''}, "
+            "at random among equals."
         ]
     else:
         text = [

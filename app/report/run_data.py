@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.cluster.hierarchy import leaves_list, linkage
@@ -46,9 +46,11 @@ FIELDS = (
     "validation_loss",
     "train_loss",
     "bytes_sent",
-    "bytes_received",
     "gradient_evaluations",
+    "bytes_received",
 )
+DRAWN = FIELDS[:-1]
+"""The fields that curves have as a measure or as their axis."""
 
 
 def page_data(run: Run) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def page_data(run: Run) -> dict[str, Any]:
     -------
     dict with `peers`; their `names`; `classes` (none: numbers name them); `rounds` (kept of
     `evaluated`) and `metrics`, each field (R, n) encoded in three bytes a number, NaN for what is
-    missing; `last` and `best`, the same fields (n,) at each peer's last and best-on-validation
+    missing; `last` and `best`, the fields (n,) at each peer's last and best-on-validation
     round, six significant digits; `samples` and `clusters` of the split or null; `recovered`, the
     clusters of the last graph where the true ones are not known, or null; `order`, the peers as
     figures list them; `blocks`, where in `order` each block of peers starts, (B,); `labels`,
@@ -77,7 +79,7 @@ def page_data(run: Run) -> dict[str, Any]:
         "crowd": run.peers > CROWD,
         "evaluated": len(run.rounds),
         "rounds": run.rounds[keep].tolist(),
-        "metrics": {name: encode(run.metric(name)[keep], 3) for name in fields},
+        "metrics": {name: encode(run.metric(name)[keep], 3) for name in fields if name in DRAWN},
         "last": {name: rounded(run.at(name, last_n)) for name in fields},
         "best": None if best_n is None else _best(run, best_n),
         "samples": None if samples is None else rounded(samples),
@@ -108,37 +110,54 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
     between = weights_between(run)
     if not between.any():
         return None
-    is_crowd = run.peers > CROWD
-    numbers = len(blocks) ** 2 + (2 * LINKS * run.peers if is_crowd else 0)
-    keep = thin(len(run.weights), WEIGHTS // numbers)
-    frames = [finite(run.weights[each]) for each in keep]
+    each = 2 * LINKS * run.peers if run.peers > CROWD else 0
+    keep = thin(len(run.weights), WEIGHTS // (len(blocks) ** 2 + each))
     learns = learns_graph(run.config)
     clusters = run.clusters_to_recover if learns else None
-    scores = None if clusters is None else [score(each, clusters) for each in frames]
-    edges = [learnt_edges(each) for each in frames]
-    means = np.stack([block_means(each, order, blocks) for each in frames])
+    frames = [_frame(finite(run.weights[k]), order, blocks, clusters) for k in keep]
+    means = np.stack([frame.means for frame in frames])
     return {
         "recorded": len(run.weights),
         "learns": learns,
         "rounds": run.weight_rounds[keep].tolist(),
         "weights": encode(means, 2),
-        "links": _links(frames) if is_crowd else None,
+        "links": _links([frame.links for frame in frames if frame.links]),
         "top": float(between.max()),
         "darkest": _darkest(means, blocks, run.peers) or float(between.max()),
         "own": has_own_weights(run),
-        "edges": [int(each.sum()) for each in edges],
-        "groups": [int(components(each).max()) + 1 for each in edges],
-        "scores": scores
-        and [
-            {
-                "precision": each.precision,
-                "recall": each.recall,
-                "f1": each.f1,
-                "rand": each.adjusted_rand_index,
-            }
-            for each in scores
-        ],
+        "edges": [frame.edges for frame in frames],
+        "groups": [frame.groups for frame in frames],
+        "scores": [frame.scores for frame in frames] if clusters is not None else None,
     }
+
+
+class Frame(NamedTuple):
+    """What a page keeps of one collaboration matrix, see `graph_data`."""
+
+    means: Floats
+    links: tuple[Ints, Floats] | None
+    edges: int
+    groups: int
+    scores: dict[str, float | None] | None
+
+
+def _frame(weights_nn: Floats, order: Ints, blocks: Ints, clusters: Ints | None) -> Frame:
+    edges = learnt_edges(weights_nn)
+    found = None if clusters is None else score(weights_nn, clusters)
+    return Frame(
+        means=block_means(weights_nn, order, blocks),
+        links=strongest_links(weights_nn, LINKS) if len(weights_nn) > CROWD else None,
+        edges=int(edges.sum()),
+        groups=int(components(edges).max()) + 1,
+        scores=None
+        if found is None
+        else {
+            "precision": found.precision,
+            "recall": found.recall,
+            "f1": found.f1,
+            "rand": found.adjusted_rand_index,
+        },
+    )
 
 
 def weights_between(run: Run) -> Floats:
@@ -204,15 +223,12 @@ def _darkest(means_kbb: Floats, blocks: Ints, peers: int) -> float:
     return float(means_kbb[:, ~is_own].max())
 
 
-def _links(frames: Sequence[Floats]) -> dict[str, Any]:
-    to, weights = zip(*(strongest_links(each, LINKS) for each in frames), strict=True)
-    drawn = int(np.clip(DRAWN_LINKS // len(to[0]), 1, LINKS))
-    return {
-        "each": LINKS,
-        "drawn": drawn,
-        "to": encode(np.stack(to), 3),
-        "weights": encode(np.stack(weights), 2),
-    }
+def _links(frames: Sequence[tuple[Ints, Floats]]) -> dict[str, Any] | None:
+    if not frames:
+        return None
+    to, weights = map(np.stack, zip(*frames, strict=True))
+    drawn = int(np.clip(DRAWN_LINKS // to.shape[1], 1, LINKS))
+    return {"each": LINKS, "drawn": drawn, "to": encode(to, 3), "weights": encode(weights, 2)}
 
 
 def _labels(run: Run, order: Ints, blocks: Ints) -> list[Any] | None:

@@ -310,7 +310,7 @@ def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Fl
     try:
         with np.load(path, allow_pickle=False) as archive:
             rounds = archive["rounds"].astype(np.int64)
-            weights = archive["weights"].astype(np.float64)
+            weights = archive["weights"].astype(np.float64, copy=False)
     except Exception as error:  # zipfile, zlib, numpy and OS errors: all mean "broken"
         raise ResultsError(f"{path}: not a collaboration record: {error}") from error
     if weights.shape != (len(rounds), peers, peers):

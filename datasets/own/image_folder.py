@@ -21,9 +21,9 @@ from datasets.own.institutions import (  # fmt: skip
     Expected,
     HeldOptions,
     Holding,
+    RefusedError,
     held,
     numbers,
-    refuse,
     words,
 )
 from datasets.problem import DataError
@@ -99,7 +99,7 @@ def _read_part(
     folders = sorted(path for path in folder.glob("*") if path.is_dir())
     strange = [path.name for path in folders if path.name not in classes]
     if strange:
-        raise refuse(
+        raise RefusedError(
             f"image-folder: {len(strange)} class folders are none of the run's classes "
             f"{', '.join(classes)}",
             strange,
@@ -126,7 +126,7 @@ def _read_part(
         else:
             inputs[row] = found
     if bad:
-        raise refuse(
+        raise RefusedError(
             f"image-folder: {len(bad)} of {len(files)} images are not {options.shape} as the run "
             "expects",
             bad,

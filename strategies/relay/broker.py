@@ -28,6 +28,7 @@ from strategies.relay.vetting import fault_of, named, one_line, vetted
 _log = logging.getLogger("coterie.relay")
 _JOIN_PAUSE = 0.1
 _JOIN_STRIKES = 2
+_JOIN_AGAIN = 10.0
 
 
 class Broker:
@@ -41,6 +42,8 @@ class Broker:
     ledger : where an interrupted run stopped; a new run starts without.
     join_timeout : seconds to wait for peers: for all of them to begin with, later for a quorum.
     quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
+    patient : whether a node whose set-up fails is invited again until `join_timeout`, since people
+        may mend it; else its second failure ends a run that needs it.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class Broker:
         ledger: Ledger | None = None,
         join_timeout: float = 600,
         quorum: int = 0,
+        *,
+        patient: bool = False,
     ) -> None:
         self._strategy = strategy
         self._transport = transport
@@ -58,6 +63,7 @@ class Broker:
         self._ledger = ledger = ledger or Ledger()
         self._join_timeout = join_timeout
         self._quorum = quorum
+        self._patient = patient
         self._attempt = secrets.token_hex(8)
         self._roster = Roster(strategy.peers)
         self._messages = ledger.messages
@@ -75,7 +81,7 @@ class Broker:
         Raises
         ------
         RelayError
-            A peer is hosted by no node or by two, there is no quorum, or no node is left.
+            A peer is hosted by no node, there is no quorum, or no node is left.
         """
         self._gather(everybody=True)
         if self._ledger.round == 0:
@@ -110,17 +116,19 @@ class Broker:
         enough = self._quorum or (roster.peers if everybody else 1)
         deadline = time.monotonic() + self._join_timeout
         strikes: Counter[int] = Counter()
+        waits: dict[int, float] = {}  # node -> when it may be invited again
         while True:
             here = set(self._transport.nodes())
             for gone in roster.hosts.keys() - here:  # left before the others have come
-                roster.drop(gone)
+                roster.forget(gone)
             missing, there = roster.missing, len(roster.hosted)
             if not missing or (there >= enough and not everybody):
                 break
             requests = {
                 node: request
                 for node, request in self._invitations(t).items()
-                if strikes[node] < _JOIN_STRIKES
+                if waits.get(node, 0.0) <= time.monotonic()
+                and (self._patient or strikes[node] < _JOIN_STRIKES)
             }
             if not requests:
                 if time.monotonic() <= deadline:
@@ -133,14 +141,15 @@ class Broker:
                 _log.warning("no node hosts them; going on without", extra=where)
                 break
             responses = self._exchange(requests)
-            for node, response in responses.items():
-                if twice := roster.hosted & set(response.peers):
-                    why = f"round {t}, start: two nodes host peers {roster.listed(twice)}"
-                    raise RosterError(why, t, "start")
-                self._add(node, response)
-            strikes.update(requests.keys() - responses.keys())
+            added = {
+                node for node, got in responses.items() if self._add(node, requests[node], got)
+            }
+            failed = requests.keys() - added
+            strikes.update(failed)
+            if self._patient:
+                waits |= dict.fromkeys(failed, time.monotonic() + _JOIN_AGAIN)
             # Of the set-up, not the moment; a quorum may do without such a node.
-            if max(strikes.values(), default=0) >= _JOIN_STRIKES and not self._quorum:
+            elif max(strikes.values(), default=0) >= _JOIN_STRIKES and not self._quorum:
                 raise RelayError(self._latest_faults[-1], t, "start")
         if roster.samples.any() and everybody:
             self._tell_samples(t)
@@ -179,11 +188,8 @@ class Broker:
         for node, response in self._exchange(requests).items():
             if requests[node].stage == "update":
                 self._keep(node, response)
-            elif twice := roster.hosted & set(response.peers):
-                why = f"peers {roster.listed(twice)} are hosted elsewhere"
-                self._fault(node, requests[node], why)
             else:
-                self._add(node, response)
+                self._add(node, requests[node], response)
         self._require_nodes(this.t, "update")
 
     def _commit(self, t: int) -> None:
@@ -238,16 +244,20 @@ class Broker:
             if fault := fault_of(response, request, roster.hosts.get(node, ()), roster.peers):
                 self._fault(node, request, fault)
                 continue
-            responses[node], refused = vetted(response, request, roster.peers)
+            responses[node], refused = vetted(response, request, self._strategy)
             for line in refused:
                 _log.warning("%s", line, extra={"round": request.round, "stage": request.stage})
             self._refused += refused
         return responses
 
-    def _add(self, node: int, response: Response) -> None:
-        """Let a node take part that was not known or had failed."""
+    def _add(self, node: int, request: Request, response: Response) -> bool:
+        """Let a node take part that was not known or had failed, unless it may not."""
+        if why := self._roster.objection(node, response):
+            self._fault(node, request, why)
+            return False
         self._roster.add(node, response)
         self._reports += response.reports
+        return True
 
     def _keep(self, node: int, response: Response) -> None:
         """Keep what a node that takes part has said."""

@@ -19,6 +19,8 @@ class Roster:
     samples : (n,) each peer's n_i, 0 where it has not been announced.
     offers : peer -> its offer for the next round.
     names : peer -> what people call it, of those whose node has announced it.
+
+    A peer belongs to the node that brought it first, and its n_i is what that one announced first.
     """
 
     def __init__(self, peers: int) -> None:
@@ -29,6 +31,7 @@ class Roster:
         self.offers: dict[int, PeerMessage] = {}
         self.names: dict[int, str] = {}
         self._wants: dict[int, Edges] = {}
+        self._owners: dict[int, int] = {}
 
     @property
     def hosted(self) -> frozenset[int]:
@@ -45,6 +48,17 @@ class Roster:
         """(W, 2) the edges that peers want in the next round."""
         return np.concatenate([no_edges(), *self._wants.values()])
 
+    def objection(self, node: int, response: Response) -> str | None:
+        """Say why a node may not take part with what it answered to a "start", if so."""
+        peers, samples = list(response.peers), response.samples
+        taken = [peer for peer in peers if self._owners.get(peer, node) != node]
+        if taken:
+            return f"brings peers {taken} of another node: resume the run if theirs has moved"
+        known = self.samples[peers]
+        if samples and ((known > 0) & (known != samples)).any():
+            return f"announced {known.tolist()} samples of peers {peers} before, and others now"
+        return None
+
     def add(self, node: int, response: Response) -> None:
         """Let a node take part that has answered a "start"."""
         if not response.peers:
@@ -52,6 +66,7 @@ class Roster:
             return
         if response.samples:
             self.samples[list(response.peers)] = response.samples
+        self._owners |= dict.fromkeys(response.peers, node)
         self.hosts[node] = response.peers
         self.hosts = dict(sorted(self.hosts.items(), key=lambda item: item[1]))
         self.keep(node, response)
@@ -81,9 +96,14 @@ class Roster:
         return ", ".join(map("{}{}".format, sorted(peers), names)) or "none"
 
     def drop(self, node: int) -> tuple[int, ...]:
-        """Go on without a node; the peers it hosted."""
+        """Go on without a node; the peers it hosted, which stay its own."""
         self._wants.pop(node, None)
         return self.hosts.pop(node, ())
+
+    def forget(self, node: int) -> None:
+        """Go on as if a node had never come."""
+        for peer in self.drop(node):
+            del self._owners[peer]
 
     def take_offers(self) -> dict[int, PeerMessage]:
         """The offers of the round that begins; those of the next one replace them."""

@@ -52,6 +52,7 @@ HOW: dict[str, dict[str, str]] = {
         "source .venv/bin/activate": RUN,
         "python - <<'END'": RUN,
         "python -m app certificates consortium/secrets --hosts localhost 127.0.0.1 \\": RUN,
+        "for name in hospital-a hospital-b hospital-c; do": RUN,
         "cd consortium": RUN,
         "python -m app certificates consortium/secrets --register relay \\": RUN,
         "port=9101": RUN,

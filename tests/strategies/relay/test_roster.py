@@ -5,12 +5,13 @@ from __future__ import annotations
 from strategies.protocol import Request, Response
 from strategies.relay.roster import Roster
 from strategies.relay.vetting import fault_of, vetted
+from tests.strategies.relay.test_broker import make
 
 START = Request("start", 0, 0)
 
 
 def told(roster: Roster, node: int, *names: str, peers: tuple[int, ...]) -> None:
-    response, _ = vetted(Response(peers, names=names), START, roster.peers)
+    response, _ = vetted(Response(peers, names=names), START, make(n=roster.peers))
     roster.add(node, response)
 
 
@@ -44,3 +45,8 @@ def test_a_name_is_one_short_harmless_line() -> None:
 
 def test_names_that_do_not_match_the_peers_are_a_fault() -> None:
     assert fault_of(Response((0, 1), names=("a",)), START, (), 2) == "has 1 names for 2 peers"
+
+
+def test_names_beside_anything_but_a_start_are_left_out() -> None:
+    request = Request("update", 1, 1)
+    assert vetted(Response((0, 1), names=("a",)), request, make())[0].names == ()

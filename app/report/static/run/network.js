@@ -129,15 +129,16 @@ function drawEdges(ink, places) {
     : isDense
       ? [0.4, 1.6]
       : [0.6, DATA.peers > 10 ? 4 : 6];
-  for (const i of peers())
-    for (const [j, weight] of links(i, frame()).slice(0, graph.links?.drawn)) {
+  for (const i of peers()) {
+    const drawn = crowd && view.picked !== i ? graph.links.drawn : undefined;
+    for (const [j, weight] of links(i, frame()).slice(0, drawn)) {
       const share = Math.min(1, weight / graph.top);
       if (share < 0.02) continue;
       const isPicked = view.picked === i || view.picked === j;
-      const faded = view.picked === null || isPicked ? 1 : 0.15;
-      const thinned = isDense && !isPicked && share < 0.5 ? 0.5 : 1;
+      const faded = view.picked === null ? 1 : 0.15;
+      const thinned = isDense && share < 0.5 ? 0.5 : 1;
       const opacity = crowd ? (0.15 + 0.4 * share) * sparse : (0.04 + 0.9 * share ** 1.2) * thinned;
-      ink.globalAlpha = opacity * faded;
+      ink.globalAlpha = isPicked ? 0.04 + 0.9 * share ** (crowd ? 0.5 : 1.2) : opacity * faded;
       ink.strokeStyle = isPicked ? accent : crowd && clusters ? peerColour(i) : soft;
       ink.lineWidth = thinnest + widest * share;
       const [[xi, yi], [xj, yj]] = [places[i], places[j]];
@@ -146,6 +147,7 @@ function drawEdges(ink, places) {
       ink.lineTo(xi + far * (xj - xi), yi + far * (yj - yi));
       ink.stroke();
     }
+  }
   ink.globalAlpha = 1;
 }
 function drawPeers(ink, places, radius) {

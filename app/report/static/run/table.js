@@ -101,11 +101,9 @@ function found() {
     return words.every((word) => name.some((part) => part.startsWith(word)));
   });
 }
-// Which of the rows are on the page; one that was picked elsewhere is turned to.
-function turn(rows) {
-  if (view.picked !== shown.picked && rows.includes(view.picked))
-    shown.page = Math.floor(rows.indexOf(view.picked) / PAGE);
-  shown.picked = view.picked;
+// Which of the rows are on the page; it turns to one that was picked elsewhere.
+function turn(rows, isElsewhere) {
+  if (isElsewhere) shown.page = Math.floor(rows.indexOf(view.picked) / PAGE);
   const last = Math.max(0, Math.ceil(rows.length / PAGE) - 1);
   shown.page = Math.min(shown.page, last);
   const first = shown.page * PAGE;
@@ -149,7 +147,9 @@ function drawTable() {
   const all = columns();
   const { values } = all.find(({ name }) => name === shown.column) ?? all[0];
   const sorted = found().sort((a, b) => compare(values[a], values[b], shown.down));
-  const rows = turn(sorted).map((p) => {
+  const isElsewhere = view.picked !== shown.picked && sorted.includes(view.picked);
+  shown.picked = view.picked;
+  const rows = turn(sorted, isElsewhere).map((p) => {
     const show = ({ values, format, cell }) => (cell ? cell(p) : format(values[p]));
     const cells = all.map((column) => make("td", { class: column.kind }, show(column)));
     const row = make("tr", { class: p === view.picked ? "picked" : "" }, ...cells);
@@ -160,6 +160,10 @@ function drawTable() {
     return row;
   });
   byId("peers").replaceChildren(make("thead", {}, ...heads(all)), make("tbody", {}, ...rows));
+  if (isElsewhere) {
+    const [box, row] = [byId("peers").parentElement, byId("peers").querySelector(".picked")];
+    box.scrollTop = row.offsetTop - box.clientHeight / 2;
+  }
 }
 
 export function startTable() {
