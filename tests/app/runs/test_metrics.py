@@ -66,7 +66,9 @@ def test_a_file_that_a_resumed_run_has_cut_is_read_anew(tmp_path: Path) -> None:
     one.read()
     atomic.write(path, line(0, 0, loss=1.0))
     same(one, path, 1)
-    atomic.write(path, line(0, 0, loss=1.0) + line(5, 0, loss=3.0) + line(10, 0, loss=4.0))
+    atomic.write(path, line(0, 0, loss=7.0) + line(5, 0, loss=3.0) + line(10, 0, loss=4.0))
+    same(one, path, 1)
+    path.write_bytes(line(0, 0, loss=8.0))  # in place
     same(one, path, 1)
     path.unlink()
     same(one, path, 1)
