@@ -197,10 +197,9 @@ class Library:
         self._known = known
         groups = {}
         for place in {_subject(place) for place in sweeps}:
-            runs, pending = _of_sweep(found.pop(place, {}), sweeps.get(place, ()))
-            trials, untried = _of_sweep(
-                found.pop(place / _TRIALS, {}), sweeps.get(place / _TRIALS, ())
-            )
+            trying = place / _TRIALS
+            runs, pending = _take(found.get(place, {}), sweeps.get(place, ()))
+            trials, untried = _take(found.get(trying, {}), sweeps.get(trying, ()))
             group = Group(str(place), self.root / place, runs, trials, pending + untried)
             groups[group.key] = group
         alone = [entry for of in found.values() for entry in of.values()]
@@ -310,10 +309,11 @@ def _subject(sweep: PurePosixPath) -> PurePosixPath:
     return sweep.parent if sweep.name == _TRIALS else sweep
 
 
-def _of_sweep(found: Mapping[str, Entry], names: tuple[str, ...]) -> tuple[tuple[Entry, ...], int]:
-    """The runs of a sweep that have begun, and how many have not; of an unknown sweep, all."""
-    names = names or tuple(sorted(found))
-    return tuple(found[name] for name in names if name in found), len(set(names) - found.keys())
+def _take(found: dict[str, Entry], names: tuple[str, ...]) -> tuple[tuple[Entry, ...], int]:
+    """Take a sweep's runs out of `found`, of an unknown sweep all, and count those to come."""
+    names = tuple(dict.fromkeys(names or sorted(found)))
+    taken = tuple(found.pop(name) for name in names if name in found)
+    return taken, len(names) - len(taken)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

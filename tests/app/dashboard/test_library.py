@@ -135,8 +135,9 @@ def test_what_there_is(tmp_path: Path) -> None:
     assert shelf.entry("compare/digits/tuning/local-9") == group.trials[0]
 
     plan.write(tmp_path / "compare/digits", ["local-1", "cobo-1"])  # another comparison
-    group = Library(tmp_path).look().groups["compare/digits"]
-    assert [entry.name for entry in group.runs] == ["local-1"], "the others are not of it"
+    shelf = Library(tmp_path).look()
+    assert [entry.name for entry in shelf.groups["compare/digits"].runs] == ["local-1"]
+    assert "compare/digits/local-0" in shelf.runs, "it is not of this comparison"
     assert Library(tmp_path / "alone").look().runs.keys() == {"."}, "a run itself"
     assert Library(tmp_path / "compare/digits").look().groups.keys() == {"."}
 
