@@ -43,6 +43,10 @@ def _other_samples(r: Response, _: Request, n: int, g: random.Random) -> Respons
     return replace(r, samples=tuple(g.choices([0, 1, 5, 2**62], k=g.randint(1, n))))
 
 
+def _other_names(r: Response, _: Request, n: int, g: random.Random) -> Response:
+    return replace(r, names=tuple(g.choices(_TEXTS, k=g.randint(0, n))))
+
+
 def _more_letters(r: Response, request: Request, n: int, g: random.Random) -> Response:
     """Of somebody else, to somebody who did not ask, of another round, with keys for nobody."""
     away = [peer for peer in range(n + 2) if peer not in r.peers]
@@ -83,7 +87,7 @@ def _loud(r: Response, _: Request, n: int, g: random.Random) -> Response:
 
 
 _LIES: tuple[Callable[[Response, Request, int, random.Random], Response], ...] = (
-    _other_peers, _other_samples, _more_letters, _more_reports, _more_wants, _loud,
+    _other_peers, _other_samples, _other_names, _more_letters, _more_reports, _more_wants, _loud,
 )  # fmt: skip
 
 

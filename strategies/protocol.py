@@ -127,6 +127,8 @@ class Response:
     refused : one line for each letter that failed its checks (peer, round, reason).
     samples : n_i of each hosted peer, in the response to a "start" of a node that sees only its own
         data; else empty. Weights need it, so the relay tells every node.
+    names : what people call each hosted peer, "" where nothing names it, in the response to a
+        "start"; else empty.
     """
 
     peers: tuple[int, ...]
@@ -135,6 +137,7 @@ class Response:
     reports: tuple[Report, ...] = ()
     refused: tuple[str, ...] = ()
     samples: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 class Handler(Protocol):

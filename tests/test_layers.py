@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 
 APP: dict[str, set[str]] = {
     "app.__main__": {"app.cli"},
-    "app.cli": {"app.runners", "app.report", "app.security", "app.runs", "app.config"},
+    "app.cli": {"app.runners", "app.report", "app.node", "app.security", "app.runs", "app.config"},
     "app.runners": {"app.report", "app.node", "app.runs", "app.config"},
     "app.report": {"app.runs", "app.config"},
     "app.client": {"app.node"},

@@ -102,6 +102,8 @@ class Node:
             file = directory.parent / OWN / f"ledger-{self.peers[0]:04d}.jsonl"
             ledger = Ledger(file, directory.name, policy.answers)
         self._channel = SecureChannel(self.peers, directory, sealing, ledger)
+        # A deployed peer is called as in the trust file; what its own data is called stays there.
+        self._names = None if deployed else dict(enumerate(problem.names))
 
     def handle(self, request: Request) -> Response:
         """Do what a request says.
@@ -134,8 +136,11 @@ class Node:
                 response = self._run_local_rounds(request)
         refused = self._channel.finish()
         self._checkpoints.forget(before=(request.committed, 0))
-        samples = self._announced if request.stage == "start" else ()
-        return replace(response, refused=refused, samples=samples)
+        if request.stage != "start":
+            return replace(response, refused=refused)
+        names = self._channel.names if self._names is None else self._names
+        called = tuple(names.get(peer, "") for peer in self.peers)
+        return replace(response, refused=refused, samples=self._announced, names=called)
 
     def _samples(self, request: Request) -> npt.NDArray[np.float64]:
         """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""

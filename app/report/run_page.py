@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.report import html, png, words
+from app.report import html, methods, png, words
 from app.report.run_data import page_data
 from app.runs import atomic, units
 from app.runs.rundir import Run
@@ -56,6 +56,7 @@ def render(run: Run, pictures: list[str]) -> str:
         tiles=words.tiles(run, summary),
         costs=words.costs(run),
         traffic=_traffic(summary),
+        all_to_all=methods.all_to_all(run.config),
         config=run.config,
         pictures=pictures,
         versions=", ".join(f"{name} {version}" for name, version in summary["versions"].items()),

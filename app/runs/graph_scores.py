@@ -92,7 +92,7 @@ def score(weights_nn: Floats, clusters_n: Ints) -> GraphScores:
     hits_nn = learnt_nn & true_nn
     precision = _ratio(hits_nn.sum(), learnt_nn.sum())
     recall = _ratio(hits_nn.sum(), true_nn.sum())
-    within, across = _overlaps(weights_nn, true_nn)
+    within, across = _overlaps(weights_nn, true_nn, clusters_n)
     return GraphScores(
         precision=precision,
         recall=recall,
@@ -148,17 +148,22 @@ def _largest_on_own(weights_nn: Floats, true_nn: Bools) -> float | None:
     return _ratio(good_n[has_mate_n].sum(), has_mate_n.sum())
 
 
-def _overlaps(weights_nn: Floats, true_nn: Bools) -> tuple[float | None, float | None]:
-    n = len(weights_nn)
+def _overlaps(
+    weights_nn: Floats, true_nn: Bools, clusters_n: Ints
+) -> tuple[float | None, float | None]:
     share_nn = np.nan_to_num(np.array(weights_nn, dtype=np.float64), posinf=0.0, neginf=0.0)
     total_n = share_nn.sum(axis=1, keepdims=True)
     share_nn = np.divide(share_nn, total_n, out=np.zeros_like(share_nn), where=total_n > 0)
-    overlap_nn = np.stack([np.minimum(share_nn, row).sum(axis=1) for row in share_nn])
-    other_nn = ~true_nn & ~np.eye(n, dtype=np.bool_)
-    return (
-        _ratio(overlap_nn[true_nn].sum(), true_nn.sum()),
-        _ratio(overlap_nn[other_nn].sum(), other_nn.sum()),
-    )
+    within = sum(_minima(share_nn[clusters_n == each]) for each in np.unique(clusters_n))
+    across = max(0.0, _minima(share_nn) - within)
+    n, pairs = len(weights_nn), true_nn.sum()
+    return _ratio(within, pairs), _ratio(across, n * (n - 1) - pairs)
+
+
+def _minima(share_mn: Floats) -> float:
+    """Sum min(w_ij, w_kj) over all j and ordered pairs of different rows i and k."""
+    larger_m = np.arange(len(share_mn))[::-1]  # of a sorted column: how many are above each
+    return float(2 * (np.sort(share_mn, axis=0).sum(axis=1) * larger_m).sum())
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -69,16 +69,17 @@ class RunRecorder:
         self._last_seen = {int(peer): when for peer, when in saved.get("last_seen", {}).items()}
         self._faults: list[str] = saved.get("faults", [])
         self._refusals: list[str] = saved.get("refusals", [])
+        self._names = {int(peer): name for peer, name in saved.get("names", {}).items()}
         self._cut()
         self._saved = time.monotonic()
         self._progress("running")
 
     def round(self, commit: Commit) -> None:
         """Commit a round: see `strategies.relay.commit.Recorder`."""
+        self._names |= commit.names
         with self._metrics.open("a", encoding="utf-8") as file:
             for report in commit.reports:
-                line = {"round": report.round, "peer": report.peer, **report.metrics}
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps(self._line(report)) + "\n")
         with self._weights.open("ab") as file:
             for t in sorted({report.round for report in commit.reports}):
                 matrix = np.eye(self._peers)  # of a peer that did not report: it received nothing
@@ -98,6 +99,11 @@ class RunRecorder:
         saved = {"ledger": asdict(ledger), "refused": self._refused, "seconds": self._seconds()}
         atomic.write(self._checkpoint, json.dumps(saved | self._seen()) + "\n")
         self._progress("running")
+
+    def _line(self, report: Report) -> dict[str, Any]:
+        name = self._names.get(report.peer, f"peer {report.peer}")
+        own = {"round": report.round, "peer": report.peer, "peer_name": name}
+        return own | dict(report.metrics) | own  # whatever a node calls its metrics
 
     def finish(self) -> None:
         """Say that the run is complete."""
@@ -168,7 +174,12 @@ class RunRecorder:
 
     def _seen(self) -> dict[str, Any]:
         """What `python -m app status` shows: peer -> last round it ended, and when; last lines."""
-        return {"last_seen": self._last_seen, "faults": self._faults, "refusals": self._refusals}
+        return {
+            "names": self._names,
+            "last_seen": self._last_seen,
+            "faults": self._faults,
+            "refusals": self._refusals,
+        }
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)

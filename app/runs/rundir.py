@@ -35,12 +35,13 @@ class ResultsError(ValueError):
 
 
 def create(config: Config, problem: Problem) -> Path:
-    """Make the run directory: config.toml and split.json (the statistics of the split)."""
+    """Make the run directory: config.toml, split.json (statistics of the split), classes.json."""
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.resume:
         (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
         (run_dir / "split.json").write_text(json.dumps(problem.describe()), encoding="utf-8")
+        (run_dir / "classes.json").write_text(json.dumps(problem.classes), encoding="utf-8")
     with suppress(FileNotFoundError):
         (run_dir / "progress.json").unlink()  # of the part of the run that is being resumed
     return run_dir
@@ -81,10 +82,12 @@ class Run:
     config : config.toml, tables nested.
     rounds : (R,) evaluated rounds, ascending.
     metrics : each field of metrics.jsonl, (R, n).
+    names : (n,) what people call each peer; "peer 3" where nothing names it.
     reported : (R, n) whether the peer reported in that round at all.
     weight_rounds : (C,) rounds of `weights`.
     weights : (C, n, n) collaboration matrices; C = 0 where the run recorded none.
     split : split.json, one mapping per peer (counts, labels, cluster); None if not there.
+    classes : names of the classes; empty where nothing names them.
     progress : progress.json; empty if not there.
     """
 
@@ -92,10 +95,12 @@ class Run:
     config: Mapping[str, Any]
     rounds: Ints
     metrics: Mapping[str, Floats]
+    names: tuple[str, ...]
     reported: Bools
     weight_rounds: Ints
     weights: Floats
     split: tuple[Mapping[str, Any], ...] | None
+    classes: tuple[str, ...]
     progress: Mapping[str, Any]
 
     @classmethod
@@ -112,21 +117,25 @@ class Run:
             raise ResultsError(f"{directory}: no such run directory")
         config = _read_config(directory / "config.toml")
         peers = config["peers"]
-        rounds, metrics, reported = _read_metrics(directory / "metrics.jsonl", peers)
+        rounds, metrics, reported, named = _read_metrics(directory / "metrics.jsonl", peers)
         weight_rounds, weights = _read_weights(directory / "collaboration.npz", peers)
         split = _read_json(directory / "split.json", list)
         if split is not None and (len(split) != peers or not all(map(_describes_a_peer, split))):
             raise ResultsError(f"{directory / 'split.json'}: expected {peers} peers' statistics")
+        named = {peer: row.get("name") for peer, row in enumerate(split or ())} | named
+        classes = _read_json(directory / "classes.json", list) or ()
         progress = _read_json(directory / "progress.json", dict) or {}
         return cls(
             directory=directory,
             config=config,
             rounds=rounds,
             metrics=metrics,
+            names=tuple(str(named.get(peer) or f"peer {peer}") for peer in range(peers)),
             reported=reported,
             weight_rounds=weight_rounds,
             weights=weights,
             split=None if split is None else tuple(split),
+            classes=tuple(map(str, classes)),
             progress=progress,
         )
 
@@ -187,6 +196,13 @@ class Run:
         numbered = np.where(self.reported, np.arange(len(self.rounds))[:, None], -1)
         return np.asarray(numbered.max(axis=0, initial=-1), dtype=np.int64)
 
+    @property
+    def diverged(self) -> Bools:
+        """(n,) whether a peer had a finite test loss once and has none any more."""
+        finite_rn = np.isfinite(self.metric("test_loss"))
+        ends_n = np.isfinite(self.at("test_loss", self.last_row()))
+        return np.asarray(finite_rn.any(axis=0) & ~ends_n, dtype=np.bool_)
+
     def best_row(self) -> Ints | None:
         """(n,) row of each peer's best round on its validation data, earliest of equals.
 
@@ -235,7 +251,11 @@ def _describes_a_peer(row: object) -> bool:
     )
 
 
-def _read_metrics(path: Path, peers: int) -> tuple[Ints, dict[str, Floats], Bools]:
+def _read_metrics(
+    path: Path, peers: int
+) -> tuple[Ints, dict[str, Floats], Bools, dict[int, object]]:
+    """Rounds, metrics, who reported when, and the names of those that did."""
+    named: dict[int, object] = {}
     records: dict[tuple[int, int], dict[str, float]] = {}
     if path.exists():
         lines = path.read_bytes().split(b"\n")
@@ -244,7 +264,7 @@ def _read_metrics(path: Path, peers: int) -> tuple[Ints, dict[str, Floats], Bool
                 continue
             try:
                 record = json.loads(line)
-                key = (record.pop("round"), record.pop("peer"))
+                key, name = (record.pop("round"), record.pop("peer")), record.pop("peer_name", None)
                 values = {name: _number(value) for name, value in record.items()}
                 if not (type(key[0]) is type(key[1]) is int and 0 <= key[1] < peers):
                     raise ValueError(f"no round and peer below {peers}")
@@ -253,6 +273,7 @@ def _read_metrics(path: Path, peers: int) -> tuple[Ints, dict[str, Floats], Bool
                     break
                 why = f"no {error}" if isinstance(error, KeyError) else error
                 raise ResultsError(f"{path}:{number}: not a measurement: {why}") from error
+            named[key[1]] = name
             records[key] = values  # a resumed run may repeat a round; its last word counts
     rounds = sorted({each for each, _ in records})
     row = {each: index for index, each in enumerate(rounds)}
@@ -264,7 +285,7 @@ def _read_metrics(path: Path, peers: int) -> tuple[Ints, dict[str, Floats], Bool
             if name not in metrics:
                 metrics[name] = np.full(reported.shape, np.nan)
             metrics[name][row[each], peer] = value
-    return np.array(rounds, dtype=np.int64), metrics, reported
+    return np.array(rounds, dtype=np.int64), metrics, reported, named
 
 
 def _number(value: object) -> float:
@@ -281,7 +302,7 @@ def _read_weights(path: Path, peers: int) -> tuple[Ints, Floats]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             rounds = archive["rounds"].astype(np.int64)
-            weights = archive["weights"].astype(np.float64)
+            weights = archive["weights"].astype(np.float64, copy=False)
     except Exception as error:  # zipfile, zlib, numpy and OS errors: all mean "broken"
         raise ResultsError(f"{path}: not a collaboration record: {error}") from error
     if weights.shape != (len(rounds), peers, peers):

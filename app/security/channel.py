@@ -34,6 +34,10 @@ class SecureChannel:
     directory : the run directory on the node's disk; its name is that of the run.
     sealing : whether letters are sealed, and with which keys.
     ledger : of a deployed node: what its peer hears and answers is counted there.
+
+    Attributes
+    ----------
+    names : peer -> its name in the trust file.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class SecureChannel:
         self._memory = directory / "nodes" / f"mail-{node}.json"
         self._own: dict[int, PrivateKeys] = {}
         self._trust: Mapping[int, Entry] = {}
-        self._names: dict[int, str] = {}  # of the trusted peers, for the audit log
+        self.names: dict[int, str] = {}
         self._committed = 0  # the last round that the relay said it has committed
         self._own_offers: dict[str, str] = {}  # "round peer" -> digest of a hosted peer's offer
 
@@ -77,7 +81,7 @@ class SecureChannel:
         if not self._sealing.keys:
             return
         self._own, self._trust = self._sealing.read()  # again: the operator may have changed it
-        self._names = {peer: entry.name for peer, entry in self._trust.items()}
+        self.names = {peer: entry.name for peer, entry in self._trust.items()}
         self._recall()
         first = request.round + 1 if request.stage == "start" else request.round
         if first <= self._committed:
@@ -239,7 +243,7 @@ class SecureChannel:
     def _log(self, letter: PeerMessage, to: Sequence[int], digest: bytes, verdict: str) -> None:
         if self._audit is not None:
             attempt = self._scope.attempt
-            self._audit.write(letter, to, digest, verdict, attempt=attempt, names=self._names)
+            self._audit.write(letter, to, digest, verdict, attempt=attempt, names=self.names)
 
     def _recall(self) -> None:
         try:

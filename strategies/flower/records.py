@@ -99,6 +99,7 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "wants": fields.packed(response.wants, "<i8"),
             "refused": list(response.refused),
             "samples": list(response.samples),
+            "names": list(response.names),
             "report-rounds": [report.round for report in response.reports],
             "report-peers": [report.peer for report in response.reports],
             "report-weights": fields.packed([report.weights for report in response.reports], "<f8"),
@@ -140,6 +141,7 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
         tuple(_reports(record, header)),
         tuple(fields.list_of(header, "refused", str)),
         tuple(fields.counts(header, "samples")),
+        tuple(fields.list_of(header, "names", str)),
     )
 
 

@@ -134,7 +134,7 @@ class Broker:
                 if time.monotonic() <= deadline:
                     time.sleep(_JOIN_PAUSE)
                     continue
-                why = f"round {t}, start: no node hosts peers {named(missing)}"
+                why = f"round {t}, start: no node hosts peers {roster.listed(missing)}"
                 if there < enough:
                     raise RosterError("; ".join([why, *self._latest_faults]), t, "start")
                 where = {"round": t, "stage": "start", "peers": named(missing)}
@@ -201,7 +201,8 @@ class Broker:
             self._means[evaluated] = means(r for r in reports if r.round == evaluated)
         refused, faults, present = tuple(self._refused), tuple(self._faults), self._roster.hosted
         if self._recorder is not None:
-            self._recorder.round(Commit(self._ledger, reports, refused, present, faults))
+            names = dict(self._roster.names)
+            self._recorder.round(Commit(self._ledger, reports, refused, present, faults, names))
         _log.info(
             "committed",
             extra={
@@ -268,7 +269,7 @@ class Broker:
         peers, why = self._roster.drop(node), one_line(why)
         at = {"round": request.round, "stage": request.stage}
         _log.warning("%s; going on without", why, extra={**at, "peers": named(peers), "node": node})
-        who = f"peers {named(peers)}" if peers else f"node {node}"
+        who = f"peers {self._roster.listed(peers)}" if peers else f"node {node}"
         fault = f"round {request.round}, {request.stage}: {who}: {why}"
         self._latest_faults = [*self._latest_faults[-2:], fault]
         self._faults.append(fault)

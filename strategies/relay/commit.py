@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +38,7 @@ class Commit:
     refused : a line for each letter refused since then.
     present : peers whose node ended the round.
     faults : a line for each node that failed since then.
+    names : peer -> what people call it, of those that have a name.
     """
 
     ledger: Ledger
@@ -45,6 +46,7 @@ class Commit:
     refused: tuple[str, ...] = ()
     present: frozenset[int] = frozenset()
     faults: tuple[str, ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict)
 
 
 class Recorder(Protocol):

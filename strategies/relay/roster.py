@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from strategies.protocol import Edges, PeerMessage, Response, no_edges
@@ -16,6 +18,7 @@ class Roster:
     without_peers : nodes that said that they host none.
     samples : (n,) each peer's n_i, 0 where it has not been announced.
     offers : peer -> its offer for the next round.
+    names : peer -> what people call it, of those whose node has announced it.
 
     A peer belongs to the node that brought it first, and its n_i is what that one announced first.
     """
@@ -26,6 +29,7 @@ class Roster:
         self.without_peers: set[int] = set()
         self.samples = np.zeros(peers, dtype=np.int64)
         self.offers: dict[int, PeerMessage] = {}
+        self.names: dict[int, str] = {}
         self._wants: dict[int, Edges] = {}
         self._owners: dict[int, int] = {}
 
@@ -68,9 +72,28 @@ class Roster:
         self.keep(node, response)
 
     def keep(self, node: int, response: Response) -> None:
-        """Keep what a node's peers offer and want for the next round."""
+        """Keep what a node's peers offer and want for the next round, and what they are called."""
         self.offers |= {letter.sender: letter for letter in response.letters}
         self._wants[node] = response.wants
+        if response.names:
+            self._rename(response)
+
+    def _rename(self, response: Response) -> None:
+        """Call peers as their node does, unless another peer is called so already."""
+        others = range(self.peers)
+        taken = {self._called(peer) for peer in others if peer not in response.peers}
+        for peer, name in zip(response.peers, response.names, strict=True):
+            if name and name not in taken:
+                self.names[peer] = name
+            taken.add(self._called(peer))
+
+    def _called(self, peer: int) -> str:
+        return self.names.get(peer, f"peer {peer}")
+
+    def listed(self, peers: Iterable[int]) -> str:
+        """The peers in order, for people, with their names: "0 (hospital-a), 3"."""
+        names = (f" ({self.names[peer]})" if peer in self.names else "" for peer in sorted(peers))
+        return ", ".join(map("{}{}".format, sorted(peers), names)) or "none"
 
     def drop(self, node: int) -> tuple[int, ...]:
         """Go on without a node; the peers it hosted, which stay its own."""

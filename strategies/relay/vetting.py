@@ -19,6 +19,8 @@ _LARGEST = 1e300
 """Of a measurement or weight: means of these are finite."""
 MOST_SAMPLES = 10**9
 """Of one peer: weights are proportional to it."""
+NAME = 64
+"""Most characters of a peer's name."""
 
 
 def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int) -> str | None:
@@ -38,6 +40,8 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
             return f"has {len(response.samples)} numbers of samples for {len(response.peers)} peers"
         if not all(0 < samples <= MOST_SAMPLES for samples in response.samples):
             return f"has a peer whose number of samples is not from 1 to {MOST_SAMPLES}"
+        if response.names and len(response.names) != len(response.peers):
+            return f"has {len(response.names)} names for {len(response.peers)} peers"
     return None
 
 
@@ -80,8 +84,14 @@ def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[R
     refused += [one_line(f"{who}: the relay refused {what}") for what in bad[:_NAMED]]
     if len(bad) > _NAMED:
         refused.append(f"{who}: the relay refused {len(bad) - _NAMED} other things")
-    wants = np.unique(wants[kept_w], axis=0)
-    kept = replace(response, letters=tuple(letters), reports=tuple(reports), wants=wants)
+    names = response.names if request.stage == "start" else ()
+    kept = replace(
+        response,
+        letters=tuple(letters),
+        reports=tuple(reports),
+        wants=np.unique(wants[kept_w], axis=0),
+        names=tuple(one_line(name)[:NAME] for name in names),
+    )
     return kept, refused
 
 

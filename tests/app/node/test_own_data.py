@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from app.runs.recorder import RunRecorder
 from app.runs.rundir import Run as Results
 from app.runs.summary import finish
 from app.security.policy import DataPolicy, Disclosure, Policy, ReportPolicy
+from app.security.sealing import Sealing
+from app.security.trust import create
 from strategies.errors import RelayError
 from strategies.inprocess import InProcessTransport
 from strategies.relay.broker import Broker
@@ -90,6 +93,37 @@ def test_a_joining_peer_brings_its_sample_count(tmp_path: Path) -> None:
     np.testing.assert_allclose(weights[1], [*(n[:2] / n[:2].sum()), 0.0])
     np.testing.assert_allclose(weights[4], n / n.sum())
     assert (4, 2) in found.reports
+
+
+def names_in(directory: Path, config: Config, nodes: list[Node]) -> list[str]:
+    """What the rows of metrics.jsonl call the peers."""
+    recorder = RunRecorder(directory, config.peers, config.num_server_rounds)
+    Broker(config.strategy(), InProcessTransport(nodes), recorder, join_timeout=1.0).run()
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["peer_name"] for line in lines[-config.peers :]]
+
+
+def test_a_simulation_calls_peers_by_folder_and_a_deployment_by_key(tmp_path: Path) -> None:
+    data = fill(tmp_path / "data")
+    (data / "0").rename(data / "0-ward of Jane Doe")
+    config = Config.from_flat(FLAT | {"data-dir": str(data)})
+    folders = ["0-ward of Jane Doe", "1", "2"]
+    where = tmp_path / "simulation"
+    assert names_in(where, config, [Node(config, [0, 1], where), Node(config, [2], where)]) == (
+        folders
+    )
+    keys = tmp_path / "keys"
+    entries = [create(f"hospital-{p}", keys, p)[2] for p in range(3)]
+    (keys / "trust.toml").write_text("".join(entry.toml() for entry in entries))
+    sealed, plain = [], []
+    for peer, folder in enumerate(folders):
+        own = replace(config, data_dir=str(data / folder))
+        sealing = Sealing(b"", ((peer, str(keys / f"hospital-{peer}.key")),), f"{keys}/trust.toml")
+        home = tmp_path / f"node-{peer}"
+        sealed.append(Node(own, [peer], home, sealing, deployed=True))
+        plain.append(Node(own, [peer], tmp_path / f"plain-{peer}", deployed=True))
+    assert names_in(tmp_path / "sealed", config, sealed) == [f"hospital-{p}" for p in range(3)]
+    assert names_in(tmp_path / "plain", config, plain) == ["peer 0", "peer 1", "peer 2"]
 
 
 def problem_size(rows: int) -> int:

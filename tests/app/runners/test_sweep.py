@@ -99,7 +99,8 @@ def test_a_run_without_its_summary_is_summed_up_only(tmp_path: Path) -> None:
     sweep.run_one(one)
     assert summary.read_text() == told
     changed = {path for path, t in times(tmp_path).items() if before[path] != t}
-    assert changed == {str(summary), str(summary.with_name("graph.csv"))}
+    written = ("summary.json", "graph.csv", "graph-measures.csv")
+    assert changed == {str(summary.with_name(name)) for name in written}
 
 
 def test_a_stopped_run_goes_on_to_the_same_numbers(

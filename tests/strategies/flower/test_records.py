@@ -69,6 +69,7 @@ def responses(draw: st.DrawFn) -> Response:
         draw(edges),
         tuple(draw(st.lists(report, max_size=3))),
         tuple(draw(st.lists(names, max_size=2))),
+        names=tuple(draw(st.lists(names, max_size=2))),
     )
 
 

@@ -64,7 +64,7 @@ function drawDot({ gain, seed, peer }, m, x, y, radius) {
   const final = GAINS.final[m][seed][peer];
   dot.onpointermove = (event) =>
     showTip(event, [
-      `${DATA.methods[m]}, peer ${peer}, seed ${DATA.seeds[seed]}`,
+      `${DATA.methods[m]}, ${DATA.names[seed][peer]}, seed ${DATA.seeds[seed]}`,
       DATA.clusters && `cluster ${DATA.clusters[seed][peer]}`,
       GAINS.accuracy
         ? `${written(gain)} points, ends with ${FORMAT.share(final)}`

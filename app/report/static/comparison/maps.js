@@ -1,7 +1,7 @@
 // Who collaborates with whom: a heat map for each method whose peers give each other weights.
 
 import { clusterColours, make } from "../drawing.js";
-import { heatMap } from "../heat_map.js";
+import { heatMap, pairReadOut } from "../heat_map.js";
 import { FORMAT, isNumber, plain } from "../numbers.js";
 import { byId, DATA, pick, segment, watch } from "../page.js";
 import { startPlayer } from "../player.js";
@@ -9,17 +9,18 @@ import { isFaded, methods, swatch } from "./methods.js";
 
 const MAPS = DATA.maps;
 const codes = MAPS && Uint8Array.from(atob(MAPS.weights), (c) => c.charCodeAt(0));
-const shown = { seed: 0, frame: MAPS && MAPS.rounds.length - 1 };
+const shown = { seed: 0, frame: () => 0 };
 
 // The weight of the map with that index among `MAPS.of`.
 function mapWeight(map, i, j) {
   const { low, high } = MAPS.of[map];
-  const at = ((map * MAPS.rounds.length + shown.frame) * DATA.peers + i) * DATA.peers + j;
+  const at = ((map * MAPS.rounds.length + shown.frame()) * DATA.peers + i) * DATA.peers + j;
   return low + ((high - low) * codes[at]) / 255;
 }
 
 function emptyFigure({ method, f1 }) {
-  const score = f1 && isNumber(f1[shown.frame]) ? `F1 ${f1[shown.frame].toFixed(2)}` : "";
+  const found = f1 && isNumber(f1[shown.frame()]) ? `F1 ${f1[shown.frame()].toFixed(2)}` : "F1 –";
+  const score = DATA.clusters ? (f1 ? found : "learns no graph") : "";
   const name = DATA.methods[method];
   const figure = make(
     "figure",
@@ -46,10 +47,15 @@ function drawMaps() {
       order,
       clusters,
       colours: clusters && clusterColours(clusters),
-      own,
       top,
-      weight: (i, j) => mapWeight(map, i, j),
-      describe: (i, j) => `weight ${plain(mapWeight(map, i, j), 2)}`,
+      weight: (i, j) => (i === j && !own ? Number.NaN : mapWeight(map, i, j)),
+      readOut: (i, j) =>
+        pairReadOut(i, j, {
+          names: DATA.names[shown.seed],
+          own,
+          clusters,
+          describe: () => `weight ${plain(mapWeight(map, i, j), 2)}`,
+        }),
     });
     canvas.onclick = () => pick(method);
   });
@@ -58,7 +64,7 @@ function drawMaps() {
   byId("silent").textContent = silent.length
     ? `No map: in ${silent.join(", ")}, no peer gives another any weight.`
     : "";
-  byId("frame").replaceChildren("round ", make("b", {}, FORMAT.round(MAPS.rounds[shown.frame])));
+  byId("frame").replaceChildren("round ", make("b", {}, FORMAT.round(MAPS.rounds[shown.frame()])));
 }
 
 export function startMaps() {
@@ -69,9 +75,6 @@ export function startMaps() {
     drawMaps();
   });
   byId("map-seed").hidden = DATA.seeds.length === 1;
-  startPlayer(MAPS.rounds, (frame) => {
-    shown.frame = frame;
-    drawMaps();
-  });
+  shown.frame = startPlayer(() => MAPS.rounds, drawMaps);
   watch(drawMaps);
 }
