@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import InMemoryGrid
 
 from app.config.config import Config, ConfigError
+from app.config.digest import config_digest_of
 from app.config.root import workplace
 from app.runs import bare, logs
 from app.runs.recorder import RunRecorder
@@ -35,7 +36,10 @@ def main(grid: Grid, context: Context) -> None:
     if (directory / "relay").exists() and not config.resume:
         raise ConfigError(f"{directory} holds a run already: choose another name, or resume it")
     watch = bare.begin(config) if is_bare else None
-    recorder = RunRecorder(directory, config.peers, rounds, resume=config.resume, watch=watch)
+    recorder = RunRecorder(
+        directory, config.peers, rounds, resume=config.resume, watch=watch,
+        run=config_digest_of(config), durable=not isinstance(grid, InMemoryGrid),
+    )  # fmt: skip
     if not (directory / "config.toml").exists():  # a deployment, where the launcher is elsewhere
         (directory / "config.toml").write_text(config.toml(), encoding="utf-8")
     try:

@@ -127,6 +127,8 @@ class Response:
     refused : one line for each letter that failed its checks (peer, round, reason).
     samples : n_i of each hosted peer, in the response to a "start" of a node that sees only its own
         data; else empty. Weights need it, so the relay tells every node.
+    standing : in the response to a "start": the round whose state the node goes on from, -1 if its
+        peers begin afresh.
     names : what people call each hosted peer, "" where nothing names it, in the response to a
         "start"; else empty.
     """
@@ -138,6 +140,7 @@ class Response:
     refused: tuple[str, ...] = ()
     samples: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
+    standing: int | None = None
 
 
 class Handler(Protocol):

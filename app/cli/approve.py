@@ -14,11 +14,11 @@ from pathlib import Path
 from rich.console import Console
 
 from app.config.config import Config
+from app.config.digest import config_digest_of
 from app.config.items import read_items, read_toml
 from app.config.keys import ConfigError
 from app.security import approval
 from app.security.approval import DecisionError
-from app.security.sealing import config_digest_of
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

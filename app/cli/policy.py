@@ -9,12 +9,12 @@ from rich.console import Console
 
 from app.config import schema
 from app.config.config import Config
+from app.config.digest import config_digest_of
 from app.config.items import read_items
 from app.config.keys import ConfigError
 from app.config.schema import Scalar
 from app.runs import atomic
 from app.security.policy import PolicyError, check_run, locate, policy_of, read_policy
-from app.security.sealing import config_digest_of
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

@@ -22,6 +22,7 @@ from flwr.common.config import parse_config_args
 from rich.console import Console
 
 from app.config.config import Config, ConfigError
+from app.config.digest import config_digest_of
 from app.config.items import read_items
 from app.config.preflight import check_method, problem_of
 from app.node.faults import StartError
@@ -30,7 +31,7 @@ from app.runs import units
 from app.security import approval
 from app.security.approval import OWN
 from app.security.policy import PolicyError, check_counts, check_run, is_own, read_policy
-from app.security.sealing import config_digest_of, deployed
+from app.security.sealing import deployed
 from app.security.trust import KeysError
 from datasets.problem import DataError
 

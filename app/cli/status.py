@@ -126,7 +126,7 @@ def _of_node(
 ) -> Iterator[RenderableType]:
     rows = []
     for path in states:
-        versions = sorted(path.glob("*.safetensors"))
+        versions = sorted(path.glob("*.state"))
         if versions:
             age = time.time() - versions[-1].stat().st_mtime
             peer, t = int(path.name[-4:]), int(versions[-1].stem.split("-")[0])

@@ -8,6 +8,7 @@ another node between runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save, save_file
 from torch import Tensor
 
 from app.node.cohort import Cohort, Costs
@@ -23,26 +24,40 @@ from app.node.faults import StateError
 from app.runs import atomic
 from clients.letters import Letters
 
+_NAME = re.compile(r"(\d{8,})-([01])\.state")
+_REMEDY = (
+    "remove it to go on from an older state, or the folder of its peer to begin afresh: the run "
+    "then says that it is no continuation"
+)
 Version = tuple[int, int]
 Fingerprint = list[tuple[int, int]]
 T = TypeVar("T")
 
 
 class CheckpointError(StateError):
-    """The state that a request builds on is not on this node's disk; names peers and round."""
+    """The state that a request builds on is not on this node's disk, or damaged; says where."""
 
 
 class CheckpointStore:
     """The checkpoints of one cohort, below `directory`.
 
     Letters of a round under way lie in one file for the node: they are gone once it has ended.
+
+    Parameters
+    ----------
+    run : digest of the run's configuration: a file of another run, peer or version is refused.
+    durable : a version outlasts a power cut.
     """
 
-    def __init__(self, directory: Path, cohort: Cohort) -> None:
+    def __init__(
+        self, directory: Path, cohort: Cohort, run: bytes = b"", *, durable: bool = False
+    ) -> None:
         self._cohort = cohort
         self._directory = directory
+        self._run = run
+        self._durable = durable
         self._peers = {peer: directory / f"peer-{peer:04d}" for peer in cohort.peers.tolist()}
-        self._letters = directory / f"letters-{min(self._peers):04d}.safetensors"
+        self._letters = directory / f"letters-{min(self._peers):04d}.state"
         for path in self._peers.values():
             path.mkdir(parents=True, exist_ok=True)
         # The version that the cohort in memory is, and what its files were when it was saved.
@@ -50,8 +65,7 @@ class CheckpointStore:
 
     def versions(self) -> list[Version]:
         """The versions that every peer has, ascending."""
-        found = [{_version(f) for f in path.glob("*.safetensors")} for path in self._peers.values()]
-        return sorted(set.intersection(*found))
+        return sorted(set.intersection(*({*_files(path)} for path in self._peers.values())))
 
     def take_over(self, attempt: str) -> None:
         """From now on these peers belong to that attempt at the run."""
@@ -70,9 +84,11 @@ class CheckpointStore:
         parts = {"state": state, "offer": cohort.offers, "costs": costs}
         stacks = {f"{part}.{k}": v for part, stack in parts.items() for k, v in stack.items()}
         if version[1]:
-            write(self._letters, pack("received", cohort.received) | pack("sent", cohort.sent))
+            self._write(
+                self._letters, pack("received", cohort.received) | pack("sent", cohort.sent)
+            )
         for row, path in enumerate(self._peers.values()):
-            write(path / _name(version), {name: value[row] for name, value in stacks.items()})
+            self._write(path / _name(version), {k: value[row] for k, value in stacks.items()})
         self._in_memory = version, self._fingerprint(version)
 
     def recall(self, *versions: Version) -> None:
@@ -85,7 +101,7 @@ class CheckpointStore:
         Raises
         ------
         CheckpointError
-            None of them is there.
+            None of them is there, or a file is damaged.
         """
         there = self.versions()
         version = next((version for version in versions if version in there), None)
@@ -106,8 +122,8 @@ class CheckpointStore:
     def forget(self, *, before: Version = (0, 0), after: Version = (2**62, 0)) -> None:
         """Remove the versions before and after these two."""
         for path in self._peers.values():
-            for file in path.glob("*.safetensors"):
-                if not before <= _version(file) <= after:
+            for version, file in _files(path).items():
+                if not before <= version <= after:
                     file.unlink(missing_ok=True)
 
     def _fingerprint(self, version: Version) -> Fingerprint:
@@ -117,7 +133,7 @@ class CheckpointStore:
 
     def _read(self, version: Version) -> None:
         cohort, device = self._cohort, self._cohort.engine.device
-        rows = [load_file(path / _name(version)) for path in self._peers.values()]
+        rows = [self._load(path / _name(version)) for path in self._peers.values()]
         parts: dict[str, dict[str, Tensor]] = {"state": {}, "offer": {}, "costs": {}}
         for name in rows[0]:
             part, _, rest = name.partition(".")
@@ -129,20 +145,38 @@ class CheckpointStore:
         cohort.costs = Costs(sent, received, cohort.engine.n_gradients)
         cohort.answered = version[1] == 1
         if cohort.answered:
-            letters = load_file(self._letters)
+            letters = self._load(self._letters)
             cohort.received, cohort.sent = (
                 unpack(name, letters, device) for name in ("received", "sent")
             )
 
+    def _write(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+        content = save(_copies(tensors))
+        atomic.write_checked(path, content, bound=self._bound(path), durable=self._durable)
 
-def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    def _load(self, path: Path) -> dict[str, Tensor]:
+        try:
+            return load(atomic.read_checked(path, bound=self._bound(path)))
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: missing; {_REMEDY}") from None
+        except atomic.DamagedError as error:
+            raise CheckpointError(f"{error}; {_REMEDY}") from None
+
+    def _bound(self, path: Path) -> bytes:
+        return self._run + str(path.relative_to(self._directory)).encode()
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], *, durable: bool = False) -> None:
     """Write a safetensors file that is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Clones: a state and its offers may share memory, which safetensors refuses to write.
+    with atomic.replacing(path, durable=durable) as draft:
+        save_file(_copies(tensors), draft)
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Clones: a state and its offers may share memory, which safetensors refuses to write."""
     own = torch.contiguous_format
-    copies = {k: v.detach().cpu().clone(memory_format=own) for k, v in tensors.items()}
-    with atomic.replacing(path) as draft:
-        save_file(copies, draft)
+    return {k: v.detach().cpu().clone(memory_format=own) for k, v in tensors.items()}
 
 
 def flatten(state: object) -> dict[str, Tensor]:
@@ -199,9 +233,10 @@ def unpack(name: str, packed: Mapping[str, Tensor], device: torch.device) -> Let
 
 
 def _name(version: Version) -> str:
-    return f"{version[0]:08d}-{version[1]}.safetensors"
+    return f"{version[0]:08d}-{version[1]}.state"
 
 
-def _version(file: Path) -> Version:
-    round_, step = file.stem.split("-")
-    return int(round_), int(step)
+def _files(directory: Path) -> dict[Version, Path]:
+    """The files of versions in a folder; whatever else lies there is not ours."""
+    named = ((_NAME.fullmatch(path.name), path) for path in directory.glob("*.state"))
+    return {(int(match[1]), int(match[2])): path for match, path in named if match}

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.config.config import Config
+from app.config.digest import config_digest_of
 from app.config.preflight import check_method, problem_of
 from app.config.registry import METHODS
 from app.node.checkpoints import CheckpointStore, write
@@ -95,7 +96,10 @@ class Node:
         rounds = config.num_server_rounds
         rule = METHODS[config.method].rule(engine, config.options, rounds)
         self._cohort = Cohort(engine, rule, rounds, config.payload)
-        self._checkpoints = CheckpointStore(directory / "nodes", self._cohort)
+        self._deployed = deployed
+        self._checkpoints = CheckpointStore(
+            directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
+        )
         sealing = sealing or simulated(config, self.peers, directory)
         ledger = None
         if policy is not None:
@@ -157,11 +161,11 @@ class Node:
         known = [v for v in self._checkpoints.versions() if v[1] == 0] if t else []
         if known:
             self._checkpoints.recall(known[-1])
-            return self._end(t, ())
+            return replace(self._end(t, ()), standing=known[-1][0])
         self._checkpoints.restart()
         reports = self._cohort.evaluate(t)
         self._cohort.begin(t + 1)
-        return self._end(t, reports)
+        return replace(self._end(t, reports), standing=-1)
 
     def _answer(self, request: Request) -> Response:
         """Play the first half of a round; its answers to other nodes."""
@@ -202,7 +206,8 @@ class Node:
         offers: tuple[PeerMessage, ...] = ()
         if t == cohort.rounds:
             for peer, tensors in cohort.models().items():
-                write(self._directory / "models" / f"peer-{peer:04d}.safetensors", tensors)
+                file = self._directory / "models" / f"peer-{peer:04d}.safetensors"
+                write(file, tensors, durable=self._deployed)
         elif self._strategy.exchanges and len(self.peers) < cohort.engine.n:
             offers = self._sealed(cohort.offer_letters(t + 1))
         disclosed = tuple(map(self._disclosed, reports))

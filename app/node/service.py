@@ -19,6 +19,7 @@ import numpy as np
 from flwr.app import RecordDict
 
 from app.config.config import Config, ConfigError
+from app.config.digest import config_digest_of
 from app.config.keys import keys, paths, tables
 from app.config.root import workplace
 from app.config.schema import Scalar
@@ -29,7 +30,7 @@ from app.runs import logs
 from app.security import approval
 from app.security.approval import ApprovalError
 from app.security.policy import Policy, PolicyError, check_run, read_policy
-from app.security.sealing import Sealing, config_digest_of, deployed, peer_of
+from app.security.sealing import Sealing, deployed, peer_of
 from app.security.trust import KeysError
 from strategies.brokering import Brokering
 from strategies.flower.records import decode_request, encode_fault, encode_response

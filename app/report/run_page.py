@@ -65,6 +65,12 @@ def render(run: Run, pictures: list[str]) -> str:
 
 
 def _notice(progress: Mapping[str, Any]) -> str:
+    breaks = progress.get("breaks")
+    text = f"This is no continuation of one run: {'; '.join(breaks)}." if breaks else ""
+    return " ".join(filter(None, [text, _unfinished(progress)]))
+
+
+def _unfinished(progress: Mapping[str, Any]) -> str:
     if progress.get("status") == "finished":
         return ""
     text = f"This run {'failed' if progress.get('status') == 'failed' else 'has not finished'}"

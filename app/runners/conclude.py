@@ -48,6 +48,8 @@ def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
     if diverged := summary.get("diverged_peers"):
         peers = units.plural(summary["peers"], "peer")
         table.add_row("diverged", f"{diverged} of {peers}: the loss is not finite")
+    for line in summary.get("breaks", ()):
+        table.add_row("no continuation", line)
     caption = f" ({all_to_all})" if all_to_all else ""
     table.add_row("between peers", units.size(summary.get("total_bytes") or 0) + caption)
     table.add_row("time", units.duration(summary.get("wall_seconds")))

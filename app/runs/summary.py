@@ -41,6 +41,7 @@ def summarise(run: Run) -> dict[str, Any]:
         **{f"best_{name}": value for name, value in accuracy_statistics(best, run.samples).items()},
         "mean_test_loss": None if diverged else mean(loss_n),
         "diverged_peers": diverged,
+        "breaks": run.progress.get("breaks", []),
         "recovery": recovery(run),
         "total_bytes": _total(run.at("bytes_sent", last_n)),
         "bytes_received": _total(run.at("bytes_received", last_n)),

@@ -7,25 +7,16 @@ simulated node sends plain letters unless `sealing = true`, and then the run has
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from app.config.config import Config
-from app.config.keys import paths
+from app.config.digest import config_digest_of
 from app.security.keys import PrivateKeys
 from app.security.trust import Entry, KeysError, create, read_private, read_trust
-
-_NOT_BOUND = (
-    *("device", "name", "resume", "sealing"),
-    *("round-seconds", "join-seconds", "quorum"),
-)
-"""Keys that may differ between nodes, or between a run and its resumption."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +54,6 @@ class Sealing:
                     f"of {path}"
                 )
         return own, trust
-
-
-@lru_cache
-def config_digest_of(config: Config) -> bytes:
-    """SHA-256 of the configuration keys that the peers of a run have to agree on.
-
-    Paths are not among them: every node has its own.
-    """
-    free = paths() | set(_NOT_BOUND)
-    bound = {key: value for key, value in config.flat().items() if key not in free}
-    return hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).digest()
 
 
 def simulated(config: Config, peers: Sequence[int], directory: Path) -> Sealing:

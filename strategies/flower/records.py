@@ -100,6 +100,7 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "refused": list(response.refused),
             "samples": list(response.samples),
             "names": list(response.names),
+            "standing": [] if response.standing is None else [response.standing],
             "report-rounds": [report.round for report in response.reports],
             "report-peers": [report.peer for report in response.reports],
             "report-weights": fields.packed([report.weights for report in response.reports], "<f8"),
@@ -142,6 +143,7 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
         tuple(fields.list_of(header, "refused", str)),
         tuple(fields.counts(header, "samples")),
         tuple(fields.list_of(header, "names", str)),
+        next(iter(fields.list_of(header, "standing", int)), None),
     )
 
 

@@ -29,6 +29,7 @@ _log = logging.getLogger("coterie.relay")
 _JOIN_PAUSE = 0.1
 _JOIN_STRIKES = 2
 _JOIN_AGAIN = 10.0
+_BREAKS = 100
 
 
 class Broker:
@@ -69,6 +70,8 @@ class Broker:
         self._messages = ledger.messages
         self._nbytes = ledger.nbytes
         self._sealing = ledger.sealing
+        self._ended = ledger.ended or (-1,) * strategy.peers
+        self._breaks = ledger.breaks
         self._reports: list[Report] = []
         self._refused: list[str] = []
         self._latest_faults: list[str] = []  # for error messages
@@ -161,6 +164,7 @@ class Broker:
         request = Request("start", t, t)
         for node, response in self._exchange(dict.fromkeys(self._roster.hosts, request)).items():
             self._keep(node, response)
+            self._look_back(request, response)
         self._require_nodes(t, "start")
 
     def _delegate(self, first: int, last: int) -> None:
@@ -194,7 +198,11 @@ class Broker:
 
     def _commit(self, t: int) -> None:
         """Tell the recorder that round `t` is over for good."""
-        self._ledger = Ledger(t, self._messages, self._nbytes, self._sealing)
+        hosted = self._roster.hosted
+        self._ended = tuple(t if p in hosted else was for p, was in enumerate(self._ended))
+        self._ledger = Ledger(
+            t, self._messages, self._nbytes, self._sealing, self._ended, self._breaks
+        )
         by_peer = {(report.round, report.peer): report for report in self._reports}
         reports = tuple(by_peer[key] for key in sorted(by_peer))
         for evaluated in sorted({report.round for report in reports}):
@@ -257,12 +265,27 @@ class Broker:
             return False
         self._roster.add(node, response)
         self._reports += response.reports
+        self._look_back(request, response)
         return True
 
     def _keep(self, node: int, response: Response) -> None:
         """Keep what a node that takes part has said."""
         self._roster.keep(node, response)
         self._reports += response.reports
+
+    def _look_back(self, request: Request, response: Response) -> None:
+        """Note when peers go on from less than they had reached: the run is no continuation."""
+        standing = response.standing
+        if standing is None:
+            return
+        lost = [peer for peer in response.peers if self._ended[peer] > standing]
+        if lost:
+            since = "afresh" if standing < 0 else f"from round {standing}"
+            reached = max(self._ended[peer] for peer in lost)
+            who = self._roster.listed(lost)
+            line = f"round {request.round}: peers {who} went on {since}, after round {reached}"
+            _log.warning("%s: what they had learnt since is lost", line)
+            self._breaks = (*self._breaks, line)[-_BREAKS:]
 
     def _fault(self, node: int, request: Request, why: str) -> None:
         """Go on without a node."""

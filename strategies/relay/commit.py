@@ -19,12 +19,16 @@ class Ledger:
     messages : requests sent and responses received.
     nbytes : payload bytes delivered to nodes; a letter for two peers of one node counts once.
     sealing : bytes of the sealed letters' keys delivered with them.
+    ended : (n,) the last round that each peer ended, -1 of one that has not come; empty at first.
+    breaks : a line for each time that peers went on from less than that: their state was lost.
     """
 
     round: int = 0
     messages: int = 0
     nbytes: int = 0
     sealing: int = 0
+    ended: tuple[int, ...] = ()
+    breaks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

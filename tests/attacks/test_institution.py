@@ -16,11 +16,11 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from app import client
+from app.config.digest import config_digest_of
 from app.node.faults import MEANINGS
 from app.node.service import Job
 from app.runs import atomic
 from app.security import approval
-from app.security.sealing import config_digest_of
 from strategies.flower.records import decode_response, encode_request
 from strategies.protocol import PeerMessage, Report, Request, Response
 from strategies.relay.broker import Broker

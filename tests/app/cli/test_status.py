@@ -87,7 +87,7 @@ def test_a_node_shows_its_state_and_its_last_letters(tmp_path: Path) -> None:
     home = tmp_path / "nodes" / "peer-0001"
     home.mkdir(parents=True)
     for t in (6, 7):
-        (home / f"{t:08d}-0.safetensors").touch()
+        (home / f"{t:08d}-0.state").touch()
     letter = {
         "direction": "received", "kind": "offer", "round": 7, "from": "0 hospital-a",
         "to": ["1 hospital-b"],

@@ -77,6 +77,7 @@ def test_a_secure_deployment_computes_what_a_simulation_does(
     simulate(sealed.config | {"run-dir": str(tmp_path)}, nodes=1)
     expected = Run.read(tmp_path)
     assert difference(sealed.run, expected) < 1e-10
+    assert sealed.run.names == tuple(f"node-{peer}" for peer in range(PEERS)), "as their keys"
     losses = expected.metric("test_loss")
     assert (losses[-1] < losses[0]).all()
 

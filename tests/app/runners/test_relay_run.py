@@ -116,7 +116,8 @@ def test_a_run_leaves_what_it_promises(start: Callable[..., Path]) -> None:
     assert [(x["round"], x["peer"]) for x in lines] == [
         (t, peer) for t in (0, 2, 4, 6) for peer in range(PEERS)
     ]
-    assert list(lines[0])[:4] == ["round", "peer", "test_loss", "test_accuracy"]
+    assert list(lines[0])[:4] == ["round", "peer", "peer_name", "test_loss"]
+    assert [x["peer_name"] for x in lines[:PEERS]] == [f"peer {peer}" for peer in range(PEERS)]
     assert lines[0]["test_accuracy"] is None
     assert done["mean_test_loss"] == np.mean([x["test_loss"] for x in lines[-PEERS:]])
     assert len(list((directory / "models").glob("peer-*.safetensors"))) == PEERS

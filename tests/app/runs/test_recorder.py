@@ -87,6 +87,7 @@ def test_progress(tmp_path: Path) -> None:
         "std_test_accuracy": 0.125,
         "mean_test_loss": 2.0,
         "diverged": 0,
+        "breaks": [],
     }
     recorder.fail("round 2, update: peers 1: gone")
     failed = json.loads((tmp_path / "progress.json").read_text())

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from app.config.config import Config
+from app.config.digest import config_digest_of
 from app.config.schema import Scalar
 from app.security.channel import SecureChannel
 from app.security.seal import TAG, SealError
-from app.security.sealing import Sealing, config_digest_of, simulated
+from app.security.sealing import Sealing, simulated
 from app.security.trust import KeysError
 from app.wire.payload import LetterFormat
 from strategies.protocol import PeerMessage, Request
