@@ -20,6 +20,7 @@ from app.config.registry import METHODS
 from app.node.checkpoints import CheckpointStore, write
 from app.node.cohort import Cohort
 from app.node.faults import StateError
+from app.node.vetting import check_wanted
 from app.security.approval import OWN
 from app.security.channel import SecureChannel
 from app.security.disclosure import limited, protected
@@ -192,6 +193,10 @@ class Node:
 
     def _round(self, request: Request) -> Round:
         t = request.round
+        # A recipient's wants are about offers, which may have been heard in order to answer them.
+        done = self._cohort.answered and self._strategy.wanted_by == 1
+        if self._policy is not None and not done:
+            check_wanted(request, self._strategy, self.peers, self._cohort.wants(t))
         return Round(t, request.edges, request.asked, self._strategy.is_evaluated(t))
 
     def _end(self, t: int, reports: Iterable[Report]) -> Response:

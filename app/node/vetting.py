@@ -52,6 +52,27 @@ def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -
         raise RequestError("a question that asks nothing here")
 
 
+def check_wanted(request: Request, strategy: Brokering, peers: Sequence[int], wants: Edges) -> None:
+    """Refuse edges that these peers would have had to want, and did not.
+
+    Parameters
+    ----------
+    wants : of these peers, for the round of the request.
+
+    Raises
+    ------
+    RequestError
+        There is such an edge.
+    """
+    if strategy.wanted_by is None:
+        return
+    every = listed(~np.eye(strategy.peers, dtype=np.bool_))
+    of_others = every[~np.isin(every[:, strategy.wanted_by], peers)]
+    edges, _ = strategy.edges(request.round, np.concatenate([wants, of_others]))
+    if not set(_numbers(request.edges, strategy.peers)) <= set(_numbers(edges, strategy.peers)):
+        raise RequestError("edges that this node did not want")
+
+
 def _numbers(edges: Edges, n: int) -> list[int]:
     found: list[int] = (edges[:, 0] * n + edges[:, 1]).tolist()
     return found

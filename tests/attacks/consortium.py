@@ -6,7 +6,7 @@ processes are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,6 +100,19 @@ def started(nodes: list[Institution]) -> dict[int, PeerMessage]:
     samples = np.array([rows // 2 for rows in ROWS])
     begin = Request("start", 0, 0, attempt="a", samples=samples)
     return {node.peer: response_of(node, begin).letters[0] for node in nodes}
+
+
+class Relay:
+    """A transport to institutions."""
+
+    def __init__(self, nodes: Sequence[Institution]) -> None:
+        self._nodes = nodes
+
+    def nodes(self) -> list[int]:
+        return list(range(len(self._nodes)))
+
+    def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
+        return {node: self._nodes[node].handle(request) for node, request in requests.items()}
 
 
 def response_of(node: Institution, request: Request) -> Response:

@@ -23,10 +23,12 @@ from app.runs import atomic
 from app.security import approval
 from strategies.flower.records import decode_response, encode_request
 from strategies.protocol import PeerMessage, Report, Request, Response
+from strategies.relay.broker import Broker
 from tests.attacks.consortium import (
     ROWS,
     RUN,
     Institution,
+    Relay,
     asking,
     config_of,
     institutions,
@@ -186,6 +188,19 @@ def test_a_method_that_asks_nobody_is_asked_nothing(nodes: list[Institution]) ->
         node.run_config["method"] = "fedavg"
     offers = started(nodes)
     assert code_of(nodes[0].handle(asking([offers[1], offers[2]]))) == "request"
+
+
+def test_a_letter_that_a_node_did_not_want_is_not_heard(nodes: list[Institution]) -> None:
+    """FedeRiCo hears one neighbour here; the relay brings the other one, or both."""
+    for node in nodes:
+        node.run_config |= {"method": "federico", "federico.neighbours": 1}
+        node.set_policy(methods="federico")
+    offers = started(nodes)
+    begin = Request("start", 0, 0, attempt="a", samples=asking([offers[1]]).samples)
+    ((wanted, _),) = response_of(nodes[0], begin).wants.tolist()
+    for heard in ([offers[1], offers[2]], [offers[3 - wanted]]):
+        assert code_of(nodes[0].handle(asking(heard))) == "request"
+    assert len(response_of(nodes[0], asking([offers[wanted]])).letters) == 1
 
 
 # --- S12: rounds that are not the run's ---------------------------------------------------------
@@ -361,6 +376,22 @@ def test_a_damaged_ledger_answers_nothing(nodes: list[Institution]) -> None:
 def ledger_of(node: Institution) -> list[dict[str, Any]]:
     lines = (node.home / "institution" / "ledger-0000.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg", "cobo", "random-graph", "federico", "wga"])
+def test_a_relay_that_keeps_to_the_strategy_is_refused_nothing(
+    method: str, nodes: list[Institution]
+) -> None:
+    """One method of each strategy, through the real relay."""
+    for node in nodes:
+        node.run_config |= {"method": method, "federico.neighbours": 1, "evaluate-every": 2}
+        node.run_config |= {"table.test": 0.34, "table.validation": 0.33}
+        node.set_policy(methods=method, data__least_examples=10)
+    strategy = config_of(nodes[0]).strategy()
+    means = Broker(strategy, Relay(nodes), join_timeout=1.0).run()
+    assert means.keys() == {0, 2, 4, 5}
+    assert "test_accuracy" in means[5]
+    assert not [line for node in nodes for line in node.told]
 
 
 def test_letters_of_a_run_that_is_allowed_are_exchanged(nodes: list[Institution]) -> None:

@@ -25,6 +25,7 @@ from rich.console import Console
 from app.cli import status
 from app.cli.main import main
 from app.config.schema import Scalar
+from app.runs import atomic
 from app.runs.rundir import Run
 from app.security.seal import KEY
 from benchmarks.deployment import (
@@ -133,15 +134,17 @@ def test_a_run_waits_until_every_hospital_has_approved_it(
     write_policy(deployment.policy, approval="digest")
     config, _ = planted(deployment.problem)
     running = deployment.run(config | ONE_ROUND | {"method": "fedavg"}, "waits")
-    with pytest.raises(RuntimeError, match=r"peer \d: approval: the run waits for a person"):
-        finish(deployment, running)
-    for peer in range(PEERS):
-        assert not main(["approve", str(deployment.home(f"node-{peer}") / "waits")])
+    homes = [deployment.home(f"node-{peer}") / "waits" for peer in range(PEERS)]
+    come = [home / "decisions.jsonl" for home in homes]
+    deployment.wait(lambda: all(file.exists() for file in come), "no node was asked")
+    for home in homes:
+        assert not main(["approve", str(home)])
         assert 'method = "fedavg"' in capsys.readouterr().out
-    finish(deployment, deployment.resume("waits"))
+    finish(deployment, running)
+    faults = Run.read(deployment.home("operator") / "waits").progress["faults"]
+    assert any("approval: the run waits for a person's approval" in line for line in faults)
     assert Run.read(deployment.home("operator") / "waits").reported[-1].all()
-    decisions = (deployment.home("node-0") / "waits" / "decisions.jsonl").read_text().splitlines()
-    found = [json.loads(line)["decision"].partition(":")[0] for line in decisions]
+    found = [line["decision"].partition(":")[0] for line in atomic.lines(come[0])]
     assert found == ["refused", "allowed"]
 
 
