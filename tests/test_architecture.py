@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 ALLOWED = {
     "app": {"app", "strategies", "clients", "datasets"},
@@ -144,6 +146,7 @@ def test_datasets_is_ours() -> None:
                 assert ours, f"{path} imports {name}, which we do not have"
 
 
+@pytest.mark.e2e
 def test_no_process_but_a_node_s_loads_torch() -> None:
     """Every module but those of `TORCH` loads without it: relay, launcher, rules, datasets."""
     free = [
