@@ -23,7 +23,7 @@ Stage = Literal["start", "answer", "update", "local-rounds"]
 
 METRICS = frozenset(
     f"{split}_{kind}" for split in ("test", "validation", "train") for kind in ("loss", "accuracy")
-) | {"bytes_sent", "bytes_received", "gradient_evaluations"}
+) | {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results"}
 """Names of what every method's peers report."""
 
 

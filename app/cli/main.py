@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, Command] = {
     "status": Command(
         "status", "[RUN_DIR|CONNECTION]", "who takes part, who is missing, what went wrong"
     ),
+    "dashboard": Command("dashboard", "[RUN_DIR]", "a page that shows runs while they go on"),
     "list": Command("listing", "[methods|datasets|...|NAME]", "what there is to choose from"),
     "certificates": Command(
         "certificates", "DIRECTORY", "keys and certificates of a deployment's transport"

@@ -104,7 +104,7 @@ def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableTyp
         f" in {units.plural(now['messages'], 'message')};"
         f" {units.plural(now['refused'], 'letter')} refused"
     )
-    last_seen = {int(peer): (int(t), at) for peer, (t, at) in now.get("last_seen", {}).items()}
+    last_seen = progress.last_seen(now)
     names = now.get("names", {})
     missing = sorted(peer for peer, (t, _) in last_seen.items() if t < now["round"])
     here = sorted(last_seen.keys() - set(missing))

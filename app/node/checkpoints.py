@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from safetensors.torch import load, save, save_file
 from torch import Tensor
 
+from app.node.arrays import flatten, unflatten
 from app.node.cohort import Cohort, Costs
 from app.node.faults import StateError
 from app.runs import atomic
@@ -31,7 +30,6 @@ _REMEDY = (
 )
 Version = tuple[int, int]
 Fingerprint = list[tuple[int, int]]
-T = TypeVar("T")
 
 
 class CheckpointError(StateError):
@@ -141,8 +139,8 @@ class CheckpointStore:
         cohort.state = unflatten(cohort.state, parts["state"])
         cohort.offers = {name: value.to(device) for name, value in parts["offer"].items()}
         cohort.engine.n_gradients[:] = parts["costs"]["n_gradients"].numpy()
-        sent, received = (parts["costs"][name].numpy() for name in ("sent", "received"))
-        cohort.costs = Costs(sent, received, cohort.engine.n_gradients)
+        costs = {name: parts["costs"][name].numpy() for name in ("sent", "received", "unsound")}
+        cohort.costs = Costs(n_gradients=cohort.engine.n_gradients, **costs)
         cohort.answered = version[1] == 1
         if cohort.answered:
             letters = self._load(self._letters)
@@ -177,42 +175,6 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Clones: a state and its offers may share memory, which safetensors refuses to write."""
     own = torch.contiguous_format
     return {k: v.detach().cpu().clone(memory_format=own) for k, v in tensors.items()}
-
-
-def flatten(state: object) -> dict[str, Tensor]:
-    """Every array of a state dataclass by dotted name."""
-    assert is_dataclass(state)
-    flat: dict[str, Tensor] = {}
-    for item in fields(state):
-        value = getattr(state, item.name)
-        parts = (
-            {f"{item.name}.{key}": v for key, v in value.items()}
-            if isinstance(value, dict)
-            else {item.name: value}
-        )
-        flat |= {
-            k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in parts.items()
-        }
-    return flat
-
-
-def unflatten(template: T, flat: Mapping[str, Tensor]) -> T:
-    """A state like `template` with the values of `flat`, on the template's devices."""
-    assert is_dataclass(template)
-    values: dict[str, Any] = {}
-    for item in fields(template):
-        before = getattr(template, item.name)
-        values[item.name] = (
-            {k: _like(v, flat[f"{item.name}.{k}"]) for k, v in before.items()}
-            if isinstance(before, dict)
-            else _like(before, flat[item.name])
-        )
-    assert flat.keys() == flatten(template).keys(), "a state has the same arrays in every round"
-    return replace(template, **values)  # type: ignore[type-var]  # `is_dataclass` does not narrow T
-
-
-def _like(before: Any, value: Tensor) -> Any:
-    return value.numpy() if isinstance(before, np.ndarray) else value.to(before.device)
 
 
 def pack(name: str, letters: Letters) -> dict[str, Tensor]:

@@ -43,26 +43,30 @@ def write(
 
 def render(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> str:
     """Return the page's HTML; every text that comes from a file is escaped."""
+    return html.render("comparison.html.j2", **content(rows, title, failed))
+
+
+def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[str, Any]:
+    """What the page says of a comparison."""
     columns = comparison.shown(rows)
     groups = [(name, list(of)) for name, of in groupby(columns, key=lambda column: column.group)]
     common = _common(rows)
-    return html.render(
-        "comparison.html.j2",
-        title=title,
-        facts=_facts(rows),
-        notice=_notice(rows, failed),
-        outcome=verdict.outcome(rows),
-        notes=verdict.notes(rows),
-        failed=failed,
-        several=any(len(row.runs) > 1 for row in rows),
-        labels={row.method: row.label for row in rows},
-        groups=groups,
-        results=_results(rows, groups),
-        own={row.method: _own(row, common) for row in rows},
-        tuned={row.method: row.settings for row in rows if row.settings},
-        common=_in_tables(common),
-        data=page_data(rows),
-    )
+    return {
+        "title": title,
+        "facts": _facts(rows),
+        "notice": _notice(rows, failed),
+        "outcome": verdict.outcome(rows),
+        "notes": verdict.notes(rows),
+        "failed": failed,
+        "several": any(len(row.runs) > 1 for row in rows),
+        "labels": {row.method: row.label for row in rows},
+        "groups": groups,
+        "results": _results(rows, groups),
+        "own": {row.method: _own(row, common) for row in rows},
+        "tuned": {row.method: row.settings for row in rows if row.settings},
+        "common": _in_tables(common),
+        "data": page_data(rows),
+    }
 
 
 def _facts(rows: Sequence[Row]) -> list[str]:

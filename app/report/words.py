@@ -63,8 +63,8 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
     else:
         text = f"{after}, there is no mean test loss"
     if diverged := summary["diverged_peers"]:
-        whose = "its" if diverged == 1 else "their"
-        lost = f"{diverged} of {plural(run.peers, 'peer')} diverged: {whose} loss is not finite"
+        what = f"{'its' if diverged == 1 else 'their'} loss or model is not finite"
+        lost = f"{diverged} of {plural(run.peers, 'peer')} diverged: {what}"
         text = f"{after}, {lost}" if accuracy is None else f"{text}. {lost[0].upper()}{lost[1:]}"
     if _has_learnt(run):
         text += _told_recovery(summary["recovery"])

@@ -47,7 +47,7 @@ def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
         table.add_row("test loss", f"{summary['mean_test_loss']:.6g}")
     if diverged := summary.get("diverged_peers"):
         peers = units.plural(summary["peers"], "peer")
-        table.add_row("diverged", f"{diverged} of {peers}: the loss is not finite")
+        table.add_row("diverged", f"{diverged} of {peers}: the loss or the model is not finite")
     for line in summary.get("breaks", ()):
         table.add_row("no continuation", line)
     caption = f" ({all_to_all})" if all_to_all else ""

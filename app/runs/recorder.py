@@ -206,7 +206,12 @@ class RunRecorder:
         measured = means(self._latest.values())
         accuracies = [r.metrics.get("test_accuracy") for r in self._latest.values()]
         spread = [value for value in accuracies if value is not None]
-        losses = {peer: r.metrics.get("test_loss") for peer, r in self._latest.items()}
+        diverged = [
+            peer
+            for peer, report in self._latest.items()
+            if (report.metrics.get("test_loss") is None and peer in self._had_loss)
+            or report.metrics.get("unsound_results")
+        ]
         progress = {
             "round": self.ledger.round,
             "rounds": self._rounds,
@@ -221,7 +226,7 @@ class RunRecorder:
             "std_test_accuracy": float(np.std(spread)) if spread else None,
             "mean_test_loss": measured.get("test_loss"),
             "breaks": self.ledger.breaks,
-            "diverged": sum(losses[peer] is None for peer in self._had_loss & losses.keys()),
+            "diverged": len(diverged),
             "seconds": self._seconds(),
         }
         self.progress = progress | self._seen()

@@ -14,12 +14,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from app.node.arrays import flatten, unflatten
 from app.node.checkpoints import (
     CheckpointError,
     CheckpointStore,
-    flatten,
     pack,
-    unflatten,
     unpack,
     write,
 )

@@ -138,7 +138,7 @@ def test_diverged_losses_are_no_numbers(tmp_path: Path) -> None:
     assert decoded(page.data["metrics"]["test_loss"], 3).tolist() == [2.0, np.inf]
     assert page.data["last"]["test_loss"] == [None]
     assert page.data["diverged"] == [0]
-    assert "After 1 round, 1 of 1 peer diverged: its loss is not finite." in page.text
+    assert "After 1 round, 1 of 1 peer diverged: its loss or model is not finite." in page.text
 
 
 def test_a_peer_may_diverge_and_still_have_an_accuracy(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_peer_may_diverge_and_still_have_an_accuracy(tmp_path: Path) -> None:
     ]
     write_metrics(tmp_path, lines)
     page = Page(page_of(tmp_path))
-    assert "1 of 2 peers diverged: its loss is not finite." in page.text
+    assert "1 of 2 peers diverged: its loss or model is not finite." in page.text
     assert page.data["diverged"] == [0]
 
 
