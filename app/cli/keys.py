@@ -65,6 +65,7 @@ def _trust(files: Sequence[Path], peer: int | None, target: Path, console: Conso
     with atomic.replacing(target) as draft:
         text = before + "".join(f"\n{entry.toml()}" for entry in entries)
         draft.write_text(text, encoding="utf-8")
+        draft.chmod(0o644)
         try:
             read_trust(draft)
         except KeysError as error:

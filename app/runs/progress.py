@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,16 +11,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from app.runs import units
+from app.runs.rundir import read_json
 
 _PLAIN_SECONDS = 10.0
 
 
 def read(run_dir: Path) -> dict[str, Any]:
-    """progress.json; empty while there is none."""
-    try:
-        progress: dict[str, Any] = json.loads((run_dir / "progress.json").read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
+    """progress.json; empty while there is none.
+
+    Raises
+    ------
+    ResultsError
+        The file is damaged.
+    """
+    progress: dict[str, Any] = read_json(run_dir / "progress.json", dict) or {}
     return progress
 
 

@@ -119,7 +119,9 @@ def _make_keys(shared: Path, peers: int) -> None:
     shared.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=shared.parent, prefix="keys-"))
     entries = [create(_file_name(peer), part, peer)[2] for peer in range(peers)]
-    (part / "trust.toml").write_text("".join(entry.toml() for entry in entries), encoding="utf-8")
+    trust = part / "trust.toml"
+    trust.write_text("".join(entry.toml() for entry in entries), encoding="utf-8")
+    trust.chmod(0o644)
     try:
         part.rename(shared)
     except OSError:  # another node was faster

@@ -100,11 +100,11 @@ def read_private(path: Path) -> PrivateKeys:
     Raises
     ------
     KeysError
-        It is not there, is not such a file, or everybody may read it.
+        It is not there, is not such a file, or others may read it.
     """
     try:
-        if path.stat().st_mode & 0o007:
-            raise KeysError(f"{path} is open to everybody: chmod 600 {path}")
+        if path.stat().st_mode & 0o077:
+            raise KeysError(f"{path} is open to others: chmod 600 {path}")
         return PrivateKeys.from_pem(path.read_bytes())
     except OSError as error:
         raise KeysError(f"private keys {path}: {error.strerror}") from None
@@ -137,8 +137,11 @@ def read_trust(path: Path) -> Mapping[int, Entry]:
     Raises
     ------
     KeysError
-        As `read_entries`; or an entry has no number, or two have the same number or keys.
+        As `read_entries`; or others may write to it, an entry has no number, or two have the same
+        number or keys.
     """
+    if path.exists() and path.stat().st_mode & 0o022:
+        raise KeysError(f"{path}: others may write to it: chmod go-w {path}")
     trust: dict[int, Entry] = {}
     for entry in read_entries(path):
         if entry.peer is None:

@@ -118,11 +118,9 @@ def _read_part(
     inputs = np.empty((len(files), *options.sides), dtype=np.uint8)
     bad = []
     for row, (path, _) in enumerate(files):
-        found = _pixels(path)
+        found = _pixels(path, options.sides)
         if isinstance(found, str):
             bad.append(f"{path} {found}")
-        elif found.shape != options.sides:
-            bad.append(f"{path} is {'x'.join(map(str, found.shape))}")
         else:
             inputs[row] = found
     if bad:
@@ -134,8 +132,8 @@ def _read_part(
     return inputs, np.array([label for _, label in files], dtype=np.int64)
 
 
-def _pixels(path: Path) -> npt.NDArray[np.uint8] | str:
-    """(channels, height, width), or what is wrong with the image."""
+def _pixels(path: Path, sides: tuple[int, int, int]) -> npt.NDArray[np.uint8] | str:
+    """(channels, height, width), or what is wrong; an image of other sides stays closed."""
     from PIL import Image  # slow to import
 
     try:
@@ -143,7 +141,10 @@ def _pixels(path: Path) -> npt.NDArray[np.uint8] | str:
             bands = _BANDS.get(image.getbands())
             if bands is None:
                 return f"has mode {image.mode}, neither grey nor RGB"
+            if (bands, image.height, image.width) != sides:
+                return f"is {bands}x{image.height}x{image.width}"
             pixels = np.asarray(image.convert("L" if bands == 1 else "RGB"))
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow's for a damaged PNG is SyntaxError
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        # Pillow's for a damaged PNG is SyntaxError.
         return f"cannot be read ({error})"
     return pixels[None] if bands == 1 else pixels.transpose(2, 0, 1)

@@ -6,6 +6,7 @@ from, and the label. A missing number is refused, or becomes its column's mean.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -144,10 +145,15 @@ def _arrow(path: Path, options: TableOptions) -> pa.Table:
         if path.suffix == ".csv":
             as_text = {options.label: pa.string()} if options.classes else {}
             convert = csv.ConvertOptions(column_types=as_text, strings_can_be_null=True)
-            return csv.read_csv(path, convert_options=convert)
-        return parquet.read_table(path)
+            found = csv.read_csv(path, convert_options=convert)
+        else:
+            found = parquet.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise RefusedError(f"table: {path.name} cannot be read", [str(error)]) from None
+    twice = sorted(name for name, count in Counter(found.column_names).items() if count > 1)
+    if twice:
+        raise RefusedError(f"table: {path.name} has {len(twice)} columns more than once", twice)
+    return found
 
 
 def _numbers(table: pa.Table, name: str, path: Path) -> npt.NDArray[np.float64]:

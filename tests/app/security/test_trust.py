@@ -71,11 +71,21 @@ def test_a_name_is_a_name(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_private_keys_open_to_everybody_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o620])
+def test_private_keys_open_to_others_are_refused(tmp_path: Path, mode: int) -> None:
     private, _, _ = create("a", tmp_path)
-    private.chmod(0o604)
+    private.chmod(mode)
     with pytest.raises(KeysError, match="chmod 600"):
         read_private(private)
+
+
+@pytest.mark.parametrize("mode", [0o646, 0o664])
+def test_a_trust_file_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    trust = tmp_path / "trust.toml"
+    trust.touch()
+    trust.chmod(mode)
+    with pytest.raises(KeysError, match="chmod go-w"):
+        read_trust(trust)
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", b"-----BEGIN PRIVATE KEY-----"])

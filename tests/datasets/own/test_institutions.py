@@ -154,6 +154,11 @@ def large(folder: Path) -> None:
     write_image(folder / "ill" / "Jane Doe.png", 0, (8, 8))
 
 
+def bomb(folder: Path) -> None:
+    """A few kB that would be 400 MB."""
+    Image.new("1", (20_000, 20_000)).save(folder / "ill" / "Jane Doe.png")
+
+
 def damaged(folder: Path) -> None:
     (folder / "ill" / "Jane Doe.png").write_bytes(b"\x89PNG\r\n\x1a\n...")
 
@@ -168,6 +173,7 @@ def strange(folder: Path) -> None:
         (colour, "1 of 11 images are not 1x4x5 as the run expects"),
         (large, "1 of 11 images are not 1x4x5 as the run expects"),
         (damaged, "1 of 11 images are not 1x4x5 as the run expects"),
+        (bomb, "1 of 11 images are not 1x4x5 as the run expects"),
         (strange, "1 class folders are none of the run's classes normal, ill"),
     ],
 )
@@ -194,6 +200,7 @@ def test_images_that_do_not_fit_are_refused(
         (("age", "bmi", "ill"), (1, 2, "Jane Doe"), r"1 of 3 rows .* other than .* no, yes"),
         (("age", "bmi", "ill"), (1, 2, ""), r"1 of 3 rows .* other than"),
         (("age", "bmi", "ill"), (1, 2), r"data.csv cannot be read"),
+        (("age", "bmi", "ill", "age"), (1, 2, "no", 1), r"data.csv has 1 columns more than once"),
     ],
 )
 def test_tables_that_do_not_fit_are_refused(
