@@ -124,7 +124,7 @@ def _pip(directory: Path) -> Iterator[str]:
     yield f"{config}:/etc/pip.conf:ro"
     for word in " ".join(settings.values()).split():
         place = Path(word.removeprefix("file://"))
-        if place.is_absolute() and place.is_dir():
+        if place.is_absolute() and place.exists():  # an index, wheels, a file of constraints
             root = place.parent if word.startswith("file://") else place
             yield f"{root}:{root}:ro"
 
