@@ -8,7 +8,7 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -158,11 +158,12 @@ class Engine(Scoring):
         """
         return sums.weighted(weights_e, x_sd, from_e, to_e, np.arange(len(self.peers)))
 
-    def inner(self, a_ed: Iterable[Tensor], b_ed: Iterable[Tensor]) -> Tensor:
+    def inner(self, a_ed: Models, b_ed: Models) -> Tensor:
         """Inner products over all parameters, (E,) float64, the same wherever peers live."""
-        found = [sums.products(a[None], b[None])[0] for a, b in zip(a_ed, b_ed, strict=True)]
+        rows = max(1, sums.PAIRED // self.d)  # no second copy of all models
+        parts = [slice(first, first + rows) for first in range(0, len(a_ed), rows)]
         nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
-        return torch.cat([nothing, *found])
+        return torch.cat([nothing, *(sums.paired(a_ed[at], b_ed[at]) for at in parts)])
 
     def products(self, a_ed: Tensor, b_sd: Tensor) -> npt.NDArray[np.float64]:
         """Inner products of every model of one stack with every one of another, (E, S)."""
