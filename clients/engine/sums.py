@@ -95,7 +95,7 @@ def _inner(a: Tensor, b: Tensor, width: int) -> Tensor:
     """
     blocks = zip(a.split(width, -1), b.split(width, -1), strict=True)
     terms = (x.double() * y.double() for x, y in blocks)
-    sums = next(terms)
+    sums: Tensor = next(terms)
     for more in terms:
         sums[..., : more.shape[-1]].add_(more)
     width = sums.shape[-1]
