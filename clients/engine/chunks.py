@@ -19,8 +19,6 @@ BUDGET = {"cpu": 1 << 26, "cuda": 1 << 28}
 LARGEST = 256  # beyond it a call is long enough that its overhead no longer shows
 THREADS = torch.get_num_threads()  # as many as the process may use
 TOGETHER = 1 << 22  # bytes of a call that threads share; below, waking them takes longer
-EVALUATION = 1 << 24
-"""Bytes of activations of a call that evaluates on a CPU."""
 
 
 class Chunks:
@@ -37,7 +35,6 @@ class Chunks:
         self._fixed = chunk or (1 if device.type == "cpu" and not stacks else 0)
         self._memory = memory or _share(device)
         self._budget = min(BUDGET[device.type], self._memory)
-        self._evaluation = min(EVALUATION if device.type == "cpu" else self._memory, self._memory)
 
     def size(self, models: int, held: int) -> int:
         """Models per call; torch's threads are set for it.
@@ -48,7 +45,7 @@ class Chunks:
         held : bytes that each holds between forward and backward pass.
         """
         size = self._fixed or max(1, min(LARGEST, self._budget // max(held, 1)))
-        torch.set_num_threads(THREADS if min(models, size) * held >= TOGETHER else 1)
+        _set_threads(min(models, size) * held)
         return size
 
     def width(self, examples: int, held: int) -> int:
@@ -56,10 +53,22 @@ class Chunks:
         return max(1, min(examples, examples * self._memory // max(held, 1)))
 
     def evaluation(self, models: int, longest: int, held: int) -> tuple[int, int]:
-        """(models per call, examples per call) for evaluation; `held` is for one example."""
-        budget = max(1, self._evaluation // max(held, 1))  # examples that fit, over all models
+        """(models per call, examples per call) for evaluation; torch's threads are set for it.
+
+        Parameters
+        ----------
+        held : bytes that one model would hold for one example.
+        """
+        budget = max(1, self._budget // max(held, 1))  # examples that fit, over all models
         examples = max(1, min(longest, 2048, budget))
-        return self._fixed or max(1, min(models, budget // examples)), examples
+        size = self._fixed or max(1, min(models, budget // examples))
+        _set_threads(size * examples * held)
+        return size, examples
+
+
+def _set_threads(held: int) -> None:
+    """Of torch, for calls that hold so many bytes."""
+    torch.set_num_threads(THREADS if held >= TOGETHER else 1)
 
 
 def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> int:

@@ -160,7 +160,7 @@ class Engine(Scoring):
             losses_eb, found, own = self._differentiate(leaves, own, part)
             losses[at] = (losses_eb * part.weights_eb).sum(dim=1)
             for column, gradient in zip(columns, found, strict=True):
-                column[at] = gradient.flatten(1)
+                column[at] = gradient.reshape(-1, column.shape[1])
             _store(after, own, at)
         return Gradients(values, losses, after)
 
@@ -227,10 +227,10 @@ class Engine(Scoring):
         width = examples = batch.rows_eb.shape[1]
         if not self.network.coupled:
             width = self._chunks.width(examples, self.holds(examples))
+        parts = [slice(first, first + width) for first in range(0, examples, width)]
         losses: list[Tensor] = []
         gradients: tuple[Tensor, ...] = ()
-        for first in range(0, examples, width):
-            at = slice(first, first + width)
+        for at in parts if len(parts) > 1 else [slice(None)]:
             losses_eb, after = self._batch_losses(leaves, buffers, batch, at)
             found = torch.autograd.grad(
                 losses_eb, (*leaves.values(),), batch.weights_eb[:, at], materialize_grads=True
@@ -240,7 +240,7 @@ class Engine(Scoring):
                 total.add_(more)
             gradients = gradients or found
         after = {name: value.detach() for name, value in after.items()}
-        return torch.cat(losses, dim=1), gradients, after
+        return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
 
 
 class _Some:

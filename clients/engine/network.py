@@ -92,8 +92,9 @@ class Network:
         return [*self.named(x_ed).values()]
 
     def leaves(self, x_ed: Tensor) -> dict[str, Tensor]:
-        """`named`, to be differentiated; they change with the rows."""
-        return {name: value.detach().requires_grad_() for name, value in self.named(x_ed).items()}
+        """`named`, to be differentiated: views, and those of a single model without its axis."""
+        named = self.named(x_ed) if len(x_ed) != 1 else _only(self.named(x_ed))
+        return {name: value.detach().requires_grad_() for name, value in named.items()}
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Mask (d,) of the parameters whose tensor is called, or lies in a module called, so."""
@@ -134,7 +135,7 @@ class Network:
 
         Parameters
         ----------
-        x_ed : the models, as rows or already as `named` tensors.
+        x_ed : the models, as rows or already as `leaves`.
         keys_e : dropout keys; None evaluates (no dropout, batch norm by its running statistics).
         first : where in the minibatch the inputs begin, if they are a part of it.
 
@@ -145,11 +146,7 @@ class Network:
         if self.module.training != (keys_e is not None):
             self.module.train(keys_e is not None)
         parameters = self.named(x_ed) if isinstance(x_ed, Tensor) else x_ed
-        state = {**parameters, **buffers, **self._keys(keys_e, inputs_eb, first)}
-        if self._steps is not None:
-            for step in self._steps:
-                inputs_eb = step(state, inputs_eb)
-            return inputs_eb, buffers
+        others = {**buffers, **self._keys(keys_e, inputs_eb, first)}
 
         def one(own: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Buffers]:
             own |= {name: own[name].clone() for name in buffers}
@@ -160,12 +157,16 @@ class Network:
             return outputs, {name: own[name] for name in buffers}
 
         if len(inputs_eb) == 1:  # vmap would make grouped convolutions of it, at twice the time
-            # Unlike that of an index, the gradient of a squeeze is a view: nothing is copied.
-            own = {name: value.squeeze(0) for name, value in state.items()}
-            outputs, after = one(own, self._laid_out(inputs_eb[0]))
+            alone = _only(parameters) if isinstance(x_ed, Tensor) else parameters
+            outputs, after = one({**alone, **_only(others)}, self._laid_out(inputs_eb[0]))
             return outputs[None], {name: value[None] for name, value in after.items()}
-        outputs, after = vmap(one)(state, inputs_eb)
-        return outputs, after
+        state = {**parameters, **others}
+        if self._steps is None:
+            outputs, after = vmap(one)(state, inputs_eb)
+            return outputs, after
+        for step in self._steps:
+            inputs_eb = step(state, inputs_eb)
+        return inputs_eb, buffers
 
     def _keys(self, keys_e: Tensor | None, inputs_eb: Tensor, first: int) -> dict[str, Tensor]:
         """A key for each model in each dropout layer."""
@@ -199,6 +200,12 @@ class Network:
         if channels == 1:  # either layout; the strides tell which is meant
             return inputs_b.as_strided(inputs_b.shape, (height * width, 1, width, 1))
         return inputs_b.contiguous(memory_format=torch.channels_last)
+
+
+def _only(stacks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a single model."""
+    # Unlike that of an index, the gradient of a squeeze is a view: nothing is copied.
+    return {name: value.squeeze(0) for name, value in stacks.items()}
 
 
 def _layer(name: str) -> str:

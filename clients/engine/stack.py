@@ -155,23 +155,26 @@ class Stack:
         at: slice = slice(None),
     ) -> tuple[Tensor, Buffers]:
         """Losses (E, b) of minibatches, or of their places `at`, and the buffers after."""
-        inputs, targets = (value[:, at] for value in self.data.minibatch(batch))
+        inputs, targets = self.data.minibatch(batch)
+        if at != slice(None):
+            inputs, targets = inputs[:, at], targets[:, at]
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
         return self.task.losses(outputs, targets), after
 
     def holds(self, examples: int) -> int:
         """Bytes that one model holds for a backward pass over `examples` examples."""
         # Beside activations: the gradient tensor by tensor, as a row, and what backward puts aside.
-        return self._held * max(1, examples // _PROBE) + 5 * self.d * self.dtype.itemsize
+        return self.activations * examples + 5 * self.d * self.dtype.itemsize
 
     @cached_property
-    def _held(self) -> int:
-        """Bytes that one model's forward pass over `_PROBE` examples leaves behind."""
+    def activations(self) -> int:
+        """Bytes that a forward pass leaves behind for each example."""
         zeros = torch.zeros(1, dtype=torch.int64, device=self.device)
         weights = torch.zeros(1, _PROBE, dtype=self.dtype, device=self.device)
         batch = Batch(zeros, zeros.expand(1, _PROBE), weights, np.array([_PROBE]), zeros, None)
         x = torch.zeros(1, self.d, dtype=self.dtype, device=self.device, requires_grad=True)
-        return held_bytes(
+        held = held_bytes(
             lambda: self._batch_losses(x, self.network.buffers(1), batch)[0],
             shared=[x, *self.network.module.parameters()],  # they do not grow with the examples
         )
+        return held // _PROBE
