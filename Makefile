@@ -1,25 +1,32 @@
-# make run, test, unit, lint, lint-web, docs, bench; drill, image-test, image-lint for deployments.
+# make run, test, test-docs, unit, lint, lint-web, docs, bench; drill, image-test, image-lint for deployments.
 # PYTHON chooses the interpreter of the first install.
 PYTHON ?= python3
 BIN := .venv/bin
-# The tests of a file share a worker, and with it what they boot.
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# The tests of a file share a worker, and with it what they boot. Those that start processes mostly
+# wait for them: two workers a core.
+CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder -n
+WAITING := $(shell expr 2 \* $(CORES))
 INSTALLED := .venv/.installed
 BIOME_VERSION := 2.6.8
 BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 
 .DELETE_ON_ERROR:
-.PHONY: run test unit lint lint-web docs bench install drill image-test image-lint
+.PHONY: run test test-docs unit lint lint-web docs bench install drill image-test image-lint
 
 run: $(INSTALLED)
 	$(BIN)/python -m app run --nodes 2
 
 test: $(INSTALLED)
-	$(PYTEST)
+	$(PYTEST) $(WAITING) -m "not documented"
 
-# Without the tests that start Flower, workers or browsers: two minutes on two cores.
+# Without the tests that start other processes.
 unit: $(INSTALLED)
-	$(PYTEST) -m "not e2e"
+	$(PYTEST) $(CORES) -m "not e2e and not documented"
+
+# The commands of README, docs/ and docker/README, as they stand there.
+test-docs: $(INSTALLED)
+	$(PYTEST) $(WAITING) -m documented
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

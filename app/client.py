@@ -24,6 +24,7 @@ def handle(message: Message, context: Context) -> Message:
         context.run_config,
         context.node_config,
         version if isinstance(version, int) else None,
+        in_simulation(),
     )
     if not job.simulated and job.node_config.get("worker", True) and sys.platform == "linux":
         from app.node import (
@@ -36,3 +37,16 @@ def handle(message: Message, context: Context) -> Message:
     if version is not None:
         context.state[_STATE] = ConfigRecord({"version": version})
     return Message(record, reply_to=message)
+
+
+def in_simulation() -> bool:
+    """Whether Flower's simulation runs this process.
+
+    Its ClientApps run in actors of Ray, those of a SuperNode in processes of `flwr-clientapp`. A
+    process cannot be told to be another by a configuration, so whoever types or sends one has no
+    say in whether a node is deployed.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return False
+    return ray.get_runtime_context().get_actor_id() is not None

@@ -5,6 +5,7 @@ It never imports torch and never opens a payload.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from flwr.app import Context
@@ -12,8 +13,9 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import InMemoryGrid
 
 from app.config.config import Config, ConfigError
+from app.config.digest import config_digest_of
 from app.config.root import workplace
-from app.runs import bare, logs
+from app.runs import bare, logs, rundir
 from app.runs.recorder import RunRecorder
 from strategies.errors import RelayError
 from strategies.flower.strategy import RelayStrategy
@@ -35,22 +37,26 @@ def main(grid: Grid, context: Context) -> None:
     if (directory / "relay").exists() and not config.resume:
         raise ConfigError(f"{directory} holds a run already: choose another name, or resume it")
     watch = bare.begin(config) if is_bare else None
-    recorder = RunRecorder(directory, config.peers, rounds, resume=config.resume, watch=watch)
+    recorder = RunRecorder(
+        directory, config.peers, rounds, resume=config.resume, watch=watch,
+        run=config_digest_of(config), durable=not isinstance(grid, InMemoryGrid),
+    )  # fmt: skip
     if not (directory / "config.toml").exists():  # a deployment, where the launcher is elsewhere
         (directory / "config.toml").write_text(config.toml(), encoding="utf-8")
-    try:
-        RelayStrategy(config.strategy()).start(
-            grid,
-            timeout=config.round_seconds,
-            recorder=recorder,
-            ledger=recorder.ledger,
-            join_timeout=config.join_seconds,
-            quorum=config.quorum,
-        )
-    except BaseException as error:
-        named = isinstance(error, RelayError)
-        recorder.fail(str(error) if named else f"{type(error).__name__}: {error}")
-        raise
+    with rundir.held(directory) if is_bare else nullcontext():  # else its launcher holds it
+        try:
+            RelayStrategy(config.strategy()).start(
+                grid,
+                timeout=config.round_seconds,
+                recorder=recorder,
+                ledger=recorder.ledger,
+                join_timeout=config.join_seconds,
+                quorum=config.quorum,
+            )
+        except BaseException as error:
+            named = isinstance(error, RelayError)
+            recorder.fail(str(error) if named else f"{type(error).__name__}: {error}")
+            raise
     recorder.finish()
     if is_bare:
         bare.end(directory)

@@ -34,7 +34,7 @@ from safetensors.numpy import load_file
 Array = npt.NDArray[Any]
 
 HERE = Path(__file__).resolve().parent.parent
-CHANGED: frozenset[str] = frozenset()
+CHANGED: frozenset[str] = frozenset({"peer_name"})
 """Columns of metrics.jsonl that differ on purpose, or that one side does not have yet."""
 
 # What is called in a checkout, newest place first.

@@ -22,12 +22,15 @@ from typing import Any, Self
 import tomli_w
 
 from app.cli import certificates
+from app.config.registry import METHODS
 from app.config.root import ROOT
 from app.config.schema import Scalar
 from app.runners import guard
 from app.runners.superlink import free_port
-from app.runs import progress
+from app.runs import atomic, progress
 from app.security import trust
+from app.security.policy import Policy, policy_of
+from datasets.table import DATASETS
 
 BIN = Path(sys.executable).parent
 CONNECTION = "drill"
@@ -118,6 +121,7 @@ class Deployment:
         )
         self._add_relay(("--enable-supernode-auth",) if nodes else ())
         exchange_keys(self._secrets / "letters", list(nodes))
+        self.policy = write_policy(directory / "policy.toml")
         for peer, host in nodes.items():
             self._add_node(peer, host)
 
@@ -140,6 +144,11 @@ class Deployment:
     def __exit__(self, *exception: object) -> None:
         self.kill(*self.services)
         self._guard.communicate()
+
+    @property
+    def problem(self) -> Path:
+        """Where every node looks for the problem of dataset = "quadratic"."""
+        return self.directory / "problem.json"
 
     def home(self, name: str) -> Path:
         """The directory of a party: FLWR_HOME, and where its files are written."""
@@ -179,6 +188,11 @@ class Deployment:
         out = str(self.home("operator"))
         place = ["--federation", CONNECTION, "--out", out, "--name", name]
         return self._operate(*_OURS, sys.executable, "-m", "app", "run", *pairs, *place)
+
+    def resume(self, name: str) -> subprocess.Popen[str]:
+        """Start `python -m app resume` of a run."""
+        place = [str(self.home("operator") / name), "--federation", CONNECTION]
+        return self._operate(*_OURS, sys.executable, "-m", "app", "resume", *place)
 
     def run_foreign(self, app: Path, run_config: Mapping[str, Scalar]) -> subprocess.Popen[str]:
         """Start the Flower app in the directory `app` instead of this one."""
@@ -239,7 +253,8 @@ class Deployment:
         secret = str(at / "superexec.secret")
         node, executor = self.of_node(peer)
         letters = self._secrets / "letters"
-        own = f'name="{node}" keys="{letters / node}.key" trust="{letters / "trust.toml"}"'
+        own = f'name="{node}" keys="{letters / node}.key" trust="{letters / "trust.toml"}" '
+        own += f'policy="{self.policy}" quadratic.file="{self.problem}"'
         self._add(
             node, host, home, "flower-supernode", "--isolation", "process",
             "--superlink", self._address, "--root-certificates", str(at / "ca.crt"),
@@ -282,6 +297,16 @@ def exchange_keys(directory: Path, peers: Sequence[int]) -> None:
     directory.mkdir(parents=True)
     entries = [trust.create(f"node-{peer}", directory, peer)[2] for peer in peers]
     (directory / "trust.toml").write_text("".join(entry.toml() for entry in entries))
+
+
+def write_policy(path: Path, **changes: Scalar) -> Path:
+    """Write a policy by which everything may run on data that are nobody's own; `path`."""
+    public = [name for name, dataset in DATASETS.items() if dataset.deployed is None]
+    flat = Policy().flat() | {"approval": "none", "methods": ", ".join(METHODS)}
+    policy = policy_of(flat | {"data.sets": ", ".join(public)} | changes)
+    atomic.write(path, policy.toml())
+    path.chmod(0o644)
+    return path
 
 
 def finish(deployment: Deployment, run: subprocess.Popen[str], seconds: float = 600) -> None:

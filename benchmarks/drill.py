@@ -163,13 +163,14 @@ def main() -> None:
     rounds = FIRST + sum(ROUNDS[fault] for fault in faults)
     with tempfile.TemporaryDirectory() as directory, network() as hosts:
         nodes = {peer: hosts[f"node-{peer}"] for peer in range(NODES)}
-        config = quadratics(Path(directory) / "problem.json", NODES) | {
-            "method": "fedavg", "num-server-rounds": rounds, "evaluate-every": 1,
-            "round-seconds": ROUND_SECONDS,
-        }  # fmt: skip
         place = Path(directory)
         with Deployment(place, hosts["relay"], nodes) as deployment:
-            run = deployment.run(config)
+            run = deployment.run(
+                quadratics(deployment.problem, NODES) | {
+                    "method": "fedavg", "num-server-rounds": rounds, "evaluate-every": 1,
+                    "round-seconds": ROUND_SECONDS,
+                }
+            )  # fmt: skip
             drill = Drill(deployment, run)
             try:
                 rows = [_struck(fault, drill, deployment) for fault in faults]

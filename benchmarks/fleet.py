@@ -23,6 +23,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from app.config.schema import Scalar
 from app.node import service
 from app.node.service import Job
+from benchmarks.deployment import write_policy
 
 _POLL = 3.0  # as Flower's SuperNode
 _one_at_a_time = threading.Lock()
@@ -67,13 +68,14 @@ def serve(address: str, authority: str, node_config: dict[str, Scalar]) -> None:
 def main(address: str, authority: str, directory: Path, nodes: int) -> None:
     """Be all of them."""
     service._node = lru_cache(nodes)(service._node.__wrapped__)
-    letters = directory / "letters"
+    letters, policy = directory / "letters", write_policy(directory / "policy.toml")
     threads = []
     for peer in range(nodes):
         name = f"node-{peer}"
         config: dict[str, Scalar] = {
             "name": name, "keys": f"{letters / name}.key", "trust": f"{letters / 'trust.toml'}",
             "out": str(directory / name), "device": "cpu", "worker": False,
+            "policy": str(policy),
         }  # fmt: skip
         threads.append(threading.Thread(target=serve, args=(address, authority, config)))
         threads[-1].start()

@@ -118,7 +118,7 @@ def empty(deployment: Deployment, directory: Path) -> Iterator[Row]:
 
 def ours(deployment: Deployment, directory: Path, method: str) -> Row:
     """A run of this app."""
-    config = quadratics(directory / "problem.json", NODES) | {
+    config = quadratics(deployment.problem, NODES) | {
         "method": method, "num-server-rounds": TRIPS, "evaluate-every": 1,
     }  # fmt: skip
     run = deployment.run(config, method)

@@ -28,11 +28,11 @@ from flwr.app import ConfigRecord, RecordDict
 from safetensors.torch import save
 
 from app.config.config import Config
+from app.config.digest import config_digest_of
 from app.node.checkpoints import CheckpointError
 from app.node.node import Node, NodeError
 from app.security.keys import PrivateKeys
 from app.security.seal import Scope, SealError, seal
-from app.security.sealing import config_digest_of
 from app.security.trust import read_private, read_trust
 from strategies.errors import WireError
 from strategies.flower.records import decode_request, encode_request
@@ -88,7 +88,7 @@ class Target:
         keys = self.directory / "keys"
         self.keys = [read_private(keys / f"peer-{peer:04d}.key") for peer in range(PEERS)]
         self.trust = {peer: entry.keys for peer, entry in read_trust(keys / "trust.toml").items()}
-        self.scope = Scope("run", config_digest_of(self.config.flat()), "a")
+        self.scope = Scope("run", config_digest_of(self.config), "a")
         memory = json.loads((self.directory / "nodes" / "mail-0000.json").read_text())
         self.about = bytes.fromhex(memory["offered"]["1 0"])
         self.unmoved = self.state_after(())
@@ -118,7 +118,7 @@ class Target:
     def carried_out(self, record: RecordDict) -> tuple[bytes, int]:
         """Let the node do what a record says; the state, and how many letters it refused."""
         response = self.node.handle(decode_request(record))
-        state = self.directory / "nodes" / "peer-0000" / "00000001-0.safetensors"
+        state = self.directory / "nodes" / "peer-0000" / "00000001-0.state"
         return state.read_bytes(), len(response.refused)
 
 

@@ -31,6 +31,7 @@ from safetensors import torch as safetensors
 from app.config.root import ROOT
 from app.node import ipc
 from app.wire.payload import LetterFormat, Precision, layout_of
+from benchmarks.deployment import write_policy
 
 SIZES = (62_000, 1_700_000, 11_000_000, 100_000_000)
 PRECISIONS: tuple[Precision, ...] = ("full", "float16", "int8")
@@ -155,7 +156,8 @@ def _messages(dataset: str, warm: bool, directory: Path) -> Message:
         "dataset": dataset, "method": "fedavg", "num-server-rounds": 100, "evaluate-every": 100,
         "sealing": False, "name": "run",
     }  # fmt: skip
-    node = {"peer": 0, "out": str(directory), "device": "cpu"}
+    policy = write_policy(directory / "policy.toml", sealing=False)
+    node = {"peer": 0, "out": str(directory), "device": "cpu", "policy": str(policy)}
     outside, inside = [], []
     for t in range(MESSAGES):
         code = _MESSAGE.format(

@@ -92,6 +92,8 @@ class Rule(Generic[S]):
 
     common_start: ClassVar[bool] = True
     """Whether all peers start from one model."""
+    reported: ClassVar[tuple[str, ...]] = ()
+    """Names of further measurements that a report carries; a relay takes no others."""
 
     def __init__(self, engine: Engine, options: Any, rounds: int) -> None:
         self.engine, self.options, self.rounds = engine, options, rounds
@@ -151,7 +153,7 @@ class Rule(Generic[S]):
         return self.engine.losses(state.x, state.buffers, split)
 
     def metrics(self, state: S) -> Mapping[str, Floats]:
-        """Further measurements that a report carries, name -> (P,); nan where there is none."""
+        """The measurements `reported`, name -> (P,); nan where there is none."""
         return {}
 
     def weights(self, state: S) -> Floats:

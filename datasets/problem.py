@@ -62,6 +62,10 @@ class Problem:
     start : (n, d) prescribed start (quadratic), else None.
     noise : (n,) standard deviation of the gradient noise (quadratic), else None.
     validation_key : the configuration key that sets examples aside for validation, where one does.
+    names : what people call each peer (folders, hospitals, languages); empty where nothing names
+        them.
+    classes : what people call each class, in the order of the outputs; empty where nothing does, or
+        where peers mean different things by a class.
     """
 
     name: str
@@ -78,6 +82,8 @@ class Problem:
     start: Floats | None = None
     noise: Floats | None = None
     validation_key: str = ""
+    names: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -97,13 +103,14 @@ class Problem:
 
         Returns
         -------
-        One row per peer: "peer", "cluster" (or None), "samples" (its n_i), and for each of
-        "train", "validation" and "test" a dict of "size" and "labels", the count of each class
+        One row per peer: "peer", "name", "cluster" (or None), "samples" (its n_i), and for each
+        of "train", "validation" and "test" a dict of "size" and "labels", the count of each class
         (None without classes).
         """
         return [
             {
                 "peer": peer,
+                "name": self.names[peer] if self.names else f"peer {peer}",
                 "cluster": None if self.clusters is None else int(self.clusters[peer]),
                 "samples": int(self.samples[peer]),
                 "train": self._count(self.train, peer),

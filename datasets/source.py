@@ -26,6 +26,7 @@ class Source:
     train, test : disjoint rows.
     outputs, task : see `datasets.problem.Problem`.
     groups : int64 (N,) who an example comes from (writer, hospital), where that is known.
+    group_names, classes : what people call groups and classes, by number; empty where nothing does.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Source:
     outputs: int
     task: Task = "classification"
     groups: Ints | None = None
+    group_names: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     @cached_property
     def normalisation(self) -> tuple[Floats, Floats]:

@@ -184,7 +184,7 @@ def operator(found: Image, *arguments: str) -> None:
 
 
 def keys(found: Image) -> None:
-    """Certificates, and the letter keys that the hospitals make and exchange."""
+    """Certificates, the letter keys that the hospitals make and exchange, and their policies."""
     certified = ["--hosts", "relay", "localhost", "127.0.0.1", "--nodes", *HOSPITALS]
     operator(found, "certificates", "/secrets", *certified)
     for peer, name in enumerate(HOSPITALS):
@@ -192,6 +192,8 @@ def keys(found: Image) -> None:
     public = [f"/secrets/{name}/{name}.pub.toml" for name in HOSPITALS]
     for name in HOSPITALS:
         operator(found, "keys", "trust", *public, "--file", f"/secrets/{name}/trust.toml")
+        allowed = ["approval=none", "data.sets=digits", f"methods={RUN['method']}"]
+        operator(found, "policy", "init", f"/secrets/{name}/policy.toml", *allowed)
 
 
 def collaborate(found: Image) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from strategies.protocol import Edges
+from strategies.protocol import METRICS, Edges
 from strategies.topology import Matrix, listed, matrix_of
 
 Marks = npt.NDArray[np.bool_]
@@ -49,6 +49,7 @@ class Brokering(ABC):
     seed : of sampled edges.
     topology : (n, n) bool, who may talk to whom at all; symmetric, empty diagonal.
     evaluate_every : rounds between two evaluations; the last round is always evaluated.
+    metrics : names of what peers may report; the method's own ones beside those that all have.
     """
 
     peers: int
@@ -56,9 +57,12 @@ class Brokering(ABC):
     seed: int
     topology: Matrix
     evaluate_every: int = 1
+    metrics: frozenset[str] = METRICS
 
     exchanges: ClassVar[bool] = True
     """Whether models ever travel; if not, nodes need not write offers."""
+    wanted_by: ClassVar[Literal[0, 1] | None] = None
+    """Column of an edge with the peer that may want it: sender, recipient, or nobody."""
 
     def __post_init__(self) -> None:
         assert self.topology.shape == (self.peers, self.peers)

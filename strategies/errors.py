@@ -3,7 +3,7 @@
 RuntimeError
 └── RelayError          the run cannot go on; names the round, the stage and the peers
     ├── DesertedError   no node is left in a round
-    └── RosterError     some peer is hosted by no node, or by two, or there is no quorum
+    └── RosterError     some peer is hosted by no node, or there is no quorum
 ValueError
 ├── TopologyError       the user asked for a graph that does not exist
 └── WireError           a message that is not one of ours; names the key that is wrong
@@ -34,7 +34,7 @@ class DesertedError(RelayError):
 
 
 class RosterError(RelayError):
-    """Some peer is hosted by no node, or by two, or there is no quorum."""
+    """Some peer is hosted by no node, or there is no quorum."""
 
 
 class TopologyError(ValueError):

@@ -7,7 +7,7 @@ Symbols: t = the round, n = peers, p_t = `probability_at(t)`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,8 @@ class Pairs(Brokering):
 
     sampling: Sampling = "full"
     probability: float = 0.0
+
+    wanted_by: ClassVar[Literal[0, 1] | None] = 1
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
         """The sampled pairs of round `t` (asked) and the wants (not asked)."""

@@ -21,6 +21,12 @@ Kind = Literal["offer", "answer"]
 Stage = Literal["start", "answer", "update", "local-rounds"]
 
 
+METRICS = frozenset(
+    f"{split}_{kind}" for split in ("test", "validation", "train") for kind in ("loss", "accuracy")
+) | {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results"}
+"""Names of what every method's peers report."""
+
+
 def no_edges() -> Edges:
     """The empty edge list, shape (0, 2)."""
     return np.empty((0, 2), dtype=np.int64)
@@ -121,6 +127,10 @@ class Response:
     refused : one line for each letter that failed its checks (peer, round, reason).
     samples : n_i of each hosted peer, in the response to a "start" of a node that sees only its own
         data; else empty. Weights need it, so the relay tells every node.
+    standing : in the response to a "start": the round whose state the node goes on from, -1 if its
+        peers begin afresh.
+    names : what people call each hosted peer, "" where nothing names it, in the response to a
+        "start"; else empty.
     """
 
     peers: tuple[int, ...]
@@ -129,6 +139,8 @@ class Response:
     reports: tuple[Report, ...] = ()
     refused: tuple[str, ...] = ()
     samples: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    standing: int | None = None
 
 
 class Handler(Protocol):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from strategies.brokering import Brokering, Marks
 from strategies.protocol import Edges
 
 
 class Wanted(Brokering):
-    """The wants inside the topology; nobody answers (DPFL, FedFomo, kNN graphs)."""
+    """What recipients want inside the topology; nobody answers (DPFL, FedFomo, kNN graphs)."""
+
+    wanted_by: ClassVar[Literal[0, 1] | None] = 1
 
     asks: ClassVar[bool] = False
     """Whether every recipient answers."""
@@ -20,6 +22,12 @@ class Wanted(Brokering):
 
 
 class WantedAnswers(Wanted):
-    """The wants inside the topology, each one answered (WGA, All-for-one, FedeRiCo)."""
+    """What recipients want inside the topology, and each one answers (FedeRiCo)."""
 
     asks: ClassVar[bool] = True
+
+
+class WantedHelp(WantedAnswers):
+    """Senders choose who answers them, inside the topology (WGA, All-for-one)."""
+
+    wanted_by: ClassVar[Literal[0, 1] | None] = 0

@@ -81,6 +81,12 @@ class _Event(threading.Event):
         return super().wait(min(timeout or _TICK, _TICK))
 
 
+def message_of(content: RecordDict) -> Message:
+    """A message as it comes to a ClientApp of this process."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, _RUN_ID, 1
+    return Message(content, 1, "train")
+
+
 def simulate(
     run_config: Mapping[str, str | int | float | bool],
     nodes: int,
@@ -114,6 +120,7 @@ def simulate(
         patch.object(engine, "Queue", _Queue),
         patch.object(engine, "threading", SimpleNamespace(Event=_Event, Thread=threading.Thread)),
         patch("strategies.flower.transport._PAUSE", _TICK),
+        patch("app.client.in_simulation", return_value=True),  # the backend stands in for Ray's
     ):
         engine._run_simulation(
             num_supernodes=nodes,

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 ALLOWED = {
     "app": {"app", "strategies", "clients", "datasets"},
@@ -121,7 +123,7 @@ def executed(path: Path) -> Iterator[str]:
 def test_what_is_shipped_needs_nothing_that_is_not() -> None:
     """Relay and nodes run without the rooms that stay on the desk of whoever starts runs."""
     rooms = {"config": {"config"}, "runs": {"config", "runs"}}
-    stay = {"cli", "runners", "report"}
+    stay = {"cli", "runners", "dashboard", "report"}
     for path in MODULES:
         room = path.relative_to(ROOT).parts[1] if top(path) == "app" else None
         if room in stay or name_of(path) == "app/__main__.py":
@@ -145,6 +147,7 @@ def test_datasets_is_ours() -> None:
                 assert ours, f"{path} imports {name}, which we do not have"
 
 
+@pytest.mark.e2e
 def test_no_process_but_a_node_s_loads_torch() -> None:
     """Every module but those of `TORCH` loads without it: relay, launcher, rules, datasets."""
     free = [

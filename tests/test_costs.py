@@ -19,7 +19,7 @@ from app.config.registry import METHODS
 from strategies.everyone import Everyone
 from strategies.pairs import Pairs
 from strategies.silent import Silent
-from strategies.wanted import Wanted, WantedAnswers
+from strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.metering import Metered, Names
 from tests.problems import classification, write_quadratic
 from tests.test_table import REFUSES
@@ -30,6 +30,7 @@ EXCHANGES = {
     Everyone: "pull",
     Wanted: "wants",
     WantedAnswers: "ask",
+    WantedHelp: "ask",
     Pairs: "pairs",
 }
 COSTS = ("heard", "sent", "received", "gradients", "reports", "passes", "state")

@@ -10,8 +10,12 @@ ROOT = Path(__file__).parents[1]
 
 APP: dict[str, set[str]] = {
     "app.__main__": {"app.cli"},
-    "app.cli": {"app.runners", "app.report", "app.security", "app.runs", "app.config"},
+    "app.cli": {
+        *("app.runners", "app.dashboard", "app.report", "app.node", "app.security", "app.runs"),
+        "app.config",
+    },
     "app.runners": {"app.report", "app.node", "app.runs", "app.config"},
+    "app.dashboard": {"app.report", "app.runs", "app.config"},
     "app.report": {"app.runs", "app.config"},
     "app.client": {"app.node"},
     "app.server": {"app.runs", "app.config"},
@@ -21,8 +25,8 @@ APP: dict[str, set[str]] = {
     "app.config": set(),
     "app.wire": set(),
 }
-"""Part of app/ -> the parts that it may import. A node and a relay import none of cli, runners and
-report: those do not even travel to them."""
+"""Part of app/ -> the parts that it may import. A node and a relay import none of cli, runners,
+dashboard and report: those do not even travel to them."""
 
 LIBRARY = [
     ["strategies.flower"],

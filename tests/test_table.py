@@ -19,6 +19,7 @@ from app.config.config import Config, ConfigError
 from app.config.preflight import check
 from app.config.registry import METHODS
 from clients.models.build import BUILDERS
+from strategies.protocol import METRICS
 from tests.baselines import normed
 from tests.inline import Run, run
 from tests.problems import write_quadratic
@@ -114,6 +115,8 @@ def test_another_seed_is_another_run(runs: Runs, method: str, problem: str) -> N
 def test_reports_make_sense(runs: Runs, method: str, problem: str) -> None:
     found = runs(method, problem)
     for t in found.rounds:
+        names = METRICS.union(METHODS[method].rule.reported)
+        assert found.reports[t, 0].metrics.keys() == names - {"unsound_results"}
         for name in ("test_loss", "validation_loss", "train_loss"):
             assert np.isfinite(found.metric(name, t)).all()
         if problem == "digits":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from app.config.keys import nearest
 from app.config.preflight import check, problem_of
 from app.config.registry import METHODS
 from app.config.schema import Scalar
-from app.report import comparison, comparison_page
+from app.report import comparison, comparison_page, verdict
+from app.report.measures import COLUMNS
 from app.runners import sweep, tune
 from app.runners.errors import SweepError
 from app.runs import atomic, units
@@ -44,6 +45,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tune", action="store_true", help="choose settings on validation data")
     parser.add_argument("--workers", type=int, help="runs side by side (one per core)")
     parser.add_argument("--out", help="directory of the comparison (runs/compare/<preset>)")
+    usual = ",".join(comparison.IN_LATEX)
+    parser.add_argument(
+        "--columns", help=f"of comparison.tex: names of the CSV's, or all ({usual})"
+    )
 
 
 def run_comparison(
@@ -60,6 +65,7 @@ def run_comparison(
     for flag, value in (("--seeds", given.seeds), ("--workers", given.workers)):
         if value is not None and value < 1:
             raise ConfigError(f"{flag} must be at least 1")
+    columns = _columns(given.columns)
     directory = Path(given.out or Path(str(flat.get("out", "runs")), "compare", preset))
     methods = _methods(given.methods)
     flat = _with_validation_split(flat, methods, given.tune, console)
@@ -88,9 +94,12 @@ def run_comparison(
     rows = comparison.rows({name: of for name, of in runs.items() if of}, settings)
     page = directory / "comparison.html"
     if rows:
-        comparison.write(rows, directory)
+        comparison.write(rows, directory, columns)
         console.print(comparison.table(rows, f"{preset}, {units.plural(given.seeds, 'seed')}"))
-        page = comparison_page.write(rows, directory, preset)
+        for line in (verdict.outcome(rows), *verdict.notes(rows)):
+            console.print(line, soft_wrap=True)
+        why_of = {Path(run_dir).name: why for run_dir, why in failed.items()}
+        page = comparison_page.write(rows, directory, preset, why_of)
         subject.write(directory)
         console.print(f"comparison: {page}", soft_wrap=True)
     for run_dir, why in failed.items():
@@ -175,6 +184,25 @@ def _methods(text: str) -> list[str]:
     for name in names:
         if name not in METHODS:
             raise ConfigError(f'unknown method "{name}"{nearest(name, METHODS)}')
+    return names
+
+
+def _columns(text: str | None) -> Collection[str]:
+    """The columns that --columns names.
+
+    Raises
+    ------
+    ConfigError : one is unknown.
+    """
+    if text is None:
+        return comparison.IN_LATEX
+    known = [column.key for column in COLUMNS]
+    if text.strip() == "all":
+        return known
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f'--columns: unknown column "{name}"{nearest(name, known)}')
     return names
 
 

@@ -36,11 +36,21 @@ COMMANDS: Mapping[str, Command] = {
     "status": Command(
         "status", "[RUN_DIR|CONNECTION]", "who takes part, who is missing, what went wrong"
     ),
+    "dashboard": Command("dashboard", "[RUN_DIR]", "a page that shows runs while they go on"),
     "list": Command("listing", "[methods|datasets|...|NAME]", "what there is to choose from"),
     "certificates": Command(
         "certificates", "DIRECTORY", "keys and certificates of a deployment's transport"
     ),
     "keys": Command("keys", "new|trust", "keys of a peer, and of those whom it trusts"),
+    "policy": Command(
+        "policy", "init|check POLICY.toml", "what a run may do on an institution's node"
+    ),
+    "approve": Command(
+        "approve", "RUN_DIR|PRESET.toml", "let one run start on an institution's node"
+    ),
+    "preflight": Command(
+        "preflight", "--node-config ...", "whether an institution's node is ready"
+    ),
     "defaults": Command("defaults", "", "write every key with its default to pyproject.toml"),
 }
 

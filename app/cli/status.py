@@ -63,7 +63,7 @@ def of_run(directory: Path) -> Iterator[RenderableType]:
     if now:
         yield from _of_relay(directory, now)
     if states and (directory / "nodes").is_dir():
-        yield from _of_node(directory, states)
+        yield from _of_node(directory, states, now.get("names", {}))
 
 
 def of_connection(connection: str) -> Iterator[RenderableType]:
@@ -104,29 +104,33 @@ def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableTyp
         f" in {units.plural(now['messages'], 'message')};"
         f" {units.plural(now['refused'], 'letter')} refused"
     )
-    last_seen = {int(peer): (int(t), at) for peer, (t, at) in now.get("last_seen", {}).items()}
+    last_seen = progress.last_seen(now)
+    names = now.get("names", {})
     missing = sorted(peer for peer, (t, _) in last_seen.items() if t < now["round"])
     here = sorted(last_seen.keys() - set(missing))
     if last_seen:
         rows = [
-            (peer, last_seen[peer][0], _ago(time.time() - last_seen[peer][1]), state)
+            (names.get(str(peer), f"peer {peer}"), t, _ago(time.time() - at), state)
             for state, peers in (("missing", missing), ("", here))
-            for peer in peers
+            for peer, (t, at) in ((peer, last_seen[peer]) for peer in peers)
         ]
-        yield _table(("peer", "last round", "last_seen", ""), rows[:ROWS])
+        yield _table(("peer", "last round", "last seen", ""), rows[:ROWS])
         more = f"; {len(last_seen) - ROWS} not shown" if len(last_seen) > ROWS else ""
         yield f"peers taking part: {len(here)}, missing: {len(missing)}{more}"
     yield from _last("last errors", [*now.get("faults", ()), *filter(None, [now.get("error")])])
     yield from _last("last refused", now.get("refusals", ()))
 
 
-def _of_node(directory: Path, states: Sequence[Path]) -> Iterator[RenderableType]:
+def _of_node(
+    directory: Path, states: Sequence[Path], names: Mapping[str, str]
+) -> Iterator[RenderableType]:
     rows = []
     for path in states:
-        versions = sorted(path.glob("*.safetensors"))
+        versions = sorted(path.glob("*.state"))
         if versions:
             age = time.time() - versions[-1].stat().st_mtime
-            rows.append((int(path.name[-4:]), int(versions[-1].stem.split("-")[0]), _ago(age)))
+            peer, t = int(path.name[-4:]), int(versions[-1].stem.split("-")[0])
+            rows.append((names.get(str(peer), f"peer {peer}"), t, _ago(age)))
     yield _table(("peer of this node", "state of round", "written"), rows[:ROWS])
     letters = [json.loads(line) for log in directory.glob("audit-*.jsonl") for line in _tail(log)]
     lines = [

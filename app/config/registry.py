@@ -34,8 +34,9 @@ from clients.rule import Rule
 from strategies.brokering import Brokering
 from strategies.everyone import Everyone
 from strategies.pairs import Pairs
+from strategies.protocol import METRICS
 from strategies.silent import Silent
-from strategies.wanted import Wanted, WantedAnswers
+from strategies.wanted import Wanted, WantedAnswers, WantedHelp
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Method:
     strategy : which edges a round has.
     summary : one line for people.
     strategy_options : fields of `options` that the strategy takes, too.
+    learns_graph : whether the weights between peers come out of what the models do on the data.
     """
 
     rule: type[Rule[Any]]
@@ -56,11 +58,12 @@ class Method:
     strategy: type[Brokering]
     summary: str
     strategy_options: tuple[str, ...] = ()
+    learns_graph: bool = False
 
     def brokering(self, options: object, **run: Any) -> Brokering:
         """Make the strategy of a run; `run` are the fields of `Brokering`."""
         own = {name: getattr(options, name) for name in self.strategy_options}
-        return self.strategy(**run, **own)
+        return self.strategy(metrics=METRICS.union(self.rule.reported), **run, **own)
 
     @property
     def validates(self) -> bool:
@@ -78,28 +81,35 @@ METHODS: dict[str, Method] = {
         Pairs,
         "pairs whose gradients align at their midpoint attract",
         strategy_options=("sampling", "probability"),
+        learns_graph=True,
     ),
-    "wga": Method(wga.Wga, wga.Options, WantedAnswers, "own gradient averaged with the helpers'"),
+    "wga": Method(wga.Wga, wga.Options, WantedHelp, "own gradient averaged with the helpers'"),
     "bias-correction": Method(
         bias_correction.BiasCorrection,
         bias_correction.Options,
-        WantedAnswers,
+        WantedHelp,
         "WGA less the helpers' bias, which it learns",
     ),
     "all-for-one": Method(
         all_for_one.AllForOne,
         all_for_one.Options,
-        WantedAnswers,
+        WantedHelp,
         "averages, at the own model, the gradients that resemble the own one",
+        learns_graph=True,
     ),
     "federico": Method(
         federico.FedeRiCo,
         federico.Options,
         WantedAnswers,
         "trains the models that explain its data and predicts with their mixture",
+        learns_graph=True,
     ),
     "dpfl": Method(
-        dpfl.DPFL, dpfl.Options, Wanted, "averages with those who lower its validation loss"
+        dpfl.DPFL,
+        dpfl.Options,
+        Wanted,
+        "averages with those who lower its validation loss",
+        learns_graph=True,
     ),
     "random-graph": Method(
         random_graph.RandomGraph, random_graph.Options, Wanted, "DPFL with random neighbours"
@@ -128,25 +138,46 @@ METHODS: dict[str, Method] = {
         knn_per.KNNPer, knn_per.Options, Everyone, "FedAvg's model and the nearest own examples"
     ),
     "pfedgraph": Method(
-        pfedgraph.PFedGraph, pfedgraph.Options, Everyone, "averages with those who moved alike"
+        pfedgraph.PFedGraph,
+        pfedgraph.Options,
+        Everyone,
+        "averages with those who moved alike",
+        learns_graph=True,
     ),
     "fedfomo": Method(
-        fedfomo.FedFomo, fedfomo.Options, Wanted, "adds what lowers the loss on held-out data"
+        fedfomo.FedFomo,
+        fedfomo.Options,
+        Wanted,
+        "adds what lowers the loss on held-out data",
+        learns_graph=True,
     ),
     "ifca": Method(
-        ifca.Ifca, ifca.Options, Everyone, "K models, each trained by those whom it fits best"
+        ifca.Ifca,
+        ifca.Options,
+        Everyone,
+        "K models, each trained by those whom it fits best",
+        learns_graph=True,
     ),
     "federated-clustering": Method(
         federated_clustering.FederatedClustering,
         federated_clustering.Options,
-        WantedAnswers,
+        WantedHelp,
         "a mean of gradients that is clipped around the own one",
+        learns_graph=True,
     ),
     "clustered-fl": Method(
-        clustered_fl.ClusteredFL, clustered_fl.Options, Wanted, "FedAvg in clusters that split"
+        clustered_fl.ClusteredFL,
+        clustered_fl.Options,
+        Wanted,
+        "FedAvg in clusters that split",
+        learns_graph=True,
     ),
     "fedem": Method(
-        fedem.FedEM, fedem.Options, Everyone, "data as a mixture of K distributions, learnt by all"
+        fedem.FedEM,
+        fedem.Options,
+        Everyone,
+        "data as a mixture of K distributions, learnt by all",
+        learns_graph=True,
     ),
 }
 """Name -> method."""

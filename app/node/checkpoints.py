@@ -8,40 +8,54 @@ another node between runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save, save_file
 from torch import Tensor
 
+from app.node.arrays import flatten, unflatten
 from app.node.cohort import Cohort, Costs
+from app.node.faults import StateError
 from app.runs import atomic
 from clients.letters import Letters
 
+_NAME = re.compile(r"(\d{8,})-([01])\.state")
+_REMEDY = (
+    "remove it to go on from an older state, or the folder of its peer to begin afresh: the run "
+    "then says that it is no continuation"
+)
 Version = tuple[int, int]
 Fingerprint = list[tuple[int, int]]
-T = TypeVar("T")
 
 
-class CheckpointError(RuntimeError):
-    """The state that a request builds on is not on this node's disk; names peers and round."""
+class CheckpointError(StateError):
+    """The state that a request builds on is not on this node's disk, or damaged; says where."""
 
 
 class CheckpointStore:
     """The checkpoints of one cohort, below `directory`.
 
     Letters of a round under way lie in one file for the node: they are gone once it has ended.
+
+    Parameters
+    ----------
+    run : digest of the run's configuration: a file of another run, peer or version is refused.
+    durable : a version outlasts a power cut.
     """
 
-    def __init__(self, directory: Path, cohort: Cohort) -> None:
+    def __init__(
+        self, directory: Path, cohort: Cohort, run: bytes = b"", *, durable: bool = False
+    ) -> None:
         self._cohort = cohort
         self._directory = directory
+        self._run = run
+        self._durable = durable
         self._peers = {peer: directory / f"peer-{peer:04d}" for peer in cohort.peers.tolist()}
-        self._letters = directory / f"letters-{min(self._peers):04d}.safetensors"
+        self._letters = directory / f"letters-{min(self._peers):04d}.state"
         for path in self._peers.values():
             path.mkdir(parents=True, exist_ok=True)
         # The version that the cohort in memory is, and what its files were when it was saved.
@@ -49,8 +63,7 @@ class CheckpointStore:
 
     def versions(self) -> list[Version]:
         """The versions that every peer has, ascending."""
-        found = [{_version(f) for f in path.glob("*.safetensors")} for path in self._peers.values()]
-        return sorted(set.intersection(*found))
+        return sorted(set.intersection(*({*_files(path)} for path in self._peers.values())))
 
     def take_over(self, attempt: str) -> None:
         """From now on these peers belong to that attempt at the run."""
@@ -69,9 +82,11 @@ class CheckpointStore:
         parts = {"state": state, "offer": cohort.offers, "costs": costs}
         stacks = {f"{part}.{k}": v for part, stack in parts.items() for k, v in stack.items()}
         if version[1]:
-            write(self._letters, pack("received", cohort.received) | pack("sent", cohort.sent))
+            self._write(
+                self._letters, pack("received", cohort.received) | pack("sent", cohort.sent)
+            )
         for row, path in enumerate(self._peers.values()):
-            write(path / _name(version), {name: value[row] for name, value in stacks.items()})
+            self._write(path / _name(version), {k: value[row] for k, value in stacks.items()})
         self._in_memory = version, self._fingerprint(version)
 
     def recall(self, *versions: Version) -> None:
@@ -84,7 +99,7 @@ class CheckpointStore:
         Raises
         ------
         CheckpointError
-            None of them is there.
+            None of them is there, or a file is damaged.
         """
         there = self.versions()
         version = next((version for version in versions if version in there), None)
@@ -105,8 +120,8 @@ class CheckpointStore:
     def forget(self, *, before: Version = (0, 0), after: Version = (2**62, 0)) -> None:
         """Remove the versions before and after these two."""
         for path in self._peers.values():
-            for file in path.glob("*.safetensors"):
-                if not before <= _version(file) <= after:
+            for version, file in _files(path).items():
+                if not before <= version <= after:
                     file.unlink(missing_ok=True)
 
     def _fingerprint(self, version: Version) -> Fingerprint:
@@ -116,7 +131,7 @@ class CheckpointStore:
 
     def _read(self, version: Version) -> None:
         cohort, device = self._cohort, self._cohort.engine.device
-        rows = [load_file(path / _name(version)) for path in self._peers.values()]
+        rows = [self._load(path / _name(version)) for path in self._peers.values()]
         parts: dict[str, dict[str, Tensor]] = {"state": {}, "offer": {}, "costs": {}}
         for name in rows[0]:
             part, _, rest = name.partition(".")
@@ -124,60 +139,42 @@ class CheckpointStore:
         cohort.state = unflatten(cohort.state, parts["state"])
         cohort.offers = {name: value.to(device) for name, value in parts["offer"].items()}
         cohort.engine.n_gradients[:] = parts["costs"]["n_gradients"].numpy()
-        sent, received = (parts["costs"][name].numpy() for name in ("sent", "received"))
-        cohort.costs = Costs(sent, received, cohort.engine.n_gradients)
+        costs = {name: parts["costs"][name].numpy() for name in ("sent", "received", "unsound")}
+        cohort.costs = Costs(n_gradients=cohort.engine.n_gradients, **costs)
         cohort.answered = version[1] == 1
         if cohort.answered:
-            letters = load_file(self._letters)
+            letters = self._load(self._letters)
             cohort.received, cohort.sent = (
                 unpack(name, letters, device) for name in ("received", "sent")
             )
 
+    def _write(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+        content = save(_copies(tensors))
+        atomic.write_checked(path, content, bound=self._bound(path), durable=self._durable)
 
-def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    def _load(self, path: Path) -> dict[str, Tensor]:
+        try:
+            return load(atomic.read_checked(path, bound=self._bound(path)))
+        except FileNotFoundError:
+            raise CheckpointError(f"{path}: missing; {_REMEDY}") from None
+        except atomic.DamagedError as error:
+            raise CheckpointError(f"{error}; {_REMEDY}") from None
+
+    def _bound(self, path: Path) -> bytes:
+        return self._run + str(path.relative_to(self._directory)).encode()
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], *, durable: bool = False) -> None:
     """Write a safetensors file that is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Clones: a state and its offers may share memory, which safetensors refuses to write.
+    with atomic.replacing(path, durable=durable) as draft:
+        save_file(_copies(tensors), draft)
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Clones: a state and its offers may share memory, which safetensors refuses to write."""
     own = torch.contiguous_format
-    copies = {k: v.detach().cpu().clone(memory_format=own) for k, v in tensors.items()}
-    with atomic.replacing(path) as draft:
-        save_file(copies, draft)
-
-
-def flatten(state: object) -> dict[str, Tensor]:
-    """Every array of a state dataclass by dotted name."""
-    assert is_dataclass(state)
-    flat: dict[str, Tensor] = {}
-    for item in fields(state):
-        value = getattr(state, item.name)
-        parts = (
-            {f"{item.name}.{key}": v for key, v in value.items()}
-            if isinstance(value, dict)
-            else {item.name: value}
-        )
-        flat |= {
-            k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in parts.items()
-        }
-    return flat
-
-
-def unflatten(template: T, flat: Mapping[str, Tensor]) -> T:
-    """A state like `template` with the values of `flat`, on the template's devices."""
-    assert is_dataclass(template)
-    values: dict[str, Any] = {}
-    for item in fields(template):
-        before = getattr(template, item.name)
-        values[item.name] = (
-            {k: _like(v, flat[f"{item.name}.{k}"]) for k, v in before.items()}
-            if isinstance(before, dict)
-            else _like(before, flat[item.name])
-        )
-    assert flat.keys() == flatten(template).keys(), "a state has the same arrays in every round"
-    return replace(template, **values)  # type: ignore[type-var]  # `is_dataclass` does not narrow T
-
-
-def _like(before: Any, value: Tensor) -> Any:
-    return value.numpy() if isinstance(before, np.ndarray) else value.to(before.device)
+    return {k: v.detach().cpu().clone(memory_format=own) for k, v in tensors.items()}
 
 
 def pack(name: str, letters: Letters) -> dict[str, Tensor]:
@@ -198,9 +195,10 @@ def unpack(name: str, packed: Mapping[str, Tensor], device: torch.device) -> Let
 
 
 def _name(version: Version) -> str:
-    return f"{version[0]:08d}-{version[1]}.safetensors"
+    return f"{version[0]:08d}-{version[1]}.state"
 
 
-def _version(file: Path) -> Version:
-    round_, step = file.stem.split("-")
-    return int(round_), int(step)
+def _files(directory: Path) -> dict[Version, Path]:
+    """The files of versions in a folder; whatever else lies there is not ours."""
+    named = ((_NAME.fullmatch(path.name), path) for path in directory.glob("*.state"))
+    return {(int(match[1]), int(match[2])): path for match, path in named if match}

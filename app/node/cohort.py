@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from app.node.arrays import mixed, unsound
 from app.wire.payload import Foreign, LetterFormat, Precision, format_of, layout_of
 from clients.engine.data import SplitName
 from clients.engine.engine import Engine
-from clients.letters import Ints, Letters
+from clients.letters import Bools, Ints, Letters
 from clients.rule import Rule
 from strategies.brokering import Round
 from strategies.protocol import Edges, Kind, PeerMessage, Report
@@ -41,11 +42,13 @@ class Costs:
     ----------
     sent, received : payload bytes, wherever the other peer is hosted.
     n_gradients : examples differentiated; the engine counts them.
+    unsound : results that were not finite, in whose place the old model stayed.
     """
 
     sent: Ints
     received: Ints
     n_gradients: Ints
+    unsound: Ints
 
 
 class Cohort:
@@ -78,13 +81,14 @@ class Cohort:
         self.answered = False
         none = np.zeros_like(self.peers)
         self.engine.n_gradients[:] = 0
-        self.costs = Costs(none, none.copy(), self.engine.n_gradients)
+        self.costs = Costs(none, none.copy(), self.engine.n_gradients, none.copy())
 
     def begin(self, t: int) -> None:
         """Make the offers of round `t`, unless the run is over."""
         self.offers, self.answered = {}, False
         if t <= self.rounds:
-            self.state, offers = self.rule.offer(self.state, t)
+            state, offers = self.rule.offer(self.state, t)
+            self._take(state)
             self.offers = format_of(layout_of(offers), self.precision).rounded(offers)
 
     def step(self, this: Round, mail: Mail = no_mail) -> tuple[Report, ...]:
@@ -110,10 +114,11 @@ class Cohort:
     def receive(self, edges: Edges, foreign: Foreign) -> None:
         """Put the round's offers together; an edge whose letter is missing is left out."""
         authors = np.array(sorted({*self.peers.tolist(), *(k for k, _ in foreign)}), dtype=np.int64)
-        stack = dict(self.offers)
+        offers, sound = _sound(self.offers)  # one that is not is refused, here as elsewhere
+        stack = dict(offers)
         if foreign:
             rows = torch.from_numpy(np.searchsorted(authors, self.peers))
-            for name, own in self.offers.items():
+            for name, own in offers.items():
                 stack[name] = own.new_empty((len(authors), *own.shape[1:]))
                 stack[name][rows.to(own.device)] = own
                 for (k, _), tensors in foreign.items():
@@ -122,6 +127,7 @@ class Cohort:
         self._count_bytes(self.costs.sent, edges[self._hosted[edges[:, 0]], 0], nbytes)
         wrote = np.zeros_like(self._hosted)
         wrote[authors] = True
+        wrote[self.peers[~sound]] = False
         came = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
         self._count_bytes(self.costs.received, came[:, 1], nbytes)
         rows_e = np.searchsorted(authors, came[:, 0])
@@ -143,12 +149,14 @@ class Cohort:
 
     def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from other nodes."""
-        inside = np.flatnonzero(self._hosted[self.sent.recipients])
+        given, sound = _sound(self.sent.tensors)
+        sent = replace(self.sent, tensors=given)
+        inside = np.flatnonzero(self._hosted[sent.recipients] & sound)
         # Where every answer stays on the node, theirs is the stack itself and not a copy.
-        at = inside if len(inside) < len(self.sent) else slice(None)
+        at = inside if len(inside) < len(sent) else slice(None)
         ends = np.concatenate(
             [
-                np.stack([self.sent.senders[inside], self.sent.recipients[inside]], axis=1),
+                np.stack([sent.senders[inside], sent.recipients[inside]], axis=1),
                 np.array(list(foreign), dtype=np.int64).reshape(-1, 2),
             ]
         )
@@ -157,13 +165,28 @@ class Cohort:
         if len(ends):
             stack = {}
             for name in form.layout:
-                parts = [self.sent[name][at]] if len(inside) else []
+                parts = [sent[name][at]] if len(inside) else []
                 parts += [t_[name].to(self.engine.device)[None] for t_ in foreign.values()]
                 stack[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
             senders, recipients = ends[order].T
             answers = Letters(senders, recipients, order, ends[:, 0], stack)
         self._count_bytes(self.costs.received, answers.recipients, form.nbytes)
-        self.state = self.rule.update(self.state, t, self.received, self.sent, answers)
+        offered = torch.from_numpy(np.broadcast_to(_sound(self.offers)[1], self.peers.shape).copy())
+        self._take(self.rule.update(self.state, t, self.received, sent, answers), ~offered)
+
+    def _take(self, state: Any, bad_p: Tensor | None = None) -> None:
+        """Let a state be the next one, but for the peers whose result no model can be made of.
+
+        Parameters
+        ----------
+        bad_p : (P,) whose result counts as such whatever it is.
+        """
+        found_p = unsound(state)
+        bad_p = found_p if bad_p is None else bad_p | found_p
+        if bad_p.any():
+            self.costs.unsound[bad_p.numpy()] += 1
+            state = mixed(self.state, state, bad_p)
+        self.state = state
 
     def wants(self, t: int) -> Edges:
         """(W, 2) the edges that the peers want in round `t`."""
@@ -210,12 +233,13 @@ class Cohort:
         columns["gradient_evaluations"] = self.costs.n_gradients.tolist()
         self.costs.n_gradients[:] = n_gradients
         columns |= {name: value.tolist() for name, value in self.rule.metrics(self.state).items()}
+        refused = [{"unsound_results": k} if k else {} for k in self.costs.unsound.tolist()]
         weights = self.rule.weights(self.state)
         return tuple(
             Report(
                 t,
                 int(peer),
-                {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()},
+                {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()} | refused[p],
                 tuple(weights[p].tolist()),
             )
             for p, peer in enumerate(self.peers)
@@ -238,3 +262,20 @@ def no_letters() -> Letters:
     """Nothing came."""
     none: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
     return Letters(none, none, none, none, {})
+
+
+def _sound(stacks: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Bools]:
+    """The stacks with zeros in rows that are not finite; (S,) which rows are, True of no stacks.
+
+    Such a row is nobody's letter, but stands in one stack with those of others.
+    """
+    sound: Bools = np.array(True)
+    for value in stacks.values():
+        if value.is_floating_point() and value.numel():
+            largest = torch.linalg.vector_norm(value.reshape(len(value), -1), torch.inf, dim=1)
+            sound = sound & largest.isfinite().cpu().numpy()
+    if not sound.all():
+        stacks = {name: value.clone() for name, value in stacks.items()}
+        for value in stacks.values():
+            value[torch.from_numpy(~sound).to(value.device)] = 0
+    return stacks, sound

@@ -14,19 +14,25 @@ import numpy as np
 import numpy.typing as npt
 
 from app.config.config import Config
+from app.config.digest import config_digest_of
 from app.config.preflight import check_method, problem_of
 from app.config.registry import METHODS
 from app.node.checkpoints import CheckpointStore, write
 from app.node.cohort import Cohort
+from app.node.faults import StateError
+from app.node.vetting import check_wanted
+from app.security.approval import OWN
 from app.security.channel import SecureChannel
-from app.security.disclosure import Disclosure, limited
+from app.security.disclosure import limited, protected
+from app.security.ledger import Ledger
+from app.security.policy import Policy, check_counts, is_own
 from app.security.sealing import Sealing, simulated
 from clients.engine.engine import Engine
 from strategies.brokering import Round
 from strategies.protocol import PeerMessage, Report, Request, Response
 
 
-class NodeError(RuntimeError):
+class NodeError(StateError):
     """A node cannot do what a request says; names peers, round and what is missing."""
 
 
@@ -40,12 +46,12 @@ class Node:
     directory : the run directory on this node's disk.
     sealing : how letters are sealed; without, as the run's configuration wants it in a simulation.
     deployed : whether the node is deployed: data-dir is that of its one peer.
-    disclosure : which metrics its reports contain.
+    policy : of the institution: what reports tell, and how much may be asked.
     on_round : called with the number of each round that the node ends without the relay.
 
     Raises
     ------
-    ConfigError, DataError : this node's data does not fit the run.
+    ConfigError, DataError : this node's data do not fit the run, or are too few.
     """
 
     def __init__(
@@ -56,7 +62,7 @@ class Node:
         sealing: Sealing | None = None,
         *,
         deployed: bool = False,
-        disclosure: Disclosure = "all",
+        policy: Policy | None = None,
         on_round: Callable[[int], None] | None = None,
     ) -> None:
         self._on_round = on_round
@@ -65,7 +71,12 @@ class Node:
         self._strategy = config.strategy()
         problem = problem_of(config, self.peers[0] if deployed else None)
         check_method(config, problem)
-        self._disclosure: Disclosure = disclosure
+        self._policy = policy
+        parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
+        self._sizes = {name: int(part.sizes[self.peers[0]]) for name, part in parts.items()}
+        self._is_own = is_own(config.dataset)
+        if policy is not None and self._is_own:
+            check_counts(policy, self._sizes)
         # n_i of the hosted peers, if the node has to learn those of the others.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
@@ -85,9 +96,18 @@ class Node:
         rounds = config.num_server_rounds
         rule = METHODS[config.method].rule(engine, config.options, rounds)
         self._cohort = Cohort(engine, rule, rounds, config.payload)
-        self._checkpoints = CheckpointStore(directory / "nodes", self._cohort)
+        self._deployed = deployed
+        self._checkpoints = CheckpointStore(
+            directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
+        )
         sealing = sealing or simulated(config, self.peers, directory)
-        self._channel = SecureChannel(self.peers, directory, sealing)
+        ledger = None
+        if policy is not None:
+            file = directory.parent / OWN / f"ledger-{self.peers[0]:04d}.jsonl"
+            ledger = Ledger(file, directory.name, policy.answers)
+        self._channel = SecureChannel(self.peers, directory, sealing, ledger)
+        # A deployed peer is called as in the trust file; what its own data is called stays there.
+        self._names = None if deployed else dict(enumerate(problem.names))
 
     def handle(self, request: Request) -> Response:
         """Do what a request says.
@@ -120,8 +140,11 @@ class Node:
                 response = self._run_local_rounds(request)
         refused = self._channel.finish()
         self._checkpoints.forget(before=(request.committed, 0))
-        samples = self._announced if request.stage == "start" else ()
-        return replace(response, refused=refused, samples=samples)
+        if request.stage != "start":
+            return replace(response, refused=refused)
+        names = self._channel.names if self._names is None else self._names
+        called = tuple(names.get(peer, "") for peer in self.peers)
+        return replace(response, refused=refused, samples=self._announced, names=called)
 
     def _samples(self, request: Request) -> npt.NDArray[np.float64]:
         """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
@@ -138,11 +161,11 @@ class Node:
         known = [v for v in self._checkpoints.versions() if v[1] == 0] if t else []
         if known:
             self._checkpoints.recall(known[-1])
-            return self._end(t, ())
+            return replace(self._end(t, ()), standing=known[-1][0])
         self._checkpoints.restart()
         reports = self._cohort.evaluate(t)
         self._cohort.begin(t + 1)
-        return self._end(t, reports)
+        return replace(self._end(t, reports), standing=-1)
 
     def _answer(self, request: Request) -> Response:
         """Play the first half of a round; its answers to other nodes."""
@@ -170,6 +193,10 @@ class Node:
 
     def _round(self, request: Request) -> Round:
         t = request.round
+        # A recipient's wants are about offers, which may have been heard in order to answer them.
+        done = self._cohort.answered and self._strategy.wanted_by == 1
+        if self._policy is not None and not done:
+            check_wanted(request, self._strategy, self.peers, self._cohort.wants(t))
         return Round(t, request.edges, request.asked, self._strategy.is_evaluated(t))
 
     def _end(self, t: int, reports: Iterable[Report]) -> Response:
@@ -179,11 +206,20 @@ class Node:
         offers: tuple[PeerMessage, ...] = ()
         if t == cohort.rounds:
             for peer, tensors in cohort.models().items():
-                write(self._directory / "models" / f"peer-{peer:04d}.safetensors", tensors)
+                file = self._directory / "models" / f"peer-{peer:04d}.safetensors"
+                write(file, tensors, durable=self._deployed)
         elif self._strategy.exchanges and len(self.peers) < cohort.engine.n:
             offers = self._sealed(cohort.offer_letters(t + 1))
-        disclosed = tuple(limited(report, self._disclosure) for report in reports)
+        disclosed = tuple(map(self._disclosed, reports))
         return Response(self.peers, offers, cohort.wants(t + 1), disclosed)
+
+    def _disclosed(self, report: Report) -> Report:
+        """What the relay gets of a report; data that everybody has need no protection."""
+        if self._policy is None:
+            return report
+        if not self._is_own:
+            return limited(report, self._policy.reports.disclosure)
+        return protected(report, self._policy.reports, self._sizes)
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """The letters, sealed for those peers of other nodes that may read them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,12 +18,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 from flwr.app import RecordDict
 
-from app.config.config import Config
+from app.config.config import Config, ConfigError
+from app.config.digest import config_digest_of
+from app.config.keys import keys, paths, tables
 from app.config.root import workplace
 from app.config.schema import Scalar
+from app.node import faults
+from app.node.faults import StartError, StateError
+from app.node.vetting import check_request
 from app.runs import logs
-from app.security.disclosure import Disclosure, disclosure_of
+from app.security import approval
+from app.security.approval import ApprovalError
+from app.security.policy import Policy, PolicyError, check_run, read_policy
 from app.security.sealing import Sealing, deployed, peer_of
+from app.security.trust import KeysError
+from strategies.brokering import Brokering
 from strategies.flower.records import decode_request, encode_fault, encode_response
 from strategies.protocol import Request, Response
 from strategies.relay.vetting import named
@@ -30,10 +40,10 @@ from strategies.relay.vetting import named
 if TYPE_CHECKING:
     from app.node.node import Node
 
-_NODES_OWN = {"out": Config.out, "data-dir": Config.data_dir, "device": Config.device}
-"""What a deployed node takes from --node-config only, and the values it has without."""
 _NODES_IN_MEMORY = 4
 _OURS = ("app", "strategies", "clients", "datasets")
+_MOVED = "report"
+"""What --node-config said before there were policies."""
 
 _log = logging.getLogger("coterie.node")
 
@@ -47,17 +57,15 @@ class Job:
     run_id : Flower's number of the run.
     run_config, node_config : flat keys as Flower has them.
     version : round of the state that the last message left, None where there was none.
+    simulated : whether Flower's simulation runs the node: what its process is, not what anybody
+        says, decides (`app.client.in_simulation`).
     """
 
     run_id: int
     run_config: Mapping[str, Scalar]
     node_config: Mapping[str, Scalar]
     version: int | None
-
-    @property
-    def simulated(self) -> bool:
-        """Whether Flower's simulation made the node."""
-        return _simulated(self.node_config)
+    simulated: bool = False
 
     def config(self) -> Config:
         """The run's configuration on this node.
@@ -68,9 +76,9 @@ class Job:
             It is wrong.
         """
         flat = dict(self.run_config)
-        if not self.simulated:  # who submits a run has no say in where an institution's files lie
-            flat |= {key: self.node_config.get(key, value) for key, value in _NODES_OWN.items()}
-            flat |= {"run-dir": "", "resume": False}
+        if not self.simulated:  # who submits a run has no say in which of a node's files are read
+            own = {key: self.node_config.get(key, _default(key)) for key in (*paths(), "device")}
+            flat |= {**own, "run-dir": "", "resume": False}
         return _parsed(self.run_id, tuple(flat.items()), workplace() if self.simulated else None)
 
 
@@ -95,82 +103,111 @@ def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None
 
 
 def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
-    """What went wrong, as one line for the relay and a log here.
-
-    A deployed node sends only lines that were written for this, and of its paths the last name:
-    what libraries say may name its files or quote its data.
+    """What went wrong, for the log here; the relay of a deployment gets a code.
 
     Parameters
     ----------
     error : it is being handled.
     where : fields of the log's line.
     """
-    ours = type(error).__module__.partition(".")[0] in _OURS
     line = f"{type(error).__name__}: {error}"
-    if ours:
+    if type(error).__module__.partition(".")[0] in _OURS:
         _log.error("%s", line, extra=where)
     else:
         _log.exception("%s", line, extra=where)
-    if job.simulated:
-        return encode_fault(line)
-    paths = [Path(value) for value in job.node_config.values() if isinstance(value, str)]
-    for path in sorted(paths, key=lambda path: -len(str(path))):  # one may lie in another
-        line = line.replace(str(path), path.name) if path.name else line
-    return encode_fault(line if ours else f"{type(error).__name__}, see the log of this node")
+    return encode_fault(line if job.simulated else f"{_who(job)}{faults.line_of(error)}")
 
 
-def hosted(node_config: Mapping[str, object], peers: int) -> tuple[int, ...]:
-    """Ids of the peers that this node hosts, of `peers` in all.
+def hosted(job: Job, peers: int) -> tuple[int, ...]:
+    """Ids of the peers that a node hosts, of `peers` in all.
 
     A simulated node has an equal share of them, which may be none; the configuration of a deployed
     one names its peer.
 
     Raises
     ------
-    ServiceError
+    StartError
         It does not.
     """
-    if _simulated(node_config):
+    node_config = job.node_config
+    if job.simulated:
         shares = np.array_split(np.arange(peers), int(str(node_config["num-partitions"])))
         return tuple(int(peer) for peer in shares[int(str(node_config["partition-id"]))])
     peer = node_config["peer"] if "peer" in node_config else peer_of(node_config)
     if type(peer) is not int or not 0 <= peer < peers:
-        raise ServiceError(
+        raise StartError(
             f"this SuperNode says peer = {peer!r}; start it with --node-config 'peer=K', "
             f"K from 0 to {peers - 1}, or with a name that its trust file has"
         )
     return (peer,)
 
 
-def _simulated(node_config: Mapping[str, object]) -> bool:
-    """Flower's simulation gives a node these two keys and no others."""
-    return node_config.keys() == {"partition-id", "num-partitions"}
-
-
-class ServiceError(ValueError):
-    """A node cannot do what a message asks for; one line says why."""
-
-
 def _respond(request: Request, job: Job) -> Response:
     config = job.config()
-    peers = hosted(job.node_config, config.peers)
+    peers = hosted(job, config.peers)
     if not peers:
         return Response(())
+    if job.simulated:
+        _require_state(request, job, peers)
+        return _node(config, peers, None, None).handle(request)
+    policy = admit(config, job.node_config)
+    check_request(request, _strategy(config), peers)
+    _require_state(request, job, peers)
+    sealing = deployed(config, job.node_config, peers[0], required=policy.sealing)
+    return _node(config, peers, sealing, policy).handle(request)
+
+
+def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
+    """The institution's policy, which allows the run; the decision is written down.
+
+    Raises
+    ------
+    ApprovalError, ConfigError, PolicyError : the run is refused. No data were read.
+    StartError : the node was started without a policy.
+    """
+    if "policy" not in node_config:
+        raise StartError(
+            "this SuperNode has no policy: write one (python -m app policy init policy.toml) and "
+            'start it with policy="FILE" in --node-config'
+        )
+    if _MOVED in node_config:
+        raise StartError(f"{_MOVED} in --node-config is now disclosure in [reports] of the policy")
+    file, directory = Path(str(node_config["policy"])), Path(config.run_dir)
+    if directory.name == approval.OWN:
+        raise ConfigError(f"no run may be called {approval.OWN}: that folder is the node's own")
+    digest = config_digest_of(config).hex()
+    try:
+        policy = read_policy(file)  # again each time: the institution may have changed it
+        check_run(policy, config)
+        if policy.approval == "digest":
+            approval.require_approval(directory.parent, directory.name, digest)
+    except (ApprovalError, PolicyError) as error:
+        approval.record(directory, config, digest, file, f"refused: {error}")
+        raise
+    approval.record(directory, config, digest, file, "allowed")
+    return policy
+
+
+def _who(job: Job) -> str:
+    """The peer of a deployed node, if the way it was started says so."""
+    with suppress(KeysError):
+        peer = job.node_config.get("peer", peer_of(job.node_config))
+        if type(peer) is int:
+            return f"peer {peer}: "
+    return ""
+
+
+def _require_state(request: Request, job: Job, peers: tuple[int, ...]) -> None:
     if request.stage != "start" and job.version != request.round - 1:
-        raise ServiceError(
+        raise StateError(
             f"peers {list(peers)} stand at round {job.version}, the request builds on "
             f"{request.round - 1}: a state update was lost, or the node restarted"
         )
-    if job.simulated:
-        return _node(config, peers, None, "all").handle(request)
-    disclosure = disclosure_of(job.node_config.get("report", "all"))
-    sealing = deployed(job.run_config, job.node_config, peers[0])
-    return _node(config, peers, sealing, disclosure).handle(request)
 
 
 @lru_cache(_NODES_IN_MEMORY)
 def _node(
-    config: Config, peers: tuple[int, ...], sealing: Sealing | None, disclosure: Disclosure
+    config: Config, peers: tuple[int, ...], sealing: Sealing | None, policy: Policy | None
 ) -> Node:
     from app.node.node import Node  # here, so that a simulation's main process never loads torch
 
@@ -180,8 +217,13 @@ def _node(
         Path(config.run_dir),
         sealing,
         deployed=sealing is not None,
-        disclosure=disclosure,
+        policy=policy,
     )
+
+
+@lru_cache(_NODES_IN_MEMORY)
+def _strategy(config: Config) -> Brokering:
+    return config.strategy()
 
 
 @lru_cache(_NODES_IN_MEMORY)
@@ -194,3 +236,9 @@ def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None
     """
     config = Config.from_flat(dict(flat))
     return (config if base is None else config.absolute(base)).located(str(run_id))
+
+
+def _default(key: str) -> Scalar:
+    table, name, _ = keys()[key]
+    default: Scalar = getattr(tables()[table], name)
+    return default

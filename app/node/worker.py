@@ -25,7 +25,7 @@ from pathlib import Path
 from flwr.app import RecordDict
 
 from app.node import ipc, service
-from app.node.service import Job, ServiceError, hosted
+from app.node.service import Job, hosted
 from app.runs import logs
 
 IDLE_SECONDS = 900.0
@@ -36,11 +36,15 @@ _started: list[subprocess.Popen[bytes]] = []  # kept: Python complains of one th
 _ROOT = Path(__file__).resolve().parents[2]
 
 
+class WorkerError(RuntimeError):
+    """The worker did not start, or did not finish; says what became of it."""
+
+
 def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
     """Let the worker handle a request: `app.node.service.handle_request`, in another process."""
     try:
         config = job.config()
-        peers = hosted(job.node_config, config.peers)
+        peers = hosted(job, config.peers)
         directory = Path(config.run_dir) / "nodes"
         directory.mkdir(parents=True, exist_ok=True)
         # The relay has given up by then; twice, because loading the data is not a round's work.
@@ -59,11 +63,11 @@ def _exchange(
     ipc.send(connection, asdict(job), record)
     if not _is_readable(connection, timeout):
         _kill(connection)
-        raise ServiceError(f"the worker did not finish within {timeout:g} s and was ended")
+        raise WorkerError(f"the worker did not finish within {timeout:g} s and was ended")
     try:
         about, response = ipc.receive(connection)
     except ConnectionError:
-        raise ServiceError("the worker died over this request") from None
+        raise WorkerError("the worker died over this request") from None
     return response, about["version"]
 
 
@@ -110,7 +114,7 @@ def _start(directory: Path, name: str) -> socket.socket:
             return connection
         time.sleep(_PAUSE)
     process.kill()
-    raise ServiceError(f"the worker did not start (exit code {process.wait()})")
+    raise WorkerError(f"the worker did not start (exit code {process.wait()})")
 
 
 def _is_readable(connection: socket.socket, timeout: float) -> bool:

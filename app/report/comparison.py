@@ -2,7 +2,8 @@
 
 Every method is measured in the same way: the last personal models and those best on validation
 data, mean, spread and worst tenth over peers, gain over Local peer by peer at equal seed and split,
-the share of peers that improve, recovery of known clusters, and cost.
+the share of peers that improve, recovery of known clusters, and cost. Bold is who leads, by a
+paired test (`app.report.paired_test`), where not everybody does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,16 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from app.report import methods
 from app.report.measures import COLUMNS, Column
-from app.runs.rundir import Run
+from app.report.paired_test import leaders
+from app.runs.rundir import Floats, Run
 
 _DEVIATION_IN_TERMINAL = ("accuracy", "gain", "loss_gain")
-_IN_TERMINAL = (*_DEVIATION_IN_TERMINAL, "improved", "loss", "bytes", "seconds")
+_IN_TERMINAL = (*_DEVIATION_IN_TERMINAL, "improved", "loss", "diverged", "bytes", "seconds")
+_LOSSES = ("loss", "loss_gain")
+IN_LATEX = ("accuracy", "worst_decile", "loss", "gain", "loss_gain", "bytes")
+"""Columns of comparison.tex unless others are asked for; the loss where there is no accuracy."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,37 @@ class Row:
     runs: tuple[Run, ...]
     local: tuple[Run | None, ...]
     values: Mapping[str, tuple[float | None, ...]]
+
+    @property
+    def is_yardstick(self) -> bool:
+        """Whether the peers were told the true clusters."""
+        return methods.is_yardstick(self.runs[0].config)
+
+    @property
+    def label(self) -> str:
+        """The method for a table; a star marks a yardstick."""
+        return f"{self.method} *" if self.is_yardstick else self.method
+
+    @property
+    def peers(self) -> int:
+        """Number of peers in all runs."""
+        return sum(run.peers for run in self.runs)
+
+    @property
+    def diverged(self) -> int:
+        """Number of peers that diverged in all runs."""
+        return sum(int(run.diverged.sum()) for run in self.runs)
+
+    def by_seed(self, column: Column) -> dict[object, Floats]:
+        """Seed -> (n,) what each peer contributes to a column; (1,) where only the run has it."""
+        pairs = zip(self.runs, self.values[column.key], strict=True)
+        return {
+            run.config.get("seed"): np.array([value])
+            if column.of_peers is None
+            else column.of_peers(run)
+            for run, value in pairs
+            if value is not None
+        }
 
     def summary(self, column: Column) -> tuple[float, float] | None:
         """Mean and standard deviation over seeds (sample; 0 for one seed), or None."""
@@ -67,15 +104,16 @@ def rows(
 
 
 def shown(made: Sequence[Row]) -> list[Column]:
-    """The columns that some method has."""
-    return [column for column in COLUMNS if any(row.summary(column) for row in made)]
+    """The columns that some method has; nobody diverging needs no column."""
+    has = [column for column in COLUMNS if any(row.summary(column) for row in made)]
+    return [column for column in has if column.key != "diverged" or any(r.diverged for r in made)]
 
 
 def cell(row: Row, column: Column) -> str:
     """Mean and deviation over seeds for people (cost: the mean); a dash where there is nothing."""
     found = row.summary(column)
     if found is None:
-        return "-"
+        return "diverged" if row.diverged and column.key in _LOSSES else "-"
     mean, deviation = found
     if len(row.runs) == 1 or not column.better:
         return column.show(mean)
@@ -83,13 +121,35 @@ def cell(row: Row, column: Column) -> str:
     return f"{column.show(mean)} ± {show(deviation).lstrip('+')}"
 
 
-def best(made: Sequence[Row], column: Column) -> frozenset[str]:
-    """The methods with the best mean, as far as its digits are shown; none among fewer than two."""
-    means = {row.method: found[0] for row in made if (found := row.summary(column))}
-    if not column.better or len(means) < 2:
+def candidates(made: Sequence[Row], column: Column) -> list[Row]:
+    """The methods that may lead in a column: no yardstick, and none that diverged out of it."""
+    return [
+        row
+        for row in made
+        if column.better
+        and not row.is_yardstick
+        and row.summary(column)
+        and not (row.diverged and column.key in _LOSSES)
+    ]
+
+
+def leading(made: Sequence[Row], column: Column) -> list[Row]:
+    """The candidate with the best mean, and those that the paired test cannot tell from it."""
+    sign = 1.0 if column.better == "high" else -1.0
+    rows = {row.method: row for row in candidates(made, column)}
+    values = {
+        method: {seed: sign * of_p for seed, of_p in row.by_seed(column).items()}
+        for method, row in rows.items()
+    }
+    return [rows[method] for method in leaders(values)] if rows else []
+
+
+def bold(made: Sequence[Row], column: Column) -> frozenset[str]:
+    """The methods that lead, where the test tells them from some other."""
+    found = leading(made, column)
+    if len(found) == len(candidates(made, column)):
         return frozenset()
-    top = column.show((max if column.better == "high" else min)(means.values()))
-    return frozenset(method for method, mean in means.items() if column.show(mean) == top)
+    return frozenset(row.method for row in found)
 
 
 def table(made: Sequence[Row], title: str) -> Table:
@@ -97,17 +157,19 @@ def table(made: Sequence[Row], title: str) -> Table:
     columns = [column for column in shown(made) if column.key in _IN_TERMINAL]
     if any(column.key == "accuracy" for column in columns):
         columns = [column for column in columns if column.key != "loss"]
+    if any(column.key == "diverged" for column in columns):
+        columns = [column for column in columns if column.key != "seconds"]
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
-    bold = {column.key: best(made, column) for column in columns}
+    leads = {column.key: bold(made, column) for column in columns}
     for row in made:
-        cells = [row.method]
+        cells = [row.label]
         for column in columns:
             whole = cell(row, column)
             cells.append(whole if column.key in _DEVIATION_IN_TERMINAL else whole.split(" ± ")[0])
-        styles = ["bold" if row.method in bold[column.key] else "" for column in columns]
+        styles = ["bold" if row.method in leads[column.key] else "" for column in columns]
         table.add_row(*map(Text, cells, ["", *styles]))
     return table
 
@@ -128,16 +190,26 @@ def as_csv(made: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def as_latex(made: Sequence[Row]) -> str:
-    """A booktabs table of the comparison, the best of each column in bold."""
-    columns = shown(made)
+def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:
+    """A booktabs table of the comparison.
+
+    Parameters
+    ----------
+    keys : of the columns, as far as there are some.
+    """
+    columns = [column for column in shown(made) if column.key in keys]
+    if keys is IN_LATEX and any(column.key == "accuracy" for column in columns):
+        columns = [column for column in columns if column.key not in _LOSSES]
     lines = [
+        r"% \usepackage{booktabs}",
+        "% bold: the best mean and what a paired test over seeds and peers cannot tell from it",
+        "% *: a yardstick, told the true clusters",
         rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
         r"\toprule",
         " & ".join(["method", *(_escaped(column.title) for column in columns)]) + r" \\",
         r"\midrule",
         *(
-            " & ".join([_escaped(row.method), *(_latex(made, row, c) for c in columns)]) + r" \\"
+            " & ".join([_escaped(row.label), *(_latex(made, row, c) for c in columns)]) + r" \\"
             for row in made
         ),
         r"\bottomrule",
@@ -148,14 +220,14 @@ def as_latex(made: Sequence[Row]) -> str:
 
 def _latex(made: Sequence[Row], row: Row, column: Column) -> str:
     text = _escaped(cell(row, column)).replace(" ± ", r" $\pm$ ")
-    return rf"\textbf{{{text}}}" if row.method in best(made, column) else text
+    return rf"\textbf{{{text}}}" if row.method in bold(made, column) else text
 
 
 def _escaped(text: str) -> str:
     return "".join(f"\\{each}" if each in "%_&#$" else each for each in text)
 
 
-def write(made: Sequence[Row], directory: Path) -> None:
-    """Write comparison.csv and comparison.tex into `directory`."""
+def write(made: Sequence[Row], directory: Path, keys: Collection[str] = IN_LATEX) -> None:
+    """Write comparison.csv and, with the columns `keys`, comparison.tex into `directory`."""
     (directory / "comparison.csv").write_text(as_csv(made), encoding="utf-8")
-    (directory / "comparison.tex").write_text(as_latex(made), encoding="utf-8")
+    (directory / "comparison.tex").write_text(as_latex(made, keys), encoding="utf-8")

@@ -6,21 +6,22 @@ Shapes: M methods, S seeds, R kept rounds, F frames of the collaboration maps, n
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from app.report.comparison import Row
 from app.report.measures import gains, has_accuracy, last
+from app.report.methods import learns_graph
 from app.report.run_data import (
     FIELDS,
     has_own_weights,
     peer_order,
     rounded,
-    thin,
     weights_between,
 )
+from app.report.thinning import thin
 from app.runs.graph_scores import score
 from app.runs.rundir import Floats, Ints, Run
 
@@ -36,10 +37,12 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
     Returns
     -------
     dict with `methods`; `seeds`; `peers`; `rounds` and `metrics`, each field's `mean` and `std`
-    over seeds of the mean over peers, (M, R); `clusters` and `order` of the peers, (S, n);
+    over seeds of the mean over peers, (M, R); `names`, `clusters` and `order` of the peers, (S, n);
     `gains`, see `gain_data`; `maps`, see `map_data`. Null for what is missing.
     """
-    runs = made[0].runs
+    of_seed = {run.config.get("seed"): run for row in reversed(made) for run in row.runs}
+    seeds = seeds_of(made)
+    runs = [of_seed[seed] for seed in seeds]
     every = _union(run.rounds for row in made for run in row.runs)
     rounds = every[thin(len(every), CURVE_POINTS)]
     metrics = {}
@@ -52,8 +55,9 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
     order = [peer_order(run) if known else np.arange(run.peers) for run in runs]
     return {
         "methods": [row.method for row in made],
-        "seeds": [run.config.get("seed") for run in runs],
+        "seeds": seeds,
         "peers": runs[0].peers,
+        "names": [run.names for run in runs],
         "rounds": rounds.tolist(),
         "metrics": metrics,
         "clusters": [run.clusters.tolist() for run in runs if run.clusters is not None] or None,
@@ -61,6 +65,11 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
         "gains": gain_data(made),
         "maps": map_data(made),
     }
+
+
+def seeds_of(made: Sequence[Row]) -> list[Any]:
+    """The seeds of a comparison, in order; a method may lack one whose run failed."""
+    return sorted({run.config.get("seed") for row in made for run in row.runs})
 
 
 def over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Floats]:
@@ -88,25 +97,37 @@ def over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Fl
 
 
 def gain_data(made: Sequence[Row]) -> dict[str, Any] | None:
-    """Collect each peer's gain over Local; None where Local did not run for every seed.
+    """Collect each peer's gain over Local; None where there is no run of Local.
 
     Returns
     -------
     dict with `accuracy`, whether gains are of accuracy or of loss; `gain` and `final`, what the
-    peer ends with, (M, S, n).
+    peer ends with, (M, S, n), no peers where the method or Local lacks the seed.
     """
     pairs = [
-        [(run, local) for run, local in zip(row.runs, row.local, strict=True) if local is not None]
+        {
+            run.config.get("seed"): (run, local)
+            for run, local in zip(row.runs, row.local, strict=True)
+        }
         for row in made
     ]
-    if any(len(of_row) < len(row.runs) for of_row, row in zip(pairs, made, strict=True)):
+    alone = [local for row in made for local in row.local if local is not None]
+    if not alone:
         return None
-    accuracy = has_accuracy(pairs[0][0][1])
+    accuracy = has_accuracy(alone[0])
     field = "test_accuracy" if accuracy else "test_loss"
+
+    def of_peers(number: Callable[[Run, Run], Floats]) -> list[list[Any]]:
+        found = [[of_row.get(seed, (None, None)) for seed in seeds_of(made)] for of_row in pairs]
+        return [
+            [rounded(number(run, local)) if run and local else [] for run, local in of_row]
+            for of_row in found
+        ]
+
     return {
         "accuracy": accuracy,
-        "gain": [rounded(np.stack([gains(*pair) for pair in of_row])) for of_row in pairs],
-        "final": [rounded(np.stack([last(run, field) for run, _ in of_row])) for of_row in pairs],
+        "gain": of_peers(gains),
+        "final": of_peers(lambda run, _: last(run, field)),
     }
 
 
@@ -120,10 +141,11 @@ def map_data(made: Sequence[Row]) -> dict[str, Any] | None:
     peers), `own` (see `has_own_weights`), `f1` per frame or null; `weights`, base64 of one byte a
     weight, the entries' frames (n, n) in turn, 0 standing for `low` and 255 for `high`.
     """
+    seeds = seeds_of(made)
     which = [
-        (m, s, run)
+        (m, seeds.index(run.config.get("seed")), run)
         for m, row in enumerate(made)
-        for s, run in enumerate(row.runs)
+        for run in row.runs
         if weights_between(run).any()
     ]
     if not which:
@@ -137,7 +159,7 @@ def map_data(made: Sequence[Row]) -> dict[str, Any] | None:
         low, high = min(0.0, float(weights.min())), float(weights.max())
         shares = (weights[frame_f] - low) / (high - low)
         coded.append(np.round(shares * 255).astype(np.uint8).tobytes())
-        clusters = run.clusters_to_recover
+        clusters = run.clusters_to_recover if learns_graph(run.config) else None
         entries.append(
             {
                 "method": m,

@@ -5,85 +5,74 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from app.config import schema
 from app.config.keys import flatten
 from app.config.registry import METHODS
-from app.report import comparison, html, words
+from app.report import comparison, html, verdict, words
 from app.report.comparison import Row
-from app.report.comparison_data import page_data
+from app.report.comparison_data import page_data, seeds_of
 from app.report.measures import Column
 from app.runs import atomic, units
 
 
-def write(rows: Sequence[Row], directory: Path, title: str) -> Path:
+def write(
+    rows: Sequence[Row],
+    directory: Path,
+    title: str,
+    failed: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
     """Write comparison.html into `directory`.
 
     Parameters
     ----------
-    rows : what `comparison.rows` made, at least one, all methods over the same seeds.
+    rows : what `comparison.rows` made, at least one.
     title : the page's heading.
+    failed : run -> why it failed; such a run is in no row.
 
     Returns
     -------
     path of the page.
     """
     target = directory / "comparison.html"
-    atomic.write(target, render(rows, title))
+    atomic.write(target, render(rows, title, failed))
     return target
 
 
-def render(rows: Sequence[Row], title: str) -> str:
+def render(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> str:
     """Return the page's HTML; every text that comes from a file is escaped."""
+    return html.render("comparison.html.j2", **content(rows, title, failed))
+
+
+def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[str, Any]:
+    """What the page says of a comparison."""
     columns = comparison.shown(rows)
     groups = [(name, list(of)) for name, of in groupby(columns, key=lambda column: column.group)]
     common = _common(rows)
-    return html.render(
-        "comparison.html.j2",
-        title=title,
-        facts=_facts(rows),
-        notice=_notice(rows),
-        outcome=outcome(rows),
-        several=len(rows[0].runs) > 1,
-        groups=groups,
-        results=_results(rows, groups),
-        own={row.method: _own(row, common) for row in rows},
-        tuned={row.method: row.settings for row in rows if row.settings},
-        common=_in_tables(common),
-        data=page_data(rows),
-    )
-
-
-def outcome(rows: Sequence[Row]) -> str:
-    """Say in a sentence which method came out best, and what it gains."""
-    columns = {column.key: column for column in comparison.shown(rows)}
-    main = columns.get("accuracy") or columns.get("loss")
-    if main is None or not any(row.summary(main) for row in rows):
-        return "There is nothing to compare yet."
-    end = max if main.better == "high" else min
-    means = {row.method: found[0] for row in rows if (found := row.summary(main))}
-    top = next(row for row in rows if row.method == end(means, key=means.__getitem__))
-    reached = comparison.cell(top, main)
-    what = "mean test accuracy" if main.key == "accuracy" else "mean test loss"
-    text = f"{top.method} reaches a {what} of {reached}"
-    if len(means) > 1:
-        superlative = "highest" if main.better == "high" else "lowest"
-        text = f"Of {len(means)} methods, {top.method} reaches the {superlative} {what}, {reached}"
-    text += " %" if main.key == "accuracy" else ""
-    gain, improved = map(columns.get, ("gain", "improved"))
-    if top.method != "local" and gain and improved and top.summary(gain):
-        text += (
-            f": {comparison.cell(top, gain)} points over local,"
-            f" better for {improved.show((top.summary(improved) or (0.0, 0.0))[0])} % of the peers"
-        )
-    return text.replace(" %", "\u00a0%") + "."
+    return {
+        "title": title,
+        "facts": _facts(rows),
+        "notice": _notice(rows, failed),
+        "outcome": verdict.outcome(rows),
+        "notes": verdict.notes(rows),
+        "failed": failed,
+        "several": any(len(row.runs) > 1 for row in rows),
+        "labels": {row.method: row.label for row in rows},
+        "groups": groups,
+        "results": _results(rows, groups),
+        "own": {row.method: _own(row, common) for row in rows},
+        "tuned": {row.method: row.settings for row in rows if row.settings},
+        "common": _in_tables(common),
+        "data": page_data(rows),
+    }
 
 
 def _facts(rows: Sequence[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
     first = runs[0]
-    seeds = [str(run.config.get("seed")) for run in rows[0].runs]
+    seeds = [str(seed) for seed in seeds_of(rows)]
     rounds = first.config.get("num-server-rounds", first.rounds.max(initial=0))
     return [
         str(first.config.get("dataset", "unknown data")),
@@ -96,13 +85,16 @@ def _facts(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _notice(rows: Sequence[Row]) -> str:
+def _notice(rows: Sequence[Row], failed: Mapping[str, str]) -> str:
     runs = [run for row in rows for run in row.runs]
     unfinished = sum(run.progress.get("status") != "finished" for run in runs)
-    if not unfinished:
-        return ""
-    text = f"{unfinished} of {units.plural(len(runs), 'run')} have not finished"
-    return f"{text}; the numbers are those so far."
+    every = units.plural(len(runs) + len(failed), "run")
+    said = []
+    if failed:
+        said.append(f"{len(failed)} of {every} failed: see below.")
+    if unfinished:
+        said.append(f"{unfinished} of {every} have not finished; the numbers are those so far.")
+    return " ".join(said)
 
 
 class Cell(NamedTuple):
@@ -121,13 +113,13 @@ def _results(
     cells: dict[str, list[Cell]] = {row.method: [] for row in rows}
     for _, columns in groups:
         for column in columns:
-            best = comparison.best(rows, column)
+            leads = comparison.bold(rows, column)
             for row in rows:
-                marks = {"start": column is columns[0], "best": row.method in best}
+                marks = {"start": column is columns[0], "best": row.method in leads}
                 classes = " ".join(name for name, has in marks.items() if has) or None
                 value = (row.summary(column) or (None,))[0]
                 mean, _, deviation = comparison.cell(row, column).partition(" ± ")
-                if value is None:
+                if mean == "-":
                     mean = units.NONE
                 cells[row.method].append(Cell(mean, deviation, value, classes))
     return cells

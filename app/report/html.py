@@ -24,7 +24,7 @@ def render(template: str, **values: object) -> str:
     return _ENVIRONMENT.get_template(template).render(values)
 
 
-def script(entry: str) -> Markup:
+def script(entry: str | Path) -> Markup:
     """Join a module of static/ and all that it imports, dependencies first, into one script.
 
     The joined modules share their top level, so the names declared there must differ.
@@ -42,7 +42,7 @@ def script(entry: str) -> Markup:
     return Markup("\n".join(joined.values()))
 
 
-def style(name: str) -> Markup:
+def style(name: str | Path) -> Markup:
     """A style sheet of static/."""
     return Markup((STATIC / name).read_text(encoding="utf-8"))
 
@@ -61,9 +61,10 @@ def small_units(quantity: str) -> Markup:
     )
 
 
-def _environment() -> Environment:
+def environment(*folders: Path) -> Environment:
+    """What fills templates: those in `folders`, which may extend the reports' own, and these."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader([*folders, Path(__file__).parent / "templates"]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -75,4 +76,4 @@ def _environment() -> Environment:
     return environment
 
 
-_ENVIRONMENT = _environment()
+_ENVIRONMENT = environment()

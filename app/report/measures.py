@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from app.report.methods import learns_graph
 from app.report.run_data import weights_between
 from app.runs import units
 from app.runs.graph_scores import GraphScores, score
@@ -32,6 +33,7 @@ class Column:
     better : which end is the better one; "" for cost, where less is not better by itself.
     group : what the column belongs to. about : what it is, in a sentence.
     deviation : the deviation over seeds for people, where `show` does not suit it.
+    of_peers : (n,) the number of each peer, of which `of` is the mean, or the mean less Local's.
     """
 
     key: str
@@ -42,6 +44,7 @@ class Column:
     group: str
     about: str
     deviation: Callable[[float], str] | None = None
+    of_peers: Callable[[Run], Floats] | None = None
 
 
 def last(run: Run, name: str = "test_accuracy") -> Floats:
@@ -103,8 +106,10 @@ def _field(name: str) -> Measure:
 
 def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
     def scored(run: Run, _: Run | None) -> float | None:
-        if run.clusters_to_recover is None or not weights_between(run).any():
+        known = run.clusters_to_recover is not None and learns_graph(run.config)
+        if not known or not weights_between(run).any():
             return None
+        assert run.clusters_to_recover is not None
         return of(score(run.weights[-1], run.clusters_to_recover))
 
     return scored
@@ -120,6 +125,7 @@ COLUMNS = (
         "accuracy", "accuracy %", _statistic("mean_test_accuracy", last), _percent,
         "high", "Personal models",
         "Mean test accuracy of the personal models at the end.",
+        of_peers=last,
     ),
     Column(
         "weighted", "weighted %", _statistic("weighted_mean_test_accuracy", last), _percent,
@@ -140,6 +146,7 @@ COLUMNS = (
         "best_accuracy", "best on val. %", _statistic("mean_test_accuracy", _best), _percent,
         "high", "Personal models",
         "Mean test accuracy at each peer's own best round on its validation data.",
+        of_peers=_best,
     ),
     Column(
         "global_accuracy", "global model %", _field("global_test_accuracy"), _percent,
@@ -150,12 +157,14 @@ COLUMNS = (
         "gain", "gain", _gain(accuracy=True), _points,
         "high", "Against local",
         "Mean over peers of the test accuracy less Local's, in points.",
+        of_peers=last,
     ),
     Column(
         "loss_gain", "loss gain", _gain(accuracy=False), _signed,
         "high", "Against local",
         "Mean over peers of Local's test loss less the method's.",
         deviation=_short,
+        of_peers=lambda run: -last(run, "test_loss"),
     ),
     Column(
         "improved", "improved %", _improved, _shown(".0f", 100),
@@ -167,6 +176,12 @@ COLUMNS = (
         "low", "Loss",
         "Mean test loss of the personal models at the end.",
         deviation=_short,
+        of_peers=lambda run: last(run, "test_loss"),
+    ),
+    Column(
+        "diverged", "diverged", lambda run, _: float(run.diverged.sum()), _shown(".3g"),
+        "", "Loss",
+        "Peers whose loss is no longer a finite number at the end.",
     ),
     Column(
         "f1", "graph F1", _recovery(lambda scores: scores.f1), _shown(".2f"),

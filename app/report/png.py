@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from app.report.run_data import has_own_weights, peer_order, thin, weights_between
-from app.runs.rundir import Floats, Run
+from app.report.run_data import CROWD, display_blocks, has_own_weights, weights_between
+from app.report.thinning import block_means, finite, thin
+from app.runs.rundir import Floats, Ints, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +23,7 @@ CLUSTER_COLOURS = (
     "#8c6d5a", "#d178b0", "#6f7680", "#b5a12e", "#3aa6a6",
 )  # fmt: skip
 INK = "#22252a"
+BAND = "#1f5f8b"
 
 
 def draw(run: Run) -> list[Path]:
@@ -51,12 +54,10 @@ def _curves(run: Run) -> Figure:
 def _plot(axes: Axes, run: Run, values: Floats, title: str) -> None:
     values = np.where(np.isfinite(values), values, np.nan)
     marker = "o" if len(run.rounds) == 1 else ""
-    clusters = run.clusters
-    for peer in range(run.peers):
-        colour = "#8a9099"
-        if clusters is not None:
-            colour = CLUSTER_COLOURS[int(clusters[peer]) % len(CLUSTER_COLOURS)]
-        axes.plot(run.rounds, values[:, peer], color=colour, lw=0.8, alpha=0.55, marker=marker)
+    if run.peers > CROWD:
+        _bands(axes, run.rounds, values)
+    else:
+        _lines(axes, run, values, marker)
     counted = (~np.isnan(values)).sum(axis=1)
     mean = np.nansum(values, axis=1) / np.where(counted, counted, np.nan)
     axes.plot(run.rounds, mean, color=INK, lw=2, label="mean", marker=marker)
@@ -67,36 +68,60 @@ def _plot(axes: Axes, run: Run, values: Floats, title: str) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
+def _lines(axes: Axes, run: Run, values: Floats, marker: str) -> None:
+    clusters = run.clusters
+    for peer in range(run.peers):
+        colour = "#8a9099"
+        if clusters is not None:
+            colour = CLUSTER_COLOURS[int(clusters[peer]) % len(CLUSTER_COLOURS)]
+        axes.plot(run.rounds, values[:, peer], color=colour, lw=0.8, alpha=0.55, marker=marker)
+
+
+def _bands(axes: Axes, rounds: Ints, values: Floats) -> None:
+    measured = ~np.isnan(values).all(axis=1)
+    rounds = rounds[measured]
+    cuts = np.nanquantile(values[measured], [0, 0.05, 0.25, 0.75, 0.95, 1], axis=1)
+    for low, high, alpha, name in (
+        (cuts[1], cuts[4], 0.16, "nine tenths of the peers"),
+        (cuts[2], cuts[3], 0.26, "half of them"),
+    ):
+        axes.fill_between(rounds, low, high, color=BAND, alpha=alpha, lw=0, label=name)
+    axes.plot(rounds, cuts[0], color="#8a9099", lw=0.6, label="lowest and highest")
+    axes.plot(rounds, cuts[5], color="#8a9099", lw=0.6)
+
+
 def _collaboration(run: Run) -> Figure:
-    keep, order = thin(len(run.weights), 4), peer_order(run)
-    top = float(weights_between(run).max())
+    keep, (order, blocks) = thin(len(run.weights), 4), display_blocks(run)
+    shown = [block_means(finite(run.weights[each]), order, blocks) for each in keep]
+    is_blank = np.diag(np.diff(blocks, append=run.peers) == 1)  # a weight that there is not
+    top = max(float(each[~is_blank].max()) for each in shown)
     figure = Figure(figsize=(2.9 * len(keep) + 0.6, 3.2), layout="constrained")
     image = None
     panels = figure.subplots(1, len(keep), squeeze=False)[0]
-    for axes, frame in zip(panels, keep, strict=True):
-        shown = run.weights[frame][np.ix_(order, order)]
+    for axes, frame, means in zip(panels, keep, shown, strict=True):
         if not has_own_weights(run):
-            np.fill_diagonal(shown, np.nan)
-        image = axes.imshow(shown, vmin=0, vmax=top, cmap="Blues", interpolation="nearest")
+            means[is_blank] = np.nan
+        image = axes.imshow(means, vmin=0, vmax=top, cmap="Blues", interpolation="nearest")
         axes.set_title(f"round {run.weight_rounds[frame]}", loc="left", fontsize=10)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_color("#c9ccd1")
         axes.set_facecolor("#e3e0da")
-        _outline_clusters(axes, run)
+        _outline_clusters(axes, run, order, blocks)
     if image is not None:
         figure.colorbar(image, ax=panels, shrink=0.75, label="weight row gives column")
     return figure
 
 
-def _outline_clusters(axes: Axes, run: Run) -> None:
+def _outline_clusters(axes: Axes, run: Run, order: Ints, blocks: Ints) -> None:
     if run.clusters is None:
         return
-    edge = -0.5
-    for size in np.unique(run.clusters, return_counts=True)[1]:
-        box = [edge, edge + size, edge + size, edge, edge]
-        axes.plot(box, [edge, edge, edge + size, edge + size, edge], color="#d9822b", lw=1)
-        edge += size
+    borders = np.flatnonzero(np.diff(run.clusters[order])) + 1
+    if not np.isin(borders, blocks).all():  # so many clusters that blocks have peers of several
+        return
+    edges = np.array([0, *np.searchsorted(blocks, borders), len(blocks)]) - 0.5
+    for low, high in pairwise(edges.tolist()):
+        axes.plot([low, high, high, low, low], [low, low, high, high, low], color="#d9822b", lw=1)
 
 
 def _save(figure: Figure, path: Path) -> Path:

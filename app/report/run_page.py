@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.report import html, png, words
+from app.report import html, methods, png, words
 from app.report.run_data import page_data
 from app.runs import atomic, units
 from app.runs.rundir import Run
@@ -40,30 +40,40 @@ def write(run_dir: str | Path) -> Path:
 
 def render(run: Run, pictures: list[str]) -> str:
     """Return the page's HTML; `pictures` are the names of those beside it."""
+    return html.render("run.html.j2", **content(run), pictures=pictures)
+
+
+def content(run: Run) -> dict[str, Any]:
+    """What the page says of a run, all but the pictures beside it."""
     summary = summarise(run)
-    return html.render(
-        "run.html.j2",
-        title=f"{run.config['method']} on {run.config.get('dataset', 'unknown data')}",
-        facts=[
+    return {
+        "title": f"{run.config['method']} on {run.config.get('dataset', 'unknown data')}",
+        "facts": [
             words.peers(run),
             *words.partition(run),
             f"seed {summary['seed']}",
             units.plural(summary["rounds"], "round"),
             words.date([run]),
         ],
-        notice=_notice(run.progress),
-        outcome=words.outcome(run, summary),
-        tiles=words.tiles(run, summary),
-        costs=words.costs(run),
-        traffic=_traffic(summary),
-        config=run.config,
-        pictures=pictures,
-        versions=", ".join(f"{name} {version}" for name, version in summary["versions"].items()),
-        data=page_data(run),
-    )
+        "notice": _notice(run.progress),
+        "outcome": words.outcome(run, summary),
+        "tiles": words.tiles(run, summary),
+        "costs": words.costs(run),
+        "traffic": _traffic(summary),
+        "all_to_all": methods.all_to_all(run.config),
+        "config": run.config,
+        "versions": ", ".join(f"{name} {version}" for name, version in summary["versions"].items()),
+        "data": page_data(run),
+    }
 
 
 def _notice(progress: Mapping[str, Any]) -> str:
+    breaks = progress.get("breaks")
+    text = f"This is no continuation of one run: {'; '.join(breaks)}." if breaks else ""
+    return " ".join(filter(None, [text, _unfinished(progress)]))
+
+
+def _unfinished(progress: Mapping[str, Any]) -> str:
     if progress.get("status") == "finished":
         return ""
     text = f"This run {'failed' if progress.get('status') == 'failed' else 'has not finished'}"

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.report.methods import is_yardstick, learns_graph
 from app.report.run_data import weights_between
 from app.runs.rundir import Floats, Run
 from app.runs.units import NONE, count, duration, number, percent, plural, size
@@ -23,7 +24,7 @@ class Tile(NamedTuple):
 
 def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
     """The headline numbers of a run."""
-    found = summary["recovery"] if weights_between(run).any() else None
+    found = summary["recovery"] if _has_learnt(run) else None
     quality = _accuracy_tiles if summary["mean_test_accuracy"] is not None else _loss_tiles
     sent, gradients = summary["total_bytes"], summary["gradient_evaluations"]
     messages = summary["messages"]
@@ -61,7 +62,11 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
         text = f"{after}, the personal models reach a mean test loss of {number(loss)}"
     else:
         text = f"{after}, there is no mean test loss"
-    if weights_between(run).any():
+    if diverged := summary["diverged_peers"]:
+        what = f"{'its' if diverged == 1 else 'their'} loss or model is not finite"
+        lost = f"{diverged} of {plural(run.peers, 'peer')} diverged: {what}"
+        text = f"{after}, {lost}" if accuracy is None else f"{text}. {lost[0].upper()}{lost[1:]}"
+    if _has_learnt(run):
         text += _told_recovery(summary["recovery"])
     text += "."
     return text.replace(" %", "\u00a0%")
@@ -153,8 +158,8 @@ def _loss_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
     return [
         Tile(
             "Mean test loss",
-            number(summary["mean_test_loss"]),
-            f"{plural(diverged, 'peer')} diverged" if diverged else "last round",
+            "diverged" if diverged else number(summary["mean_test_loss"]),
+            f"{diverged} of {plural(run.peers, 'peer')}" if diverged else "last round",
         ),
         Tile("Mean at the start", number(_mean(start)), "before any training"),
         Tile(
@@ -175,16 +180,22 @@ def _loss_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
 def _recovery_tile(recovery: Mapping[str, Any] | None, run: Run) -> Tile:
     name = "Graph recovery"
     if recovery is None:
-        return Tile(
-            name,
-            NONE,
-            f"no {'true clusters to find' if run.clusters_to_recover is None else 'graph'}",
-        )
+        if is_yardstick(run.config):
+            why = "the peers were told the clusters"
+        elif not learns_graph(run.config):
+            why = "this method learns no graph"
+        else:
+            why = "no true clusters to find" if run.clusters_to_recover is None else "no graph"
+        return Tile(name, NONE, why)
     first, best = recovery["rounds_to_recovery"], recovery["best"]
     value = "exact" if recovery["exact"] else f"F1 {_two(recovery['f1'])}"
     if first is not None:
         return Tile(name, value, f"first exact in round {first:,}")
     return Tile(name, value, f"best F1 {_two(best['f1'])} in round {best['round']:,}")
+
+
+def _has_learnt(run: Run) -> bool:
+    return learns_graph(run.config) and bool(weights_between(run).any())
 
 
 def _told_recovery(recovery: Mapping[str, Any] | None) -> str:

@@ -20,17 +20,22 @@ def conclude(run_dir: Path, console: Console) -> None:
     ResultsError
         It is not a run directory.
     """
-    from app.report import run_page  # matplotlib: half a second that a run should not start with
+    from app.report import methods, run_page  # matplotlib: half a second, not at the start of a run
 
     numbers = summary.finish(run_dir)
     page = run_page.write(run_dir)
-    console.print(digest(numbers))
+    console.print(digest(numbers, methods.all_to_all(numbers)))
     console.print(f"run directory: {run_dir}", soft_wrap=True)
     console.print(f"report: {page}", soft_wrap=True)
 
 
-def digest(summary: Mapping[str, Any]) -> Table:
-    """The short table at the end of a run."""
+def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
+    """The short table at the end of a run.
+
+    Parameters
+    ----------
+    all_to_all : what explains its bytes.
+    """
     table = Table(show_header=False, box=None)
     accuracy, spread = (summary.get(f"{kind}_test_accuracy") for kind in ("mean", "std"))
     if accuracy is not None:
@@ -41,7 +46,11 @@ def digest(summary: Mapping[str, Any]) -> Table:
     if summary.get("mean_test_loss") is not None:
         table.add_row("test loss", f"{summary['mean_test_loss']:.6g}")
     if diverged := summary.get("diverged_peers"):
-        table.add_row("diverged", f"{units.plural(diverged, 'peer')}: the loss is not finite")
-    table.add_row("between peers", units.size(summary.get("total_bytes") or 0))
+        peers = units.plural(summary["peers"], "peer")
+        table.add_row("diverged", f"{diverged} of {peers}: the loss or the model is not finite")
+    for line in summary.get("breaks", ()):
+        table.add_row("no continuation", line)
+    caption = f" ({all_to_all})" if all_to_all else ""
+    table.add_row("between peers", units.size(summary.get("total_bytes") or 0) + caption)
     table.add_row("time", units.duration(summary.get("wall_seconds")))
     return table

@@ -90,8 +90,10 @@ def gpus(device: str) -> int:
 
 
 def _new_log(config: Config) -> Path:
+    """Where the log goes; log and progress of the part that is being resumed are removed."""
     log = Path(config.run_dir, "flower.log")
-    log.unlink(missing_ok=True)  # of the part of the run that is being resumed
+    log.unlink(missing_ok=True)
+    Path(config.run_dir, "progress.json").unlink(missing_ok=True)  # it may say "failed"
     return log
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from app.config.config import Config
+from app.config.digest import config_digest_of
 from app.node.node import Node
 from app.runs.recorder import RunRecorder
 from strategies.inprocess import InProcessTransport
@@ -32,7 +33,10 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
     RelayError : the node failed; progress.json says why, too.
     """
     directory, rounds = Path(config.run_dir), config.num_server_rounds
-    recorder = RunRecorder(directory, config.peers, rounds, resume=config.resume, watch=watch)
+    recorder = RunRecorder(
+        directory, config.peers, rounds, resume=config.resume, watch=watch,
+        run=config_digest_of(config),
+    )  # fmt: skip
 
     def on_round(t: int) -> None:
         if watch is not None:

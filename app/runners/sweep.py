@@ -28,7 +28,7 @@ from app.config.config import Config
 from app.config.keys import paths
 from app.config.preflight import check
 from app.runners import cores
-from app.runs import progress, rundir
+from app.runs import plan, progress, rundir
 
 _PAUSE = 0.5
 _LOG_SECONDS = 60.0
@@ -82,6 +82,8 @@ def run_all(
     failed = dict[str, str]()
     if not missing:
         return failed
+    for directory, names in _by_directory(configs).items():
+        plan.write(directory, names)
     watch = _Watch(console, len(missing), labels or {})
     queue = sorted(missing.values(), key=lambda c: -c.num_server_rounds * c.peers)
     with _threads(), watch.bar:
@@ -94,6 +96,14 @@ def run_all(
                     watch.ended(config, failed[config.run_dir])
             queue = [config for config in lost if config not in suspects]
     return failed
+
+
+def _by_directory(configs: Sequence[Config]) -> dict[Path, list[str]]:
+    """Directory -> the names of the runs in it."""
+    names: dict[Path, list[str]] = {}
+    for run_dir in dict.fromkeys(Path(config.run_dir) for config in configs):
+        names.setdefault(run_dir.parent, []).append(run_dir.name)
+    return names
 
 
 def _batch(

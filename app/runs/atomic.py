@@ -2,25 +2,109 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+_DIGEST = 32
+"""Bytes of a SHA-256."""
+
+
+class DamagedError(ValueError):
+    """A file is not what was written; names it."""
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Where to write; what lies there takes the place of `path` unless something is raised."""
-    draft = path.with_name(f"{path.name}.part")
+def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Where to write; what lies there takes the place of `path` unless something is raised.
+
+    Parameters
+    ----------
+    durable : it is on the disk, under its name, before this returns: no power cut takes it back.
+    """
+    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         yield draft
+        if durable:
+            sync(draft)
         os.replace(draft, path)
+        if durable and sys.platform != "win32":
+            sync(path.parent)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
 
 
-def write(path: Path, content: str | bytes) -> None:
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write(path: Path, content: str | bytes, *, durable: bool = False) -> None:
     """Write text in UTF-8, or bytes."""
-    with replacing(path) as draft:
+    with replacing(path, durable=durable) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_checked(path: Path, content: bytes, *, bound: bytes, durable: bool = False) -> None:
+    """Write bytes and their digest, in which `bound` says what they belong to."""
+    write(path, content + _digest(content, bound), durable=durable)
+
+
+def read_checked(path: Path, *, bound: bytes) -> bytes:
+    """Read what `write_checked` wrote.
+
+    Raises
+    ------
+    DamagedError
+        It is not that any more, or belongs to something else.
+    """
+    content = path.read_bytes()
+    body = content[:-_DIGEST]
+    if content[-_DIGEST:] != _digest(body, bound):
+        raise DamagedError(f"{path}: damaged, or of another run")
+    return body
+
+
+def _digest(content: bytes, bound: bytes) -> bytes:
+    return hashlib.sha256(hashlib.sha256(bound).digest() + content).digest()
+
+
+def append(path: Path, line: Mapping[str, Any]) -> None:
+    """Add a line of JSON to a file; it is on the disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
+    """What `append` added from byte `start` on; nothing where there is no such file.
+
+    Raises
+    ------
+    ValueError
+        A line is damaged; names the file.
+    """
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(start)
+        content = file.read()
+    try:
+        found = [json.loads(line) for line in content.splitlines()]
+    except ValueError:
+        found = [None]
+    if not all(isinstance(line, dict) for line in found):
+        raise ValueError(f"{path} has a line that is damaged")
+    return found

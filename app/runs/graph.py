@@ -1,9 +1,11 @@
-"""graph.csv: the learnt collaboration graph over the recorded rounds, a line each."""
+"""The collaboration graph over the rounds: its edges in graph.csv, and graph-measures.csv."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,36 @@ import numpy as np
 from app.runs.graph_scores import learnt_edges, score
 from app.runs.rundir import Floats, Run
 
+_EDGES = 1_000_000
+"""Where graph.csv would have more edges, rounds in between are left out, but never the last."""
 _SCORES = ("precision", "recall", "f1", "overlap_within", "overlap_across")
 
 
-def as_csv(run: Run) -> str:
-    """One line a recorded round; an empty cell where a number has no meaning.
+def edges(run: Run) -> Iterator[tuple[int, str, str, float]]:
+    """Yield every edge of the kept rounds: round, who gives the weight, to whom, and the weight.
+
+    `weight` is what the peer `from` gives to what comes from the peer `to`; weights of 0 and a
+    peer's own weight are left out.
+    """
+    between = (run.weights != 0) & ~np.eye(run.peers, dtype=np.bool_)
+    every = max(1, math.ceil(between.sum() / _EDGES))
+    for c in range((len(run.weights) - 1) % every, len(run.weights), every):  # the last one always
+        for i, j in np.argwhere(between[c]).tolist():
+            weight = float(run.weights[c, i, j])
+            yield int(run.weight_rounds[c]), run.names[i], run.names[j], weight
+
+
+def edges_csv(run: Run) -> str:
+    """graph.csv: a line for each edge, see `edges`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["round", "from", "to", "weight"])
+    writer.writerows(edges(run))
+    return text.getvalue()
+
+
+def measures_csv(run: Run) -> str:
+    """graph-measures.csv: a line for each recorded round, an empty cell where there is no number.
 
     Columns: `round`; `edges`, directed, by the rule of `app.runs.graph_scores`; `collaborators`,
     edges that leave a peer, mean over peers; `sparsity`, the share of the possible edges that are

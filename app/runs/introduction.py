@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from datasets.problem import Problem
 
 ROWS = 20
+_CLASSES = 40  # characters that their names may take
 
 
 def introduce(config: Config, problem: Problem, place: str, console: Console) -> None:
@@ -37,15 +38,18 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
 def split(problem: Problem) -> Table:
     """Who holds what: a line a peer, the first `ROWS` of them."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for title in ("peer", "cluster", "train", "validation", "test"):
+    table.add_column("peer")
+    for title in ("cluster", "train", "validation", "test"):
         table.add_column(title, justify="right")
-    table.add_column("training examples of each class")
+    classes = ", ".join(problem.classes)
+    brief = classes if 0 < len(classes) <= _CLASSES else "each class"
+    table.add_column(f"training examples of {brief}")
     rows = problem.describe()
     for row in rows[:ROWS]:
         cluster, labels = row["cluster"], row["train"]["labels"]
         sizes = (str(row[part]["size"]) for part in ("train", "validation", "test"))
         counts = "-" if labels is None else " ".join(map(str, labels))
-        table.add_row(str(row["peer"]), "-" if cluster is None else str(cluster), *sizes, counts)
+        table.add_row(row["name"], "-" if cluster is None else str(cluster), *sizes, counts)
     if len(rows) > ROWS:
         table.add_row("...", "", "", "", "", f"{len(rows)} peers in all")
     return table

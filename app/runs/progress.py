@@ -85,6 +85,12 @@ class Display:
             self._console.print(f"round {progress['round']}/{progress['rounds']}  {state}")
 
 
+def last_seen(progress: Mapping[str, Any]) -> dict[int, tuple[int, float]]:
+    """Peer -> the last round that it ended, and when, in seconds since 1970."""
+    seen = progress.get("last_seen", {})
+    return {int(peer): (int(t), float(at)) for peer, (t, at) in seen.items()}
+
+
 def is_measured(progress: Mapping[str, Any]) -> bool:
     """Whether any peer has reported yet."""
     return progress.get("mean_test_loss") is not None or bool(progress.get("diverged"))

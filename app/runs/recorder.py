@@ -1,24 +1,32 @@
 """Write what a run measures, as it goes: the relay's part of the run directory.
 
 After each round, in this order: metrics.jsonl and the collaboration rows are appended, then
-relay/checkpoint.json is replaced, which commits the round. A resumed run cuts what came after.
+relay/checkpoint.json is replaced, which commits the round: it holds the length and digest of both.
+A resumed run cuts what came after, and refuses what is not what was written.
 collaboration.npz is written from the rows now and then, and at the end.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from app.runs import atomic
+from app.runs.rundir import ResultsError
 from strategies.protocol import Report
 from strategies.relay.commit import Commit, Ledger, means
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 _SAVE_SECONDS = 30.0
 _LINES = 5
@@ -35,6 +43,8 @@ class RunRecorder:
     rounds : rounds of the whole run.
     resume : go on from the checkpoint in `directory`, if there is one; else begin again.
     watch : called with what progress.json says whenever that changes.
+    run : digest of the run's configuration: the checkpoint of another run is refused.
+    durable : a committed round outlasts a power cut.
 
     Attributes
     ----------
@@ -50,8 +60,11 @@ class RunRecorder:
         *,
         resume: bool = False,
         watch: Callable[[Mapping[str, Any]], None] | None = None,
+        run: bytes = b"",
+        durable: bool = False,
     ) -> None:
         self._watch = watch
+        self._run, self._durable = run, durable
         self.progress: dict[str, Any] = {}
         self._directory = directory
         self._metrics = directory / "metrics.jsonl"
@@ -60,8 +73,8 @@ class RunRecorder:
         self._peers = peers
         self._rounds = rounds
         self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        saved = _read(self._checkpoint) if resume else {}
-        self.ledger = Ledger(**saved["ledger"]) if saved else Ledger()
+        saved = self._read() if resume else {}
+        self.ledger = _ledger(saved["ledger"]) if saved else Ledger()
         self._refused: int = saved.get("refused", 0)
         self._started: float = time.monotonic() - saved.get("seconds", 0.0)
         self._latest: dict[int, Report] = {}
@@ -69,23 +82,28 @@ class RunRecorder:
         self._last_seen = {int(peer): when for peer, when in saved.get("last_seen", {}).items()}
         self._faults: list[str] = saved.get("faults", [])
         self._refusals: list[str] = saved.get("refusals", [])
-        self._cut()
+        self._names = {int(peer): name for peer, name in saved.get("names", {}).items()}
+        self._written = {
+            path: self._cut(path, *(saved["written"][path.name] if self.ledger.round else (0, "")))
+            for path in (self._metrics, self._weights)
+        }
+        for line in self._metrics.read_bytes().splitlines():
+            if (record := json.loads(line)).get("test_loss") is not None:
+                self._had_loss.add(record["peer"])
         self._saved = time.monotonic()
         self._progress("running")
 
     def round(self, commit: Commit) -> None:
         """Commit a round: see `strategies.relay.commit.Recorder`."""
-        with self._metrics.open("a", encoding="utf-8") as file:
+        self._names |= commit.names
+        lines = (json.dumps(self._line(report)) + "\n" for report in commit.reports)
+        self._append(self._metrics, "".join(lines).encode())
+        for t in sorted({report.round for report in commit.reports}):
+            matrix = np.eye(self._peers)  # of a peer that did not report: it received nothing
             for report in commit.reports:
-                line = {"round": report.round, "peer": report.peer, **report.metrics}
-                file.write(json.dumps(line) + "\n")
-        with self._weights.open("ab") as file:
-            for t in sorted({report.round for report in commit.reports}):
-                matrix = np.eye(self._peers)  # of a peer that did not report: it received nothing
-                for report in commit.reports:
-                    if report.round == t:
-                        matrix[report.peer] = report.weights
-                file.write(np.float64(t).tobytes() + matrix.tobytes())
+                if report.round == t:
+                    matrix[report.peer] = report.weights
+            self._append(self._weights, np.float64(t).tobytes() + matrix.tobytes())
         self.ledger = ledger = commit.ledger
         self._refused += len(commit.refused)
         self._refusals = [*self._refusals, *commit.refused][-_LINES:]
@@ -95,9 +113,32 @@ class RunRecorder:
         self._had_loss |= {r.peer for r in commit.reports if r.metrics.get("test_loss") is not None}
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self._save_collaboration()
-        saved = {"ledger": asdict(ledger), "refused": self._refused, "seconds": self._seconds()}
-        atomic.write(self._checkpoint, json.dumps(saved | self._seen()) + "\n")
+        written = {p.name: [size, each.hexdigest()] for p, (size, each) in self._written.items()}
+        saved = {
+            "ledger": asdict(ledger),
+            "refused": self._refused,
+            "seconds": self._seconds(),
+            "written": written,
+        }
+        content = json.dumps(saved | self._seen())
+        sealed = json.dumps({"sha256": self._digest(content)}) + "\n" + content + "\n"
+        atomic.write(self._checkpoint, sealed, durable=self._durable)
         self._progress("running")
+
+    def _append(self, path: Path, content: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(content)
+            if self._durable:
+                file.flush()
+                os.fsync(file.fileno())
+        size, digest = self._written[path]
+        digest.update(content)
+        self._written[path] = size + len(content), digest
+
+    def _line(self, report: Report) -> dict[str, Any]:
+        name = self._names.get(report.peer, f"peer {report.peer}")
+        own = {"round": report.round, "peer": report.peer, "peer_name": name}
+        return own | dict(report.metrics) | own  # whatever a node calls its metrics
 
     def finish(self) -> None:
         """Say that the run is complete."""
@@ -109,21 +150,42 @@ class RunRecorder:
         self._save_collaboration()
         self._progress("failed", error)
 
-    def _cut(self) -> None:
-        """Drop what was written after the checkpoint."""
-        lines = (
-            self._metrics.read_bytes().splitlines(keepends=True) if self._metrics.exists() else []
-        )
-        committed = self.ledger.round or -1  # round 0 is measured again
-        kept = []
-        for line in lines:
-            if line.endswith(b"\n") and (record := json.loads(line))["round"] <= committed:
-                kept.append(line)
-                if record.get("test_loss") is not None:
-                    self._had_loss.add(record["peer"])
-        atomic.write(self._metrics, b"".join(kept))
-        records = self._collaboration()
-        atomic.write(self._weights, records[records[:, 0] <= committed].tobytes())
+    def _cut(self, path: Path, size: int, expected: str) -> tuple[int, _Hash]:
+        """Drop what was written after the checkpoint: all where only round 0 was, which is again.
+
+        Returns
+        -------
+        Length and digest of what stays.
+        """
+        content = path.read_bytes()[:size] if size and path.exists() else b""
+        digest = sha256(content)
+        if size and expected != digest.hexdigest():
+            raise ResultsError(
+                f"{path}: missing or damaged before round {self.ledger.round}; put a copy back, or "
+                "run again under another name"
+            )
+        atomic.write(path, content, durable=self._durable)
+        return len(content), digest
+
+    def _read(self) -> dict[str, Any]:
+        """What the checkpoint says; nothing where no round was committed."""
+        path = self._checkpoint
+        if not path.exists():
+            if self._metrics.exists() and re.search(rb'"round": [1-9]', self._metrics.read_bytes()):
+                raise ResultsError(f"{path}: missing; put a copy back, or run under another name")
+            return {}
+        seal, _, content = path.read_text(encoding="utf-8", errors="replace").partition("\n")
+        content = content.removesuffix("\n")
+        if seal != json.dumps({"sha256": self._digest(content)}):
+            raise ResultsError(
+                f"{path}: damaged, or of a run with another configuration; put a copy back, or run "
+                "again under another name"
+            )
+        saved: dict[str, Any] = json.loads(content)
+        return saved
+
+    def _digest(self, content: str) -> str:
+        return sha256(sha256(self._run).digest() + content.encode()).hexdigest()
 
     def _collaboration(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """(R, 1 + n * n): round and collaboration matrix of each evaluated round."""
@@ -144,7 +206,12 @@ class RunRecorder:
         measured = means(self._latest.values())
         accuracies = [r.metrics.get("test_accuracy") for r in self._latest.values()]
         spread = [value for value in accuracies if value is not None]
-        losses = {peer: r.metrics.get("test_loss") for peer, r in self._latest.items()}
+        diverged = [
+            peer
+            for peer, report in self._latest.items()
+            if (report.metrics.get("test_loss") is None and peer in self._had_loss)
+            or report.metrics.get("unsound_results")
+        ]
         progress = {
             "round": self.ledger.round,
             "rounds": self._rounds,
@@ -158,7 +225,8 @@ class RunRecorder:
             "mean_test_accuracy": measured.get("test_accuracy"),
             "std_test_accuracy": float(np.std(spread)) if spread else None,
             "mean_test_loss": measured.get("test_loss"),
-            "diverged": sum(losses[peer] is None for peer in self._had_loss & losses.keys()),
+            "breaks": self.ledger.breaks,
+            "diverged": len(diverged),
             "seconds": self._seconds(),
         }
         self.progress = progress | self._seen()
@@ -168,15 +236,18 @@ class RunRecorder:
 
     def _seen(self) -> dict[str, Any]:
         """What `python -m app status` shows: peer -> last round it ended, and when; last lines."""
-        return {"last_seen": self._last_seen, "faults": self._faults, "refusals": self._refusals}
+        return {
+            "names": self._names,
+            "last_seen": self._last_seen,
+            "faults": self._faults,
+            "refusals": self._refusals,
+        }
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    return content
+def _ledger(saved: Mapping[str, Any]) -> Ledger:
+    """The ledger, in which JSON made lists of tuples."""
+    lists = {name: tuple(saved[name]) for name in ("ended", "breaks")}
+    return Ledger(**{**saved, **lists})

@@ -1,15 +1,13 @@
 """A run directory: made and held when a run begins, and read, whether the run is finished or not.
 
 Shapes: R evaluated rounds, n peers, C recorded collaboration matrices.
-A missing number (null, or no line for that round and peer) is NaN; a number that is not finite
-in the file is infinity, so that a diverged peer is never taken for one without the metric.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -19,28 +17,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+
+from app.runs.metrics import Bools, Floats, Ints, Metrics, ResultsError
 
 if TYPE_CHECKING:
     from app.config.config import Config
     from datasets.problem import Problem
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
-
-class ResultsError(ValueError):
-    """The directory is not a run, or one of its files is broken; the message names the file."""
+__all__ = [
+    "Bools",
+    "Floats",
+    "Ints",
+    "ResultsError",
+    "Run",
+    "RunReader",
+    "create",
+    "held",
+    "held_inodes",
+    "read_config",
+]
 
 
 def create(config: Config, problem: Problem) -> Path:
-    """Make the run directory: config.toml and split.json (the statistics of the split)."""
+    """Make the run directory: config.toml, split.json (statistics of the split), classes.json."""
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.resume:
         (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
         (run_dir / "split.json").write_text(json.dumps(problem.describe()), encoding="utf-8")
+        (run_dir / "classes.json").write_text(json.dumps(problem.classes), encoding="utf-8")
     with suppress(FileNotFoundError):
         (run_dir / "progress.json").unlink()  # of the part of the run that is being resumed
     return run_dir
@@ -71,6 +76,21 @@ def held(run_dir: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def held_inodes() -> frozenset[int]:
+    """The inodes of directories that processes of this machine hold; none where Linux is not.
+
+    The kernel is asked: whoever tried the lock could get in the way of a run that begins. Of the
+    device it says something else than `stat` where file systems are layered, so that is left out.
+    """
+    try:
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return frozenset()
+    return frozenset(
+        int(found[1]) for found in re.finditer(r" FLOCK .* \w+:\w+:(\d+) 0 EOF", locks)
+    )
+
+
 @dataclass(frozen=True)
 class Run:
     """The measurements of one run, finished or not.
@@ -81,10 +101,12 @@ class Run:
     config : config.toml, tables nested.
     rounds : (R,) evaluated rounds, ascending.
     metrics : each field of metrics.jsonl, (R, n).
+    names : (n,) what people call each peer; "peer 3" where nothing names it.
     reported : (R, n) whether the peer reported in that round at all.
     weight_rounds : (C,) rounds of `weights`.
     weights : (C, n, n) collaboration matrices; C = 0 where the run recorded none.
     split : split.json, one mapping per peer (counts, labels, cluster); None if not there.
+    classes : names of the classes; empty where nothing names them.
     progress : progress.json; empty if not there.
     """
 
@@ -92,10 +114,12 @@ class Run:
     config: Mapping[str, Any]
     rounds: Ints
     metrics: Mapping[str, Floats]
+    names: tuple[str, ...]
     reported: Bools
     weight_rounds: Ints
     weights: Floats
     split: tuple[Mapping[str, Any], ...] | None
+    classes: tuple[str, ...]
     progress: Mapping[str, Any]
 
     @classmethod
@@ -107,28 +131,7 @@ class Run:
         ResultsError
             If the directory is not a run's or a file in it is broken.
         """
-        directory = Path(run_dir)
-        if not directory.is_dir():
-            raise ResultsError(f"{directory}: no such run directory")
-        config = _read_config(directory / "config.toml")
-        peers = config["peers"]
-        rounds, metrics, reported = _read_metrics(directory / "metrics.jsonl", peers)
-        weight_rounds, weights = _read_weights(directory / "collaboration.npz", peers)
-        split = _read_json(directory / "split.json", list)
-        if split is not None and (len(split) != peers or not all(map(_describes_a_peer, split))):
-            raise ResultsError(f"{directory / 'split.json'}: expected {peers} peers' statistics")
-        progress = _read_json(directory / "progress.json", dict) or {}
-        return cls(
-            directory=directory,
-            config=config,
-            rounds=rounds,
-            metrics=metrics,
-            reported=reported,
-            weight_rounds=weight_rounds,
-            weights=weights,
-            split=None if split is None else tuple(split),
-            progress=progress,
-        )
+        return RunReader(Path(run_dir)).read()
 
     @property
     def peers(self) -> int:
@@ -187,6 +190,14 @@ class Run:
         numbered = np.where(self.reported, np.arange(len(self.rounds))[:, None], -1)
         return np.asarray(numbered.max(axis=0, initial=-1), dtype=np.int64)
 
+    @property
+    def diverged(self) -> Bools:
+        """(n,) whether a peer's test loss is not finite any more, or a result of its was not."""
+        finite_rn = np.isfinite(self.metric("test_loss"))
+        ends_n = np.isfinite(self.at("test_loss", self.last_row()))
+        unsound_n = self.at("unsound_results", self.last_row()) > 0
+        return np.asarray(finite_rn.any(axis=0) & ~ends_n | unsound_n, dtype=np.bool_)
+
     def best_row(self) -> Ints | None:
         """(n,) row of each peer's best round on its validation data, earliest of equals.
 
@@ -203,7 +214,55 @@ class Run:
         return np.where(measured_n, best_n, self.last_row())
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+class RunReader:
+    """Reads one run directory again and again while the run goes on, parsing only what is new."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._metrics: Metrics | None = None
+        self._peers = 0
+
+    def read(self) -> Run:
+        """The run as it is now; see `Run.read`."""
+        directory = self._directory
+        if not directory.is_dir():
+            raise ResultsError(f"{directory}: no such run directory")
+        config = read_config(directory / "config.toml")
+        peers = config["peers"]
+        if self._metrics is None or peers != self._peers:
+            self._metrics, self._peers = Metrics(directory / "metrics.jsonl", peers), peers
+        progress = read_json(directory / "progress.json", dict) or {}
+        rounds, metrics, reported = self._metrics.read()
+        weight_rounds, weights = _read_weights(directory, peers, progress.get("status"))
+        split = read_json(directory / "split.json", list)
+        if split is not None and (len(split) != peers or not all(map(_describes_a_peer, split))):
+            raise ResultsError(f"{directory / 'split.json'}: expected {peers} peers' statistics")
+        named = {peer: row.get("name") for peer, row in enumerate(split or ())}
+        named |= self._metrics.named
+        classes = read_json(directory / "classes.json", list) or ()
+        return Run(
+            directory=directory,
+            config=config,
+            rounds=rounds,
+            metrics=metrics,
+            names=tuple(str(named.get(peer) or f"peer {peer}") for peer in range(peers)),
+            reported=reported,
+            weight_rounds=weight_rounds,
+            weights=weights,
+            split=None if split is None else tuple(split),
+            classes=tuple(map(str, classes)),
+            progress=progress,
+        )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration of a run.
+
+    Raises
+    ------
+    ResultsError
+        The file is not there, or broken, or not a run's.
+    """
     try:
         config = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -216,8 +275,14 @@ def _read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _read_json(path: Path, kind: type) -> Any:
-    """Parse the file; None if it is not there."""
+def read_json(path: Path, kind: type) -> Any:
+    """The content of a JSON file; None if it is not there.
+
+    Raises
+    ------
+    ResultsError
+        The file is broken, or holds something else than a `kind`.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -235,53 +300,18 @@ def _describes_a_peer(row: object) -> bool:
     )
 
 
-def _read_metrics(path: Path, peers: int) -> tuple[Ints, dict[str, Floats], Bools]:
-    records: dict[tuple[int, int], dict[str, float]] = {}
-    if path.exists():
-        lines = path.read_bytes().split(b"\n")
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-                key = (record.pop("round"), record.pop("peer"))
-                values = {name: _number(value) for name, value in record.items()}
-                if not (type(key[0]) is type(key[1]) is int and 0 <= key[1] < peers):
-                    raise ValueError(f"no round and peer below {peers}")
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                if number == len(lines):  # cut off in mid-write: the run goes on or was killed
-                    break
-                why = f"no {error}" if isinstance(error, KeyError) else error
-                raise ResultsError(f"{path}:{number}: not a measurement: {why}") from error
-            records[key] = values  # a resumed run may repeat a round; its last word counts
-    rounds = sorted({each for each, _ in records})
-    row = {each: index for index, each in enumerate(rounds)}
-    reported = np.zeros((len(rounds), peers), dtype=np.bool_)
-    metrics: dict[str, Floats] = {}
-    for (each, peer), values in records.items():
-        reported[row[each], peer] = True
-        for name, value in values.items():
-            if name not in metrics:
-                metrics[name] = np.full(reported.shape, np.nan)
-            metrics[name][row[each], peer] = value
-    return np.array(rounds, dtype=np.int64), metrics, reported
-
-
-def _number(value: object) -> float:
-    if value is None:
-        return np.nan
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is not a number")
-    return float(value) if math.isfinite(value) else np.inf
-
-
-def _read_weights(path: Path, peers: int) -> tuple[Ints, Floats]:
+def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Floats]:
+    """The collaboration matrices: of a run that has not ended, those that the relay keeps."""
+    rows = directory / "relay" / "weights.f64"
+    if status == "running" and rows.exists():
+        return _read_rows(rows, peers)
+    path = directory / "collaboration.npz"
     if not path.exists():
         return np.empty(0, dtype=np.int64), np.empty((0, peers, peers))
     try:
         with np.load(path, allow_pickle=False) as archive:
             rounds = archive["rounds"].astype(np.int64)
-            weights = archive["weights"].astype(np.float64)
+            weights = archive["weights"].astype(np.float64, copy=False)
     except Exception as error:  # zipfile, zlib, numpy and OS errors: all mean "broken"
         raise ResultsError(f"{path}: not a collaboration record: {error}") from error
     if weights.shape != (len(rounds), peers, peers):
@@ -290,3 +320,13 @@ def _read_weights(path: Path, peers: int) -> tuple[Ints, Floats]:
             f"expected ({len(rounds)}, {peers}, {peers})"
         )
     return rounds, weights
+
+
+def _read_rows(path: Path, peers: int) -> tuple[Ints, Floats]:
+    """A row for each recorded round, mapped into memory: the file may be large, and grows."""
+    width = 1 + peers**2
+    recorded = path.stat().st_size // (8 * width)
+    if not recorded:
+        return np.empty(0, dtype=np.int64), np.empty((0, peers, peers))
+    rows = np.memmap(path, np.float64, mode="r", shape=(recorded, width))
+    return rows[:, 0].astype(np.int64), rows[:, 1:].reshape(recorded, peers, peers)

@@ -1,4 +1,4 @@
-"""Sum up a run: the numbers of summary.json, and graph.csv beside it.
+"""Sum up a run: the numbers of summary.json, and its graph beside it.
 
 A number that does not exist (no accuracy, no clusters, no validation data) is None.
 """
@@ -27,12 +27,12 @@ def summarise(run: Run) -> dict[str, Any]:
     """
     last_n, best_n = run.last_row(), run.best_row()
     loss_n = run.at("test_loss", last_n)
-    had_loss_n = np.isfinite(run.metric("test_loss")).any(axis=0)
-    diverged = int((had_loss_n & ~np.isfinite(loss_n)).sum()) if len(run.rounds) else 0
+    diverged = int(run.diverged.sum())
     best = np.full(run.peers, np.nan) if best_n is None else run.at("test_accuracy", best_n)
     return {
         "method": run.config["method"],
         "dataset": run.config.get("dataset"),
+        "topology": run.config.get("topology"),
         "seed": run.config.get("seed"),
         "status": run.progress.get("status"),
         "peers": run.peers,
@@ -41,6 +41,7 @@ def summarise(run: Run) -> dict[str, Any]:
         **{f"best_{name}": value for name, value in accuracy_statistics(best, run.samples).items()},
         "mean_test_loss": None if diverged else mean(loss_n),
         "diverged_peers": diverged,
+        "breaks": run.progress.get("breaks", []),
         "recovery": recovery(run),
         "total_bytes": _total(run.at("bytes_sent", last_n)),
         "bytes_received": _total(run.at("bytes_received", last_n)),
@@ -96,10 +97,11 @@ def recovery(run: Run) -> dict[str, Any] | None:
 
 
 def finish(run_dir: str | Path) -> dict[str, Any]:
-    """Write `graph.csv` and `summary.json` into the run directory and return the summary."""
+    """Write summary.json, graph.csv and graph-measures.csv; return the summary."""
     run = Run.read(run_dir)
     summary = summarise(run)
-    atomic.write(run.directory / "graph.csv", graph.as_csv(run))
+    atomic.write(run.directory / "graph.csv", graph.edges_csv(run))
+    atomic.write(run.directory / "graph-measures.csv", graph.measures_csv(run))
     text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
     atomic.write(run.directory / "summary.json", text)  # last: with it the run is finished
     return summary

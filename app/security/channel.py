@@ -17,6 +17,7 @@ from torch import Tensor
 from app.runs import atomic
 from app.security.audit import Audit
 from app.security.keys import PrivateKeys
+from app.security.ledger import Ledger
 from app.security.seal import TAG, Scope, SealError, digest_of, seal, unseal
 from app.security.sealing import Sealing
 from app.security.trust import Entry
@@ -32,9 +33,21 @@ class SecureChannel:
     peers : hosted by the node.
     directory : the run directory on the node's disk; its name is that of the run.
     sealing : whether letters are sealed, and with which keys.
+    ledger : of a deployed node: what its peer hears and answers is counted there.
+
+    Attributes
+    ----------
+    names : peer -> its name in the trust file.
     """
 
-    def __init__(self, peers: Sequence[int], directory: Path, sealing: Sealing) -> None:
+    def __init__(
+        self,
+        peers: Sequence[int],
+        directory: Path,
+        sealing: Sealing,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self._ledger = ledger
         self._peers = tuple(peers)
         self._sealing = sealing
         self._run = directory.name
@@ -43,7 +56,7 @@ class SecureChannel:
         self._memory = directory / "nodes" / f"mail-{node}.json"
         self._own: dict[int, PrivateKeys] = {}
         self._trust: Mapping[int, Entry] = {}
-        self._names: dict[int, str] = {}  # of the trusted peers, for the audit log
+        self.names: dict[int, str] = {}
         self._committed = 0  # the last round that the relay said it has committed
         self._own_offers: dict[str, str] = {}  # "round peer" -> digest of a hosted peer's offer
 
@@ -68,7 +81,7 @@ class SecureChannel:
         if not self._sealing.keys:
             return
         self._own, self._trust = self._sealing.read()  # again: the operator may have changed it
-        self._names = {peer: entry.name for peer, entry in self._trust.items()}
+        self.names = {peer: entry.name for peer, entry in self._trust.items()}
         self._recall()
         first = request.round + 1 if request.stage == "start" else request.round
         if first <= self._committed:
@@ -114,9 +127,15 @@ class SecureChannel:
         Parameters
         ----------
         form : what each of them has to hold.
+
+        Raises
+        ------
+        LedgerError
+            More is asked of this peer than its institution allows.
         """
         due = self._due(kind)
         found: dict[tuple[int, int | None], Mapping[str, Tensor]] = {}
+        plain: dict[int, str] = {}  # sender -> digest of the plain letter
         for letter in self._unread.pop(kind, ()):
             digest = self._digest(letter.payload)
             ends = letter.sender, letter.recipient
@@ -125,12 +144,26 @@ class SecureChannel:
                     raise PayloadError("was not to come here")
                 if ends in found:
                     raise PayloadError("came a second time")
-                found[ends] = form.decode(self._open(letter, digest, form.max_bytes))
+                opened = self._open(letter, digest, form.max_bytes)
+                found[ends] = form.decode(opened)
+                if self._ledger is not None:
+                    plain[letter.sender] = digest_of(opened).hex()
             except (PayloadError, SealError) as error:
                 self._refuse(letter, digest, str(error))
             else:
                 self._log_received(letter, digest, "accepted")
+        if self._ledger is not None:
+            self._count(self._ledger, kind, plain)
         return found
+
+    def _count(self, ledger: Ledger, kind: Kind, plain: Mapping[int, str]) -> None:
+        """Write down what was heard, and the answers that are given to it."""
+        request = self._request
+        if kind == "offer" or request.asked.any():
+            ledger.heard(request, kind, plain)
+        if kind == "offer" and request.stage == "answer":
+            asked = request.edges[request.asked & np.isin(request.edges[:, 1], self._peers)]
+            ledger.answering(request, {k: plain[k] for k in asked[:, 0].tolist() if k in plain})
 
     def finish(self) -> tuple[str, ...]:
         """Refuse what was not read; a line for each letter that was refused since `begin`."""
@@ -210,7 +243,7 @@ class SecureChannel:
     def _log(self, letter: PeerMessage, to: Sequence[int], digest: bytes, verdict: str) -> None:
         if self._audit is not None:
             attempt = self._scope.attempt
-            self._audit.write(letter, to, digest, verdict, attempt=attempt, names=self._names)
+            self._audit.write(letter, to, digest, verdict, attempt=attempt, names=self.names)
 
     def _recall(self) -> None:
         try:

@@ -1,32 +1,19 @@
-"""What a node's reports disclose to the relay; its operator decides, not the run."""
+"""What a node's reports disclose to the relay; its policy decides, not the run."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, get_args
 
-from app.config.config import ConfigError
+from app.security.policy import Disclosure, ReportPolicy
 from strategies.protocol import Report
-
-Disclosure = Literal["all", "loss", "none"]
 
 TRAFFIC = ("bytes_sent", "bytes_received")
 """Metrics that the relay knows in any case."""
 LOSSES = ("test_loss", "validation_loss", "train_loss")
-
-
-def disclosure_of(value: object) -> Disclosure:
-    """Check what --node-config says.
-
-    Raises
-    ------
-    ConfigError
-        It is none of the three.
-    """
-    for known in get_args(Disclosure):
-        if value == known:
-            return known  # type: ignore[no-any-return]
-    raise ConfigError(f'report = {value!r} in --node-config wants "all", "loss" or "none"')
+_PARTS = ("train", "validation", "test")
+_WEIGHT_DIGITS = 2
 
 
 def limited(report: Report, disclosure: Disclosure) -> Report:
@@ -43,3 +30,61 @@ def limited(report: Report, disclosure: Disclosure) -> Report:
         return replace(report, metrics=metrics)
     own = tuple(float(peer == report.peer) for peer in range(len(report.weights)))
     return replace(report, metrics=metrics, weights=own)
+
+
+def protected(report: Report, policy: ReportPolicy, sizes: Mapping[str, int]) -> Report:
+    """The report of a peer on data that only it has, without what could tell its examples apart.
+
+    A number taken over m examples is rounded to `precision(m)`: a share as it is, anything else
+    relative to its own power of ten. Weights keep two decimals. What was measured on training
+    examples stays here unless the policy says otherwise.
+
+    Parameters
+    ----------
+    sizes : part -> number of examples.
+    """
+    metrics = {
+        name: value
+        if value is None or name in TRAFFIC
+        else _protected(name, value, policy.training, sizes)
+        for name, value in report.metrics.items()
+    }
+    weights = tuple(round(weight, _WEIGHT_DIGITS) for weight in report.weights)
+    return limited(replace(report, metrics=metrics, weights=weights), policy.disclosure)
+
+
+def precision(examples: int) -> float:
+    """The largest of 1, 0.5, 0.2, 0.1, 0.05, ... that is not above 0.5 / sqrt(examples).
+
+    That is the largest standard error which a share of so many examples has: finer digits say
+    something about these examples and nothing about others.
+    """
+    error = 0.5 / math.sqrt(examples)
+    power = 10.0 ** math.floor(math.log10(error))
+    return max(step * power for step in (1, 2, 5) if step * power <= error * (1 + 1e-9))
+
+
+def _protected(
+    name: str, value: float, training: bool, sizes: Mapping[str, int]
+) -> float | int | None:
+    part = next((part for part in _PARTS if f"{part}_" in name), None)
+    if part is None and isinstance(value, int):  # work that was done
+        return value
+    if part is None:  # on which examples is not known
+        return _relative(value, min(filter(None, sizes.values())))
+    if not sizes[part] or (part == "train" and not training):
+        return None
+    if name.endswith("accuracy"):
+        return _to_step(value, precision(sizes[part]))
+    return _relative(value, sizes[part])
+
+
+def _relative(value: float, examples: int) -> float:
+    if value == 0:
+        return 0.0
+    return _to_step(value, precision(examples) * 10.0 ** math.floor(math.log10(abs(value))))
+
+
+def _to_step(value: float, step: float) -> float:
+    """`value` as a multiple of `step`, without the digits that binary fractions add."""
+    return float(f"{round(value / step) * step:.12g}")

@@ -7,8 +7,6 @@ simulated node sends plain letters unless `sealing = true`, and then the run has
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,15 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.config.config import Config
-from app.config.schema import Scalar
+from app.config.digest import config_digest_of
 from app.security.keys import PrivateKeys
 from app.security.trust import Entry, KeysError, create, read_private, read_trust
-
-_NOT_BOUND = (
-    *("out", "data-dir", "device", "name", "run-dir", "resume", "sealing"),
-    *("round-seconds", "join-seconds", "quorum"),
-)
-"""Keys that may differ between nodes, or between a run and its resumption."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +56,9 @@ class Sealing:
         return own, trust
 
 
-def config_digest_of(run_config: Mapping[str, Scalar]) -> bytes:
-    """SHA-256 of the configuration keys that the peers of a run have to agree on.
-
-    Parameters
-    ----------
-    run_config : flat keys as the run has them, before a node puts its own in their place.
-    """
-    bound = {key: value for key, value in run_config.items() if key not in _NOT_BOUND}
-    return hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).digest()
-
-
 def simulated(config: Config, peers: Sequence[int], directory: Path) -> Sealing:
     """Sealing of a simulated node: plain, or with keys made for this run."""
-    config_digest = config_digest_of(config.flat())
+    config_digest = config_digest_of(config)
     if config.sealing is not True:
         return Sealing(config_digest)
     shared = directory / "keys"
@@ -88,9 +69,13 @@ def simulated(config: Config, peers: Sequence[int], directory: Path) -> Sealing:
 
 
 def deployed(
-    run_config: Mapping[str, Scalar], node_config: Mapping[str, object], peer: int
+    config: Config, node_config: Mapping[str, object], peer: int, *, required: bool = True
 ) -> Sealing:
     """Sealing of a SuperNode: `keys` and `trust` of --node-config name its files.
+
+    Parameters
+    ----------
+    required : whether the institution's policy wants sealed letters.
 
     Raises
     ------
@@ -98,18 +83,18 @@ def deployed(
         The run wants plain letters and this node seals, or the reverse; or one file is missing.
     """
     keys, trust = (str(node_config.get(key, "")) for key in ("keys", "trust"))
-    plain = run_config.get("sealing") is False
+    plain = config.sealing is False
     if bool(keys) != bool(trust):
         raise KeysError('to seal, a SuperNode needs keys="FILE" and trust="FILE" in --node-config')
     if keys and plain:
         raise KeysError("this SuperNode has keys and takes no part in a run with sealing = false")
-    if not keys and not plain:
+    if not keys and (required or not plain):
         raise KeysError(
             "this SuperNode has no keys to seal with: make them (python -m app keys new NAME) and "
-            'start it with keys="FILE" trust="FILE" in --node-config, or run sealing=false'
+            'start it with keys="FILE" trust="FILE" in --node-config'
         )
     own = ((peer, keys),) if keys else ()
-    return Sealing(config_digest_of(run_config), own, trust, audited=True)
+    return Sealing(config_digest_of(config), own, trust, audited=True)
 
 
 def peer_of(node_config: Mapping[str, object]) -> int | None:

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MODELS = ("before_averaging", "best_before_averaging", "best_after_averaging")
+"""Models of a peer that are scored beside the personal one."""
+
+
 @dataclass(frozen=True)
 class Options:
     """DPFL's knobs.
@@ -93,6 +97,12 @@ class DPFLState(State):
 
 class DPFL(Rule[DPFLState]):
     """Train, choose by validation loss, average over the choice."""
+
+    reported: ClassVar[tuple[str, ...]] = (
+        "validation_passes",
+        "candidates",
+        *(f"{model}_test_{kind}" for model in MODELS for kind in ("loss", "accuracy")),
+    )
 
     def init(self) -> DPFLState:
         state, eye = self.start(), self.eye()
@@ -174,12 +184,8 @@ class DPFL(Rule[DPFLState]):
             "validation_passes": state.passes.astype(np.float64),
             "candidates": state.omega.sum(axis=1) - 1.0,
         }
-        models = {
-            "before_averaging": state.before,
-            "best_before_averaging": state.best_before,
-            "best_after_averaging": state.best_after,
-        }
-        for name, kept in models.items():
+        models = (state.before, state.best_before, state.best_after)
+        for name, kept in zip(MODELS, models, strict=True):
             scores = self.engine.losses(kept["x"], buffers_of(kept), "test")
             known = kept["loss"].isfinite()
             found[f"{name}_test_loss"] = scores.losses.where(known, np.nan).cpu().numpy()

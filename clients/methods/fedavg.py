@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
@@ -67,6 +67,8 @@ class FedAvg(Rule[S]):
 
 class GlobalModel(FedAvg[S]):
     """FedAvg whose averaged model `x` is not yet the personal one: reports have both."""
+
+    reported: ClassVar[tuple[str, ...]] = ("global_test_loss", "global_test_accuracy")
 
     def metrics(self, state: S) -> Mapping[str, Floats]:
         losses, accuracies = self.engine.losses(state.x, state.buffers, "test")

@@ -21,9 +21,9 @@ from datasets.own.institutions import (  # fmt: skip
     Expected,
     HeldOptions,
     Holding,
+    RefusedError,
     held,
     numbers,
-    refuse,
     words,
 )
 from datasets.problem import DataError
@@ -83,7 +83,7 @@ def read_image_folder(
         None if values is None else values.reshape(channels, 1, 1)
         for values in (numbers("mean", options.mean), numbers("std", options.std))
     )
-    expected = Expected("image-folder", "classification", len(classes), mean, std)
+    expected = Expected("image-folder", "classification", len(classes), mean, std, tuple(classes))
     split = (folder / "train").is_dir()
     parts = {
         name: _read_part(folder / name if split else folder, options, classes)
@@ -99,7 +99,7 @@ def _read_part(
     folders = sorted(path for path in folder.glob("*") if path.is_dir())
     strange = [path.name for path in folders if path.name not in classes]
     if strange:
-        raise refuse(
+        raise RefusedError(
             f"image-folder: {len(strange)} class folders are none of the run's classes "
             f"{', '.join(classes)}",
             strange,
@@ -126,7 +126,7 @@ def _read_part(
         else:
             inputs[row] = found
     if bad:
-        raise refuse(
+        raise RefusedError(
             f"image-folder: {len(bad)} of {len(files)} images are not {options.shape} as the run "
             "expects",
             bad,

@@ -1,8 +1,8 @@
 """Data that institutions hold themselves: one folder each, which no other node reads.
 
 In a simulation data-dir has a folder for each peer, in the order of their names ("2" comes before
-"10"). On a deployed node data-dir is the folder of its own peer, and the problem it builds knows
-of the others only that they are there.
+"10"), which become the peers' names. On a deployed node data-dir is the folder of its own peer,
+whose name nobody learns, and the problem it builds knows of the others only that they are there.
 
 A folder that does not fit the run is refused before anything is learnt. The refusal goes to the
 relay, so it says what the run expects and how many entries differ; which ones stays in the log of
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from datasets.problem import DataError, Floats, Ints, Problem, Split, Task
 PARTS = ("train", "validation", "test")
 _HOLD_OUT = 0x0D
 _NAMED = 20
+_SHOWN = 3
 
 _log = logging.getLogger("coterie.data")
 
@@ -92,6 +93,8 @@ class Expected:
     name : of the data set.
     task, outputs : as in `Problem`.
     mean, std : per channel or column, in raw units; None: each institution's own.
+    classes : their names; empty where the target is a number.
+    columns : of a table, in the model's order.
     """
 
     name: str
@@ -99,6 +102,8 @@ class Expected:
     outputs: int
     mean: Floats | None
     std: Floats | None
+    classes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 Read = Callable[[Path, Any, int, int], tuple[Expected, Holding]]
@@ -118,8 +123,23 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
             raise DataError(
                 f"data-dir {data_dir} has {len(folders)} folders: {peers} peers need one each"
             )
-        read_p = [read(folder, options, seed, peer) for peer, folder in enumerate(folders)]
-        return _joined(read_p[0][0], {peer: each for peer, (_, each) in enumerate(read_p)}, peers)
+        read_p = []
+        for peer, folder in enumerate(folders):
+            try:
+                read_p.append(read(folder, options, seed, peer))
+            except DataError as error:  # everybody's data is here: there is nobody to hide from
+                which = f": {_listed(error.entries)}" if isinstance(error, RefusedError) else ""
+                raise DataError(f"{folder.name}: {error}{which}") from None
+        expected = read_p[0][0]
+        for folder, (own, _) in zip(folders, read_p, strict=True):
+            if differing := sorted(set(own.columns) ^ set(expected.columns)):
+                raise DataError(
+                    f"{expected.name}: {folders[0].name} and {folder.name} do not have the same "
+                    f"columns ({_listed(differing)}): name those to learn from"
+                )
+        holdings = {peer: holding for peer, (_, holding) in enumerate(read_p)}
+        problem = _joined(expected, holdings, peers)
+        return replace(problem, names=tuple(folder.name for folder in folders))
 
     return load
 
@@ -129,7 +149,14 @@ def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
 
     @lru_cache(maxsize=2)
     def load(peer: int, peers: int, seed: int, data_dir: Path, options: object) -> Problem:
-        expected, holding = read(data_dir, options, seed, peer)
+        if getattr(options, "columns", "") == "all":
+            raise DataError('table.columns = "all" is for simulations: name the columns')
+        try:
+            expected, holding = read(data_dir, options, seed, peer)
+        except RefusedError as error:
+            for entry in error.entries[:_NAMED]:
+                _log.error("%s: %s", error, entry)
+            raise DataError(f"{error}; the log of this node says which") from None
         return _joined(expected, {peer: holding}, peers)
 
     return load
@@ -166,6 +193,7 @@ def _joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> 
         std=np.ones(()) if expected.std is None else expected.std,
         samples=train.sizes,
         validation_key=f"{expected.name}.validation",
+        classes=expected.classes,
     )
 
 
@@ -202,6 +230,8 @@ def held(
         if not len(rows[name]):
             raise DataError(f"{expected.name}: this peer has no example to {name} with")
     inputs, targets = (np.concatenate([parts[name][k] for name in present]) for k in (0, 1))
+    if np.isnan(inputs).any():
+        inputs = _filled(inputs, rows["train"], expected.mean)
     if expected.mean is None or expected.std is None:
         inputs = _standardised(inputs, rows["train"])
     return Holding(inputs, targets, rows)
@@ -216,11 +246,31 @@ def _standardised(inputs: npt.NDArray[Any], train: Ints) -> npt.NDArray[np.float
     return np.asarray(scaled, dtype=np.float32)
 
 
-def refuse(what: str, entries: Iterable[str]) -> DataError:
-    """Build a refusal for the relay; the entries that it is about go into this node's log only."""
-    for entry in list(entries)[:_NAMED]:
-        _log.error("%s: %s", what, entry)
-    return DataError(f"{what}; the log of this node says which")
+def _filled(inputs: npt.NDArray[Any], train: Ints, mean: Floats | None) -> npt.NDArray[Any]:
+    """Missing values (NaN) become the column's mean: the run's, else of the training rows."""
+    if mean is None:
+        known = ~np.isnan(inputs[train])
+        total = np.where(known, inputs[train], 0.0).sum(axis=0)
+        mean = total / np.maximum(known.sum(axis=0), 1)
+    return np.where(np.isnan(inputs), mean, inputs)
+
+
+class RefusedError(DataError):
+    """Data that does not fit the run.
+
+    Attributes
+    ----------
+    entries : that it is about; a deployed node tells them to its log only.
+    """
+
+    def __init__(self, what: str, entries: Iterable[str]) -> None:
+        super().__init__(what)
+        self.entries = list(entries)
+
+
+def _listed(entries: Sequence[str]) -> str:
+    more = f" and {len(entries) - _SHOWN} others" if len(entries) > _SHOWN else ""
+    return ", ".join(entries[:_SHOWN]) + more
 
 
 def words(text: str) -> list[str]:

@@ -68,7 +68,8 @@ def natural(source: Source, partition: Partition, peers: int, seed: int) -> Shar
         assert source.groups is not None
         return [rows[source.groups[rows] == group] for group in chosen]
 
-    return Shares(own(train), own(test))
+    names = tuple(source.group_names[group] for group in chosen) if source.group_names else ()
+    return Shares(own(train), own(test), names=names)
 
 
 def _left(source: Source, groups: Ints, missing: int, seed: int) -> npt.NDArray[np.bool_]:

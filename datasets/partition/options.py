@@ -94,6 +94,7 @@ class Shares:
     clusters : (n,) true cluster of each peer.
     labels_pc : (n, classes) what peer p calls class c; None = the published labels.
     divided_test : the test set is divided too, so a peer may need to be lent an example.
+    names : what people call each peer; empty where nothing names them.
     """
 
     train: list[Ints]
@@ -101,6 +102,7 @@ class Shares:
     clusters: Ints | None = None
     labels_pc: Ints | None = None
     divided_test: bool = False
+    names: tuple[str, ...] = ()
 
 
 def check(partition: Partition, source: Source, peers: int, seed: int) -> None:

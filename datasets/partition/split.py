@@ -59,6 +59,8 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
         samples=np.array([len(rows) for rows in train], dtype=np.int64),
         clusters=shares.clusters,
         validation_key="partition.validation",
+        names=shares.names,
+        classes=source.classes if shares.labels_pc is None else (),
     )
 
 

@@ -51,4 +51,5 @@ def read_cinic10(data_dir: Path) -> Source:
         train=np.flatnonzero(~test),
         test=np.flatnonzero(test),
         outputs=len(CLASSES),
+        classes=CLASSES,
     )

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any, Literal
 
 import numpy as np
@@ -62,6 +63,7 @@ def read_femnist(data_dir: Path, options: object) -> Source:
         test=np.flatnonzero(test),
         outputs=last - first,
         groups=kept["writers"][rows],
+        classes=tuple(digits + ascii_uppercase + ascii_lowercase)[first:last],
     )
 
 

@@ -50,6 +50,8 @@ def read_heart_disease(data_dir: Path) -> Source:
         test=np.flatnonzero(test),
         outputs=2,
         groups=_hospital_of(targets),
+        group_names=HOSPITALS,
+        classes=("healthy", "ill"),
     )
 
 

@@ -7,6 +7,7 @@ import io
 import math
 import pickle
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,20 @@ CIFAR10 = Published(
     "cifar-10-batches-py",
     (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"),
 )
+CLOTHES = (
+    *("T-shirt", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+)
+PHOTOGRAPHED = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
 CIFAR100 = Published("cifar100", "CIFAR100", "cifar-100-python", ("train", "test"))
 
 
 def read_fashion_mnist(data_dir: Path) -> Source:
     """Fashion-MNIST: (1, 28, 28), 10 kinds of clothing, 60,000 + 10,000."""
-    return _read_idx_source(FASHION_MNIST, data_dir)
+    return replace(_read_idx_source(FASHION_MNIST, data_dir), classes=CLOTHES)
 
 
 def read_mnist(data_dir: Path) -> Source:
@@ -50,7 +59,8 @@ def read_mnist(data_dir: Path) -> Source:
 
 def read_cifar10(data_dir: Path) -> Source:
     """CIFAR-10: (3, 32, 32), 10 classes, 50,000 + 10,000."""
-    return _read_cifar_source(CIFAR10, "labels", 10, data_dir)
+    source = _read_cifar_source(CIFAR10, "labels", 10, data_dir)
+    return replace(source, classes=PHOTOGRAPHED)
 
 
 def read_cifar100(data_dir: Path) -> Source:

@@ -79,6 +79,7 @@ def read_ixi(data_dir: Path, options: object) -> Source:
         outputs=2,
         task="segmentation",
         groups=hospital,
+        group_names=HOSPITALS,
     )
 
 

@@ -54,10 +54,11 @@ def read_languages(data_dir: Path, options: object) -> Source:
     """The manuals: rows of bytes; the groups are the languages."""
     assert isinstance(options, LanguagesOptions)
     tokens = tokeniser()
-    texts = [_text(data_dir, code) for code in languages_of(options.codes)]
+    languages = languages_of(options.codes)
+    texts = [_text(data_dir, code) for code in languages]
     end = options.test_examples * options.context + 1 if options.test_examples else None
     streams = [(train, test[:end]) for train, test in (_divided(tokens(t)) for t in texts)]
-    return language_source("languages", streams, options.context, "bytes")
+    return language_source("languages", languages, streams, options.context, "bytes")
 
 
 def _divided(tokens: Tokens) -> tuple[Tokens, Tokens]:

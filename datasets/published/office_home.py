@@ -59,6 +59,8 @@ def read_office_home(data_dir: Path) -> Source:
         test=np.flatnonzero(test),
         outputs=len(classes),
         groups=domain,
+        group_names=DOMAINS,
+        classes=tuple(classes),
     )
 
 

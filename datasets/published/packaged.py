@@ -7,6 +7,7 @@ whatever the seed.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ def read_digits(data_dir: Path) -> Source:
 def read_breast_cancer(data_dir: Path) -> Source:
     """Biopsies (UCI Breast Cancer Wisconsin): 30 features, malignant (0) or benign; 455 + 114."""
     table = np.loadtxt(_file("breast_cancer.csv"), delimiter=",", skiprows=1)
-    return _source("breast-cancer", table[:, :-1], table[:, -1].astype(np.int64), 2)
+    source = _source("breast-cancer", table[:, :-1], table[:, -1].astype(np.int64), 2)
+    return replace(source, classes=("malignant", "benign"))
 
 
 def _source(name: str, inputs: npt.NDArray[Any], labels: Ints, outputs: int) -> Source:

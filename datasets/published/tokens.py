@@ -60,6 +60,7 @@ def tokeniser(files: Sequence[Path] = ()) -> Callable[[str], Tokens]:
 
 def language_source(
     name: str,
+    languages: Sequence[str],
     streams: Sequence[tuple[Tokens, Tokens]],
     context: int,
     vocabulary: Vocabulary,
@@ -100,6 +101,7 @@ def language_source(
         outputs=SIZES[vocabulary],
         task="language",
         groups=owners,
+        group_names=tuple(languages),
     )
 
 

@@ -78,7 +78,7 @@ def read_wiki40b(data_dir: Path, options: object) -> Source:
     streams: list[tuple[Tokens, Tokens]] = [
         (arrays[f"{code}/train.txt"], arrays[f"{code}/test.txt"]) for code in codes
     ]
-    return language_source("wiki40b", streams, options.context, options.vocabulary)
+    return language_source("wiki40b", codes, streams, options.context, options.vocabulary)
 
 
 def _text(path: Path, tokens: int) -> str:

@@ -23,6 +23,10 @@ from strategies.protocol import Edges, Kind, PeerMessage, Report, Request, Respo
 
 _PAYLOAD = "payload"
 _STYPE = "coterie.payload"
+_OVERHEAD = 2**16
+"""Most bytes of a letter beside its tensors: their names, shapes and seal."""
+_KEY = 4096
+"""Most bytes of a sealed letter's key for one peer."""
 _EVERYBODY = -1
 """In the column of recipients, which holds integers, what is `None` everywhere else."""
 
@@ -95,6 +99,8 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "wants": fields.packed(response.wants, "<i8"),
             "refused": list(response.refused),
             "samples": list(response.samples),
+            "names": list(response.names),
+            "standing": [] if response.standing is None else [response.standing],
             "report-rounds": [report.round for report in response.reports],
             "report-peers": [report.peer for report in response.reports],
             "report-weights": fields.packed([report.weights for report in response.reports], "<f8"),
@@ -136,6 +142,8 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
         tuple(_reports(record, header)),
         tuple(fields.list_of(header, "refused", str)),
         tuple(fields.counts(header, "samples")),
+        tuple(fields.list_of(header, "names", str)),
+        next(iter(fields.list_of(header, "standing", int)), None),
     )
 
 
@@ -186,6 +194,11 @@ def _letters(
         payload = fields.require(record, f"letter-{k}", ArrayRecord)
         if list(payload) != [_PAYLOAD] or payload[_PAYLOAD].stype != _STYPE:
             raise WireError(f"letter-{k}: not one payload of ours")
+        size = len(payload[_PAYLOAD].data)
+        if not nbytes <= size <= nbytes + _OVERHEAD:
+            raise WireError(f"letter-{k}: {size} bytes that claim to hold {nbytes}")
+        if any(len(key) > _KEY for key in keys.get(k, {}).values()):
+            raise WireError(f"letter-{k}: a key of more than {_KEY} bytes")
         inside = payload[_PAYLOAD].data if opened else payload
         yield PeerMessage(kind, sender, to, t, nbytes, inside, keys.get(k, {}))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from flwr.superlink.grid import InMemoryGrid
 
 from strategies.brokering import Brokering
 from strategies.flower.transport import FlowerTransport
@@ -70,7 +71,7 @@ class RelayStrategy(Strategy):
         Raises
         ------
         RelayError
-            A peer is hosted by no node or by two, there is no quorum, or no node is left.
+            A peer is hosted by no node, there is no quorum, or no node is left.
         """
         if initial_arrays or evaluate_fn or train_config or evaluate_config:
             raise ValueError("a relay has no global model: it takes no arrays, config or evaluator")
@@ -79,8 +80,9 @@ class RelayStrategy(Strategy):
             raise ValueError(f"this strategy was made for {rounds} rounds, not {num_rounds}")
         self.summary()
         relay = Broker(
-            self.brokering, transport(grid, timeout), recorder, ledger, join_timeout, quorum
-        )
+            self.brokering, transport(grid, timeout), recorder, ledger, join_timeout, quorum,
+            patient=not isinstance(grid, InMemoryGrid),
+        )  # fmt: skip
         result = Result()
         for t, metrics in relay.run().items():
             result.evaluate_metrics_clientapp[t] = MetricRecord(dict(metrics))

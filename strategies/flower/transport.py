@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from flwr.app import Message
 from flwr.serverapp import Grid
+from flwr.superlink.grid import InMemoryGrid
 
 from strategies.errors import RelayError, WireError
 from strategies.flower.records import decode_response, encode_request
@@ -31,6 +32,7 @@ class FlowerTransport:
     def __init__(self, grid: Grid, timeout: float) -> None:
         self._grid = grid
         self._timeout = timeout
+        self._simulated = isinstance(grid, InMemoryGrid)
         self._unanswered: dict[str, int] = {}  # message -> node, of messages past their deadline
 
     def nodes(self) -> list[int]:
@@ -65,7 +67,7 @@ class FlowerTransport:
             for message in self._grid.pull_messages(list(waiting)):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is not None:
-                    outcome[node] = _decoded(message, requests[node])
+                    outcome[node] = _decoded(message, requests[node], self._simulated)
             if waiting:
                 waited = time.monotonic() - began
                 time.sleep(min(max(_PAUSE, _SHARE * waited), _LONGEST, max(seconds - waited, 0)))
@@ -84,11 +86,11 @@ class FlowerTransport:
         return {message: node for message, node in ids.items() if message in sent}
 
 
-def _decoded(message: Message, request: Request) -> Response | str:
+def _decoded(message: Message, request: Request, simulated: bool) -> Response | str:
     if message.has_error():
         code, reason = message.error.code, " ".join((message.error.reason or "").split())
         line = f"Flower error {code}: {reason}"
-        if code == _ACTOR_DIED:
+        if code == _ACTOR_DIED and simulated:
             where = f"round {request.round}, {request.stage}"
             raise RelayError(f"{where}: {line}", request.round, request.stage)
         return line
@@ -96,3 +98,5 @@ def _decoded(message: Message, request: Request) -> Response | str:
         return decode_response(message.content, request)
     except WireError as error:
         return f"not a response: {error}"
+    except Exception as error:  # of Flower's own decoding: it comes from the node, too
+        return f"not a response: {type(error).__name__}: {error}"

@@ -28,6 +28,8 @@ from strategies.relay.vetting import fault_of, named, one_line, vetted
 _log = logging.getLogger("coterie.relay")
 _JOIN_PAUSE = 0.1
 _JOIN_STRIKES = 2
+_JOIN_AGAIN = 10.0
+_BREAKS = 100
 
 
 class Broker:
@@ -41,6 +43,8 @@ class Broker:
     ledger : where an interrupted run stopped; a new run starts without.
     join_timeout : seconds to wait for peers: for all of them to begin with, later for a quorum.
     quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
+    patient : whether a node whose set-up fails is invited again until `join_timeout`, since people
+        may mend it; else its second failure ends a run that needs it.
     """
 
     def __init__(
@@ -51,6 +55,8 @@ class Broker:
         ledger: Ledger | None = None,
         join_timeout: float = 600,
         quorum: int = 0,
+        *,
+        patient: bool = False,
     ) -> None:
         self._strategy = strategy
         self._transport = transport
@@ -58,11 +64,14 @@ class Broker:
         self._ledger = ledger = ledger or Ledger()
         self._join_timeout = join_timeout
         self._quorum = quorum
+        self._patient = patient
         self._attempt = secrets.token_hex(8)
         self._roster = Roster(strategy.peers)
         self._messages = ledger.messages
         self._nbytes = ledger.nbytes
         self._sealing = ledger.sealing
+        self._ended = ledger.ended or (-1,) * strategy.peers
+        self._breaks = ledger.breaks
         self._reports: list[Report] = []
         self._refused: list[str] = []
         self._latest_faults: list[str] = []  # for error messages
@@ -75,7 +84,7 @@ class Broker:
         Raises
         ------
         RelayError
-            A peer is hosted by no node or by two, there is no quorum, or no node is left.
+            A peer is hosted by no node, there is no quorum, or no node is left.
         """
         self._gather(everybody=True)
         if self._ledger.round == 0:
@@ -110,37 +119,40 @@ class Broker:
         enough = self._quorum or (roster.peers if everybody else 1)
         deadline = time.monotonic() + self._join_timeout
         strikes: Counter[int] = Counter()
+        waits: dict[int, float] = {}  # node -> when it may be invited again
         while True:
             here = set(self._transport.nodes())
             for gone in roster.hosts.keys() - here:  # left before the others have come
-                roster.drop(gone)
+                roster.forget(gone)
             missing, there = roster.missing, len(roster.hosted)
             if not missing or (there >= enough and not everybody):
                 break
             requests = {
                 node: request
                 for node, request in self._invitations(t).items()
-                if strikes[node] < _JOIN_STRIKES
+                if waits.get(node, 0.0) <= time.monotonic()
+                and (self._patient or strikes[node] < _JOIN_STRIKES)
             }
             if not requests:
                 if time.monotonic() <= deadline:
                     time.sleep(_JOIN_PAUSE)
                     continue
-                why = f"round {t}, start: no node hosts peers {named(missing)}"
+                why = f"round {t}, start: no node hosts peers {roster.listed(missing)}"
                 if there < enough:
                     raise RosterError("; ".join([why, *self._latest_faults]), t, "start")
                 where = {"round": t, "stage": "start", "peers": named(missing)}
                 _log.warning("no node hosts them; going on without", extra=where)
                 break
             responses = self._exchange(requests)
-            for node, response in responses.items():
-                if twice := roster.hosted & set(response.peers):
-                    why = f"round {t}, start: two nodes host peers {named(twice)}"
-                    raise RosterError(why, t, "start")
-                self._add(node, response)
-            strikes.update(requests.keys() - responses.keys())
+            added = {
+                node for node, got in responses.items() if self._add(node, requests[node], got)
+            }
+            failed = requests.keys() - added
+            strikes.update(failed)
+            if self._patient:
+                waits |= dict.fromkeys(failed, time.monotonic() + _JOIN_AGAIN)
             # Of the set-up, not the moment; a quorum may do without such a node.
-            if max(strikes.values(), default=0) >= _JOIN_STRIKES and not self._quorum:
+            elif max(strikes.values(), default=0) >= _JOIN_STRIKES and not self._quorum:
                 raise RelayError(self._latest_faults[-1], t, "start")
         if roster.samples.any() and everybody:
             self._tell_samples(t)
@@ -152,6 +164,7 @@ class Broker:
         request = Request("start", t, t)
         for node, response in self._exchange(dict.fromkeys(self._roster.hosts, request)).items():
             self._keep(node, response)
+            self._look_back(request, response)
         self._require_nodes(t, "start")
 
     def _delegate(self, first: int, last: int) -> None:
@@ -179,22 +192,25 @@ class Broker:
         for node, response in self._exchange(requests).items():
             if requests[node].stage == "update":
                 self._keep(node, response)
-            elif twice := roster.hosted & set(response.peers):
-                self._fault(node, requests[node], f"peers {named(twice)} are hosted elsewhere")
             else:
-                self._add(node, response)
+                self._add(node, requests[node], response)
         self._require_nodes(this.t, "update")
 
     def _commit(self, t: int) -> None:
         """Tell the recorder that round `t` is over for good."""
-        self._ledger = Ledger(t, self._messages, self._nbytes, self._sealing)
+        hosted = self._roster.hosted
+        self._ended = tuple(t if p in hosted else was for p, was in enumerate(self._ended))
+        self._ledger = Ledger(
+            t, self._messages, self._nbytes, self._sealing, self._ended, self._breaks
+        )
         by_peer = {(report.round, report.peer): report for report in self._reports}
         reports = tuple(by_peer[key] for key in sorted(by_peer))
         for evaluated in sorted({report.round for report in reports}):
             self._means[evaluated] = means(r for r in reports if r.round == evaluated)
         refused, faults, present = tuple(self._refused), tuple(self._faults), self._roster.hosted
         if self._recorder is not None:
-            self._recorder.round(Commit(self._ledger, reports, refused, present, faults))
+            names = dict(self._roster.names)
+            self._recorder.round(Commit(self._ledger, reports, refused, present, faults, names))
         _log.info(
             "committed",
             extra={
@@ -236,28 +252,47 @@ class Broker:
             if fault := fault_of(response, request, roster.hosts.get(node, ()), roster.peers):
                 self._fault(node, request, fault)
                 continue
-            responses[node], refused = vetted(response, request, roster.peers)
+            responses[node], refused = vetted(response, request, self._strategy)
             for line in refused:
                 _log.warning("%s", line, extra={"round": request.round, "stage": request.stage})
             self._refused += refused
         return responses
 
-    def _add(self, node: int, response: Response) -> None:
-        """Let a node take part that was not known or had failed."""
+    def _add(self, node: int, request: Request, response: Response) -> bool:
+        """Let a node take part that was not known or had failed, unless it may not."""
+        if why := self._roster.objection(node, response):
+            self._fault(node, request, why)
+            return False
         self._roster.add(node, response)
         self._reports += response.reports
+        self._look_back(request, response)
+        return True
 
     def _keep(self, node: int, response: Response) -> None:
         """Keep what a node that takes part has said."""
         self._roster.keep(node, response)
         self._reports += response.reports
 
+    def _look_back(self, request: Request, response: Response) -> None:
+        """Note when peers go on from less than they had reached: the run is no continuation."""
+        standing = response.standing
+        if standing is None:
+            return
+        lost = [peer for peer in response.peers if self._ended[peer] > standing]
+        if lost:
+            since = "afresh" if standing < 0 else f"from round {standing}"
+            reached = max(self._ended[peer] for peer in lost)
+            who = self._roster.listed(lost)
+            line = f"round {request.round}: peers {who} went on {since}, after round {reached}"
+            _log.warning("%s: what they had learnt since is lost", line)
+            self._breaks = (*self._breaks, line)[-_BREAKS:]
+
     def _fault(self, node: int, request: Request, why: str) -> None:
         """Go on without a node."""
         peers, why = self._roster.drop(node), one_line(why)
         at = {"round": request.round, "stage": request.stage}
         _log.warning("%s; going on without", why, extra={**at, "peers": named(peers), "node": node})
-        who = f"peers {named(peers)}" if peers else f"node {node}"
+        who = f"peers {self._roster.listed(peers)}" if peers else f"node {node}"
         fault = f"round {request.round}, {request.stage}: {who}: {why}"
         self._latest_faults = [*self._latest_faults[-2:], fault]
         self._faults.append(fault)

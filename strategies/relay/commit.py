@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -19,12 +19,16 @@ class Ledger:
     messages : requests sent and responses received.
     nbytes : payload bytes delivered to nodes; a letter for two peers of one node counts once.
     sealing : bytes of the sealed letters' keys delivered with them.
+    ended : (n,) the last round that each peer ended, -1 of one that has not come; empty at first.
+    breaks : a line for each time that peers went on from less than that: their state was lost.
     """
 
     round: int = 0
     messages: int = 0
     nbytes: int = 0
     sealing: int = 0
+    ended: tuple[int, ...] = ()
+    breaks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Commit:
     refused : a line for each letter refused since then.
     present : peers whose node ended the round.
     faults : a line for each node that failed since then.
+    names : peer -> what people call it, of those that have a name.
     """
 
     ledger: Ledger
@@ -45,6 +50,7 @@ class Commit:
     refused: tuple[str, ...] = ()
     present: frozenset[int] = frozenset()
     faults: tuple[str, ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict)
 
 
 class Recorder(Protocol):

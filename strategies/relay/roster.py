@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from strategies.protocol import Edges, PeerMessage, Response, no_edges
@@ -16,6 +18,9 @@ class Roster:
     without_peers : nodes that said that they host none.
     samples : (n,) each peer's n_i, 0 where it has not been announced.
     offers : peer -> its offer for the next round.
+    names : peer -> what people call it, of those whose node has announced it.
+
+    A peer belongs to the node that brought it first, and its n_i is what that one announced first.
     """
 
     def __init__(self, peers: int) -> None:
@@ -24,7 +29,9 @@ class Roster:
         self.without_peers: set[int] = set()
         self.samples = np.zeros(peers, dtype=np.int64)
         self.offers: dict[int, PeerMessage] = {}
+        self.names: dict[int, str] = {}
         self._wants: dict[int, Edges] = {}
+        self._owners: dict[int, int] = {}
 
     @property
     def hosted(self) -> frozenset[int]:
@@ -41,6 +48,17 @@ class Roster:
         """(W, 2) the edges that peers want in the next round."""
         return np.concatenate([no_edges(), *self._wants.values()])
 
+    def objection(self, node: int, response: Response) -> str | None:
+        """Say why a node may not take part with what it answered to a "start", if so."""
+        peers, samples = list(response.peers), response.samples
+        taken = [peer for peer in peers if self._owners.get(peer, node) != node]
+        if taken:
+            return f"brings peers {taken} of another node: resume the run if theirs has moved"
+        known = self.samples[peers]
+        if samples and ((known > 0) & (known != samples)).any():
+            return f"announced {known.tolist()} samples of peers {peers} before, and others now"
+        return None
+
     def add(self, node: int, response: Response) -> None:
         """Let a node take part that has answered a "start"."""
         if not response.peers:
@@ -48,19 +66,44 @@ class Roster:
             return
         if response.samples:
             self.samples[list(response.peers)] = response.samples
+        self._owners |= dict.fromkeys(response.peers, node)
         self.hosts[node] = response.peers
         self.hosts = dict(sorted(self.hosts.items(), key=lambda item: item[1]))
         self.keep(node, response)
 
     def keep(self, node: int, response: Response) -> None:
-        """Keep what a node's peers offer and want for the next round."""
+        """Keep what a node's peers offer and want for the next round, and what they are called."""
         self.offers |= {letter.sender: letter for letter in response.letters}
         self._wants[node] = response.wants
+        if response.names:
+            self._rename(response)
+
+    def _rename(self, response: Response) -> None:
+        """Call peers as their node does, unless another peer is called so already."""
+        others = range(self.peers)
+        taken = {self._called(peer) for peer in others if peer not in response.peers}
+        for peer, name in zip(response.peers, response.names, strict=True):
+            if name and name not in taken:
+                self.names[peer] = name
+            taken.add(self._called(peer))
+
+    def _called(self, peer: int) -> str:
+        return self.names.get(peer, f"peer {peer}")
+
+    def listed(self, peers: Iterable[int]) -> str:
+        """The peers in order, for people, with their names: "0 (hospital-a), 3"."""
+        names = (f" ({self.names[peer]})" if peer in self.names else "" for peer in sorted(peers))
+        return ", ".join(map("{}{}".format, sorted(peers), names)) or "none"
 
     def drop(self, node: int) -> tuple[int, ...]:
-        """Go on without a node; the peers it hosted."""
+        """Go on without a node; the peers it hosted, which stay its own."""
         self._wants.pop(node, None)
         return self.hosts.pop(node, ())
+
+    def forget(self, node: int) -> None:
+        """Go on as if a node had never come."""
+        for peer in self.drop(node):
+            del self._owners[peer]
 
     def take_offers(self) -> dict[int, PeerMessage]:
         """The offers of the round that begins; those of the next one replace them."""

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from strategies.brokering import Brokering
 from strategies.protocol import PeerMessage, Report, Request, Response
 
 _LINES, _LENGTH = 100, 400
 """What a node says goes into logs and terminals: so many lines, so many characters each."""
+_NAMED = 10
+"""Things that a response must not contain, of which each gets its line."""
+_LARGEST = 1e300
+"""Of a measurement or weight: means of these are finite."""
+MOST_SAMPLES = 10**9
+"""Of one peer: weights are proportional to it."""
+NAME = 64
+"""Most characters of a peer's name."""
 
 
 def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int) -> str | None:
@@ -19,22 +28,24 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
 
     Parameters
     ----------
-    hosted : the peers that the node was known to host; a "start" may bring any of the n.
+    hosted : the peers that the node was known to host; one that hosted none may bring any of the n.
     n : number of peers of the run.
     """
+    if hosted and response.peers != tuple(hosted):
+        return f"hosts peers {named(response.peers)} now, not {named(hosted)}"
     if request.stage == "start":
         if list(response.peers) != sorted(set(response.peers) & set(range(n))):
             return f"hosts peers {named(response.peers)}: not some of 0 to {n - 1}, ascending"
-        if response.samples and (
-            len(response.samples) != len(response.peers) or 0 in response.samples
-        ):
-            return f"has {list(response.samples)} samples for {len(response.peers)} peers"
-    elif response.peers != tuple(hosted):
-        return f"hosts peers {named(response.peers)} now, not {named(hosted)}"
+        if response.samples and len(response.samples) != len(response.peers):
+            return f"has {len(response.samples)} numbers of samples for {len(response.peers)} peers"
+        if not all(0 < samples <= MOST_SAMPLES for samples in response.samples):
+            return f"has a peer whose number of samples is not from 1 to {MOST_SAMPLES}"
+        if response.names and len(response.names) != len(response.peers):
+            return f"has {len(response.names)} names for {len(response.peers)} peers"
     return None
 
 
-def vetted(response: Response, request: Request, n: int) -> tuple[Response, list[str]]:
+def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[Response, list[str]]:
     """Keep what a response to `request` may contain.
 
     Returns
@@ -42,33 +53,45 @@ def vetted(response: Response, request: Request, n: int) -> tuple[Response, list
     The response without what does not belong there, and a line for each thing refused: by the node
     (as it said) or here.
     """
+    n, peers = strategy.peers, frozenset(response.peers)
     bad: list[str] = []
-    expected = _expected(response.peers, request)
+    expected = _expected(peers, request)
     letters: list[PeerMessage] = []
     for letter in response.letters:
         ends = (letter.kind, letter.sender, letter.recipient, letter.round)
-        if ends in expected:
+        if ends in expected and all(0 <= peer < n for peer in letter.keys):
             expected.remove(ends)
             letters.append(letter)
         else:
             bad.append(str(letter))
+    due = {(t, peer) for t in _evaluated(request, strategy) for peer in peers}
     reports: list[Report] = []
     for report in response.reports:
-        in_time = request.stage != "answer" and request.round <= report.round <= request.last
-        numbers = [*report.weights, *(v for v in report.metrics.values() if v is not None)]
-        sound = len(report.weights) == n and all(map(math.isfinite, numbers))
-        if in_time and report.peer in response.peers and sound:
+        if (report.round, report.peer) in due and _is_sound(report, strategy):
+            due.remove((report.round, report.peer))
             reports.append(report)
         else:
             bad.append(f"a report of peer {report.peer}, round {report.round}")
     wants = response.wants
-    inside = ((wants >= 0) & (wants < n)).all(axis=1)
-    kept_w = inside & (wants[:, 0] != wants[:, 1]) & np.isin(wants, response.peers).any(axis=1)
+    kept_w = ((wants >= 0) & (wants < n)).all(axis=1) & (wants[:, 0] != wants[:, 1])
+    if strategy.wanted_by is None:
+        kept_w[:] = False
+    else:
+        kept_w &= np.isin(wants[:, strategy.wanted_by], response.peers)
     bad += [f"the want {want}" for want in wants[~kept_w].tolist()]
     who = f"round {request.round}, {request.stage}: peers {named(response.peers)}"
-    said = [one_line(line) for line in response.refused[:_LINES]]
-    refused = [*said, *(f"{who}: the relay refused {what}" for what in bad[:_LINES])]
-    kept = replace(response, letters=tuple(letters), reports=tuple(reports), wants=wants[kept_w])
+    refused = [one_line(line) for line in response.refused[:_LINES]]
+    refused += [one_line(f"{who}: the relay refused {what}") for what in bad[:_NAMED]]
+    if len(bad) > _NAMED:
+        refused.append(f"{who}: the relay refused {len(bad) - _NAMED} other things")
+    names = response.names if request.stage == "start" else ()
+    kept = replace(
+        response,
+        letters=tuple(letters),
+        reports=tuple(reports),
+        wants=np.unique(wants[kept_w], axis=0),
+        names=tuple(one_line(name)[:NAME] for name in names),
+    )
     return kept, refused
 
 
@@ -83,7 +106,26 @@ def named(peers: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(peers))) or "none"
 
 
-def _expected(peers: Sequence[int], request: Request) -> set[tuple[str, int, int | None, int]]:
+def _is_sound(report: Report, strategy: Brokering) -> bool:
+    metrics: Mapping[str, float | None] = report.metrics
+    numbers = [*report.weights, *(value for value in metrics.values() if value is not None)]
+    return (
+        metrics.keys() <= strategy.metrics
+        and len(report.weights) == strategy.peers
+        and all(math.isfinite(number) and abs(number) <= _LARGEST for number in numbers)
+    )
+
+
+def _evaluated(request: Request, strategy: Brokering) -> Iterable[int]:
+    """The rounds whose reports may come back."""
+    if request.stage == "answer":
+        return ()
+    if request.stage == "start":  # a peer that begins afresh measures where it stands
+        return (request.round,)
+    return filter(strategy.is_evaluated, range(request.round, request.last + 1))
+
+
+def _expected(peers: frozenset[int], request: Request) -> set[tuple[str, int, int | None, int]]:
     """(kind, sender, recipient, round) of the letters that may come back."""
     if request.stage == "answer":
         return {

@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "docker" / "README.md"]
 COMPOSE = Path(__file__).with_name("compose.py")
 RUN = "run as it stands"
+ENDLESS = "run until the address that it prints has answered, then interrupted"
 HOW: dict[str, dict[str, str]] = {
     "README.md": {"make run": RUN},
     "docs/first-steps.md": {
@@ -43,10 +44,15 @@ HOW: dict[str, dict[str, str]] = {
         "cat > readmission.toml <<'END'": RUN,
         "python - <<'END'": RUN,
     },
+    "docs/watching.md": {
+        "source .venv/bin/activate": RUN,
+        "python -m app dashboard": ENDLESS,
+    },
     "docs/consortium/without-docker.md": {
         "source .venv/bin/activate": RUN,
         "python - <<'END'": RUN,
         "python -m app certificates consortium/secrets --hosts localhost 127.0.0.1 \\": RUN,
+        "for name in hospital-a hospital-b hospital-c; do": RUN,
         "cd consortium": RUN,
         "python -m app certificates consortium/secrets --register relay \\": RUN,
         "port=9101": RUN,
@@ -106,7 +112,7 @@ def test_a_row_belongs_to_a_page() -> None:
     assert HOW.keys() <= {name(page) for page in PAGES}
 
 
-@pytest.mark.e2e
+@pytest.mark.documented
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if RUN in HOW.get(name(page), {}).values()], ids=name
 )
@@ -116,10 +122,23 @@ def test_the_blocks_of_a_page_run(page: Path, checkout: Path) -> None:
         pytest.skip("the stand-in for docker compose mounts: root only")
     script = ["set -euo pipefail", "shopt -s expand_aliases"]
     for number, block in enumerate(shell(page), start=1):
-        if how[block.first] == RUN:
-            script += [f"echo '=== block {number} of {name(page)}'", block.text]
+        if how[block.first] in (RUN, ENDLESS):
+            script.append(f"echo '=== block {number} of {name(page)}'")
+            script.append(block.text if how[block.first] == RUN else interrupted(block.text))
     said = play("\n".join(script), checkout)
     assert "Traceback" not in said, said
+
+
+def interrupted(text: str) -> str:
+    """A script that runs a block which only ends when it is interrupted, as by Ctrl-C."""
+    answers = "import sys, urllib.request as web; web.urlopen(sys.argv[1]).read()"
+    return f"""set -m  # a process group of its own, which takes notice of an interrupt
+( {text.rstrip()} ) > shown &
+until grep -q ^http shown; do kill -0 $!; sleep 0.2; done
+python -c '{answers}' "$(cat shown)"
+kill -INT -- -$!
+wait $! || test $? = 130
+set +m"""
 
 
 def commands() -> Iterator[tuple[str, str]]:

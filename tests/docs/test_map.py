@@ -22,6 +22,7 @@ def run(weights: list[list[list[float]]]) -> Run:
         directory=Path("run"), config={"peers": 3}, rounds=rounds,
         metrics={"test_accuracy": accuracy}, reported=np.ones_like(accuracy, bool),
         weight_rounds=rounds, weights=np.array(weights), split=tuple(cluster), progress={},
+        names=("peer 0", "peer 1", "peer 2"), classes=(),
     )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ def test_the_guide_names_every_unit() -> None:
         assert f"`{unit.stem}`" in GUIDE.read_text("utf-8")
 
 
+@pytest.mark.e2e
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     installed = str(Path(sys.executable).parent)

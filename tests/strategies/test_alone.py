@@ -33,6 +33,7 @@ print(sorted(Broker(strategy, InProcessTransport(nodes)).run()))
 """
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("blocked", "modules"),
     [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from strategies.brokering import Brokering
-from strategies.protocol import Edges, PeerMessage, Report, Request, Response
+from strategies.protocol import Edges, PeerMessage, Report, Request, Response, no_edges
 
 NBYTES = 8
 
@@ -18,7 +18,7 @@ class ToyNode:
     """x_i <- x_i / 2 + (sum of what i heard) / 10 + (sum of the answers i got) / 100 + round.
 
     The answer of k to x_i is x_i * (k + 1) + x_k. Peer i wants to hear peer (i + t) mod n in
-    round t. Sums run in order of the sender, as every node's must.
+    round t, or to be answered by it. Sums run in order of the sender, as every node's must.
     """
 
     strategy: Brokering
@@ -128,8 +128,12 @@ class ToyNode:
 
     def _wants(self, t: int) -> Edges:
         n = self.strategy.peers
-        wants = [((i + t) % n, i) for i in self.peers if t % n]
-        return np.array(wants, dtype=np.int64).reshape(-1, 2)
+        wanted_by = self.strategy.wanted_by
+        if wanted_by is None or t % n == 0:
+            return no_edges()
+        ends = [((i + t) % n, i) for i in self.peers]
+        wants = np.array(ends, dtype=np.int64).reshape(-1, 2)
+        return wants if wanted_by else wants[:, ::-1]
 
 
 def _opened(letter: PeerMessage) -> float:

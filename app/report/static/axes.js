@@ -2,15 +2,17 @@
 
 import { css, make, picture } from "./drawing.js";
 import { FORMAT, plain, spread } from "./numbers.js";
-import { DATA, segment } from "./page.js";
+import { DATA, fromData, segment } from "./page.js";
 
-export const MEASURES = [
+const MEASURES = [
   { key: "test_accuracy", title: "Test accuracy", format: FORMAT.share },
   { key: "test_loss", title: "Test loss", format: FORMAT.loss },
   { key: "validation_accuracy", title: "Validation accuracy", format: FORMAT.share },
   { key: "validation_loss", title: "Validation loss", format: FORMAT.loss },
   { key: "train_loss", title: "Train loss", format: FORMAT.loss },
-].filter(({ key }) => key in DATA.metrics);
+];
+// The measures that the data have.
+export const measures = fromData((data) => MEASURES.filter(({ key }) => key in data.metrics));
 export const ROUNDS = { key: "round", label: "Rounds", format: FORMAT.round, title: "round" };
 const AXES = [
   ROUNDS,
@@ -23,20 +25,20 @@ const AXES = [
   },
 ];
 
-// Buttons for MEASURES and AXES, the first of each pressed; `valuesOf(key)` are a metric's numbers.
-export function startChoices(valuesOf, onMeasure, onAxis) {
-  const choose = (id, choices, label, onPick, isEnabled) =>
+// Buttons for measures and axes, the chosen ones pressed; `valuesOf(key)` are a metric's numbers.
+export function offerChoices({ measure, axis }, valuesOf, onMeasure, onAxis) {
+  const offer = (id, choices, label, chosen, onPick, isEnabled) =>
     segment(
       id,
       Object.fromEntries(choices.map((choice) => [choice.key, choice[label]])),
-      choices[0].key,
+      chosen.key,
       (key) => onPick(choices.find((choice) => choice.key === key)),
       isEnabled,
     );
   const isPositive = (values) => values.flat().some((v) => v > 0);
   const wasPaid = (key) => key in DATA.metrics && isPositive(valuesOf(key));
-  choose("measure", MEASURES, "title", onMeasure);
-  choose("axis", AXES, "label", onAxis, (key) => key === ROUNDS.key || wasPaid(key));
+  offer("measure", measures(), "title", measure, onMeasure);
+  offer("axis", AXES, "label", axis, onAxis, (key) => key === ROUNDS.key || wasPaid(key));
 }
 
 export const isShare = (measure) => measure.format === FORMAT.share;

@@ -14,21 +14,36 @@ export function clusterRuns(order, clusters) {
   return runs;
 }
 
-// Draws weights as shares of `top`, true clusters framed in their `colours`; `describe(i, j)` is
-// the read-out of a weight. Returns the context, a cell's side and what lies under the pointer.
-export function heatMap(
-  canvas,
-  { size, edge, order, clusters, colours, own, weight, top, describe },
-) {
+// What is said of the weight that peer i gives to peer j; `describe(i, j)` tells how large it is,
+// `names` are what peers are called.
+export function pairReadOut(i, j, { names, own, clusters, describe }) {
+  return [
+    i === j ? `${names[i]} itself` : `${names[i]} gives ${names[j]}`,
+    i === j && !own ? "no own weight in this method" : describe(i, j),
+    i !== j &&
+      clusters &&
+      (clusters[i] === clusters[j]
+        ? `both in cluster ${clusters[i]}`
+        : `clusters ${clusters[i]} and ${clusters[j]}`),
+  ];
+}
+
+// Draws weights as shares of `top`, blank where they are NaN, true clusters framed in their
+// `colours`; `readOut(i, j)` are the lines about a weight. Returns the context, a cell's side and
+// what lies under the pointer.
+export function heatMap(canvas, { size, edge, order, clusters, colours, weight, top, readOut }) {
   const ink = prepare(canvas, size, size);
   const cell = (size - edge - 2) / order.length;
   const gap = cell > 12 ? 1 : 0;
-  const side = cell - gap + (gap ? 0 : 0.4);
-  const shade = ramp();
+  // Where a row or column begins; whole pixels leave no seams between cells without gaps.
+  const at = (k) => (gap ? edge + k * cell : Math.round(edge + k * cell));
+  const [shade, blank] = [ramp(), css("--line")];
   order.forEach((i, row) => {
     order.forEach((j, column) => {
-      ink.fillStyle = i === j && !own ? css("--line") : shade(weight(i, j) / top);
-      ink.fillRect(edge + column * cell, edge + row * cell, side, side);
+      const share = weight(i, j) / top;
+      ink.fillStyle = Number.isNaN(share) ? blank : shade(share);
+      const [x, y] = [at(column), at(row)];
+      ink.fillRect(x, y, at(column + 1) - x - gap, at(row + 1) - y - gap);
     });
   });
   for (const { first, end, cluster } of clusters ? clusterRuns(order, clusters) : []) {
@@ -48,15 +63,6 @@ export function heatMap(
     );
     return pair.includes(undefined) ? null : pair;
   };
-  const readOut = (i, j) => [
-    i === j ? `Peer ${i} itself` : `Peer ${i} gives peer ${j}`,
-    i === j && !own ? "no own weight in this method" : describe(i, j),
-    i !== j &&
-      clusters &&
-      (clusters[i] === clusters[j]
-        ? `both in cluster ${clusters[i]}`
-        : `clusters ${clusters[i]} and ${clusters[j]}`),
-  ];
   canvas.onpointermove = (event) => {
     const pair = under(event);
     if (pair) showTip(event, readOut(...pair));

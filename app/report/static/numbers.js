@@ -23,9 +23,26 @@ export function spread(values) {
   return [Math.min(...kept), Math.max(...kept)];
 }
 
+// The value below which that share of the ascending numbers lies.
+export function quantile(sorted, share) {
+  const at = share * (sorted.length - 1);
+  const below = Math.floor(at);
+  return sorted[below] + (at - below) * ((sorted[below + 1] ?? sorted[below]) - sorted[below]);
+}
+
+// Numbers in base64, of each the upper `nbytes` of a float32.
+export function decode(text, nbytes) {
+  const kept = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const whole = new Uint8Array((kept.length / nbytes) * 4);
+  for (let k = 0; k < kept.length; k += 1)
+    whole[4 * Math.floor(k / nbytes) + 4 - nbytes + (k % nbytes)] = kept[k];
+  return new Float32Array(whole.buffer);
+}
+
 export function plain(x, digits = 4) {
   if (!isNumber(x)) return MISSING;
-  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6)) return x.toExponential(2);
+  if (x !== 0 && (Math.abs(x) < 1e-3 || Math.abs(x) >= 1e6))
+    return x.toExponential(Math.min(2, digits - 1));
   return String(+x.toPrecision(digits));
 }
 

@@ -2,8 +2,24 @@
 
 import { make } from "./drawing.js";
 
-export const DATA = JSON.parse(document.getElementById("run").textContent);
 export const byId = (id) => document.getElementById(id);
+
+// What the page draws; at first what it carries.
+export let DATA = JSON.parse(byId("run").textContent);
+// Draws newer data of the same run; what the reader chose and follows stays.
+export function show(data) {
+  DATA = data;
+  refresh();
+}
+// A function that returns what `derive` makes of the data, once for each data shown.
+export function fromData(derive) {
+  let source = null;
+  let value = null;
+  return () => {
+    if (source !== DATA) [source, value] = [DATA, derive(DATA)];
+    return value;
+  };
+}
 
 // The peer or method, by index, that the reader follows through all figures.
 export const view = { picked: null };
@@ -36,23 +52,33 @@ export function start() {
   document.documentElement.dataset.ready = "yes";
 }
 
-// Buttons of which one is pressed: a label for each key.
+// Buttons of which one is pressed: a label for each key. Called again, it keeps the buttons there
+// are, and with them the keyboard's focus.
 export function segment(id, labels, chosen, onPick, isEnabled = () => true) {
-  const buttons = Object.entries(labels).map(([key, label]) => {
-    const button = make("button", { type: "button" }, label);
+  const box = byId(id);
+  const wanted = JSON.stringify(labels);
+  if (box.dataset.labels !== wanted) {
+    const buttons = Object.entries(labels).map(([key, label]) => {
+      const button = make("button", { type: "button" }, label);
+      button.dataset.key = key;
+      return button;
+    });
+    box.dataset.labels = wanted;
+    box.replaceChildren(...buttons);
+  }
+  const press = (key) => {
+    for (const button of box.children)
+      button.setAttribute("aria-pressed", String(button.dataset.key === key));
+  };
+  for (const button of box.children) {
+    const { key } = button.dataset;
     button.disabled = !isEnabled(key);
     button.onclick = () => {
-      press(button);
+      press(key);
       onPick(key);
     };
-    button.dataset.key = key;
-    return button;
-  });
-  const press = (pressed) => {
-    for (const button of buttons) button.setAttribute("aria-pressed", String(button === pressed));
-  };
-  byId(id).replaceChildren(...buttons);
-  press(buttons.find((button) => button.dataset.key === chosen));
+  }
+  press(chosen);
 }
 
 // The read-out beside the pointer, the first line as its heading; columns when `wide`.

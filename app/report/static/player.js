@@ -1,22 +1,27 @@
 // Slider and button over the rounds.
 
 import { make } from "./drawing.js";
-import { byId } from "./page.js";
+import { closest } from "./numbers.js";
+import { byId, watch } from "./page.js";
 
 const PLAY = "M8 5v14l11-7z";
 const PAUSE = "M7 5h4v14H7zM13 5h4v14h-4z";
 
-// At the last of `rounds` to begin with; show(index) draws.
-export function startPlayer(rounds, show) {
-  const [slider, button, last] = [byId("slider"), byId("play"), rounds.length - 1];
-  slider.max = last;
-  slider.value = last;
-  byId("player").hidden = last === 0;
+// Stands at the last of the rounds that `roundsOf()` tells; with newer data it stays at its round,
+// and at the last if it was there. Returns a function that tells the index of the round;
+// draw() is called when the reader moves it.
+export function startPlayer(roundsOf, draw) {
+  const [slider, button] = [byId("slider"), byId("play")];
+  let rounds = [];
   let timer = null;
-  const go = (frame) => {
+  const last = () => rounds.length - 1;
+  const place = (frame) => {
     slider.value = frame;
     slider.setAttribute("aria-valuetext", `round ${rounds[frame]}`);
-    show(frame);
+  };
+  const go = (frame) => {
+    place(frame);
+    draw();
   };
   const label = (d, text) => {
     const svg = make("svg", { viewBox: "0 0 24 24", width: 22, height: 22 });
@@ -30,14 +35,14 @@ export function startPlayer(rounds, show) {
     timer = null;
     label(PLAY, "Play the rounds");
   };
-  const step = () => (+slider.value < last ? go(+slider.value + 1) : stop());
+  const step = () => (+slider.value < last() ? go(+slider.value + 1) : stop());
   button.onclick = () => {
     if (timer) {
       stop();
       return;
     }
-    if (+slider.value === last) go(0);
-    timer = setInterval(step, Math.min(500, Math.max(60, 7000 / last)));
+    if (+slider.value === last()) go(0);
+    timer = setInterval(step, Math.min(500, Math.max(60, 7000 / last())));
     label(PAUSE, "Pause");
   };
   slider.oninput = () => {
@@ -45,4 +50,13 @@ export function startPlayer(rounds, show) {
     go(+slider.value);
   };
   stop();
+  watch(() => {
+    const [wasLast, round] = [+slider.value === last() || !rounds.length, rounds[+slider.value]];
+    rounds = roundsOf();
+    slider.max = Math.max(0, last());
+    byId("player").hidden = last() < 1;
+    const indices = [...rounds.keys()];
+    place(wasLast ? Math.max(0, last()) : closest(indices, (k) => Math.abs(rounds[k] - round)));
+  });
+  return () => +slider.value;
 }

@@ -64,6 +64,8 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
     text = said.file.getvalue()
     assert "6 runs to do" in text
     assert "6/6  " in text
+    assert "fedavg: every peer sends its model to every other in every round" in text
+    assert (tmp_path / "comparison.tex").read_text().count(r"\\") == 4
 
 
 @pytest.mark.usefixtures("runs_here")
@@ -122,13 +124,17 @@ def test_a_comparison_survives_a_run_that_fails(
     assert "Traceback" in Path(log[1]).read_text()
     done = [(each["method"], each["seed"]) for each in read(tmp_path / "comparison.csv")]
     assert done == [("local", "0"), ("local", "1"), ("fedavg", "0")]
-    assert (tmp_path / "comparison.html").exists()
+    page = (tmp_path / "comparison.html").read_text()
+    assert "1 of 4 runs failed: see below." in page
+    assert re.search(r"<code>fedavg-seed1-\w+</code> ZeroDivisionError: by a test", page)
 
 
 @pytest.mark.usefixtures("runs_here")
 def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 3}
-    compared("--methods local,fedavg --seeds 2", tmp_path, flat)
+    said = compared("--methods local,fedavg --seeds 2 --columns loss,bytes", tmp_path, flat)
+    assert "is the best of 2" in said or "No clear winner among" in said
+    assert r"method & test loss & sent / peer \\" in (tmp_path / "comparison.tex").read_text()
     before = (tmp_path / "comparison.csv").read_bytes()
     for words, other, what in (
         ("--methods local --seeds 2", {}, "fedavg"),
@@ -167,6 +173,7 @@ def test_every_method_of_a_comparison_has_the_same_validation_data(tmp_path: Pat
         ("--methods cobo,lokal", 'unknown method "lokal", did you mean "local"?'),
         ("--methods cobo --seeds 0", "--seeds must be at least 1"),
         ("--methods cobo --workers 0", "--workers must be at least 1"),
+        ("--methods cobo --columns acuracy", '--columns: unknown column "acuracy", did you mean'),
     ],
 )
 def test_a_wrong_request_starts_nothing(tmp_path: Path, words: str, said: str) -> None:

@@ -277,6 +277,7 @@ def test_flower_s_processes_need_linux_and_say_so(
         pass
 
 
+@pytest.mark.e2e
 def test_what_flower_answers_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(FlowerError) as refusal:
         ask("list", "nowhere", environment={**os.environ, "FLWR_HOME": str(tmp_path)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -24,26 +25,31 @@ def said(what: Path | None) -> str:
 
 
 def commit(
-    recorder: RunRecorder, t: int, present: set[int], fault: str = "", refused: str = ""
+    recorder: RunRecorder,
+    t: int,
+    present: set[int],
+    fault: str = "",
+    refused: str = "",
+    names: Mapping[int, str] | None = None,
 ) -> None:
     faults, refusals = (tuple(filter(None, [line])) for line in (fault, refused))
     ledger = Ledger(t, 2 * t, 1000 * t)
-    recorder.round(Commit(ledger, (), refusals, frozenset(present), faults))
+    recorder.round(Commit(ledger, (), refusals, frozenset(present), faults, names or {}))
 
 
 def test_a_missing_peer_stands_first_with_its_last_round_and_why(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path / "run", peers=3, rounds=9)
-    commit(recorder, 0, {0, 1, 2})
+    commit(recorder, 0, {0, 1, 2}, names={1: "hospital-b"})
     commit(recorder, 1, {0, 1, 2}, refused="a letter of peer 2")
     commit(recorder, 2, {0, 2}, fault="round 2, update: peers 1: no reply within 5 s")
     commit(recorder, 3, {0, 2})
     text = said(tmp_path / "run")
     assert "round 3 of 9, running" in text
-    rows = [line.split() for line in text.splitlines() if "ago" in line and "last" not in line]
-    assert [(row[0], row[1], row[-1] == "missing") for row in rows] == [
-        ("1", "1", True),
-        ("0", "3", False),
-        ("2", "3", False),
+    rows = [line for line in text.splitlines() if " ago" in line and "last word" not in line]
+    assert [" ".join(row.split()) for row in rows] == [
+        "hospital-b 1 0 s ago missing",
+        "peer 0 3 0 s ago",
+        "peer 2 3 0 s ago",
     ]
     assert "peers taking part: 2, missing: 1" in text
     assert "no reply within 5 s" in text
@@ -52,10 +58,11 @@ def test_a_missing_peer_stands_first_with_its_last_round_and_why(tmp_path: Path)
 
 
 def test_a_restarted_relay_still_knows_who_was_missing(tmp_path: Path) -> None:
-    commit(RunRecorder(tmp_path / "run", 2, 9), 4, {0, 1})
+    commit(RunRecorder(tmp_path / "run", 2, 9), 4, {0, 1}, names={1: "hospital-b"})
     again = RunRecorder(tmp_path / "run", 2, 9, resume=True)
     commit(again, 5, {0})
     assert "peers taking part: 1, missing: 1" in said(tmp_path / "run")
+    assert "hospital-b" in said(tmp_path / "run")
 
 
 def test_why_a_run_failed_is_said(tmp_path: Path) -> None:
@@ -80,7 +87,7 @@ def test_a_node_shows_its_state_and_its_last_letters(tmp_path: Path) -> None:
     home = tmp_path / "nodes" / "peer-0001"
     home.mkdir(parents=True)
     for t in (6, 7):
-        (home / f"{t:08d}-0.safetensors").touch()
+        (home / f"{t:08d}-0.state").touch()
     letter = {
         "direction": "received", "kind": "offer", "round": 7, "from": "0 hospital-a",
         "to": ["1 hospital-b"],
@@ -90,7 +97,9 @@ def test_a_node_shows_its_state_and_its_last_letters(tmp_path: Path) -> None:
             file.write(json.dumps(letter | {"time": f"2026-01-01T{k:05d}", "verdict": verdict}))
             file.write("\n")
     text = said(tmp_path)
-    assert next(line.split()[:2] for line in text.splitlines() if "ago" in line) == ["1", "7"]
+    assert next(line.split()[:3] for line in text.splitlines() if "ago" in line) == [
+        *("peer", "1", "7")
+    ]
     assert text.count("accepted") == 4
     assert text.count("it is a replay") == 2
 

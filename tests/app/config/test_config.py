@@ -125,6 +125,7 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"peers": 8.0}, "peers = 8.0: wants an integer"),
         ({"peers": True}, "peers = true: wants an integer"),
         ({"seed": 2**63}, "wants an integer"),
+        ({"peers": 4, "quorum": 5}, "quorum must be 0 to 4, the number of peers"),
         ({"learning-rate": 10**400}, "wants a number"),
         ({"resume": 1}, "resume = 1: wants true or false"),
         ({"learning-rate": "fast"}, 'learning-rate = "fast": wants a number'),
@@ -195,7 +196,8 @@ def test_a_table_has_validation_data_where_the_method_needs_it() -> None:
 
 
 def test_local_epochs_may_replace_local_steps() -> None:
-    assert Config.from_flat({"local-steps": 0, "local-epochs": 2}).training.local_epochs == 2
+    training = Config.from_flat({"local-steps": 0, "local-epochs": 2}).training
+    assert (training.local_steps, training.local_epochs) == (0, 2)  # digits: else 10 steps
 
 
 def test_a_run_without_a_name_gets_one_from_what_it_is() -> None:

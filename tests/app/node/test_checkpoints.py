@@ -14,13 +14,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from app.node import checkpoints
+from app.node.arrays import flatten, unflatten
 from app.node.checkpoints import (
     CheckpointError,
     CheckpointStore,
-    flatten,
     pack,
-    unflatten,
     unpack,
     write,
 )
@@ -199,8 +197,9 @@ def test_a_crash_while_writing_leaves_the_old_version(
 
     renames: list[Path] = []
 
-    def half(tensors: object, path: Path) -> None:
-        path.write_bytes(b"\x10\0\0\0")
+    def half(path: Path, content: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(content[: len(content) // 2])
         raise Crash
 
     def rename(part: Path, path: Path) -> None:
@@ -210,7 +209,7 @@ def test_a_crash_while_writing_leaves_the_old_version(
         part.rename(path)
 
     if moment == "half a file":
-        monkeypatch.setattr(checkpoints, "save_file", half)
+        monkeypatch.setattr(Path, "write_bytes", half)
     else:
         monkeypatch.setattr(os, "replace", rename)
     with pytest.raises(Crash):

@@ -22,6 +22,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from app.config.config import Config
 from app.node import ipc, service, worker
 from app.node.service import Job
+from benchmarks.deployment import write_policy
 from strategies.flower.records import decode_response, encode_request
 from strategies.protocol import PeerMessage, Request, Response
 from tests.inprocess import ROOT
@@ -41,7 +42,12 @@ def array_in(record: RecordDict, name: str) -> Array:
 
 
 def job_of(out: Path, peer: int = 0, version: int | None = None, **changes: Any) -> Job:
-    return Job(7, RUN | changes, {"peer": peer, "out": str(out), "device": "cpu"}, version)
+    out.mkdir(exist_ok=True)
+    policy = write_policy(out / "policy.toml", sealing=False)
+    own: dict[str, Any] = {
+        "peer": peer, "out": str(out), "device": "cpu", "policy": str(policy),
+    }  # fmt: skip
+    return Job(7, RUN | changes, own, version)
 
 
 @pytest.fixture
@@ -110,7 +116,7 @@ def test_replies_are_the_same_with_and_without_a_worker(tmp_path: Path, nodes: P
     assert warm == plain
     assert [version for version, _, _ in warm] == [0, 1, 2, 2]
     assert [bool(letters) for _, _, letters in warm] == [True, True, True, False]
-    assert "stand at round 2" in warm[-1][1]
+    assert warm[-1][1].startswith("peer 0: state: ")
 
 
 @pytest.mark.e2e
@@ -162,7 +168,7 @@ def test_a_request_that_kills_the_worker_is_a_fault(tmp_path: Path) -> None:
         encode_request(Request("start", 0, 0)), job_of(tmp_path, version=4)
     )
     assert decode_response(record, Request("start", 0, 0)) == (
-        "ServiceError: the worker died over this request"
+        "peer 0: failed: something failed here; the log of this node says more"
     )
     assert version == 4
 
@@ -204,22 +210,28 @@ def test_what_was_not_written_for_the_relay_stays_in_the_log(
     (tmp_path / "run").write_text("a file where the run directory should be")
     record, version = handle(encode_request(Request("start", 0, 0)), job_of(tmp_path))
     told = decode_response(record, Request("start", 0, 0))
-    assert str(told).endswith("Error, see the log of this node")
+    assert told == "peer 0: failed: something failed here; the log of this node says more"
     assert version is None
     assert str(tmp_path) in capsys.readouterr().err
 
 
-def test_the_relay_does_not_learn_where_the_keys_lie(tmp_path: Path) -> None:
-    """It is told which file is missing; the log of the node says where it was looked for."""
+def test_the_relay_does_not_learn_where_the_keys_lie(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor which of them is missing; the log of the node says it."""
     places = {"keys": str(tmp_path / "own.key"), "trust": str(tmp_path / "trust.toml")}
     job = job_of(tmp_path, sealing=True)
     job = replace(job, node_config={**job.node_config, **places})
     record, _ = service.handle_request(encode_request(Request("start", 0, 0)), job)
     told = decode_response(record, Request("start", 0, 0))
-    assert told == "KeysError: private keys own.key: No such file or directory"
+    why = "keys, trust or the start of this node are not in order; the log of this node says more"
+    assert told == f"peer 0: keys: {why}"
+    assert str(tmp_path / "own.key") in capsys.readouterr().err
 
 
-def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_hangs_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     over, ended = threading.Event(), list[object]()
 
     def hang(connection: socket.socket) -> None:
@@ -234,9 +246,8 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
         job_of(tmp_path, **hurried),
     )
     over.set()
-    assert "did not finish within 0.1 s and was ended" in str(
-        decode_response(record, Request("start", 0, 0))
-    )
+    assert str(decode_response(record, Request("start", 0, 0))).startswith("peer 0: failed: ")
+    assert "did not finish within 0.1 s and was ended" in capsys.readouterr().err
     assert len(ended) == 1
 
 
@@ -271,6 +282,7 @@ def test_flowers_process_of_a_message_loads_no_torch(tmp_path: Path, nodes: Path
 import sys
 from app.node.worker import forward_request
 from app.node.service import Job
+from benchmarks.deployment import write_policy
 from strategies.flower.records import encode_request
 from strategies.protocol import Request
 import app.client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -10,7 +11,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from app.report.run_page import render
+from app.runs.rundir import Floats, Run
 
 TOUR = Path(__file__).with_name("tour.js")
 _BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -48,6 +53,21 @@ class Page(HTMLParser):
         content = json.loads(text)
         assert isinstance(content, dict)
         return content
+
+
+def page_of(run: Run | Path) -> Path:
+    """Write a run's page alone, without the pictures, which take longer."""
+    run = Run.read(run) if isinstance(run, Path) else run
+    path = run.directory / "report.html"
+    path.write_text(render(run, ["curves.png", "collaboration.png"]), encoding="utf-8")
+    return path
+
+
+def decoded(text: str, nbytes: int, *shape: int) -> Floats:
+    """Numbers that `thinning.encode` wrote."""
+    kept = np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, nbytes)
+    padded = np.pad(kept, ((0, 0), (4 - nbytes, 0)))
+    return padded.copy().view("<f4").astype(np.float64).reshape(shape or -1)
 
 
 def toured(path: Path) -> str:

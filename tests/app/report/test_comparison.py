@@ -110,7 +110,11 @@ def test_a_problem_without_accuracy_gains_in_loss(tmp_path: Path) -> None:
     assert row.values["gain"] == row.values["accuracy"] == (None,)
     assert diverged.values["loss"] == diverged.values["loss_gain"] == (None,)
     assert diverged.values["improved"] == (0.5,), "a peer that diverged is not better"
-    assert comparison.best([row, diverged], COLUMN["loss"]) == set(), "one number is not the best"
+    assert comparison.candidates([row, diverged], COLUMN["loss"]) == [row]
+    assert comparison.cell(diverged, COLUMN["loss"]) == "diverged"
+    assert diverged.values["diverged"] == (1.0,)
+    assert COLUMN["diverged"] in comparison.shown([row, diverged])
+    assert COLUMN["diverged"] not in comparison.shown([row]), "nobody did"
 
 
 def test_recovery_where_clusters_are_known_and_anybody_collaborates(tmp_path: Path) -> None:
@@ -127,13 +131,47 @@ def test_recovery_where_clusters_are_known_and_anybody_collaborates(tmp_path: Pa
     assert row.values["f1"] == row.values["own_cluster"] == (None,)
 
 
-def test_the_best_is_what_looks_best(tmp_path: Path) -> None:
-    finals = {"a": 0.50001, "b": 0.50002, "c": 0.49}
-    runs = {m: [made(tmp_path, m, 0, [a], loss=[a])] for m, a in finals.items()}
+def seeds_of(directory: Path, method: str, means: Sequence[float]) -> list[Run]:
+    """A run of four peers for each seed, with that mean accuracy; its loss is the complement."""
+    spread = (-0.01, 0.0, 0.0, 0.01)
+    finals = [[mean + x for x in spread] for mean in means]
+    return [made(directory, method, s, a, [1 - x for x in a]) for s, a in enumerate(finals)]
+
+
+def test_bold_is_who_leads_by_the_test(tmp_path: Path) -> None:
+    means = {"a": (0.90, 0.91, 0.90), "b": (0.91, 0.90, 0.89), "c": (0.50, 0.52, 0.51)}
+    runs = {method: seeds_of(tmp_path, method, of) for method, of in means.items()}
     rows = comparison.rows(runs, {})
-    assert comparison.best(rows, COLUMN["accuracy"]) == {"a", "b"}
-    assert comparison.best(rows, COLUMN["loss"]) == {"c"}
-    assert comparison.best(rows, COLUMN["bytes"]) == set(), "cheap is not better by itself"
+    assert comparison.bold(rows, COLUMN["accuracy"]) == {"a", "b"}
+    assert comparison.bold(rows, COLUMN["loss"]) == {"a", "b"}
+    assert comparison.bold(rows, COLUMN["worst_decile"]) == {"a", "b"}, "over seeds only"
+    assert comparison.bold(rows, COLUMN["bytes"]) == set(), "cheap is not better by itself"
+    assert comparison.bold(rows[:2], COLUMN["accuracy"]) == set(), "nobody is told apart"
+    alone = comparison.rows({method: of[:1] for method, of in runs.items()}, {})
+    assert comparison.bold(alone, COLUMN["accuracy"]) == set(), "one seed tells nothing"
+
+
+def test_the_oracle_never_leads(tmp_path: Path) -> None:
+    means = {"oracle": (0.99, 0.99, 0.98), "a": (0.90, 0.91, 0.90), "b": (0.5, 0.52, 0.51)}
+    rows = comparison.rows({m: seeds_of(tmp_path, m, of) for m, of in means.items()}, {})
+    assert comparison.bold(rows, COLUMN["accuracy"]) == {"a"}
+    assert [row.label for row in rows] == ["oracle *", "a", "b"]
+
+
+def test_a_paper_gets_four_columns_or_those_it_asks_for(tmp_path: Path) -> None:
+    runs = {m: [made(tmp_path, m, 0, [0.5, 0.7])] for m in ("local", "cobo")}
+    rows = comparison.rows(runs, {})
+    head = [line for line in comparison.as_latex(rows).splitlines() if line.startswith("method")]
+    assert head == [r"method & accuracy \% & worst 10 \% & gain & sent / peer \\"]
+    (head_of_two,) = (
+        line
+        for line in comparison.as_latex(rows, ["loss", "seconds"]).splitlines()
+        if line.startswith("method")
+    )
+    assert head_of_two == r"method & test loss & seconds \\"
+    runs = {m: [made(tmp_path / "l", m, 0, [None], loss=[2.0])] for m in ("local", "cobo")}
+    text = comparison.as_latex(comparison.rows(runs, {}))
+    assert r"method & loss gain & test loss & sent / peer \\" in text.splitlines()
 
 
 def test_csv_gives_every_number_back(tmp_path: Path) -> None:
@@ -154,16 +192,16 @@ def test_csv_gives_every_number_back(tmp_path: Path) -> None:
 
 
 def test_latex_is_escaped(tmp_path: Path) -> None:
-    runs = {m: [made(tmp_path, m, s, [0.5 + k]) for s in (0, 1)] for k, m in enumerate("ab")}
-    rows = comparison.rows({"a_&#$%": runs["a"], "b": runs["b"]}, {})
+    means = {"a_&#$%": (0.50, 0.51, 0.52), "b": (0.90, 0.91, 0.92)}
+    rows = comparison.rows({m: seeds_of(tmp_path, m, of) for m, of in means.items()}, {})
     text = comparison.as_latex(rows)
     assert r"a\_\&\#\$\%" in text
     assert r"accuracy \%" in text
-    assert r"\textbf{150.00 $\pm$ 0.00}" in text
-    width = text.splitlines()[2].count(" & ")
+    assert r"\textbf{91.00 $\pm$ 1.00}" in text
+    width = text.splitlines()[5].count(" & ")
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert [line.count(" & ") for line in body] == [width] * 3
-    assert text.splitlines()[0] == rf"\begin{{tabular}}{{l{'r' * width}}}"
+    assert text.splitlines()[3] == rf"\begin{{tabular}}{{l{'r' * width}}}"
 
 
 def test_the_table_fits_a_terminal(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from jinja2 import UndefinedError
 
+from app import dashboard
 from app.report import html
 from tests.app.report.pages import Page
 
-ENTRIES = ("run/main.js", "comparison/main.js")
+LIVE = Path(dashboard.__file__).parent / "static"
+ENTRIES = ("run/main.js", "comparison/main.js", LIVE / "run.js", LIVE / "comparison.js")
 DECLARED = re.compile(r"^(?:async function|function|class|const|let) (\w+)", re.MULTILINE)
 
 
@@ -22,10 +24,16 @@ def header(path: Path) -> str:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_a_script_has_every_module_once_and_after_what_it_imports(entry: str) -> None:
+def test_a_script_has_every_module_once_and_after_what_it_imports(entry: str | Path) -> None:
     script = html.script(entry)
-    modules = [path for path in html.STATIC.rglob("*.js") if header(path) in script]
-    assert {path.name for path in modules} >= {"page.js", "curves.js", "player.js", "main.js"}
+    every = (*html.STATIC.rglob("*.js"), *LIVE.glob("*.js"))
+    modules = [path for path in every if header(path) in script]
+    assert {path.name for path in modules} >= {
+        "page.js",
+        "curves.js",
+        "player.js",
+        Path(entry).name,
+    }
     for path in modules:
         assert script.count(header(path)) == 1
         for imported in re.findall(r' from "([^"]+)";', path.read_text(encoding="utf-8")):
@@ -33,7 +41,7 @@ def test_a_script_has_every_module_once_and_after_what_it_imports(entry: str) ->
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_a_script_is_whole_and_stays_inside_its_element(entry: str) -> None:
+def test_a_script_is_whole_and_stays_inside_its_element(entry: str | Path) -> None:
     script = html.script(entry)
     assert not re.search(r"^(?:import|export)\b", script, re.MULTILINE)
     assert "</script" not in script.lower()
@@ -41,7 +49,7 @@ def test_a_script_is_whole_and_stays_inside_its_element(entry: str) -> None:
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_joined_modules_do_not_declare_a_name_twice(entry: str) -> None:
+def test_joined_modules_do_not_declare_a_name_twice(entry: str | Path) -> None:
     names = Counter(DECLARED.findall(html.script(entry)))
     assert names["make"] == 1
     assert [name for name, count in names.items() if count > 1] == []

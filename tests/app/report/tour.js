@@ -1,4 +1,5 @@
-// Uses all of a page: points at and clicks on every figure, presses every button, clicks every row.
+// Uses all of a page: points at and clicks on every figure, presses every button, clicks rows,
+// searches, turns pages to the last.
 
 const told = document.documentElement.dataset;
 addEventListener("error", (event) => {
@@ -12,21 +13,28 @@ function touch(element, x, y) {
   element.dispatchEvent(new MouseEvent("click", at));
   element.dispatchEvent(new PointerEvent("pointerleave", at));
 }
-function touchFigures() {
+function touchFigures(places) {
   for (const figure of document.querySelectorAll("canvas, .chart > svg"))
-    for (const place of [0.01, 0.3, 0.5, 0.8]) touch(figure, place, 1 - place);
+    for (const place of places) touch(figure, place, 1 - place);
 }
 
 addEventListener("load", () => {
   for (const dot of document.querySelectorAll(".chart circle")) touch(dot, 0.5, 0.5);
-  touchFigures();
+  touchFigures([0.01, 0.3, 0.5, 0.8]);
   for (const button of document.querySelectorAll(".seg button, th button")) {
     button.click();
-    touchFigures();
+    touchFigures([0.3]);
   }
   for (const button of document.querySelectorAll(".keys button, #play")) button.click();
-  for (const row of document.querySelectorAll("tbody tr")) row.click();
+  for (const row of [...document.querySelectorAll("tbody tr")].slice(0, 6)) row.click();
   dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+  const search = document.getElementById("search");
+  for (const words of search ? ["cluster 1", "nobody", ""] : []) {
+    search.value = words;
+    search.dispatchEvent(new Event("input"));
+  }
+  const next = document.getElementById("next");
+  while (next && !next.disabled) next.click();
   const slider = document.getElementById("slider");
   if (slider) {
     slider.value = 0;

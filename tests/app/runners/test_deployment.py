@@ -23,10 +23,20 @@ import pytest
 from rich.console import Console
 
 from app.cli import status
+from app.cli.main import main
 from app.config.schema import Scalar
+from app.runs import atomic
 from app.runs.rundir import Run
 from app.security.seal import KEY
-from benchmarks.deployment import CONNECTION, Deployment, Host, committed, family, finish
+from benchmarks.deployment import (
+    CONNECTION,
+    Deployment,
+    Host,
+    committed,
+    family,
+    finish,
+    write_policy,
+)
 from benchmarks.parity import difference
 from tests.inprocess import simulate
 
@@ -56,10 +66,9 @@ class Finished:
 
 
 @pytest.fixture(scope="module")
-def sealed(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    file = tmp_path_factory.mktemp("planted") / "problem.json"
+def sealed(deployment: Deployment) -> Finished:
     method: dict[str, Scalar] = {"method": "cobo", "cobo.sampling": "full", "sealing": "auto"}
-    return watched(deployment, ONE_ROUND | method, file, "sealed")
+    return watched(deployment, ONE_ROUND | method, "sealed")
 
 
 def test_a_secure_deployment_computes_what_a_simulation_does(
@@ -68,6 +77,7 @@ def test_a_secure_deployment_computes_what_a_simulation_does(
     simulate(sealed.config | {"run-dir": str(tmp_path)}, nodes=1)
     expected = Run.read(tmp_path)
     assert difference(sealed.run, expected) < 1e-10
+    assert sealed.run.names == tuple(f"node-{peer}" for peer in range(PEERS)), "as their keys"
     losses = expected.metric("test_loss")
     assert (losses[-1] < losses[0]).all()
 
@@ -105,13 +115,11 @@ def test_status_shows_the_run_and_its_nodes(
 # --- hospitals that go ---------------------------------------------------------------------------
 
 
-def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(
-    deployment: Deployment, tmp_path: Path
-) -> None:
+def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(deployment: Deployment) -> None:
     rounds: dict[str, Scalar] = {
         "method": "fedavg", "num-server-rounds": 7, "evaluate-every": 7, "sealing": "auto",
     }  # fmt: skip
-    config, _ = planted(tmp_path / "problem.json")
+    config, _ = planted(deployment.problem)
     running = deployment.run(config | rounds, "restart")
     deployment.wait(lambda: committed(deployment.progress("restart")) >= 1, "no round is committed")
     shut_down(deployment, 1)
@@ -120,9 +128,28 @@ def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(
     assert Run.read(deployment.home("operator") / "restart").reported[-1].all()
 
 
-def test_letters_without_seals_are_found_at_the_relay(
-    deployment: Deployment, tmp_path: Path
+def test_a_run_waits_until_every_hospital_has_approved_it(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    write_policy(deployment.policy, approval="digest")
+    config, _ = planted(deployment.problem)
+    running = deployment.run(config | ONE_ROUND | {"method": "fedavg"}, "waits")
+    homes = [deployment.home(f"node-{peer}") / "waits" for peer in range(PEERS)]
+    come = [home / "decisions.jsonl" for home in homes]
+    deployment.wait(lambda: all(file.exists() for file in come), "no node was asked")
+    for home in homes:
+        assert not main(["approve", str(home)])
+        assert 'method = "fedavg"' in capsys.readouterr().out
+    finish(deployment, running)
+    faults = Run.read(deployment.home("operator") / "waits").progress["faults"]
+    assert any("approval: the run waits for a person's approval" in line for line in faults)
+    assert Run.read(deployment.home("operator") / "waits").reported[-1].all()
+    found = [line["decision"].partition(":")[0] for line in atomic.lines(come[0])]
+    assert found == ["refused", "allowed"]
+
+
+def test_letters_without_seals_are_found_at_the_relay(deployment: Deployment) -> None:
+    write_policy(deployment.policy, sealing=False)
     for peer in range(PEERS):
         shut_down(deployment, peer)
         node, _ = deployment.of_node(peer)
@@ -131,7 +158,7 @@ def test_letters_without_seals_are_found_at_the_relay(
         deployment.services[node].command = (*command, own)
         deployment.start(*deployment.of_node(peer))
     method: dict[str, Scalar] = {"method": "fedavg", "sealing": "false"}
-    found = watched(deployment, ONE_ROUND | method, tmp_path / "problem.json", "plain")
+    found = watched(deployment, ONE_ROUND | method, "plain")
     assert any(place.startswith("memory of") for place in found.seen)
 
 
@@ -155,14 +182,12 @@ def planted(file: Path) -> tuple[dict[str, Scalar], npt.NDArray[np.float64]]:
     return {"dataset": "quadratic", "quadratic.file": str(file), "peers": PEERS}, start
 
 
-def watched(
-    deployment: Deployment, overrides: dict[str, Scalar], file: Path, name: str
-) -> Finished:
+def watched(deployment: Deployment, overrides: dict[str, Scalar], name: str) -> Finished:
     """Run to the end, looking for the model in the relay's memory, and then in its files.
 
     `seen` is empty if it was nowhere but at the hospitals.
     """
-    config, model = planted(file)
+    config, model = planted(deployment.problem)
     # Two places in it: a chunk or a page may begin within one of them, not within both.
     needles = [model[k : k + 4].tobytes() for k in (DIMENSION // 3, DIMENSION // 2)]
     running, seen, looks = deployment.run(config | overrides, name), set[str](), 0

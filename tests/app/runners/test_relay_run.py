@@ -14,7 +14,7 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp.client_app import ClientAppException
 
-from app.node.service import hosted
+from app.node.service import Job, hosted
 from app.runs.rundir import Run
 from strategies.errors import RelayError, RosterError
 from strategies.flower.records import decode_request
@@ -116,7 +116,8 @@ def test_a_run_leaves_what_it_promises(start: Callable[..., Path]) -> None:
     assert [(x["round"], x["peer"]) for x in lines] == [
         (t, peer) for t in (0, 2, 4, 6) for peer in range(PEERS)
     ]
-    assert list(lines[0])[:4] == ["round", "peer", "test_loss", "test_accuracy"]
+    assert list(lines[0])[:4] == ["round", "peer", "peer_name", "test_loss"]
+    assert [x["peer_name"] for x in lines[:PEERS]] == [f"peer {peer}" for peer in range(PEERS)]
     assert lines[0]["test_accuracy"] is None
     assert done["mean_test_loss"] == np.mean([x["test_loss"] for x in lines[-PEERS:]])
     assert len(list((directory / "models").glob("peer-*.safetensors"))) == PEERS
@@ -241,7 +242,7 @@ def test_a_late_node_is_not_waited_for_and_gets_no_second_order_meanwhile(
 def test_a_peer_that_nobody_hosts_is_an_error(
     start: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.node.service.hosted", lambda node_config, peers: (0, 1))
+    monkeypatch.setattr("app.node.service.hosted", lambda job, peers: (0, 1))
     with pytest.raises(RosterError, match="round 0, start: no node hosts peers 2, 3, 4"):
         start(1, "run", join_seconds=0.3)
 
@@ -275,16 +276,18 @@ def test_resume_on_another_number_of_nodes(start: Callable[..., Path]) -> None:
 
 
 def test_simulated_nodes_share_the_peers_in_order() -> None:
-    shares = [hosted({"partition-id": k, "num-partitions": 3}, 4) for k in range(3)]
-    assert shares == [(0, 1), (2,), (3,)]
-    assert hosted({"partition-id": 4, "num-partitions": 5}, 4) == ()
+    def share(k: int, nodes: int) -> tuple[int, ...]:
+        return hosted(Job(7, {}, {"partition-id": k, "num-partitions": nodes}, None, True), 4)
+
+    assert [share(k, 3) for k in range(3)] == [(0, 1), (2,), (3,)]
+    assert share(4, 5) == ()
 
 
 def test_a_deployed_node_says_its_peer() -> None:
-    assert hosted({"peer": 2, "name": "hospital-c"}, 4) == (2,)
+    assert hosted(Job(7, {}, {"peer": 2, "name": "hospital-c"}, None), 4) == (2,)
 
 
 @pytest.mark.parametrize("config", [{}, {"peer": 4}, {"peer": -1}, {"peer": "2"}, {"peer": True}])
-def test_a_deployed_node_that_does_not_say(config: Mapping[str, object]) -> None:
+def test_a_deployed_node_that_does_not_say(config: Mapping[str, Any]) -> None:
     with pytest.raises(ValueError, match="--node-config 'peer=K', K from 0 to 3"):
-        hosted(config, 4)
+        hosted(Job(7, {}, config, None), 4)

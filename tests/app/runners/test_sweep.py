@@ -19,6 +19,7 @@ from app.config.config import Config
 from app.config.root import ROOT
 from app.runners import sweep
 from app.runners.sweep import placed, run_all
+from app.runs import plan
 from app.runs.recorder import RunRecorder
 from app.runs.rundir import Run
 from strategies.errors import DesertedError, RelayError, RosterError
@@ -86,6 +87,8 @@ def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path) -> None:
     run_all([*first, third, third], 1, said)
     assert "1 run to do" in text(said)
     assert "1/1  local seed 2  accuracy" in text(said)
+    assert plan.read(tmp_path) == tuple(each.name for each in (*first, third))
+    (tmp_path / plan.NAME).unlink()
     assert {path: t for path, t in times(tmp_path).items() if third.name not in path} == before
 
 
@@ -99,7 +102,8 @@ def test_a_run_without_its_summary_is_summed_up_only(tmp_path: Path) -> None:
     sweep.run_one(one)
     assert summary.read_text() == told
     changed = {path for path, t in times(tmp_path).items() if before[path] != t}
-    assert changed == {str(summary), str(summary.with_name("graph.csv"))}
+    written = ("summary.json", "graph.csv", "graph-measures.csv")
+    assert changed == {str(summary.with_name(name)) for name in written}
 
 
 def test_a_stopped_run_goes_on_to_the_same_numbers(
@@ -223,7 +227,7 @@ def test_no_worker_outlives_an_interruption(tmp_path: Path, how: signal.Signals)
     while (alive := _session(process.pid)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not alive
-    assert len(list(tmp_path.glob("runs/*"))) == 1, "the next run was not begun"
+    assert len(list(tmp_path.glob("runs/*/"))) == 1, "the next run was not begun"
 
 
 def _session(leader: int) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from app.runs.graph_scores import components, learnt_edges, score
+from app.runs.graph_scores import adjusted_rand_index, components, learnt_edges, score
 
 TWO_PAIRS = np.array([0, 0, 1, 1])
 
@@ -119,3 +119,12 @@ def test_relabelling_peers_changes_no_score() -> None:
     assert ours.adjusted_rand_index == pytest.approx(
         adjusted_rand_score(clusters, components(learnt_edges(w)))
     )
+
+
+def test_the_rand_index_is_scikit_learns() -> None:
+    g = np.random.default_rng(0)
+    cases = [(np.zeros(4, dtype=int), np.zeros(4, dtype=int)), (np.arange(4), np.arange(4))]
+    cases += [(np.zeros(4, dtype=int), np.arange(4)), (np.arange(1), np.arange(1))]
+    cases += [(g.integers(k, size=30), g.integers(k, size=30)) for k in range(1, 9)]
+    for one, other in cases:
+        assert adjusted_rand_index(one, other) == adjusted_rand_score(one, other), (one, other)

@@ -47,6 +47,22 @@ def test_numbers_come_back_exactly(tmp_path: Path) -> None:
     assert run.weights.tolist() == [[[1.0, t / 10], [0.25, 1.0]] for t in range(3)]
 
 
+def test_a_row_has_its_own_round_peer_and_name_whatever_the_metrics_are_called(
+    tmp_path: Path,
+) -> None:
+    recorder = make(tmp_path)
+    forged = {"round": 7.0, "peer": 1.0, "peer_name": 3.0, "test_loss": 2.0}
+    reports = (Report(0, 0, forged, (1.0, 0.0)), report(0, 1))
+    recorder.round(Commit(Ledger(), reports, names={0: "hospital-a"}))
+    first, second = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert first == {"round": 0, "peer": 0, "peer_name": "hospital-a", "test_loss": 2.0}
+    assert list(second)[:3] == ["round", "peer", "peer_name"]
+    assert second["peer_name"] == "peer 1"
+    again = make(tmp_path, resume=True)
+    record(again, 1, report(1, 0))
+    assert Run.read(tmp_path).names == ("hospital-a", "peer 1")
+
+
 def test_progress(tmp_path: Path) -> None:
     recorder = make(tmp_path)
     record(recorder, 0, report(0, 0, 1.0, 5), report(0, 1, 3.0, 6))
@@ -64,12 +80,14 @@ def test_progress(tmp_path: Path) -> None:
         "relayed_bytes": 100,
         "sealing_bytes": 0,
         "refused": 2,
+        "names": {},
         "refusals": ["bad letter", "bad letter"],
         "faults": [],
         "mean_test_accuracy": 0.375,  # (1/2 + 1/4) / 2
         "std_test_accuracy": 0.125,
         "mean_test_loss": 2.0,
         "diverged": 0,
+        "breaks": [],
     }
     recorder.fail("round 2, update: peers 1: gone")
     failed = json.loads((tmp_path / "progress.json").read_text())

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.runs import graph
 from app.runs.rundir import ResultsError, Run
 from app.runs.summary import accuracy_statistics, finish, summarise
 from tests.app.fake_run import (
@@ -173,7 +174,14 @@ def test_the_graph_over_rounds_by_hand(tmp_path: Path) -> None:
     end = [[1, 0.9, 0.8], [0.7, 1, 0.1], [0, 0, 1]]
     np.savez(tmp_path / "collaboration.npz", rounds=[0, 5], weights=[np.eye(3), np.array(end)])
     finish(tmp_path)
-    start, last = csv.DictReader((tmp_path / "graph.csv").read_text().splitlines())
+    rows = list(csv.DictReader((tmp_path / "graph.csv").read_text().splitlines()))
+    assert [tuple(row.values()) for row in rows] == [
+        ("5", "peer 0", "peer 1", "0.9"),
+        ("5", "peer 0", "peer 2", "0.8"),
+        ("5", "peer 1", "peer 0", "0.7"),
+        ("5", "peer 1", "peer 2", "0.1"),
+    ]
+    start, last = csv.DictReader((tmp_path / "graph-measures.csv").read_text().splitlines())
     assert (start["round"], start["edges"], start["symmetry"]) == ("0", "0", "")
     assert last["edges"] == "3"
     assert float(last["collaborators"]) == 1.0
@@ -181,6 +189,17 @@ def test_the_graph_over_rounds_by_hand(tmp_path: Path) -> None:
     assert float(last["symmetry"]) == pytest.approx(2 / 3)
     assert float(last["precision_0"]) == pytest.approx(2 / 3)
     assert last["precision_1"] == ""
+
+
+def test_edges_of_many_rounds_are_thinned_but_for_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.read(
+        write_run(tmp_path, Story(peers=3, clusters=1, rounds=9, step=1, weights="shares"))
+    )
+    monkeypatch.setattr(graph, "_EDGES", len(list(graph.edges(run))) / 3)
+    rounds = [t for t, *_ in graph.edges(run)]
+    assert sorted(set(rounds)) == [0, 3, 6, 9]
 
 
 def test_finish_writes_the_summary_whole(tmp_path: Path) -> None:

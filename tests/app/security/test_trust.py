@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import main
+from app.config.config import Config
 from app.security.keys import PrivateKeys, PublicKeys
 from app.security.sealing import deployed, peer_of
 from app.security.trust import Entry, KeysError, create, read_entries, read_private, read_trust
@@ -147,32 +148,38 @@ def test_a_key_that_is_no_point_or_no_lattice_vector_is_refused(trust: Path) -> 
 # --- who seals ---------------------------------------------------------------------------------
 
 
+def wanting(sealing: bool | str) -> Config:
+    return Config.from_flat({"sealing": sealing})
+
+
 def test_a_deployed_node_with_keys_seals_and_one_without_does_not_take_part(trust: Path) -> None:
     keys = {"keys": str(trust.with_name("north.key")), "trust": str(trust)}
     for how in ("auto", True):
-        sealing = deployed({"sealing": how}, keys, 0)
+        sealing = deployed(wanting(how), keys, 0)
         own, trusted = sealing.read()
         assert sealing.audited
         assert own[0].public == trusted[0].keys
         with pytest.raises(KeysError, match="python -m app keys new NAME"):
-            deployed({"sealing": how}, {}, 0)
-    assert deployed({"sealing": False}, {}, 0).keys == ()
+            deployed(wanting(how), {}, 0)
+    with pytest.raises(KeysError, match="python -m app keys new NAME"):
+        deployed(wanting(False), {}, 0)
+    assert deployed(wanting(False), {}, 0, required=False).keys == ()
 
 
 def test_the_run_cannot_make_a_node_that_seals_send_plain_letters(trust: Path) -> None:
     keys = {"keys": str(trust.with_name("north.key")), "trust": str(trust)}
     with pytest.raises(KeysError, match="takes no part in a run with sealing = false"):
-        deployed({"sealing": False}, keys, 0)
+        deployed(wanting(False), keys, 0, required=False)
     for half in ("keys", "trust"):
         for sealing in ("auto", True, False):
             with pytest.raises(KeysError, match='keys="FILE" and trust="FILE"'):
-                deployed({"sealing": sealing}, {half: keys[half]}, 0)
+                deployed(wanting(sealing), {half: keys[half]}, 0)
 
 
 def test_a_node_whose_own_entry_is_somebody_else_s_is_told_so(trust: Path) -> None:
     keys = {"keys": str(trust.with_name("north.key")), "trust": str(trust)}
     with pytest.raises(KeysError, match=r"\[south\] is peer 1, but not the public half of .*north"):
-        deployed({}, keys, 1).read()
+        deployed(wanting("auto"), keys, 1).read()
 
 
 # --- python -m app keys -----------------------------------------------------------------------

@@ -75,6 +75,16 @@ def test_int8_errs_by_a_fraction_of_its_block(dtype: torch.dtype) -> None:
     assert (error.amax(dim=2) > largest[..., 0] / 1000).any()
 
 
+def test_int8_has_a_step_that_reaches_the_largest_number() -> None:
+    """127 steps of 2^-7 end at 0.992: a block with a larger number has steps of 2^-6."""
+    x = torch.linspace(-1, 0.999, 64)[None]
+    assert (rounded({"x": x}, "int8")["x"] - x).abs()[0, 32:].max() <= 2.0**-7
+    x[0, -1] = 127 / 128
+    assert rounded({"x": x}, "int8")["x"][0, -1] == 127 / 128
+    x[0, -1] = 0.999
+    assert rounded({"x": x}, "int8")["x"][0, -1] == 1.0
+
+
 def test_int8_has_no_trouble_with_extremes() -> None:
     x = torch.zeros(1, 96)
     x[0, 0], x[0, 40], x[0, 70] = 1e-44, 3e38, -(2.0**-90)

@@ -29,7 +29,12 @@ class Peak(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.most = 0
+        self._held = 0  # by `_live`, some of which may be gone
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and loading the compiler takes seconds
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -39,9 +44,13 @@ class Peak(TorchDispatchMode):
         for tensor in filter(_real, tree_leaves(found)):
             storage = tensor.untyped_storage()
             if storage.data_ptr() not in given:
+                _, before = self._live.get(storage.data_ptr(), (None, 0))
                 self._live[storage.data_ptr()] = StorageWeakRef(storage), storage.nbytes()
-        self._live = {k: v for k, v in self._live.items() if not v[0].expired()}
-        self.most = max(self.most, sum(size for _, size in self._live.values()))
+                self._held += storage.nbytes() - before
+        if self._held > self.most:  # only then it matters what is gone
+            self._live = {k: v for k, v in self._live.items() if not v[0].expired()}
+            self._held = sum(size for _, size in self._live.values())
+            self.most = max(self.most, self._held)
         return found
 
 

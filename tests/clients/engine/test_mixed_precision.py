@@ -38,9 +38,8 @@ def loss(engine: Engine, fit: Fit) -> Tensor:
     return engine.losses(fit.x, fit.buffers, "test").losses
 
 
-@pytest.mark.parametrize(
-    ("model", "chunk"), [(m, 2) for m in NETWORKS] + [(m, 1) for m in NETWORKS if m != "resnet9"]
-)
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("model", ["mlp", "lenet", "unet3d", "transformer"])
 def test_mixed_precision_rounds_products_and_keeps_everything_else(model: str, chunk: int) -> None:
     """bfloat16 has 8 bits: gradients differ by that, what is stored and learnt stays float32."""
     seen: dict[torch.dtype, int] = {}
@@ -114,5 +113,5 @@ def test_a_batch_too_large_for_one_model_is_worked_off_in_parts(model: str) -> N
 
 
 def test_batch_norm_sees_the_whole_batch_however_large() -> None:
-    whole, cut = engine_of("resnet9", memory=10**9), engine_of("resnet9", memory=1)
+    whole, cut = engine_of("unet3d", memory=10**9), engine_of("unet3d", memory=1)
     assert torch.allclose(trained(whole).x, trained(cut).x, atol=1e-4)

@@ -69,3 +69,9 @@ def test_dice_is_a_mean_over_the_classes_that_are_not_background() -> None:
     assert torch.isclose(task.correct(found, targets), torch.tensor((1 + 2 / 3) / 2)).all()
     empty = torch.zeros_like(targets)
     assert torch.isclose(task.correct(task.certain(empty, 3).float(), empty), torch.tensor(1.0))
+
+
+def test_a_regression_loss_is_the_squared_distance() -> None:
+    """Of each example (E, b), over all its numbers."""
+    outputs, targets = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[[1.0, 0.0, 6.0]]])
+    assert TASKS["regression"].losses(outputs, targets).tolist() == [[13.0]]

@@ -100,6 +100,15 @@ def test_every_model_learns_from_every_image_shape(model: str, shape: Shape) -> 
     assert not torch.allclose(found[0], found[1])
 
 
+def test_an_mlp_is_affine_maps_with_rectifiers_between() -> None:
+    module = build("mlp", MlpOptions("7-5"), "classification", (2, 3), 4)
+    a1, b1, a2, b2, a3, b3 = module.parameters()
+    x = torch.randn(6, 2, 3)
+    h = (x.flatten(1) @ a1.T + b1).clamp_min(0)
+    h = (h @ a2.T + b2).clamp_min(0)
+    assert torch.allclose(module(x), h @ a3.T + b3, atol=1e-6)
+
+
 @pytest.mark.parametrize("model", CONVOLUTIONAL)
 @pytest.mark.parametrize("shape", [(64,), (1, 3, 3), (8, 8), (1, 1, 64)], ids=str)
 def test_what_is_no_image_is_refused(model: str, shape: Shape) -> None:

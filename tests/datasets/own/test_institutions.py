@@ -115,6 +115,15 @@ def test_each_peer_is_normalised_by_its_own_training_examples(tmp_path: Path) ->
         np.testing.assert_allclose(inputs.std(axis=0), 1, atol=1e-6)
 
 
+def test_a_column_that_never_varies_is_only_centred(tmp_path: Path) -> None:
+    rows = [(k, 7.0, k, ("no", "yes")[k % 2]) for k in range(10)]
+    write_csv(tmp_path / "data.csv", rows, ("id", "bmi", "age", "ill"))
+    problem = alone("table", tmp_path, ROWS, 0)
+    age, bmi = held_by(problem, 0, "train")[0].T
+    assert (bmi == 0).all()
+    assert age.std() == pytest.approx(1, abs=1e-6)
+
+
 def test_parquet_is_csv(tmp_path: Path) -> None:
     ward(tmp_path / "a", 3)
     from_csv = alone("table", tmp_path / "a", ROWS, 0)
@@ -198,6 +207,67 @@ def test_tables_that_do_not_fit_are_refused(
     assert "\n" not in str(refused.value)
 
 
+def test_a_simulation_says_whose_data_does_not_fit_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        hospital(tmp_path / name, 0)
+    for k in range(5):
+        write_image(tmp_path / "b" / "ill" / f"wide-{k}.png", k, (8, 8))
+    why = r"^b: image-folder: 5 of 15 images are not 1x4x5 .*/wide-0.png is 1x8x8, .* and 2 others$"
+    with pytest.raises(DataError, match=why):
+        load("image-folder", tmp_path, IMAGES)
+    assert not caplog.text, "what is said once is not logged, too"
+
+
+def test_all_columns_are_those_that_every_peer_has(tmp_path: Path) -> None:
+    for peer in ("a", "b"):
+        write_csv(
+            tmp_path / peer / "data.csv", [(1, "no", 2), (3, "yes", 4)] * 3, ("y", "ill", "x")
+        )
+    options = TableOptions(columns="all", label="ill", classes="no,yes")
+    options.check_peers(2)
+    problem = load("table", tmp_path, options)
+    named = load("table", tmp_path, TableOptions(columns="x,y", label="ill", classes="no,yes"))
+    np.testing.assert_array_equal(problem.inputs, named.inputs, "by name, whatever their order")
+    with pytest.raises(DataError, match=r'columns = "all" is for simulations: name the columns'):
+        alone("table", tmp_path / "a", options, 0)
+    write_csv(tmp_path / "c" / "data.csv", [(1, "no", 2)] * 5, ("z", "ill", "x"))
+    with pytest.raises(DataError, match=r"a and c do not have the same columns \(y, z\): name"):
+        load("table", tmp_path, options, peers=3)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_missing_numbers_become_the_mean(tmp_path: Path, given: bool) -> None:
+    """The run's, 2 with deviation 4; else that of the training rows, (1 + 3) / 2."""
+    write_csv(tmp_path / "train.csv", [(1, "no"), ("", "yes"), (3, "no")], ("x", "ill"))
+    write_csv(tmp_path / "test.csv", [("nan", "no")], ("x", "ill"))
+    mean, std = ("2", "4") if given else ("", "")
+    options = TableOptions("x", "ill", "no,yes", "mean", mean=mean, std=std)
+    problem = alone("table", tmp_path, options, 0)
+    normalised = (problem.inputs - problem.mean) / problem.std
+    expected = [-0.25, 0.0, 0.25, 0.0] if given else [-np.sqrt(1.5), 0.0, np.sqrt(1.5), 0.0]
+    np.testing.assert_allclose(normalised[:, 0], expected, rtol=1e-6)
+
+
+def test_a_missing_label_is_refused_whatever_fills_the_columns(tmp_path: Path) -> None:
+    write_csv(tmp_path / "data.csv", [(1, 2), (3, ""), (5, 6)], ("x", "y"))
+    with pytest.raises(DataError, match=r"column y of data.csv has 1 of 3 values missing; the log"):
+        alone("table", tmp_path, TableOptions("x", "y", missing="mean"), 0)
+
+
+def test_peers_are_called_as_their_folders_in_a_simulation_only(tmp_path: Path) -> None:
+    for name in ("10-south", "2-north"):
+        ward(tmp_path / name, 0)
+    problem = load("table", tmp_path, ROWS)
+    assert problem.names == ("2-north", "10-south")
+    assert problem.classes == ("no", "yes")
+    assert [row["name"] for row in problem.describe()] == ["2-north", "10-south"]
+    own = alone("table", tmp_path / "2-north", ROWS, 0)
+    assert own.names == (), "what an institution calls its folder stays there"
+    assert own.describe()[0]["name"] == "peer 0"
+
+
 def test_nothing_there_is_a_clear_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no images in this peer's data-dir, expected folders"):
         alone("image-folder", tmp_path / "nowhere", IMAGES, 0)
@@ -227,6 +297,7 @@ def test_a_peer_without_test_data_is_refused(tmp_path: Path) -> None:
         (lambda: TableOptions(columns="a", mean="1,2", std="1,2"), "mean has 2 numbers"),
         (lambda: TableOptions().check_peers(2), "columns must name"),
         (lambda: TableOptions(columns="a,label").check_peers(2), "columns must name"),
+        (lambda: TableOptions(columns="all", mean="1", std="1").check_peers(2), "are named"),
         (lambda: TableOptions(columns="a", classes="x,x").check_peers(2), "each class once"),
     ],
 )

@@ -541,6 +541,22 @@ def test_more_clusters_than_permutations() -> None:
         split(make_source(classes=2), replace(ALL, clusters=3), 4, 0)
 
 
+def test_peers_are_called_as_the_groups_they_hold() -> None:
+    letters = "abcdefghijkl"
+    groups = np.arange(len(SOURCE.targets)) % len(letters)
+    source = replace(SOURCE, groups=groups, group_names=tuple(letters))
+    problem = split(source, replace(ALL, kind="natural"), 4, 0)
+    held = [letters[groups[rows[0]]] for rows in problem.train.rows]
+    assert problem.names == tuple(held)
+    assert split(source, replace(ALL, kind="iid"), 4, 0).names == ()
+
+
+def test_classes_have_no_names_where_peers_disagree_about_them() -> None:
+    source = replace(SOURCE, classes=tuple("abcdefghij"))
+    assert split(source, replace(ALL, kind="iid"), 4, 0).classes == source.classes
+    assert split(source, replace(ALL, kind="label-flip"), 4, 0).classes == ()
+
+
 def test_statistics_of_the_split() -> None:
     problem = split(SOURCE, Partition(kind="label-flip", validation=0.25), 4, 0)
     rows = problem.describe()

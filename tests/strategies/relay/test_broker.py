@@ -17,12 +17,13 @@ from strategies.pairs import Pairs
 from strategies.protocol import PeerMessage, Report, Request, Response, Stage
 from strategies.relay.broker import Broker
 from strategies.relay.commit import Commit, Ledger
+from strategies.relay.vetting import vetted
 from strategies.silent import Silent
 from strategies.topology import topology
-from strategies.wanted import Wanted, WantedAnswers
+from strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.strategies.toy_node import NBYTES, ToyNode
 
-RULES = [Silent, Everyone, Wanted, WantedAnswers, Pairs]
+RULES = [Silent, Everyone, Wanted, WantedAnswers, WantedHelp, Pairs]
 
 
 @dataclass
@@ -39,6 +40,10 @@ class Notes:
         self.ledgers.append(commit.ledger)
         self.reports += commit.reports
         self.refused += commit.refused
+
+    @property
+    def faults(self) -> list[str]:
+        return [line for commit in self.commits for line in commit.faults]
 
     def losses(self) -> dict[tuple[int, int], float | None]:
         return {(r.round, r.peer): r.metrics["test_loss"] for r in self.reports}
@@ -353,7 +358,7 @@ def test_a_peer_without_a_node() -> None:
 
 def test_a_peer_with_two_nodes() -> None:
     strategy = make()
-    with pytest.raises(RosterError, match=r"two nodes host peers 1$"):
+    with pytest.raises(RelayError, match=r"node 1: brings peers \[1\] of another node"):
         run(strategy, toys(strategy, [0, 1], [1, 2, 3, 4]))
 
 
@@ -443,14 +448,15 @@ def test_a_node_that_restarts_before_the_others_have_come_counts_once() -> None:
 
 @dataclass
 class Liar:
-    """Changes what a node says in round 1."""
+    """Changes what a node says in round 1, or another, or always."""
 
     node: ToyNode
     lie: Callable[[Response, Request], Response]
+    at: int | None = 1
 
     def handle(self, request: Request) -> Response:
         response = self.node.handle(request)
-        return self.lie(response, request) if request.round == 1 else response
+        return self.lie(response, request) if self.at in (None, request.round) else response
 
 
 def with_letter(letter: PeerMessage) -> Callable[[Response, Request], Response]:
@@ -503,6 +509,11 @@ def with_report(**changes: Any) -> Callable[[Response, Request], Response]:
         (with_report(metrics={"test_loss": float("nan")}), "a report of peer 0"),
         (with_report(metrics={"test_loss": float("inf")}), "a report of peer 0"),
         (with_report(weights=(*(4 * (1.0,)), float("nan"))), "a report of peer 0"),
+        (with_report(metrics={"peer": 3.0}), "a report of peer 0"),
+        (with_report(metrics={"round": 3.0}), "a report of peer 0"),
+        (with_report(metrics={"test_loss": 1e301}), "a report of peer 0"),
+        (with_report(metrics={"anything": 1.0}), "a report of peer 0"),
+        (with_letter(PeerMessage("offer", 0, None, 2, 8, b"x", {5: b""})), "PeerMessage"),
     ],
 )
 def test_what_does_not_belong_is_dropped_and_noted(
@@ -514,6 +525,68 @@ def test_what_does_not_belong_is_dropped_and_noted(
     notes = run(strategy, [Liar(one, lie), other])
     assert [bool(re.search(line, each)) for each in notes.refused] == [True]
     assert notes.losses() == honest.losses()
+
+
+@pytest.mark.parametrize(
+    ("kind", "pushed", "own"),
+    [
+        (Wanted, [0, 3], [3, 0]),  # that 3 hears 0 is for 3 to want
+        (Pairs, [0, 3], [3, 0]),
+        (WantedAnswers, [0, 3], [3, 0]),
+        (WantedHelp, [3, 0], [0, 3]),  # that 0 answers 3, too
+    ],
+)
+def test_nobody_wants_for_others(kind: type[Brokering], pushed: list[int], own: list[int]) -> None:
+    strategy = make(kind, rounds=2)
+    request, wants = Request("update", 1, 1), np.array([pushed, own])
+    kept, refused = vetted(Response((0, 1), wants=wants), request, strategy)
+    assert kept.wants.tolist() == [own]
+    assert refused == [f"round 1, update: peers 0, 1: the relay refused the want {pushed}"]
+
+
+def test_a_peer_reports_once_and_only_when_peers_measure_themselves() -> None:
+    strategy = make(rounds=8)  # every fourth round
+    response = Response((0,), reports=2 * (Report(4, 0, {}, 5 * (1.0,)),))
+    for t, reports in ((4, 1), (3, 0), (5, 0)):
+        assert len(vetted(response, Request("update", t, t), strategy)[0].reports) == reports
+
+
+@pytest.mark.parametrize("samples", [(0, 1), (-1, 1), (2**62, 1), (1, 10**9 + 1), (5,)])
+def test_nobody_has_more_samples_than_a_hospital_can(samples: tuple[int, ...]) -> None:
+    strategy = make()
+    one, other = toys(strategy, [0, 1], [2, 3, 4])
+    claim = Liar(one, lambda response, request: replace(response, samples=samples), at=0)
+    with pytest.raises(RelayError, match=r"round 0, start: node 0: has .* samples"):
+        run(strategy, [claim, other])
+
+
+def test_samples_are_announced_once() -> None:
+    """Who comes back with more does not get more weight: it stays away."""
+    strategy = make(rounds=6)
+    one, other = toys(strategy, [0, 1], [2, 3, 4])
+    one.before = failing(("update", 2))
+
+    def claims(response: Response, request: Request) -> Response:
+        grown = 5 if request.round == 0 else 500
+        return replace(response, samples=(grown, 5)) if request.stage == "start" else response
+
+    notes = run(strategy, [Liar(one, claims, at=None), other])
+    assert any("announced [5, 5] samples of peers [0, 1] before" in line for line in notes.faults)
+    assert {tuple(request.samples[:2]) for request in other.requests[2:]} == {(5, 5)}
+    assert {r.peer for r in notes.reports if r.round == 6} == {2, 3, 4}
+
+
+def test_a_node_cannot_become_another_when_it_is_started_again() -> None:
+    """With its second "start", once all numbers of samples are known, come offers, too."""
+    strategy = make(rounds=2)
+    one, other = toys(strategy, [0, 1], [2, 3, 4])
+
+    def claims(response: Response, request: Request) -> Response:
+        peers = (3, 4) if len(request.samples) and request.round == 0 else response.peers
+        return replace(response, peers=peers, samples=(5, 5)[: 2 * (request.stage == "start")])
+
+    notes = run(strategy, [Liar(one, claims, at=None), other])
+    assert any("hosts peers 3, 4 now, not 0, 1" in line for line in notes.faults)
 
 
 def test_answers_nobody_asked_for_are_dropped() -> None:

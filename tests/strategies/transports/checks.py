@@ -80,7 +80,7 @@ def letters_travel_unchanged(network: Network) -> None:
     keys = {0: b"for 0", 7: bytes(range(256))}
     letters = (
         PeerMessage("offer", 2, None, 3, 8, b"small, sealed", keys),
-        PeerMessage("offer", 0, None, 3, 2**40, np.random.default_rng(0).bytes(_BIG)),
+        PeerMessage("offer", 0, None, 3, _BIG, np.random.default_rng(0).bytes(_BIG)),
         PeerMessage("answer", 1, 2, 3, 0, b""),
     )
     edges = np.array([[0, 1], [2, 1]], dtype=np.int64)

@@ -1,12 +1,12 @@
 // The learning curves of a comparison: a line for each method, a band for its spread over seeds.
 
-import { axes, canLog, isShare, MEASURES, ROUNDS, startChoices, wantsLog } from "../axes.js";
+import { axes, canLog, isShare, measures, offerChoices, ROUNDS, wantsLog } from "../axes.js";
 import { css, line, make } from "../drawing.js";
 import { closest, isNumber, plain, spread } from "../numbers.js";
 import { byId, DATA, hideTip, pick, refresh, segment, showTip, view, watch } from "../page.js";
 import { colour, dash, isFaded, methods, swatch } from "./methods.js";
 
-const curves = { measure: MEASURES[0], axis: ROUNDS, scale: "linear", logX: false };
+const curves = { measure: measures()[0], axis: ROUNDS, scale: "linear", logX: false };
 let hidden = new Set();
 
 const meansOf = (key) => DATA.metrics[key].mean;
@@ -197,7 +197,7 @@ function drawKeys() {
 }
 
 export function startCurves() {
-  if (!MEASURES.length) return;
+  if (!measures().length) return;
   const startScale = () => {
     const values = meansOf(curves.measure.key);
     curves.scale = !isShare(curves.measure) && wantsLog(values) ? "log" : "linear";
@@ -224,7 +224,8 @@ export function startCurves() {
     const labels = { linear: "Cost linear", log: "Cost log" };
     segment("scale-x", labels, curves.logX ? "log" : "linear", choose);
   };
-  startChoices(
+  offerChoices(
+    curves,
     meansOf,
     (measure) => {
       curves.measure = measure;

@@ -6,17 +6,16 @@ import { FORMAT, isNumber, mean, plain, spread } from "../numbers.js";
 import { byId, DATA, hideTip, pick, segment, showTip, watch } from "../page.js";
 import { colour, isFaded, methods } from "./methods.js";
 
-const GAINS = DATA.gains;
 let isRooted = false;
 
-const written = (g) => `${g > 0 ? "+" : ""}${plain(GAINS.accuracy ? 100 * g : g, 3)}`;
+const written = (g) => `${g > 0 ? "+" : ""}${plain(DATA.gains.accuracy ? 100 * g : g, 3)}`;
 
 // The methods' dots, the largest mean gain first.
 function dotsByMethod() {
   return methods
     .filter((m) => DATA.methods[m] !== "local" || methods.length === 1)
     .map((m) => {
-      const dots = GAINS.gain[m]
+      const dots = DATA.gains.gain[m]
         .flatMap((gains, seed) => gains.map((gain, peer) => ({ gain, seed, peer })))
         .filter(({ gain }) => isNumber(gain))
         .sort((a, b) => a.gain - b.gain);
@@ -61,12 +60,12 @@ function drawDot({ gain, seed, peer }, m, x, y, radius) {
     stroke: colour(m),
     "stroke-width": 0.8,
   });
-  const final = GAINS.final[m][seed][peer];
+  const final = DATA.gains.final[m][seed][peer];
   dot.onpointermove = (event) =>
     showTip(event, [
-      `${DATA.methods[m]}, peer ${peer}, seed ${DATA.seeds[seed]}`,
+      `${DATA.methods[m]}, ${DATA.names[seed][peer]}, seed ${DATA.seeds[seed]}`,
       DATA.clusters && `cluster ${DATA.clusters[seed][peer]}`,
-      GAINS.accuracy
+      DATA.gains.accuracy
         ? `${written(gain)} points, ends with ${FORMAT.share(final)}`
         : `${written(gain)}, ends with ${plain(final, 4)}`,
     ]);
@@ -101,7 +100,7 @@ function drawGains() {
     rule(svg, x(g), top, bottom, g ? "--grid" : "--faint", g ? 1 : 1.5);
     write(svg, x(g), bottom + 18, "middle", written(g));
   }
-  const title = GAINS.accuracy ? "test accuracy over local, points" : "test loss below local";
+  const title = DATA.gains.accuracy ? "test accuracy over local, points" : "test loss below local";
   const scale = isRooted ? " (square-root scale)" : "";
   write(svg, (left + right) / 2, height - 5, "middle", `${title}${scale}`);
 
@@ -134,8 +133,8 @@ function drawGains() {
 }
 
 export function startGains() {
-  if (!GAINS) return;
-  const sizes = GAINS.gain
+  if (!DATA.gains) return;
+  const sizes = DATA.gains.gain
     .flat(2)
     .filter((g) => isNumber(g) && g !== 0)
     .map(Math.abs)

@@ -1,13 +1,7 @@
 // The page of a comparison.
 
 import { start } from "../page.js";
-import { startCurves } from "./curves.js";
-import { startGains } from "./gains.js";
-import { startMaps } from "./maps.js";
-import { startTable } from "./table.js";
+import { startFigures } from "./figures.js";
 
-startTable();
-startCurves();
-startGains();
-startMaps();
+startFigures();
 start();

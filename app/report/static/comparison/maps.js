@@ -1,25 +1,25 @@
 // Who collaborates with whom: a heat map for each method whose peers give each other weights.
 
 import { clusterColours, make } from "../drawing.js";
-import { heatMap } from "../heat_map.js";
+import { heatMap, pairReadOut } from "../heat_map.js";
 import { FORMAT, isNumber, plain } from "../numbers.js";
-import { byId, DATA, pick, segment, watch } from "../page.js";
+import { byId, DATA, fromData, pick, segment, watch } from "../page.js";
 import { startPlayer } from "../player.js";
 import { isFaded, methods, swatch } from "./methods.js";
 
-const MAPS = DATA.maps;
-const codes = MAPS && Uint8Array.from(atob(MAPS.weights), (c) => c.charCodeAt(0));
-const shown = { seed: 0, frame: MAPS && MAPS.rounds.length - 1 };
+const codes = fromData(({ maps }) => Uint8Array.from(atob(maps.weights), (c) => c.charCodeAt(0)));
+const shown = { seed: 0, frame: () => 0 };
 
-// The weight of the map with that index among `MAPS.of`.
+// The weight of the map with that index among `DATA.maps.of`.
 function mapWeight(map, i, j) {
-  const { low, high } = MAPS.of[map];
-  const at = ((map * MAPS.rounds.length + shown.frame) * DATA.peers + i) * DATA.peers + j;
-  return low + ((high - low) * codes[at]) / 255;
+  const { low, high } = DATA.maps.of[map];
+  const at = ((map * DATA.maps.rounds.length + shown.frame()) * DATA.peers + i) * DATA.peers + j;
+  return low + ((high - low) * codes()[at]) / 255;
 }
 
 function emptyFigure({ method, f1 }) {
-  const score = f1 && isNumber(f1[shown.frame]) ? `F1 ${f1[shown.frame].toFixed(2)}` : "";
+  const found = f1 && isNumber(f1[shown.frame()]) ? `F1 ${f1[shown.frame()].toFixed(2)}` : "F1 –";
+  const score = DATA.clusters ? (f1 ? found : "learns no graph") : "";
   const name = DATA.methods[method];
   const figure = make(
     "figure",
@@ -33,12 +33,12 @@ function emptyFigure({ method, f1 }) {
 function drawMaps() {
   const order = DATA.order[shown.seed];
   const clusters = DATA.clusters?.[shown.seed];
-  const here = [...MAPS.of.keys()].filter((map) => MAPS.of[map].seed === shown.seed);
-  const figures = here.map((map) => emptyFigure(MAPS.of[map]));
+  const here = [...DATA.maps.of.keys()].filter((map) => DATA.maps.of[map].seed === shown.seed);
+  const figures = here.map((map) => emptyFigure(DATA.maps.of[map]));
   byId("maps").replaceChildren(...figures);
   byId("maps").classList.toggle("few", figures.length <= 8);
   here.forEach((map, k) => {
-    const { method, own, top } = MAPS.of[map];
+    const { method, own, top } = DATA.maps.of[map];
     const canvas = figures[k].querySelector("canvas");
     heatMap(canvas, {
       size: figures[k].clientWidth,
@@ -46,32 +46,37 @@ function drawMaps() {
       order,
       clusters,
       colours: clusters && clusterColours(clusters),
-      own,
       top,
-      weight: (i, j) => mapWeight(map, i, j),
-      describe: (i, j) => `weight ${plain(mapWeight(map, i, j), 2)}`,
+      weight: (i, j) => (i === j && !own ? Number.NaN : mapWeight(map, i, j)),
+      readOut: (i, j) =>
+        pairReadOut(i, j, {
+          names: DATA.names[shown.seed],
+          own,
+          clusters,
+          describe: () => `weight ${plain(mapWeight(map, i, j), 2)}`,
+        }),
     });
     canvas.onclick = () => pick(method);
   });
-  const drawn = here.map((map) => MAPS.of[map].method);
+  const drawn = here.map((map) => DATA.maps.of[map].method);
   const silent = methods.filter((m) => !drawn.includes(m)).map((m) => DATA.methods[m]);
   byId("silent").textContent = silent.length
     ? `No map: in ${silent.join(", ")}, no peer gives another any weight.`
     : "";
-  byId("frame").replaceChildren("round ", make("b", {}, FORMAT.round(MAPS.rounds[shown.frame])));
+  byId("frame").replaceChildren(
+    "round ",
+    make("b", {}, FORMAT.round(DATA.maps.rounds[shown.frame()])),
+  );
 }
 
 export function startMaps() {
-  if (!MAPS) return;
+  if (!DATA.maps) return;
   const labels = Object.fromEntries(DATA.seeds.map((seed, s) => [s, `seed ${seed}`]));
   segment("map-seed", labels, "0", (key) => {
     shown.seed = +key;
     drawMaps();
   });
   byId("map-seed").hidden = DATA.seeds.length === 1;
-  startPlayer(MAPS.rounds, (frame) => {
-    shown.frame = frame;
-    drawMaps();
-  });
+  shown.frame = startPlayer(() => DATA.maps.rounds, drawMaps);
   watch(drawMaps);
 }

@@ -1,53 +1,133 @@
-// The learning curves of a run: a thin line for each peer, a thick one for their mean.
+// The learning curves of a run: a thin line for each peer, or bands for many; a thick one for their
+// mean.
 
-import { axes, canLog, isShare, MEASURES, ROUNDS, startChoices, wantsLog } from "../axes.js";
+import { axes, canLog, isShare, measures, offerChoices, ROUNDS, wantsLog } from "../axes.js";
 import { css, line, make } from "../drawing.js";
-import { closest, isNumber, mean, spread } from "../numbers.js";
+import { closest, isNumber, mean, quantile, spread } from "../numbers.js";
 import { byId, DATA, hideTip, pick, segment, showTip, view, watch } from "../page.js";
-import { clusterLegend, legendEntry, peerColour, peers } from "./peers.js";
+import { metrics } from "./metrics.js";
+import { clusterColour, clusterLegend, inText, legendEntry, peerColour, peers } from "./peers.js";
 
-const rows = [...DATA.rounds.keys()];
-const curves = { measure: MEASURES[0], axis: ROUNDS, log: false };
+// What the reader chose; `log` is null until then, and the numbers decide.
+const curves = { measure: null, axis: ROUNDS, log: null };
+// The shares of the peers inside the bands, and how opaque these are.
+const BANDS = [
+  { name: "nine tenths of the peers", from: 0.05, to: 0.95, opacity: 0.16 },
+  { name: "half of them", from: 0.25, to: 0.75, opacity: 0.26 },
+];
+
+function choose(choice) {
+  Object.assign(curves, choice);
+  drawCurves();
+}
+function offer(values, log) {
+  offerChoices(
+    curves,
+    (key) => metrics()[key],
+    (measure) => choose({ measure, log: null }),
+    (axis) => choose({ axis }),
+  );
+  segment(
+    "scale",
+    { linear: "Linear", log: "Log" },
+    log ? "log" : "linear",
+    (key) => choose({ log: key === "log" }),
+    (key) => key === "linear" || canLog(values),
+  );
+  byId("scale").hidden = isShare(curves.measure);
+}
+// Lines through [x, y] of each round, null where there is none; one round is dots.
+function drawPath(svg, path, stroke, width, opacity) {
+  const drawn = path.filter(Boolean);
+  if (drawn.length > 1) svg.append(line(path, { stroke, "stroke-width": width, opacity }));
+  else if (DATA.rounds.length === 1)
+    for (const [cx, cy] of drawn)
+      svg.append(make("circle", { cx, cy, r: width * 1.2 + 2, fill: stroke, opacity }));
+}
+// `at(r, v)` is where a value of a round stands.
+function drawBands(svg, values, at) {
+  const sorted = values.map((each) => each.filter(isNumber).sort((a, b) => a - b));
+  const edge = (share) => sorted.map((each, r) => at(r, quantile(each, share)));
+  for (const { from, to, opacity } of BANDS) {
+    const outline = [...edge(from), ...edge(to).reverse()].filter(Boolean);
+    svg.append(line(outline, { fill: css("--accent"), opacity }));
+  }
+  for (const share of [0, 1]) drawPath(svg, edge(share), css("--faint"), 1, 0.7);
+  if (!DATA.clusters || clusterColour().size > 12) return;
+  for (const [cluster, colour] of clusterColour()) {
+    const own = (each) => each.filter((_, p) => DATA.clusters[p] === cluster);
+    const path = values.map((each, r) => at(r, mean(own(each))));
+    drawPath(svg, path, colour, 1.6, view.picked === null ? 0.9 : 0.4);
+  }
+}
+function drawLegend() {
+  const tint = (share) => `color-mix(in srgb, var(--accent) ${100 * share}%, transparent)`;
+  const each = DATA.crowd
+    ? [
+        ...BANDS.map(({ name, opacity }, k) =>
+          legendEntry(tint(opacity + (k && BANDS[0].opacity)), name, "band"),
+        ),
+        legendEntry(css("--faint"), "lowest and highest"),
+        ...clusterLegend(),
+      ]
+    : DATA.clusters
+      ? clusterLegend()
+      : [legendEntry(css("--faint"), "each peer")];
+  const hint =
+    view.picked === null
+      ? DATA.crowd
+        ? "Click to follow the nearest peer, or choose one in the table."
+        : "Click a line to follow that peer."
+      : `Following ${inText(view.picked)}; click it to let go.`;
+  byId("curve-legend").replaceChildren(
+    legendEntry(css("--ink"), "mean"),
+    ...each,
+    make("span", {}, hint),
+  );
+}
 
 function drawCurves() {
+  const isEmpty = !measures().length;
+  byId("learning").hidden = isEmpty;
+  if (isEmpty) return;
+  curves.measure = curves.measure ?? measures()[0];
   const { measure, axis } = curves;
-  const values = DATA.metrics[measure.key];
+  const rows = [...DATA.rounds.keys()];
+  const values = metrics()[measure.key];
   const xs =
-    axis === ROUNDS ? DATA.rounds.map((round) => peers.map(() => round)) : DATA.metrics[axis.key];
-  const log = curves.log && canLog(values);
+    axis === ROUNDS ? DATA.rounds.map((round) => peers().map(() => round)) : metrics()[axis.key];
+  const log = canLog(values) && (curves.log ?? (!isShare(measure) && wantsLog(values)));
+  offer(values, log);
   const { svg, x, y, guide } = axes(byId("curves"), {
     measure,
     axis,
     log,
     rangeX: spread(xs),
     rangeY: spread(values),
-    label: `${measure.title} of each peer and their mean against ${axis.title}`,
+    label: `${measure.title} of ${DATA.crowd ? "the peers" : "each peer"} and their mean against ${axis.title}`,
   });
 
   const place = (a, b) => (isNumber(a) && isNumber(b) && y(b) !== null ? [x(a), y(b)] : null);
-  const paths = peers.map((p) => rows.map((r) => place(xs[r][p], values[r][p])));
-  const meanPath = rows.map((r) => place(mean(xs[r]), mean(values[r])));
-  const draw = (points, stroke, width, opacity) => {
-    const drawn = points.filter(Boolean);
-    if (drawn.length > 1) svg.append(line(points, { stroke, "stroke-width": width, opacity }));
-    else if (rows.length === 1)
-      for (const [cx, cy] of drawn)
-        svg.append(make("circle", { cx, cy, r: width * 1.2 + 2, fill: stroke, opacity }));
-  };
-  const opacity =
-    (DATA.peers > 30 ? 0.3 : DATA.peers > 12 ? 0.45 : 0.7) * (view.picked === null ? 1 : 0.45);
-  for (const p of peers)
-    if (p !== view.picked)
-      draw(paths[p], DATA.clusters ? peerColour(p) : css("--faint"), 1.3, opacity);
-  draw(meanPath, css("--paper"), 6, 0.85);
-  draw(meanPath, css("--ink"), 3, 1);
-  if (view.picked !== null) draw(paths[view.picked], peerColour(view.picked), 2.6, 1);
+  const paths = peers().map((p) => rows.map((r) => place(xs[r][p], values[r][p])));
+  const middle = xs.map(mean);
+  const meanPath = rows.map((r) => place(middle[r], mean(values[r])));
+  if (DATA.crowd) drawBands(svg, values, (r, v) => place(middle[r], v));
+  else {
+    const opacity =
+      (DATA.peers > 30 ? 0.3 : DATA.peers > 12 ? 0.45 : 0.7) * (view.picked === null ? 1 : 0.45);
+    for (const p of peers())
+      if (p !== view.picked)
+        drawPath(svg, paths[p], DATA.clusters ? peerColour(p) : css("--faint"), 1.3, opacity);
+  }
+  drawPath(svg, meanPath, css("--paper"), 6, 0.85);
+  drawPath(svg, meanPath, css("--ink"), 3, 1);
+  if (view.picked !== null) drawPath(svg, paths[view.picked], peerColour(view.picked), 2.6, 1);
 
   const marks = make("g");
   svg.append(marks);
   const dot = ([cx, cy], fill) =>
     make("circle", { cx, cy, r: 5, fill, stroke: css("--paper"), "stroke-width": 2 });
-  const measured = rows.filter((r) => paths.some((path) => path[r]));
+  const measured = rows.filter((r) => meanPath[r]);
   let nearest = null;
   const leave = () => {
     marks.replaceChildren();
@@ -59,20 +139,23 @@ function drawCurves() {
     const [px, py] = [event.clientX - frame.left, event.clientY - frame.top];
     if (!measured.length) return;
     const r = closest(measured, (r) => Math.abs(meanPath[r][0] - px));
-    const here = peers.filter((p) => paths[p][r]);
+    const here = peers().filter((p) => paths[p][r]);
     nearest = closest(here, (p) => Math.hypot(paths[p][r][0] - px, paths[p][r][1] - py));
     marks.replaceChildren(
       guide(meanPath[r][0]),
       dot(meanPath[r], css("--ink")),
       dot(paths[nearest][r], peerColour(nearest)),
     );
-    const [low, high] = spread(here.map((p) => values[r][p]));
+    const sorted = here.map((p) => values[r][p]).sort((a, b) => a - b);
+    const range = (from, to) =>
+      [from, to].map((share) => measure.format(quantile(sorted, share))).join(" to ");
     const cluster = DATA.clusters ? ` (cluster ${DATA.clusters[nearest]})` : "";
     showTip(event, [
       `Round ${DATA.rounds[r]}`,
       `mean ${measure.format(mean(values[r]))}`,
-      `range ${measure.format(low)} to ${measure.format(high)}`,
-      `peer ${nearest}${cluster}: ${measure.format(values[r][nearest])}`,
+      `range ${range(0, 1)}`,
+      ...(DATA.crowd ? BANDS.map(({ name, from, to }) => `${name} ${range(from, to)}`) : []),
+      `${inText(nearest)}${cluster}: ${measure.format(values[r][nearest])}`,
       axis !== ROUNDS && `${axis.format(xs[r][nearest])} ${axis.title.replace(" per peer", "")}`,
     ]);
   };
@@ -83,45 +166,9 @@ function drawCurves() {
     if (peer !== null) pick(peer);
   };
   byId("curves").replaceChildren(svg);
-  byId("curve-legend").replaceChildren(
-    legendEntry(css("--ink"), "mean"),
-    ...(DATA.clusters ? clusterLegend() : [legendEntry(css("--faint"), "each peer")]),
-    make(
-      "span",
-      {},
-      view.picked === null
-        ? "Click a line to follow that peer."
-        : `Following peer ${view.picked}; click it to let go.`,
-    ),
-  );
+  drawLegend();
 }
 
 export function startCurves() {
-  if (!MEASURES.length) return;
-  const startScale = () => {
-    const values = DATA.metrics[curves.measure.key];
-    curves.log = !isShare(curves.measure) && wantsLog(values);
-    const labels = { linear: "Linear", log: "Log" };
-    const choose = (key) => {
-      curves.log = key === "log";
-      drawCurves();
-    };
-    const isEnabled = (key) => key === "linear" || canLog(values);
-    segment("scale", labels, curves.log ? "log" : "linear", choose, isEnabled);
-    byId("scale").hidden = isShare(curves.measure);
-  };
-  startChoices(
-    (key) => DATA.metrics[key],
-    (measure) => {
-      curves.measure = measure;
-      startScale();
-      drawCurves();
-    },
-    (axis) => {
-      curves.axis = axis;
-      drawCurves();
-    },
-  );
-  startScale();
   watch(drawCurves);
 }

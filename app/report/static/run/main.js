@@ -1,13 +1,7 @@
 // The page of a run.
 
 import { start } from "../page.js";
-import { startCurves } from "./curves.js";
-import { startNetwork } from "./network.js";
-import { startSplit } from "./split.js";
-import { startTable } from "./table.js";
+import { startFigures } from "./figures.js";
 
-startCurves();
-startNetwork();
-startSplit();
-startTable();
+startFigures();
 start();

@@ -1,109 +1,103 @@
 // Who collaborates with whom in a run: heat map, learnt graph and recovery, round by round.
 
 import { css, line, make, PALETTE, picture, prepare } from "../drawing.js";
-import { clusterRuns, heatMap } from "../heat_map.js";
+import { heatMap, pairReadOut } from "../heat_map.js";
 import { closest, isNumber, plain } from "../numbers.js";
 import { byId, DATA, hideTip, pick, showTip, view, watch } from "../page.js";
 import { startPlayer } from "../player.js";
-import { clusterColour, clusterLegend, peerColour, peerName, peers } from "./peers.js";
+import { layout } from "./layout.js";
+import {
+  axisName,
+  blockClusters,
+  blockName,
+  blockOf,
+  blocks,
+  clusterColour,
+  clusterLegend,
+  inText,
+  peerColour,
+  peerName,
+  peers,
+  shortName,
+} from "./peers.js";
+import { blockWeight, collaborators, links } from "./weights.js";
 
-export const GRAPH = DATA.graph;
-const codes =
-  GRAPH && new Uint16Array(Uint8Array.from(atob(GRAPH.weights), (c) => c.charCodeAt(0)).buffer);
-let frame = GRAPH && GRAPH.rounds.length - 1;
-
-function weight(i, j, at = frame) {
-  const code = codes[(at * DATA.peers + i) * DATA.peers + j];
-  return GRAPH.low + ((GRAPH.high - GRAPH.low) * code) / 65535;
-}
-// The peers to which peer i gives most weight: peer and weight.
-export function collaborators(i, most, at = frame) {
-  const least = Math.max(1e-9, 0.005 * GRAPH.top);
-  return peers
-    .filter((j) => j !== i)
-    .map((j) => [j, weight(i, j, at)])
-    .filter(([, w]) => w > least)
-    .sort((a, b) => b[1] - a[1])
-    .slice(0, most);
-}
+let frame = () => 0;
 
 function drawHeatMap() {
   const canvas = byId("heat");
+  const { graph } = DATA;
+  const all = blocks();
+  const isExact = all.length === DATA.peers;
   const size = Math.min(canvas.parentElement.clientWidth, 520);
-  const hasNumbers = (size - 30) / DATA.peers >= 17;
-  const edge = hasNumbers ? 30 : 10;
+  const longest = isExact ? Math.max(...peers().map((p) => axisName(p).length)) : 0;
+  const room = longest > 3 ? 20 + 7 * longest : 30; // long names of columns stand upright
+  const hasNames = isExact && (size - room) / all.length >= 17;
+  const edge = hasNames ? room : 10;
+  const isBlank = (a, b) => a === b && all[a].length === 1 && !graph.own;
+  const written = (a, b) =>
+    `weight ${plain(blockWeight(a, b, frame()), 2)} in round ${graph.rounds[frame()]}`;
   const { ink, cell, under } = heatMap(canvas, {
     size,
     edge,
-    order: DATA.order,
-    clusters: DATA.clusters,
-    colours: clusterColour,
-    own: GRAPH.own,
-    top: GRAPH.top,
-    weight,
-    describe: (i, j) => `weight ${plain(weight(i, j), 3)} in round ${GRAPH.rounds[frame]}`,
+    order: [...all.keys()],
+    clusters: blockClusters(),
+    colours: clusterColour(),
+    top: graph.darkest,
+    weight: (a, b) => (isBlank(a, b) ? Number.NaN : blockWeight(a, b, frame())),
+    readOut: (a, b) =>
+      isExact
+        ? pairReadOut(all[a][0], all[b][0], {
+            names: DATA.names,
+            own: graph.own,
+            clusters: DATA.clusters,
+            describe: () => written(a, b),
+          })
+        : [
+            blockName(all[a]),
+            a === b ? "give each other" : `give ${blockName(all[b])}`,
+            isBlank(a, b) ? "no own weight in this method" : `mean ${written(a, b)}`,
+          ],
   });
-  if (hasNumbers) {
-    ink.textAlign = "center";
+  if (hasNames) {
     ink.textBaseline = "middle";
+    ink.textAlign = longest > 3 ? "right" : "center";
+    const end = longest > 3 ? edge - 6 : 18;
     DATA.order.forEach((p, k) => {
       const middle = edge + (k + 0.5) * cell;
       ink.fillStyle = css(p === view.picked ? "--ink" : "--soft");
-      ink.fillText(p, middle, 18);
-      ink.fillText(p, 18, middle);
+      ink.fillText(axisName(p), end, middle);
+      ink.save();
+      ink.translate(middle, end);
+      if (longest > 3) ink.rotate(Math.PI / 2);
+      ink.fillText(axisName(p), 0, 0);
+      ink.restore();
     });
   }
   if (view.picked !== null) {
-    const row = DATA.order.indexOf(view.picked);
+    const row = blockOf()[view.picked];
     ink.strokeStyle = css("--ink");
     ink.lineWidth = 2;
-    ink.strokeRect(edge - 1, edge + row * cell - 1, DATA.peers * cell + 1, cell + 1);
+    ink.strokeRect(edge - 1, edge + row * cell - 1, all.length * cell + 1, cell + 1);
   }
   canvas.onclick = (event) => {
     const pair = under(event);
-    if (pair) pick(pair[0]);
+    if (pair && all[pair[0]].length === 1) pick(all[pair[0]][0]);
   };
-}
-
-// Places on a ring, the first at `angle`.
-function ring(count, [x, y], radius, angle) {
-  return Array.from({ length: count }, (_, k) => {
-    const turn = (2 * Math.PI * k) / count + angle;
-    return [x + radius * Math.cos(turn), y + radius * Math.sin(turn)];
-  });
-}
-// Where the peers stand: clusters are rings on a ring; without them, all peers are on one.
-function layout(size) {
-  const middle = size / 2;
-  const runs = DATA.clusters ? clusterRuns(DATA.order, DATA.clusters) : [];
-  const top = -Math.PI / 2;
-  let places = ring(DATA.peers, [middle, middle], DATA.peers > 1 ? middle - 28 : 0, top);
-  if (runs.length > 1) {
-    const room = middle - 30;
-    const share = Math.sin(Math.PI / runs.length);
-    const inner = Math.min(0.3 * room, ((room * share) / (1 + share)) * 0.8);
-    const centres = ring(runs.length, [middle, middle], room - inner, top);
-    places = runs.flatMap(({ first, end }, k) => {
-      const count = end - first;
-      const radius = count === 1 ? 0 : count === 2 ? Math.min(inner, 48) : inner;
-      return ring(count, centres[k], radius, (2 * Math.PI * k) / runs.length);
-    });
-  }
-  return peers.map((p) => places[DATA.order.indexOf(p)]);
 }
 
 function drawGraph() {
   const canvas = byId("graph");
   const size = Math.min(canvas.parentElement.clientWidth, 520);
   const ink = prepare(canvas, size, size);
-  const places = layout(size);
+  const { places, radius } = layout(size);
   drawEdges(ink, places);
-  const radius = drawPeers(ink, places);
+  drawPeers(ink, places, radius);
   const under = (event) => {
     const box = canvas.getBoundingClientRect();
     const [px, py] = [event.clientX - box.left, event.clientY - box.top];
     const distance = (p) => Math.hypot(places[p][0] - px, places[p][1] - py);
-    const p = closest(peers, distance);
+    const p = closest(peers(), distance);
     return distance(p) <= radius + 6 ? p : null;
   };
   canvas.onpointermove = (event) => {
@@ -113,7 +107,7 @@ function drawGraph() {
       hideTip();
       return;
     }
-    const given = collaborators(p, 4).map(([j, w]) => `gives peer ${j} ${plain(w, 3)}`);
+    const given = collaborators(p, 4, frame()).map(([j, w]) => `gives ${inText(j)} ${plain(w, 2)}`);
     showTip(event, [peerName(p), ...(given.length ? given : ["gives nobody any weight"])]);
   };
   canvas.onpointerleave = hideTip;
@@ -122,60 +116,82 @@ function drawGraph() {
     if (p !== null) pick(p);
   };
 }
-// Each half of an edge is as strong as the weight that the peer at its end gives.
+// Each half of an edge is as strong as the weight that the peer at its end gives; of a crowd, whose
+// links are seldom mutual, each link is a line of its own.
 function drawEdges(ink, places) {
-  const isCrowded = DATA.peers > 30;
+  const { clusters, crowd, graph } = DATA;
+  const isDense = DATA.peers > 30;
+  const far = crowd ? 1 : 0.5;
+  const sparse = Math.min(1, Math.sqrt(300 / DATA.peers));
   const [accent, soft] = [css("--accent"), css("--soft")];
-  const [thinnest, widest] = isCrowded ? [0.4, 1.6] : [0.6, DATA.peers > 10 ? 4 : 6];
-  for (const i of peers)
-    for (const j of peers) {
-      const share = i === j ? 0 : Math.min(1, weight(i, j) / GRAPH.top);
+  const [thinnest, widest] = crowd
+    ? [0.4, 0.8]
+    : isDense
+      ? [0.4, 1.6]
+      : [0.6, DATA.peers > 10 ? 4 : 6];
+  for (const i of peers()) {
+    const drawn = crowd && view.picked !== i ? graph.links.drawn : undefined;
+    for (const [j, weight] of links(i, frame()).slice(0, drawn)) {
+      const share = Math.min(1, weight / graph.top);
       if (share < 0.02) continue;
       const isPicked = view.picked === i || view.picked === j;
-      const faded = view.picked === null || isPicked ? 1 : 0.15;
-      ink.globalAlpha =
-        (0.04 + 0.9 * share ** 1.2) * faded * (isCrowded && !isPicked && share < 0.5 ? 0.5 : 1);
-      ink.strokeStyle = isPicked ? accent : soft;
+      const faded = view.picked === null ? 1 : 0.15;
+      const thinned = isDense && share < 0.5 ? 0.5 : 1;
+      const opacity = crowd ? (0.15 + 0.4 * share) * sparse : (0.04 + 0.9 * share ** 1.2) * thinned;
+      ink.globalAlpha = isPicked ? 0.04 + 0.9 * share ** (crowd ? 0.5 : 1.2) : opacity * faded;
+      ink.strokeStyle = isPicked ? accent : crowd && clusters ? peerColour(i) : soft;
       ink.lineWidth = thinnest + widest * share;
       const [[xi, yi], [xj, yj]] = [places[i], places[j]];
       ink.beginPath();
       ink.moveTo(xi, yi);
-      ink.lineTo((xi + xj) / 2, (yi + yj) / 2);
+      ink.lineTo(xi + far * (xj - xi), yi + far * (yj - yi));
       ink.stroke();
     }
+  }
   ink.globalAlpha = 1;
 }
-// Returns the radius of a peer.
-function drawPeers(ink, places) {
-  const n = DATA.peers;
-  const radius = n > 48 ? 6 : n > 20 ? 9 : n > 10 ? 14 : 18;
+function drawPeers(ink, places, radius) {
   ink.textAlign = "center";
   ink.textBaseline = "middle";
   const high = radius > 16 ? 15 : radius > 10 ? 13 : 10;
   ink.font = ink.font.replace(/^.*?px/, `600 ${high}px`);
-  for (const p of peers) {
+  const rim = Math.min(2, radius / 3);
+  const last = (p) => p === view.picked;
+  for (const p of [...peers()].sort((a, b) => last(a) - last(b))) {
     const [x, y] = places[p];
     ink.beginPath();
-    ink.arc(x, y, radius, 0, 2 * Math.PI);
+    ink.arc(x, y, last(p) ? Math.max(radius, 5) : radius, 0, 2 * Math.PI);
     ink.fillStyle = peerColour(p);
     ink.fill();
-    ink.strokeStyle = css(p === view.picked ? "--ink" : "--paper");
-    ink.lineWidth = p === view.picked ? 3 : 2;
+    ink.strokeStyle = css(last(p) ? "--ink" : "--paper");
+    ink.lineWidth = last(p) ? 3 : rim;
     ink.stroke();
     if (radius < 9) continue;
     ink.fillStyle = DATA.clusters ? "#fff" : css("--paper");
-    ink.fillText(p, x, y + 0.5);
+    if (shortName(p).length <= 3) ink.fillText(shortName(p), x, y + 0.5);
+    else drawName(ink, p, x, y, radius);
   }
-  return radius;
+}
+// A name that is too long for the dot stands beyond it.
+function drawName(ink, p, x, y, radius) {
+  const [size, half] = [ink.canvas.clientWidth, ink.measureText(axisName(p)).width / 2 + 2];
+  const outwards = y < size / 2 ? -1 : 1;
+  ink.fillStyle = css("--ink");
+  ink.fillText(axisName(p), Math.min(size - half, Math.max(half, x)), y + outwards * (radius + 10));
 }
 
 // How well the learnt graph finds the true clusters, over the rounds.
 function drawRecovery() {
-  if (!GRAPH.scores || GRAPH.rounds.length < 2) return;
+  const isEmpty = !DATA.graph.scores || DATA.graph.rounds.length < 2;
+  byId("recovery").hidden = isEmpty;
+  if (isEmpty) {
+    byId("strip").replaceChildren();
+    return;
+  }
   const box = byId("strip");
   const width = Math.max(200, box.clientWidth);
   const [height, inset, top, bottom] = [84, 8, 8, 74];
-  const x = (k) => inset + (k / (GRAPH.rounds.length - 1)) * (width - 2 * inset);
+  const x = (k) => inset + (k / (DATA.graph.rounds.length - 1)) * (width - 2 * inset);
   const y = (v) => bottom - v * (bottom - top);
   const svg = picture(
     width,
@@ -190,7 +206,7 @@ function drawRecovery() {
   const draw = (key, style) =>
     svg.append(
       line(
-        GRAPH.scores.map((score, k) => [x(k), y(Math.max(0, score[key] ?? 0))]),
+        DATA.graph.scores.map((score, k) => [x(k), y(Math.max(0, score[key] ?? 0))]),
         { "stroke-width": 2, ...style },
       ),
     );
@@ -198,8 +214,8 @@ function drawRecovery() {
   draw("rand", { stroke: PALETTE[1], "stroke-dasharray": "5 3" });
   svg.append(
     make("line", {
-      x1: x(frame),
-      x2: x(frame),
+      x1: x(frame()),
+      x2: x(frame()),
       y1: 0,
       y2: height,
       stroke: css("--ink"),
@@ -209,12 +225,12 @@ function drawRecovery() {
   box.replaceChildren(svg);
 }
 function drawReadout() {
-  const score = GRAPH.scores?.[frame];
+  const score = DATA.graph.scores?.[frame()];
   const two = (v) => (isNumber(v) ? v.toFixed(2) : "–");
   const parts = [
-    ["round", GRAPH.rounds[frame]],
-    ["learnt edges", GRAPH.edges[frame]],
-    ["groups", GRAPH.groups[frame]],
+    ["round", DATA.graph.rounds[frame()]],
+    [DATA.graph.learns ? "learnt edges" : "edges", DATA.graph.edges[frame()]],
+    ["groups", DATA.graph.groups[frame()]],
   ];
   if (score)
     parts.push(
@@ -233,18 +249,17 @@ function drawReadout() {
 }
 
 export function startNetwork() {
-  if (!GRAPH) return;
   const draw = () => {
+    byId("collaboration").hidden = !DATA.graph;
+    if (!DATA.graph) return;
     drawHeatMap();
     drawGraph();
     drawRecovery();
     drawReadout();
+    byId("graph-title").textContent = DATA.graph.learns ? "Learnt graph" : "Graph";
+    byId("top").textContent = plain(DATA.graph.darkest, 3);
+    byId("graph-legend").replaceChildren(...clusterLegend("dot"));
   };
-  startPlayer(GRAPH.rounds, (index) => {
-    frame = index;
-    draw();
-  });
-  byId("top").textContent = plain(GRAPH.top, 3);
-  byId("graph-legend").replaceChildren(...clusterLegend("dot"));
+  frame = startPlayer(() => DATA.graph?.rounds ?? [], draw);
   watch(draw);
 }

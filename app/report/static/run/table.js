@@ -1,18 +1,21 @@
-// The table of a run's peers: sorts by a heading, follows the peer of a row.
+// The table of a run's peers: sorts by a heading, searches, turns pages, follows the peer of a row.
 
 import { css, line, make } from "../drawing.js";
 import { compare, FORMAT, isNumber, plain, spread } from "../numbers.js";
 import { byId, DATA, pick, view, watch } from "../page.js";
-import { collaborators, GRAPH } from "./network.js";
-import { peerColour, peers } from "./peers.js";
+import { metrics } from "./metrics.js";
+import { peerColour, peerName, peers, shortName } from "./peers.js";
+import { collaborators } from "./weights.js";
 
-const sorting = { column: 0, down: false };
+const PAGE = 50;
+// The heading that rows are sorted by, which page is shown, and the peer that it last turned to.
+const shown = { column: "Peer", down: false, page: 0, picked: null };
 
-function sparkline(p, key) {
-  const [low, high] = spread(DATA.metrics[key]);
+// `values` and their range are those of all peers.
+function sparkline(p, values, [low, high]) {
   const last = DATA.rounds.length - 1;
-  const points = DATA.metrics[key]
-    .map((values, r) => [values[p], r])
+  const points = values
+    .map((each, r) => [each[p], r])
     .filter(([v]) => isNumber(v))
     .map(([v, r]) => [2 + (88 * r) / Math.max(1, last), 20 - (18 * (v - low)) / (high - low || 1)]);
   const svg = make("svg", { viewBox: "0 0 92 22", width: 92, height: 22, "aria-hidden": "true" });
@@ -25,8 +28,8 @@ function clusterCell(p) {
   return make("span", {}, dot, String(DATA.clusters[p]));
 }
 function collaboratorsCell(p) {
-  const most = collaborators(p, 3, GRAPH.rounds.length - 1).map(([j, weight]) =>
-    make("span", { class: "mate" }, `${j} `, make("span", {}, plain(weight, 2))),
+  const most = collaborators(p, 3, DATA.graph.rounds.length - 1).map(([j, weight]) =>
+    make("span", { class: "mate" }, `${shortName(j)} `, make("span", {}, plain(weight, 2))),
   );
   return make("span", {}, ...(most.length ? most : ["nobody"]));
 }
@@ -34,18 +37,22 @@ function collaboratorsCell(p) {
 // Columns have a group, a heading, and either `values` by peer, to sort by, with their `format`,
 // or a `cell`; or both.
 function mainColumns() {
-  const { metrics, last, best } = DATA;
-  const key = ["test_accuracy", "test_loss"].find((name) => name in metrics);
+  const { last, best } = DATA;
+  const key = ["test_accuracy", "test_loss"].find((name) => name in DATA.metrics);
   if (!key) return [];
   const isShare = key === "test_accuracy";
   const group = isShare ? "Test accuracy" : "Test loss";
   const format = isShare ? FORMAT.share : FORMAT.fixed;
-  const first = peers.map((p) => metrics[key].map((values) => values[p]).find(isNumber));
+  const values = metrics()[key];
+  const range = spread(values);
+  const first = peers().map((p) => values.map((each) => each[p]).find(isNumber));
+  const lossCell = (p) =>
+    DATA.diverged.includes(p) ? "diverged" : FORMAT.fixed(last.test_loss[p]);
   const hasCourse = DATA.rounds.length > 1;
   return [
-    hasCourse && { group, heading: "course", cell: (p) => sparkline(p, key) },
+    hasCourse && { group, heading: "course", cell: (p) => sparkline(p, values, range) },
     hasCourse && { group, heading: "first", values: first, format },
-    { group, heading: "last", values: last[key], format },
+    { group, heading: "last", values: last[key], ...(isShare ? { format } : { cell: lossCell }) },
     hasCourse && best && { group, heading: "best", values: best[key], format },
     hasCourse && best && { group, heading: "in round", values: best.round, format: FORMAT.round },
     isShare &&
@@ -53,7 +60,7 @@ function mainColumns() {
         group: "Test loss",
         heading: "last",
         values: last.test_loss,
-        format: FORMAT.fixed,
+        cell: lossCell,
       },
   ];
 }
@@ -62,11 +69,11 @@ function columns() {
   const cost = (key, heading, format) =>
     last[key] && { group: "Cost", heading, values: last[key], format };
   return [
-    { group: "", heading: "Peer", values: peers, format: String },
+    { group: "", heading: "Peer", values: peers(), format: shortName },
     clusters && { group: "", heading: "Cluster", values: clusters, cell: clusterCell },
     samples && { group: "", heading: "Samples", values: samples, format: (x) => plain(x, 7) },
     ...mainColumns(),
-    GRAPH && {
+    DATA.graph && {
       group: "Listens most to",
       heading: "peer, weight",
       cell: collaboratorsCell,
@@ -79,18 +86,42 @@ function columns() {
     .filter(Boolean)
     .map((column, k, all) => ({
       ...column,
+      name: `${column.group} ${column.heading}`.trim(),
       kind: `${column.isText ? "text" : ""} ${k && column.group !== all[k - 1].group ? "start" : ""}`.trim(),
     }));
 }
 
-function drawTable() {
-  const all = columns();
+// The peers of which every word of the search begins a word of the name.
+function found() {
+  const words = byId("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  return peers().filter((p) => {
+    const name = peerName(p)
+      .toLowerCase()
+      .split(/[\s,]+/);
+    return words.every((word) => name.some((part) => part.startsWith(word)));
+  });
+}
+// Which of the rows are on the page; it turns to one that was picked elsewhere.
+function turn(rows, isElsewhere) {
+  if (isElsewhere) shown.page = Math.floor(rows.indexOf(view.picked) / PAGE);
+  const last = Math.max(0, Math.ceil(rows.length / PAGE) - 1);
+  shown.page = Math.min(shown.page, last);
+  const first = shown.page * PAGE;
+  byId("pager").hidden = DATA.peers <= PAGE;
+  byId("previous").disabled = shown.page === 0;
+  byId("next").disabled = shown.page === last;
+  byId("page").textContent = rows.length
+    ? `${first + 1} to ${Math.min(first + PAGE, rows.length)} of ${rows.length.toLocaleString("en")}`
+    : "none";
+  return rows.slice(first, first + PAGE);
+}
+function heads(all) {
   const groups = make("tr", { class: "over-head" });
   all.forEach(({ group, kind }, k) => {
     if (k && group === all[k - 1].group) groups.lastChild.colSpan += 1;
     else groups.append(make("th", { scope: "colgroup", class: kind }, group));
   });
-  const headings = all.map(({ heading, values, kind }, k) => {
+  const headings = all.map(({ heading, values, kind, name }, k) => {
     const cell = make("th", { scope: "col", class: kind });
     if (!values) {
       cell.append(heading);
@@ -99,30 +130,52 @@ function drawTable() {
     }
     const button = make("button", { type: "button" }, heading);
     button.onclick = () => {
-      sorting.down = sorting.column === k ? !sorting.down : k > 1;
-      sorting.column = k;
+      shown.down = shown.column === name ? !shown.down : k > 1;
+      shown.column = name;
+      shown.page = 0;
       drawTable();
     };
-    if (k === sorting.column)
-      cell.setAttribute("aria-sort", sorting.down ? "descending" : "ascending");
+    if (name === shown.column)
+      cell.setAttribute("aria-sort", shown.down ? "descending" : "ascending");
     cell.append(button);
     return cell;
   });
-  const { values } = all[sorting.column];
-  const sorted = [...peers].sort((a, b) => compare(values[a], values[b], sorting.down));
-  const rows = sorted.map((p) => {
+  return [groups, make("tr", {}, ...headings)];
+}
+
+function drawTable() {
+  const all = columns();
+  const { values } = all.find(({ name }) => name === shown.column) ?? all[0];
+  const sorted = found().sort((a, b) => compare(values[a], values[b], shown.down));
+  const isElsewhere = view.picked !== shown.picked && sorted.includes(view.picked);
+  shown.picked = view.picked;
+  const rows = turn(sorted, isElsewhere).map((p) => {
     const show = ({ values, format, cell }) => (cell ? cell(p) : format(values[p]));
     const cells = all.map((column) => make("td", { class: column.kind }, show(column)));
     const row = make("tr", { class: p === view.picked ? "picked" : "" }, ...cells);
-    row.onclick = () => pick(p);
+    row.onclick = () => {
+      shown.picked = view.picked === p ? null : p; // it is here: no page to turn to
+      pick(p);
+    };
     return row;
   });
-  byId("peers").replaceChildren(
-    make("thead", {}, groups, make("tr", {}, ...headings)),
-    make("tbody", {}, ...rows),
-  );
+  byId("peers").replaceChildren(make("thead", {}, ...heads(all)), make("tbody", {}, ...rows));
+  if (isElsewhere) {
+    const [box, row] = [byId("peers").parentElement, byId("peers").querySelector(".picked")];
+    box.scrollTop = row.offsetTop - box.clientHeight / 2;
+  }
 }
 
 export function startTable() {
+  const go = (by) => {
+    shown.page += by;
+    drawTable();
+  };
+  byId("previous").onclick = () => go(-1);
+  byId("next").onclick = () => go(1);
+  byId("search").oninput = () => {
+    shown.page = 0;
+    drawTable();
+  };
   watch(drawTable);
 }

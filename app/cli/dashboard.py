@@ -1,0 +1,37 @@
+"""`python -m app dashboard`: a local page that shows runs and comparisons while they go on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from rich.console import Console
+
+from app.config.keys import ConfigError
+from app.dashboard import address
+
+_NICE = 10  # runs come first
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Print the address, and answer there until interrupted."""
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("run_dir", nargs="?", type=Path, help="only this run")
+    place.add_argument("--out", type=Path, help="directory of run directories (runs)")
+    port = f"on 127.0.0.1 ({address.PORT}, or one that is free)"
+    parser.add_argument("--port", type=int, help=port)
+    given = parser.parse_args(arguments)
+    if given.run_dir and not given.run_dir.is_dir():
+        raise ConfigError(f"{given.run_dir}: no such run directory")
+    token = address.token()
+    with address.listen(given.port) as listener:
+        number = listener.getsockname()[1]
+        console.print(f"http://{address.HOST}:{number}/{token}/", soft_wrap=True)
+        os.nice(_NICE)
+        from app.dashboard.library import Library  # seconds; a browser that is there already waits
+        from app.dashboard.pages import Pages
+        from app.dashboard.server import Server
+
+        pages = Pages(Library(given.run_dir or given.out or Path("runs")))
+        Server(pages, token).run(sockets=[listener])

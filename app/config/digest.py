@@ -1,0 +1,27 @@
+"""What the parts of one run have to agree on, in 32 bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+
+from app.config.config import Config
+from app.config.keys import paths
+
+_NOT_BOUND = (
+    *("device", "name", "resume", "sealing"),
+    *("round-seconds", "join-seconds", "quorum"),
+)
+"""Keys that may differ between nodes, or between a run and its resumption."""
+
+
+@lru_cache
+def config_digest_of(config: Config) -> bytes:
+    """SHA-256 of the configuration keys that the peers of a run have to agree on.
+
+    Paths are not among them: every node has its own.
+    """
+    free = paths() | set(_NOT_BOUND)
+    bound = {key: value for key, value in config.flat().items() if key not in free}
+    return hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).digest()

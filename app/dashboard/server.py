@@ -1,0 +1,80 @@
+"""The web server of the dashboard: its routes, its events, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import uvicorn
+from fastapi import FastAPI, HTTPException
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.middleware.gzip import GZipMiddleware
+
+from app.dashboard.guard import Guard
+from app.dashboard.pages import STATIC, Pages
+
+_END_SECONDS = 1
+"""How long an answer that nobody reads may hold up the end."""
+
+
+class Server(uvicorn.Server):
+    """Serves pages until it is interrupted, then ends at once, whatever streams are open."""
+
+    def __init__(self, pages: Pages, token: str) -> None:
+        self._ending = asyncio.Event()
+        application = Guard(_routes(pages, self._ending), token)
+        super().__init__(
+            uvicorn.Config(
+                application,
+                ws="none",
+                lifespan="off",
+                log_level="critical",  # a log of requests would be one of tokens
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_END_SECONDS,
+            )
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams, then the rest."""
+        self._ending.set()
+        await super().shutdown(sockets)
+
+
+def _routes(pages: Pages, ending: asyncio.Event) -> FastAPI:
+    application = FastAPI(openapi_url=None)
+    application.add_middleware(GZipMiddleware, compresslevel=4)
+
+    @application.get("/static/{name}")
+    def static(name: str) -> Response:
+        if name not in STATIC:
+            raise HTTPException(404)
+        kind, make = STATIC[name]
+        return Response(make(), media_type=kind)
+
+    def show(kind: str, path: str) -> None:
+        @application.get(path, name=kind)
+        def page(at: str = "") -> HTMLResponse:
+            return HTMLResponse(pages.page(kind, at))
+
+        @application.get(f"/events/{kind}", response_class=EventSourceResponse)
+        async def events(at: str = "") -> AsyncIterator[ServerSentEvent]:
+            """The version of a page, at once and whenever there is a new one, and the time here."""
+            said = None
+            while not ending.is_set():
+                version = await run_in_threadpool(pages.version, kind, at)
+                if version != said:
+                    yield ServerSentEvent(data={"version": version, "now": time.time()})
+                    said = version
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ending.wait(), pages.pause(kind, at))
+
+    show("list", "/")
+    show("run", "/run")
+    show("comparison", "/comparison")
+    return application

@@ -1,0 +1,5 @@
+// A page without figures.
+
+import { follow } from "./live.js";
+
+follow(() => {});

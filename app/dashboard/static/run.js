@@ -1,0 +1,9 @@
+// The page of a run, while it goes on.
+
+import { show, start } from "../../report/static/page.js";
+import { startFigures } from "../../report/static/run/figures.js";
+import { follow } from "./live.js";
+
+startFigures();
+start();
+follow((page) => show(JSON.parse(page.getElementById("run").textContent)));

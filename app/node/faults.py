@@ -1,0 +1,65 @@
+"""What a deployed node tells the relay when it cannot do what it was asked: a code and no more.
+
+A sentence that depends on data, files or keys is an answer to a question that nobody approved, so
+the relay gets one of these lines and the log of the node the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from app.config.config import ConfigError
+from app.node.vetting import RequestError
+from app.security.approval import ApprovalError
+from app.security.ledger import LedgerError
+from app.security.policy import PolicyError
+from app.security.seal import SealError
+from app.security.trust import KeysError
+from datasets.problem import DataError
+from strategies.errors import WireError
+
+Code = Literal[
+    "approval", "budget", "configuration", "data", "failed", "keys", "policy", "request", "state"
+]
+MEANINGS: Mapping[Code, str] = {
+    "approval": "the run waits for a person's approval here",
+    "budget": "more is asked than the institution's policy allows",
+    "configuration": "the run's configuration cannot be carried out here",
+    "data": "this node's data do not fit the run",
+    "failed": "something failed here",
+    "keys": "keys, trust or the start of this node are not in order",
+    "policy": "the institution's policy does not allow the run",
+    "request": "no request that the run allows",
+    "state": "this node's state is not the one that the request builds on",
+}
+
+
+class StateError(RuntimeError):
+    """A request builds on a state that this node does not have."""
+
+
+class StartError(ValueError):
+    """The node was not started as it has to be; says with what."""
+
+
+_CODES: Mapping[type[Exception], Code] = {
+    ApprovalError: "approval",
+    LedgerError: "budget",
+    ConfigError: "configuration",
+    DataError: "data",
+    KeysError: "keys",
+    PolicyError: "policy",
+    RequestError: "request",
+    SealError: "request",
+    StartError: "keys",
+    StateError: "state",
+    WireError: "request",
+}
+
+
+def line_of(error: Exception) -> str:
+    """The line for the relay: the same for every error of a kind."""
+    known = (_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
+    code: Code = next(known, "failed")
+    return f"{code}: {MEANINGS[code]}; the log of this node says more"

@@ -1,0 +1,78 @@
+"""What a deployed node accepts of a request: no more than the run allows, whatever the relay says.
+
+It knows the run's configuration, hence how many rounds there are, who may talk to
+whom, and who is asked: what the relay chooses has to lie within that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from strategies.brokering import Brokering
+from strategies.protocol import Edges, Request
+from strategies.topology import listed
+
+
+class RequestError(ValueError):
+    """A request is none that the run allows; says what is wrong with it."""
+
+
+def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -> None:
+    """Refuse a request that no relay which keeps to the strategy would send.
+
+    Raises
+    ------
+    RequestError
+        Its rounds are not the run's, the stage does not exist in the run, or an edge is not one
+        that the strategy can have in that round, or does not concern this node.
+    """
+    n, stage = strategy.peers, request.stage
+    if request.last > strategy.rounds or (stage != "start" and request.round < 1):
+        raise RequestError(f"rounds {request.round} to {request.last} of {strategy.rounds}")
+    if stage == "local-rounds" and len(peers) < n:
+        raise RequestError(f"{stage} at a node that hosts {len(peers)} of {n} peers")
+    if len(request.samples) not in (0, n):
+        raise RequestError(f"numbers of examples of {len(request.samples)} peers, not {n}")
+    if stage in ("start", "local-rounds"):
+        if len(request.edges) or request.letters:
+            raise RequestError(f"a {stage} with edges or letters")
+        return
+    edges, asked = strategy.edges(request.round, listed(~np.eye(n, dtype=np.bool_)))
+    if (request.edges >= n).any() or not np.isin(request.edges, peers).any(axis=1).all():
+        raise RequestError("edges of other nodes")
+    if len(set(_numbers(request.edges, n))) < len(request.edges):
+        raise RequestError("an edge twice")
+    if not set(_numbers(request.edges, n)) <= set(_numbers(edges, n)):
+        raise RequestError(f"edges that round {request.round} cannot have")
+    if not set(_numbers(request.edges[request.asked], n)) <= set(_numbers(edges[asked], n)):
+        raise RequestError("questions that the method does not ask")
+    if stage == "answer" and not np.isin(request.edges[request.asked, 1], peers).any():
+        raise RequestError("a question that asks nothing here")
+
+
+def check_wanted(request: Request, strategy: Brokering, peers: Sequence[int], wants: Edges) -> None:
+    """Refuse edges that these peers would have had to want, and did not.
+
+    Parameters
+    ----------
+    wants : of these peers, for the round of the request.
+
+    Raises
+    ------
+    RequestError
+        There is such an edge.
+    """
+    if strategy.wanted_by is None:
+        return
+    every = listed(~np.eye(strategy.peers, dtype=np.bool_))
+    of_others = every[~np.isin(every[:, strategy.wanted_by], peers)]
+    edges, _ = strategy.edges(request.round, np.concatenate([wants, of_others]))
+    if not set(_numbers(request.edges, strategy.peers)) <= set(_numbers(edges, strategy.peers)):
+        raise RequestError("edges that this node did not want")
+
+
+def _numbers(edges: Edges, n: int) -> list[int]:
+    found: list[int] = (edges[:, 0] * n + edges[:, 1]).tolist()
+    return found

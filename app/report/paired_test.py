@@ -1,0 +1,81 @@
+"""Which methods may be called best: a paired test over seeds and peers.
+
+Two methods are compared on the differences d_sp of peer p under seed s: same data, same split, same
+start. Peers of one run learn from each other and share data and clusters, so they are no
+independent repetitions; seeds are. The test is a paired t-test of the S means over peers,
+
+    t = mean_s(d_s) / sqrt(max(var_s(d_s), mean_s(var_p(d_sp) / n)) / S),  S - 1 degrees of freedom,
+
+whose variance is not taken to be smaller than the spread over peers alone would make it: the means
+of two or three seeds lie close together by chance too often. Thus a difference counts if it holds
+for other seeds and for other peers. One seed tells nothing. (Flipping signs would need no normal
+means, but can reject nothing before the sixth seed, which comparisons rarely have.)
+
+The method with the best mean is compared with each of the others, in both directions because the
+data chose it, and Holm's correction keeps the chance of any false "worse" at `LEVEL`.
+
+Shapes: S seeds, n peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from app.runs.rundir import Floats
+
+LEVEL = 0.05
+Values = Mapping[Any, Floats]
+"""Seed -> (n,) a value of each peer; NaN: it has none."""
+
+
+def p_value(differences: Sequence[Floats]) -> float:
+    """Chance of means at least as far from 0 if the methods were alike, two-sided.
+
+    Parameters
+    ----------
+    differences : of each seed, (n,); 1 says nothing can be told.
+    """
+    kept = [d_p[~np.isnan(d_p)] for d_p in differences]
+    kept = [d_p for d_p in kept if len(d_p)]
+    if len(kept) < 2:
+        return 1.0
+    mean_s = np.array([d_p.mean() for d_p in kept])
+    of_peers = [d_p.var(ddof=1) / len(d_p) if len(d_p) > 1 else 0.0 for d_p in kept]
+    variance = max(float(mean_s.var(ddof=1)), float(np.mean(of_peers)))
+    if variance == 0:
+        return 1.0
+    t = mean_s.mean() / np.sqrt(variance / len(kept))
+    return float(2 * stats.t.sf(abs(t), len(kept) - 1))
+
+
+def holm(p_m: Sequence[float]) -> list[float]:
+    """P-values of several tests, corrected so that `LEVEL` bounds the chance of any false one."""
+    corrected, largest = [0.0] * len(p_m), 0.0
+    for rank, k in enumerate(np.argsort(p_m, kind="stable")):
+        largest = max(largest, (len(p_m) - rank) * p_m[k])
+        corrected[k] = min(1.0, largest)
+    return corrected
+
+
+def leaders(values: Mapping[str, Values]) -> list[str]:
+    """The method with the largest mean, and those after it that are not shown to be worse.
+
+    Parameters
+    ----------
+    values : of each method; more is better.
+    """
+    mean = {
+        method: float(np.mean([np.nanmean(v_p) for v_p in of.values()]))
+        for method, of in values.items()
+    }
+    top, *others = sorted(values, key=lambda method: -mean[method])
+    differences = [
+        [values[top][seed] - values[method][seed] for seed in values[top] if seed in values[method]]
+        for method in others
+    ]
+    p_m = holm([p_value(of) for of in differences])
+    return [top, *(method for method, p in zip(others, p_m, strict=True) if p > LEVEL)]

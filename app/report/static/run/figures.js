@@ -1,0 +1,18 @@
+// All figures of a run. They draw the page's data, and anew what `show` of page.js is given.
+
+import { byId, DATA, watch } from "../page.js";
+import { startCurves } from "./curves.js";
+import { startNetwork } from "./network.js";
+import { startSplit } from "./split.js";
+import { startTable } from "./table.js";
+
+export function startFigures() {
+  startCurves();
+  startNetwork();
+  startSplit();
+  startTable();
+  watch(() => {
+    for (const [figure, caption] of Object.entries(DATA.captions))
+      byId(`${figure}-caption`).textContent = caption;
+  });
+}

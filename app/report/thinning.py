@@ -1,0 +1,107 @@
+"""Keep of many peers what a page can show: means over blocks of peers, each peer's strongest links.
+
+Shapes: n peers, B blocks, K links.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from app.runs.rundir import Floats, Ints
+
+
+def thin(count: int, most: int) -> Ints:
+    """Pick at most `most` (but two) of `count` indices, evenly, the first and the last included."""
+    most = min(count, max(2, most))
+    return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
+
+
+def finite(weights: Floats) -> Floats:
+    """Return a copy with 0 for what is not finite."""
+    return np.nan_to_num(weights, posinf=0.0, neginf=0.0)
+
+
+def block_starts(group_n: Ints, most: int) -> Ints:
+    """Divide peers in display order into at most `most` blocks of neighbours of about one size.
+
+    Parameters
+    ----------
+    group_n : (n,) the group of each peer in display order, a group's peers next to each other.
+        No block has peers of two groups, unless there are more groups than half of `most`.
+
+    Returns
+    -------
+    (B,) where each block starts; blocks of one peer if `most` is enough for that.
+    """
+    n = len(group_n)
+    if n <= most:
+        return np.arange(n)
+    border = np.flatnonzero(np.diff(group_n)) + 1
+    if 2 * (len(border) + 1) > most:
+        border = np.empty(0, dtype=np.int64)
+    spans = np.split(np.arange(n), border)
+    shares = [max(1, len(span) * most // n) for span in spans]
+    while sum(shares) > most:  # groups too small for a block of their own got one
+        shares[int(np.argmax(shares))] -= 1
+    blocks = [b for span, k in zip(spans, shares, strict=True) for b in np.array_split(span, k)]
+    return np.array([block[0] for block in blocks])
+
+
+def block_means(weights_nn: Floats, order_n: Ints, start_b: Ints) -> Floats:
+    """Average the weights that the peers of one block give to those of another, (B, B).
+
+    A peer's weight for itself counts only where its block has no other peer.
+    """
+    ordered_nn = weights_nn[np.ix_(order_n, order_n)]
+    own_n = np.diagonal(ordered_nn).copy()
+    np.fill_diagonal(ordered_nn, 0.0)
+    sum_bb = np.add.reduceat(np.add.reduceat(ordered_nn, start_b, axis=0), start_b, axis=1)
+    size_b = np.diff(start_b, append=len(order_n))
+    pairs_bb = np.outer(size_b, size_b) - np.diag(size_b)
+    mean_bb = sum_bb / np.maximum(pairs_bb, 1)
+    alone_b = size_b == 1
+    mean_bb[alone_b, alone_b] = own_n[start_b[alone_b]]
+    return np.asarray(mean_bb)
+
+
+def block_rows(values_nc: Floats, order_n: Ints, start_b: Ints) -> Floats:
+    """Average the rows of a table (n, c) over the peers of each block, (B, c)."""
+    size_b = np.diff(start_b, append=len(order_n))
+    return np.asarray(np.add.reduceat(values_nc[order_n], start_b, axis=0) / size_b[:, None])
+
+
+def strongest_links(weights_nn: Floats, most: int) -> tuple[Ints, Floats]:
+    """Find the peers to which each peer gives most weight, in descending order.
+
+    Among equal weights the choice is random, the same every time, so that peers who give everybody
+    the same do not seem to have favourites in common.
+
+    Returns
+    -------
+    (n, K) the peers, and (n, K) their weights; K is `most`, or n - 1 if that is less.
+    """
+    n = len(weights_nn)
+    most = min(most, n - 1)
+    noise_nn = np.random.default_rng(0).random((n, n))
+    key_nn = weights_nn + 1e-9 * np.abs(weights_nn).max() * noise_nn
+    np.fill_diagonal(key_nn, -np.inf)
+    to_nk = np.argpartition(key_nn, n - most, axis=1)[:, n - most :]
+    by_key = np.argsort(-np.take_along_axis(key_nn, to_nk, axis=1), axis=1)
+    to_nk = np.take_along_axis(to_nk, by_key, axis=1)
+    return to_nk, np.take_along_axis(weights_nn, to_nk, axis=1)
+
+
+def encode(values: npt.NDArray[Any], nbytes: int) -> str:
+    """Write numbers in base64 as the upper `nbytes` of little-endian float32, rounded.
+
+    Two bytes keep two decimal digits of a number of any size, three keep four. NaN stays NaN.
+    """
+    with np.errstate(over="ignore"):
+        floats = np.ascontiguousarray(values, dtype="<f4")
+    half = np.where(np.isfinite(floats), 1 << (31 - 8 * nbytes), 0).astype("<u4")
+    kept = (floats.view("<u4") + half).view(np.uint8).reshape(-1, 4)[:, 4 - nbytes :]
+    return base64.b64encode(kept.tobytes()).decode("ascii")

@@ -1,0 +1,121 @@
+"""Read metrics.jsonl, also while it grows: what was parsed once is not parsed again.
+
+Shapes: R evaluated rounds, n peers. A missing number (null, or no line for that round and peer) is
+NaN; a number that is not finite in the file is infinity, so that a diverged peer is never taken for
+one without the metric.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_WRONG = (ValueError, KeyError, TypeError, AttributeError)
+
+
+class ResultsError(ValueError):
+    """The directory is not a run, or one of its files is broken; the message names the file."""
+
+
+class Metrics:
+    """The metrics.jsonl of a run with n peers; nothing was measured while it is not there.
+
+    Attributes
+    ----------
+    named : peer -> what its last line calls it.
+    """
+
+    def __init__(self, path: Path, peers: int) -> None:
+        self._path = path
+        self._peers = peers
+        self._begin(inode=0)
+
+    def read(self) -> tuple[Ints, dict[str, Floats], Bools]:
+        """The evaluated rounds (R,), each field (R, n), and which peer reported at all (R, n).
+
+        Raises
+        ------
+        ResultsError
+            A line is no measurement. The last one may be cut off in mid-write.
+        """
+        if not self._path.exists():
+            self._begin(inode=0)
+            return self._arrays()
+        with self._path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != self._inode or status.st_size < self._offset:
+                self._begin(status.st_ino)  # a resumed run has cut it
+            file.seek(self._offset)
+            block = file.read()
+        *lines, rest = block.split(b"\n")
+        for line in lines:
+            self._number += 1
+            try:
+                self._add(line)
+            except _WRONG as error:
+                number = self._number
+                self._begin(inode=0)
+                why = f"no {error}" if isinstance(error, KeyError) else error
+                raise ResultsError(f"{self._path}:{number}: not a measurement: {why}") from error
+        self._offset += len(block) - len(rest)
+        with suppress(*_WRONG):
+            self._add(rest)
+        return self._arrays()
+
+    def _begin(self, inode: int) -> None:
+        self._inode, self._offset, self._number = inode, 0, 0
+        self._fields: dict[str, dict[int, Floats]] = {}  # field -> round -> (n,)
+        self._reported: dict[int, Bools] = {}  # round -> (n,)
+        self.named: dict[int, object] = {}
+
+    def _add(self, line: bytes) -> None:
+        """Take in a line; one that is wrong changes nothing."""
+        if not line.strip():
+            return
+        record = json.loads(line)
+        t, peer, name = record.pop("round"), record.pop("peer"), record.pop("peer_name", None)
+        values = {name: _number(value) for name, value in record.items()}
+        if not (type(t) is type(peer) is int and 0 <= peer < self._peers):
+            raise ValueError(f"no round and peer below {self._peers}")
+        reported_n = self._reported.setdefault(t, np.zeros(self._peers, dtype=np.bool_))
+        if reported_n[peer]:  # a resumed run may repeat a round; its last word counts
+            for of_round in self._fields.values():
+                if t in of_round:
+                    of_round[t][peer] = np.nan
+        reported_n[peer] = True
+        self.named[peer] = name
+        for name, value in values.items():
+            of_round = self._fields.setdefault(name, {})
+            if t not in of_round:
+                of_round[t] = np.full(self._peers, np.nan)
+            of_round[t][peer] = value
+
+    def _arrays(self) -> tuple[Ints, dict[str, Floats], Bools]:
+        rounds = sorted(self._reported)
+        missing_n = np.full(self._peers, np.nan)
+        metrics = {
+            name: np.stack([of_round.get(t, missing_n) for t in rounds])
+            for name, of_round in self._fields.items()
+        }
+        reported = np.zeros((len(rounds), self._peers), dtype=np.bool_)
+        for row, t in enumerate(rounds):
+            reported[row] = self._reported[t]
+        return np.array(rounds, dtype=np.int64), metrics, reported
+
+
+def _number(value: object) -> float:
+    if value is None:
+        return np.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a number")
+    return float(value) if math.isfinite(value) else np.inf

@@ -1,0 +1,113 @@
+"""Approvals of runs by a person, and a node's record of what it decided.
+
+An approval is for a configuration, by its digest, and for one run: the first that comes with it.
+Both are lines of JSON: `institution/approvals.jsonl` in the node's `out`, and beside the audit log
+of each run `decisions.jsonl` with the configurations that it speaks of.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+
+from app.config.config import Config
+from app.runs import atomic
+
+OWN = "institution"
+"""The folder in a node's `out` that belongs to no run: approvals and ledgers."""
+_APPROVALS = "approvals.jsonl"
+_DECISIONS = "decisions.jsonl"
+
+
+class ApprovalError(ValueError):
+    """A run waits for a person's approval; says how to give it."""
+
+
+class DecisionError(ValueError):
+    """The record of approvals is damaged."""
+
+
+def approve(out: Path, digest: str) -> None:
+    """Record that the user of this terminal approves one run of that configuration."""
+    line = {"time": _now(), "digest": digest, "approved-by": getpass.getuser()}
+    atomic.append(out / OWN / _APPROVALS, line)
+
+
+def require_approval(out: Path, run: str, digest: str) -> None:
+    """Let a run use an approval of its configuration, which it keeps from then on.
+
+    Raises
+    ------
+    ApprovalError
+        There is none, or other runs have used it.
+    """
+    used, given = _approvals(out, digest)
+    if run in used:
+        return
+    if len(used) >= given:
+        raise ApprovalError(
+            f"it waits for approval: read {out / run}/config-{digest[:12]}.toml, then "
+            f"python -m app approve {out / run}"
+        )
+    atomic.append(out / OWN / _APPROVALS, {"time": _now(), "digest": digest, "run": run})
+
+
+def is_approved(out: Path, digest: str) -> bool:
+    """Whether there is an approval of a configuration that no run has used."""
+    used, given = _approvals(out, digest)
+    return len(used) < given
+
+
+def record(directory: Path, config: Config, digest: str, policy: Path, decision: str) -> None:
+    """Write a run's configuration and the decision about it, unless it is the last one already.
+
+    Parameters
+    ----------
+    directory : the run's.
+    policy : the file that was decided by; its SHA-256 is recorded.
+    decision : "allowed", or "refused: ..." with the reason.
+    """
+    file = f"config-{digest[:12]}.toml"
+    line = {"digest": digest, "config": file, "policy": _digest_of_file(policy)}
+    line["decision"] = decision
+    last = atomic.lines(directory / _DECISIONS)[-1:]
+    if last and line.items() <= last[0].items():
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    if not (directory / file).exists():
+        atomic.write(directory / file, config.toml())
+    atomic.append(directory / _DECISIONS, {"time": _now(), **line})
+
+
+def newest_config(directory: Path) -> Path:
+    """The configuration of a node's last decision about a run.
+
+    Raises
+    ------
+    DecisionError
+        There is none.
+    """
+    lines = atomic.lines(directory / _DECISIONS)
+    if not lines:
+        raise DecisionError(f"{directory} has no {_DECISIONS}: no such run has come to this node")
+    return directory / str(lines[-1]["config"])
+
+
+def _approvals(out: Path, digest: str) -> tuple[set[str], int]:
+    """The runs that have used an approval of a configuration, and how many were given."""
+    try:
+        lines = [line for line in atomic.lines(out / OWN / _APPROVALS) if line["digest"] == digest]
+    except (ValueError, KeyError) as error:
+        raise DecisionError(str(error)) from None
+    used = {line["run"] for line in lines if "run" in line}
+    return used, sum("approved-by" in line for line in lines)
+
+
+def _digest_of_file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,216 @@
+"""Pages in a browser while runs go on, end, break and vanish."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.runs import atomic, plan
+from tests.app.dashboard.browser import Tab, browsing
+from tests.app.dashboard.running import Running, running
+from tests.app.dashboard.serving import TOKEN, served
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[3]
+
+CELL = "document.getElementById('heat').toDataURL()"
+FRAMES = "+document.getElementById('slider').max + 1"
+
+
+def is_whole(tab: Tab) -> bool:
+    """The page was not loaded anew since it was marked, and nothing in it went wrong."""
+    return tab.value("window.marked") is True and tab.errors == []
+
+
+def test_a_page_follows_its_run_to_the_end(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    with served(runs) as up, browsing(tmp_path / "profile") as browser:
+        address = f"http://127.0.0.1:{up.port}/{TOKEN}/"
+        every = browser.tab()
+        every.go(address)
+        assert "A run appears here when it begins." in every.text
+        every.value("window.marked = true")
+        with running(runs / "mine") as run:
+            every.wait_for("document.body.innerText.includes('0 of 100')")
+            run.reach(0)
+            tab = browser.tab()
+            tab.go(f"{address}run?at=mine")
+            tab.value("window.marked = true")
+            tab.wait_for("document.documentElement.dataset.ready === 'yes'")
+            assert tab.value("document.querySelectorAll('#peers tbody tr').length") == 4
+            run.reach(10)
+            tab.wait_for("document.body.innerText.includes('round 10 of 100')")
+            tab.wait_for(f"{FRAMES} === 2")
+            before = tab.value(CELL)
+            tab.value("document.querySelector('#peers tbody tr').click(); 0")
+            run.reach(90, absent=[3], faults=("round 90, update: peers 3: no reply within 30 s",))
+            tab.wait_for(f"{FRAMES} === 3")
+            tab.wait_for("document.body.innerText.includes('no reply within 30 s')")
+            assert tab.value(CELL) != before, "the map forms"
+            assert "After 90 rounds" in tab.text
+            assert "3 awake" in tab.text
+            assert "1 missing" in tab.text
+            assert "45.0 kB over the relay" in tab.text
+            assert tab.value("document.querySelectorAll('tr.picked').length") == 1, "still picked"
+            every.wait_for("document.body.innerText.includes('90 of 100')")
+            run.reach(91)
+            tab.wait_for("document.body.innerText.includes('round 91 of 100')")
+            assert "1 missing" not in tab.text
+            run.reach(100)
+            run.recorder.finish()
+        tab.wait_for("document.body.innerText.includes('After 100 rounds')")
+        tab.wait_for("!document.querySelector('.standing')")
+        every.wait_for("document.body.innerText.includes('finished')")
+        assert is_whole(tab)
+        assert is_whole(every)
+
+
+def test_a_run_that_breaks_or_vanishes_says_so_and_the_others_go_on(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    with (
+        served(runs) as up,
+        browsing(tmp_path / "profile") as browser,
+        running(runs / "mine") as run,
+        running(runs / "other") as other,
+    ):
+        run.reach(0)
+        other.reach(0)
+        address = f"http://127.0.0.1:{up.port}/{TOKEN}/"
+        tab, every = browser.tab(), browser.tab()
+        tab.go(f"{address}run?at=mine")
+        every.go(address)
+        metrics = runs / "mine" / "metrics.jsonl"
+        good = metrics.read_bytes()
+        atomic.write(metrics, b"garbage\n" + good)
+        tab.wait_for("document.body.innerText.includes('metrics.jsonl:1: not a measurement')")
+        atomic.write(metrics, good)
+        tab.wait_for("document.body.innerText.includes('At the start')")
+        (runs / "mine" / "config.toml").write_text("= nothing")
+        every.wait_for("document.body.innerText.includes('config.toml: not TOML')")
+        tab.wait_for("document.body.innerText.includes('config.toml: not TOML')")
+        shutil.rmtree(runs / "mine")
+        tab.wait_for("document.body.innerText.includes('There is no such run any more.')")
+        other.reach(50)
+        every.wait_for("document.body.innerText.includes('50 of 100')")
+        assert "mine" not in every.value("document.getElementById('now').innerText")
+
+
+def test_a_page_that_nobody_sees_holds_no_connection(tmp_path: Path) -> None:
+    """A browser opens six to one server; with more tabs than that each must still load."""
+    runs = tmp_path / "runs"
+    with (
+        served(runs) as up,
+        browsing(tmp_path / "profile") as browser,
+        running(runs / "mine") as run,
+    ):
+        run.reach(0)
+        tabs = [browser.tab(window=False) for _ in range(8)]
+        for tab in tabs:
+            tab.front()
+            tab.go(f"http://127.0.0.1:{up.port}/{TOKEN}/run?at=mine")
+        run.reach(10)
+        tabs[-1].wait_for("document.body.innerText.includes('round 10 of 100')")
+        assert "round 0 of 100" in tabs[0].text
+        tabs[0].front()
+        tabs[0].wait_for("document.body.innerText.includes('round 10 of 100')")
+
+
+def test_a_comparison_under_way(tmp_path: Path) -> None:
+    group = tmp_path / "runs" / "compare" / "digits"
+    names = ["local-0", "local-1", "cobo-0", "cobo-1"]
+    with served(tmp_path / "runs") as up, browsing(tmp_path / "profile") as browser:
+        plan.write(group, names)
+        address = f"http://127.0.0.1:{up.port}/{TOKEN}/"
+        tab = browser.tab()
+        with running(group / "local-0", method="local"):
+            tab.go(f"{address}comparison?at=compare%2Fdigits")
+            assert "Nothing has been measured yet." in tab.text
+            assert "0 of 4 runs done" in tab.text
+        made = {}
+        for name in names[::2]:
+            made[name] = Running(group / name, method=name.partition("-")[0])
+            made[name].reach(0)
+            made[name].reach(10)
+        tab.wait_for("document.querySelectorAll('#results tbody tr').length === 2")
+        tab.value("window.marked = true")
+        made["cobo-0"].reach(50)
+        tab.wait_for("document.querySelector('#results').innerText.includes('50.00')")
+        tab.wait_for(f"{FRAMES} === 3")
+        assert "2 of 2 runs have not finished" in tab.text
+        made["cobo-0"].reach(100)
+        made["cobo-0"].recorder.finish()
+        tab.wait_for("document.body.innerText.includes('1 of 4 runs done')")
+        assert "cobo" in tab.value("document.querySelector('.lede').innerText")
+        assert is_whole(tab), "nothing that the reader chose was lost"
+
+
+@contextmanager
+def process(runs: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`python -m app dashboard`, and the address that it prints."""
+    command = [sys.executable, "-m", "app", "dashboard", "--out", str(runs), "--port", str(port)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"XDG_STATE_HOME": str(runs.parent / "state")},
+    ) as started:  # fmt: skip
+        assert started.stdout is not None
+        try:
+            yield started, started.stdout.readline().strip()
+        finally:
+            started.kill()
+
+
+def test_the_command_prints_an_address_ends_at_once_and_pages_find_it_again(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    with browsing(tmp_path / "profile") as browser, running(runs / "mine") as run:
+        run.reach(0)
+        tabs = [browser.tab() for _ in range(3)]
+        with process(runs, 0) as (started, address):
+            port = int(address.split(":")[2].split("/")[0])
+            for tab in tabs:
+                tab.go(f"{address}run?at=mine")
+                tab.value("window.marked = true")
+                tab.wait_for("document.querySelector('time').textContent !== ''")
+            began = time.monotonic()
+            started.send_signal(signal.SIGINT)
+            out, err = started.communicate(timeout=10)
+            assert time.monotonic() - began < 3, "with three streams open"
+            assert (started.returncode, out, err) == (130, "", "stopped\n")
+        for tab in tabs:
+            tab.wait_for("document.body.innerText.includes('No connection to the dashboard')")
+        run.reach(10)
+        run.reach(20)
+        with process(runs, port) as (_, again):
+            assert again == address
+            for tab in tabs:
+                tab.wait_for("document.body.innerText.includes('round 20 of 100')")
+                tab.wait_for(f"{FRAMES} === 3")
+                tab.wait_for("document.getElementById('link').hidden")
+                assert tab.value("window.marked") is True
+
+
+def test_a_run_that_is_watched_writes_the_same_bytes(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+
+    def run(name: str) -> dict[str, bytes]:
+        keys = ("peers=4", "num-server-rounds=40", "evaluate-every=1", "device=cpu")
+        place = ("--out", str(runs), "--name", name)
+        command = [sys.executable, "-m", "app", "run", *keys, *place]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        files = ("metrics.jsonl", "relay/weights.f64", "split.json")
+        return {file: (runs / name / file).read_bytes() for file in files}
+
+    alone = run("alone")
+    with served(runs) as up, browsing(tmp_path / "profile") as browser:
+        tab = browser.tab()
+        tab.go(f"http://127.0.0.1:{up.port}/{TOKEN}/run?at=watched")
+        assert run("watched") == alone
+        tab.wait_for("document.body.innerText.includes('After 40 rounds')")

@@ -1,0 +1,64 @@
+"""When a difference between methods may be called one: by hand, and by what it does to noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from app.report.paired_test import holm, leaders, p_value
+
+
+def test_the_test_by_hand() -> None:
+    """Means 1, 2, 3: variance 1 over seeds, t = 2 / sqrt(1 / 3), and the peers hardly differ."""
+    differences = [np.array([m - 0.1, m + 0.1]) for m in (1.0, 2.0, 3.0)]
+    assert p_value(differences) == pytest.approx(2 * stats.t.sf(2 * np.sqrt(3), 2))
+    assert p_value(differences) == pytest.approx(stats.ttest_1samp([1, 2, 3], 0).pvalue)
+
+
+def test_seeds_that_agree_by_chance_prove_nothing_where_peers_differ() -> None:
+    """Both means are 1; what counts is the peers' variance, 8 / 4 each: t = 1 / sqrt(2 / 2)."""
+    peers = np.array([-1.0, 3.0, 3.0, -1.0]) * np.sqrt(1.5)  # mean sqrt(1.5), variance 8
+    peers = peers - peers.mean() + 1.0
+    assert peers.var(ddof=1) == pytest.approx(8.0)
+    assert p_value([peers, peers[::-1]]) == pytest.approx(2 * stats.t.sf(1.0, 1))
+
+
+def test_a_peer_without_a_value_is_left_out_and_one_seed_tells_nothing() -> None:
+    with_nan = [np.array([1.0, np.nan, 1.2]), np.array([2.0, 2.2, np.nan])]
+    assert p_value(with_nan) == p_value([np.array([1.0, 1.2]), np.array([2.0, 2.2])])
+    assert p_value([np.array([5.0, 5.1, 5.2])]) == 1.0
+    assert p_value([np.array([5.0]), np.array([np.nan])]) == 1.0
+    assert p_value([np.array([5.0]), np.array([5.0])]) == 1.0, "no spread, nothing to judge by"
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.9, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_the_leaders_are_the_best_and_those_not_shown_to_be_worse() -> None:
+    def seeds(*means: float) -> dict[object, np.ndarray[tuple[int], np.dtype[np.float64]]]:
+        return {s: mean + np.array([-0.1, 0.1]) for s, mean in enumerate(means)}
+
+    values = {"low": seeds(1.0, 2.0, 3.0), "top": seeds(8.1, 9.0, 10.1), "next": seeds(8, 9.1, 10)}
+    assert leaders(values) == ["top", "next"]
+    assert leaders({"low": values["low"]}) == ["low"]
+    assert leaders(values | {"new": {7: np.array([8.0])}}) == ["top", "next", "new"], (
+        "no seed shared"
+    )
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_equal_methods_rarely_have_a_winner(seeds: int) -> None:
+    """Peers of a seed share most of their luck: with peers as the unit, every third would win."""
+    rng = np.random.default_rng(0)
+    wins = 0
+    for _ in range(400):
+        values = {
+            str(m): {s: rng.normal() + 0.5 * rng.normal(size=8) for s in range(seeds)}
+            for m in range(3)
+        }
+        wins += len(leaders(values)) == 1
+    assert wins / 400 <= 0.05

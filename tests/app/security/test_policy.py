@@ -1,0 +1,243 @@
+"""policy.toml: what it says when it is wrong, and which runs it lets through."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.main import main
+from app.config.config import Config
+from app.config.keys import keys, paths
+from app.node.service import Job
+from app.runs import atomic
+from app.security import approval
+from app.security.disclosure import precision, protected
+from app.security.policy import (
+    TABLES,
+    Policy,
+    PolicyError,
+    ReportPolicy,
+    check_run,
+    policy_of,
+    read_policy,
+)
+from benchmarks.deployment import exchange_keys
+from strategies.protocol import Report
+
+PRESET = """
+method = "fedavg"
+peers = 3
+num-server-rounds = 4
+dataset = "table"
+[table]
+columns = "a, b"
+label = "y"
+classes = "no, yes"
+"""
+ITEMS = ("data.sets=table", "data.columns=a, b", "data.label=y", "data.classes=no, yes")
+
+
+def file(directory: Path, text: str) -> Path:
+    path = directory / "policy.toml"
+    path.write_text(text)
+    path.chmod(0o644)
+    return path
+
+
+def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = main(arguments)
+    out, error = capsys.readouterr()
+    return code, out + error
+
+
+def test_what_init_writes_is_what_check_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "home" / "policy.toml"
+    assert said(["policy", "init", str(path), *ITEMS], capsys)[0] == 0
+    assert read_policy(path) == policy_of(dict(item.split("=") for item in ITEMS))
+    assert said(["policy", "check", str(path)], capsys) == (0, f"{path} is in order\n")
+    code, line = said(["policy", "init", str(path)], capsys)
+    assert (code, line) == (2, f"{path} exists already: change it with an editor\n")
+
+
+def test_every_key_is_explained_and_a_file_needs_none(tmp_path: Path) -> None:
+    text = Policy().toml()
+    assert read_policy(file(tmp_path, text)) == read_policy(file(tmp_path, "")) == Policy()
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if "=" in line and not line.startswith("#"):
+            assert lines[number - 1].startswith("# ")
+    assert len(lines) < 80
+    assert set(TABLES) == {"", "data", "reports", "answers"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("approve = true", 'unknown key "approve"'),
+        ("[data]\nset = 'table'", 'unknown key "data.set", did you mean "data.sets"?'),
+        ("approval = 'maybe'", 'approval = "maybe": wants "digest" or "none"'),
+        ("most-rounds = '9'", 'most-rounds = "9": wants an integer'),
+        ("most-rounds = 0", "most-rounds = 0 allows nothing: write at least 1"),
+        ("methods = 'fedavg, cobol'", 'methods: there is no "cobol", did you mean "cobo"?'),
+        ("[data]\nsets = 'tables'", 'data.sets: there is no "tables", did you mean "table"?'),
+        ("approval = 'none'", 'methods = "any" needs approval = "digest"'),
+        (
+            "approval = 'none'\nmethods = 'local'\n[data]\nsets = 'table'",
+            'data.columns = "any" needs approval = "digest"',
+        ),
+        ("methods", "is not TOML"),
+    ],
+)
+def test_a_wrong_policy_is_one_line_that_names_the_key(
+    text: str, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PolicyError) as error:
+        read_policy(file(tmp_path, text))
+    assert says in str(error.value)
+    assert str(error.value).startswith(f"policy {tmp_path / 'policy.toml'}")
+    assert "\n" not in str(error.value)
+
+
+def test_a_policy_that_others_may_write_to_is_none(tmp_path: Path) -> None:
+    path = file(tmp_path, "")
+    path.chmod(0o664)
+    with pytest.raises(PolicyError, match="chmod go-w"):
+        read_policy(path)
+    with pytest.raises(PolicyError, match="No such file"):
+        read_policy(tmp_path / "none.toml")
+
+
+def test_any_batch_size_of_a_run_is_limited_where_data_are_own() -> None:
+    """All-for-one has one more, and so may a method to come."""
+    table: dict[str, Any] = {"dataset": "table", "table.columns": "a", "method": "all-for-one"}
+    sizes = [key for key in keys() if key.endswith("batch-size")]
+    assert len(sizes) > 1
+    for key in sizes:
+        with pytest.raises(PolicyError, match=rf"does not allow {key} = 7"):
+            check_run(Policy(), Config.from_flat(table | {key: 7}))
+        check_run(Policy(), Config.from_flat({"method": "all-for-one", key: 7}))
+    check_run(Policy(), Config.from_flat(table))
+
+
+def test_agreed_constants_are_those_that_the_institution_wrote_down() -> None:
+    run = Config.from_flat(
+        {"dataset": "table", "table.columns": "a", "table.mean": "1.5", "table.std": "2"}
+    )
+    with pytest.raises(PolicyError, match=r'data.mean = "" does not allow table.mean = "1.5"'):
+        check_run(Policy(), run)
+    check_run(policy_of({"data.mean": "1.5", "data.std": "2"}), run)
+
+
+def test_no_path_of_a_run_is_one_of_a_deployed_node() -> None:
+    run: dict[str, Any] = dict.fromkeys(paths(), "/elsewhere")
+    own = Job(7, run, {"out": "/own", "quadratic.file": "/own/q.json"}, None).config()
+    found = own.flat() | {"quadratic.file": own.flat().get("quadratic.file")}
+    assert not [key for key, value in found.items() if str(value).startswith("/elsewhere")]
+    assert own.out == "/own"
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+
+def test_precision_is_a_standard_error() -> None:
+    assert [precision(m) for m in (1, 20, 25, 100, 400, 2500, 10**6)] == pytest.approx(
+        [0.5, 0.1, 0.1, 0.05, 0.02, 0.01, 0.0005]
+    )
+    for m in range(1, 3000, 7):
+        assert 0.5 / math.sqrt(m) / 2.5 <= precision(m) <= 0.5 / math.sqrt(m) * (1 + 1e-9)
+
+
+def test_numbers_about_own_data_are_rounded_and_training_stays_at_home() -> None:
+    metrics: dict[str, float | None] = {
+        "test_loss": 0.69314, "test_accuracy": 0.8437, "validation_loss": 1234.5,
+        "train_loss": 0.5, "train_accuracy": 1.0, "bytes_sent": 123457, "candidates": 2.3456,
+        "global_test_accuracy": 0.11, "gradient_evaluations": 640, "validation_accuracy": None,
+    }  # fmt: skip
+    sizes = {"train": 400, "test": 100, "validation": 25}
+    found = protected(Report(3, 1, metrics, (0.3333, 0.6667)), ReportPolicy(), sizes)
+    assert found.metrics == {
+        "test_loss": 0.695, "test_accuracy": 0.85, "validation_loss": 1200.0, "train_loss": None,
+        "train_accuracy": None, "bytes_sent": 123457, "candidates": 2.3,
+        "global_test_accuracy": 0.1, "gradient_evaluations": 640, "validation_accuracy": None,
+    }  # fmt: skip
+    assert found.weights == (0.33, 0.67)
+    told = protected(Report(3, 1, metrics, ()), ReportPolicy(training=True), sizes)
+    assert told.metrics["train_accuracy"] == 1.0
+    less = protected(Report(3, 1, metrics, (1.0, 0.0)), ReportPolicy("loss"), sizes)
+    assert less.metrics["test_accuracy"] is None
+    assert less.metrics["test_loss"] == 0.695
+
+
+# --- python -m app -------------------------------------------------------------------------------
+
+
+def test_a_person_approves_a_preset_or_what_the_node_was_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preset, out = tmp_path / "run.toml", tmp_path / "out"
+    preset.write_text(PRESET)
+    code, line = said(["approve", str(preset)], capsys)
+    assert code == 2
+    assert "--out" in line
+    code, line = said(["approve", str(preset), "seed=3", "--out", str(out)], capsys)
+    assert code == 0
+    digest = line.split()[-1]
+    assert "seed = 3" in line
+    assert approval.is_approved(out, digest)
+    config = Config.from_flat({"method": "local"})
+    code, line = said(["approve", str(tmp_path)], capsys)
+    assert (code, "no such run has come to this node" in line) == (2, True)
+    approval.record(out / "run", config, "ab" * 32, preset, "refused: it waits")
+    code, line = said(["approve", str(out / "run")], capsys)
+    assert code == 0
+    assert 'method = "local"' in line
+    assert len(atomic.lines(out / "institution" / "approvals.jsonl")) == 2
+
+
+def test_check_says_whether_a_run_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preset, policy = tmp_path / "run.toml", file(tmp_path, "methods = 'fedavg'")
+    preset.write_text(PRESET)
+    code, line = said(["policy", "check", str(policy), str(preset)], capsys)
+    assert code == 0
+    assert "a person must approve it" in line
+    code, line = said(["policy", "check", str(policy), str(preset), "method=local"], capsys)
+    assert (code, line) == (
+        2,
+        'methods = "fedavg" does not allow method = "local": add it there if it may run\n',
+    )
+
+
+def test_preflight_names_everything_that_is_not_ready(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    preset, data = tmp_path / "run.toml", tmp_path / "data"
+    preset.write_text(PRESET)
+    exchange_keys(tmp_path / "keys", range(2))
+    data.mkdir()
+    rows = ["a,b,y", *(f"{k},{-k},{'yes' if k % 2 else 'no'}" for k in range(150))]
+    (data / "data.csv").write_text("\n".join(rows))
+    policy = file(tmp_path, Policy().toml())
+    own = f'name="node-1" keys="{tmp_path}/keys/node-1.key" trust="{tmp_path}/keys/trust.toml" '
+    own += f'policy="{policy}" out="{tmp_path}/out" data-dir="{data}"'
+    line = ["preflight", "--node-config", own, str(preset)]
+    code, shown = said(line, capsys)
+    assert code == 2
+    assert "ok  keys: peer 1, " in shown
+    assert "trusts 1 others" in shown
+    assert "ok  data: train at least 100, test at least 20, validation fewer than 20" in shown
+    assert "no  run: allowed, but it waits for approval" in shown
+    assert shown.endswith("not ready: run\n")
+    assert said(["approve", str(preset), "--out", f"{tmp_path}/out"], capsys)[0] == 0
+    code, shown = said(line, capsys)
+    assert (code, shown.splitlines()[-1]) == (0, "ready")
+    policy.chmod(0o666)
+    (data / "data.csv").unlink()
+    code, shown = said([*line, "--superlink", "127.0.0.1:9"], capsys)
+    assert shown.endswith("not ready: policy, keys, relay, run, data\n")

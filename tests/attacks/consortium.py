@@ -1,0 +1,137 @@
+"""Institutions with real keys, policies and tables, and a relay that asks what it likes.
+
+Everything that a deployed node does is real, from Flower's record to Flower's record; only the
+processes are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from app.config.config import Config
+from app.config.schema import Scalar
+from app.node import service
+from app.node.service import Job
+from app.runs import atomic
+from app.security.policy import Policy, policy_of
+from benchmarks.deployment import exchange_keys
+from strategies.flower.records import decode_response, encode_request
+from strategies.protocol import Edges, PeerMessage, Request, Response
+
+ROWS = (60, 50, 40)
+RUN: dict[str, Scalar] = {
+    "dataset": "table", "table.columns": "a, b", "table.label": "y", "table.classes": "no, yes",
+    "table.test": 0.5, "peers": 3, "num-server-rounds": 5, "evaluate-every": 1, "method": "cobo",
+    "cobo.sampling": "full", "model": "linear", "batch-size": 8, "local-steps": 1,
+    "dtype": "float64", "name": "run",
+}  # fmt: skip
+POLICY: dict[str, Scalar] = {
+    "approval": "none", "methods": "cobo, fedavg, local", "data.sets": "table, quadratic",
+    "data.columns": "a, b", "data.label": "y", "data.classes": "no, yes",
+}  # fmt: skip
+
+
+@dataclass
+class Institution:
+    """A deployed node; `told` keeps every line that the relay got instead of a response."""
+
+    peer: int
+    node_config: dict[str, Scalar]
+    run_config: dict[str, Scalar]
+    version: int | None = None
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def home(self) -> Path:
+        """Its `out`."""
+        return Path(str(self.node_config["out"]))
+
+    def handle(self, request: Request) -> Response | str:
+        """Give the request to the node, through Flower's records."""
+        job = Job(7, self.run_config, self.node_config, self.version)
+        record, self.version = service.handle_request(encode_request(request), job)
+        answer = decode_response(record, request)
+        if isinstance(answer, str):
+            self.told.append(answer)
+        return answer
+
+    def set_policy(self, **changes: Scalar) -> None:
+        """Write another policy; `data__label` is data.label."""
+        named = {key.replace("__", ".").replace("_", "-"): value for key, value in changes.items()}
+        write(Path(str(self.node_config["policy"])), policy_of(POLICY | named))
+
+
+def write(path: Path, policy: Policy) -> None:
+    """Write a policy file."""
+    atomic.write(path, policy.toml())
+    path.chmod(0o644)
+
+
+def institutions(directory: Path, run: Mapping[str, Scalar] = RUN) -> list[Institution]:
+    """Three of them, each with its own table."""
+    exchange_keys(directory / "keys", range(3))
+    found = []
+    for peer, rows in enumerate(ROWS):
+        home = directory / f"node-{peer}"
+        (home / "data").mkdir(parents=True)
+        draw = np.random.default_rng(peer)
+        x = draw.normal(size=(rows, 2)).round(3)
+        labels = np.where(x.sum(axis=1) > 0, "yes", "no")
+        lines = [f"{a},{b},{y}" for (a, b), y in zip(x, labels, strict=True)]
+        (home / "data" / "data.csv").write_text("\n".join(["a,b,y", *lines]) + "\n")
+        write(home / "policy.toml", policy_of(POLICY))
+        own: dict[str, Scalar] = {
+            "name": f"node-{peer}", "keys": str(directory / "keys" / f"node-{peer}.key"),
+            "trust": str(directory / "keys" / "trust.toml"), "policy": str(home / "policy.toml"),
+            "out": str(home / "out"), "data-dir": str(home / "data"), "device": "cpu",
+        }  # fmt: skip
+        found.append(Institution(peer, own, dict(run)))
+    return found
+
+
+def started(nodes: list[Institution]) -> dict[int, PeerMessage]:
+    """Start a run; peer -> its offer for round 1."""
+    for node in nodes:
+        response_of(node, Request("start", 0, 0, attempt="a"))
+    samples = np.array([rows // 2 for rows in ROWS])
+    begin = Request("start", 0, 0, attempt="a", samples=samples)
+    return {node.peer: response_of(node, begin).letters[0] for node in nodes}
+
+
+class Relay:
+    """A transport to institutions."""
+
+    def __init__(self, nodes: Sequence[Institution]) -> None:
+        self._nodes = nodes
+
+    def nodes(self) -> list[int]:
+        return list(range(len(self._nodes)))
+
+    def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
+        return {node: self._nodes[node].handle(request) for node, request in requests.items()}
+
+
+def response_of(node: Institution, request: Request) -> Response:
+    """The response, which must be one."""
+    answer = node.handle(request)
+    assert isinstance(answer, Response), answer
+    return answer
+
+
+def asking(
+    letters: list[PeerMessage], t: int = 1, change: Callable[[Edges], Edges] = lambda edges: edges
+) -> Request:
+    """The relay asks peer 0 to answer these offers."""
+    edges = change(np.array([[k, 0] for k in sorted(letter.sender for letter in letters)]))
+    asked = np.ones(len(edges), dtype=np.bool_)
+    samples = np.array([rows // 2 for rows in ROWS])
+    return Request("answer", t, t, edges, asked, tuple(letters), 0, "a", samples)
+
+
+def config_of(node: Institution) -> Config:
+    """The run's configuration as the node has it."""
+    return Job(7, node.run_config, node.node_config, None).config()

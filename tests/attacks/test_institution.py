@@ -1,0 +1,410 @@
+"""What a relay, and whoever submits a run, cannot get an institution's node to do.
+
+The numbers S1, S2, ... are those of the attacks that were tried on an earlier version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from app import client
+from app.config.digest import config_digest_of
+from app.node.faults import MEANINGS
+from app.node.service import Job
+from app.runs import atomic
+from app.security import approval
+from strategies.flower.records import decode_response, encode_request
+from strategies.protocol import PeerMessage, Report, Request, Response
+from strategies.relay.broker import Broker
+from tests.attacks.consortium import (
+    ROWS,
+    RUN,
+    Institution,
+    Relay,
+    asking,
+    config_of,
+    institutions,
+    response_of,
+    started,
+)
+from tests.inprocess import message_of
+
+START = Request("start", 0, 0, attempt="a")
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[Institution]:
+    return institutions(tmp_path)
+
+
+def code_of(answer: Response | str) -> str:
+    """The code of a fault, which says the peer and nothing else."""
+    assert isinstance(answer, str), "the node did it"
+    peer, code, meaning = answer.split(": ")
+    assert peer == "peer 0"
+    assert meaning == f"{MEANINGS[code]}; the log of this node says more"  # type: ignore[index]
+    return code
+
+
+def untouched(node: Institution) -> bool:
+    """Whether nothing was learnt from the data of a node."""
+    return not list(node.home.rglob("*.safetensors"))
+
+
+# --- S1: deployed means deployed -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("typed", [{}, {"worker": False, "peer": 0, "simulated": True}])
+def test_typing_what_a_simulation_has_makes_no_simulated_node(
+    typed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S1: node-config is exactly that of Flower's guides, and the run says where to write."""
+    monkeypatch.chdir(tmp_path)
+    run: dict[str, Any] = {"dataset": "digits", "peers": 1, "method": "local", "model": "linear"}
+    run |= {"partition.kind": "iid", "run-dir": str(tmp_path / "stolen")}
+    own: dict[str, Any] = {"partition-id": 0, "num-partitions": 1, **typed}
+    reply = client.handle(message_of(encode_request(START)), Context(7, 1, own, RecordDict(), run))
+    answer = decode_response(reply.content, START)
+    assert isinstance(answer, str), "the node did it"
+    assert "keys: keys, trust or the start of this node are not in order" in answer
+    assert not (tmp_path / "stolen").exists()
+
+
+def test_flowers_simulation_is_told_by_its_process() -> None:
+    """Ray that is merely there makes no simulation; `tests/app/runners` run a real one."""
+    import ray  # noqa: F401
+
+    assert not client.in_simulation()
+
+
+# --- S7: what an institution joins --------------------------------------------------------------
+
+
+def test_a_node_without_a_policy_takes_part_in_nothing(nodes: list[Institution]) -> None:
+    node = nodes[0]
+    del node.node_config["policy"]
+    assert code_of(node.handle(START)) == "keys"
+    assert untouched(node)
+
+
+@pytest.mark.parametrize(
+    ("run", "key"),
+    [
+        ({"method": "wga"}, "methods"),
+        ({"dataset": "digits"}, "data.sets"),
+        ({"num-server-rounds": 501}, "most-rounds"),
+        ({"peers": 10**9}, "most-peers"),
+        ({"batch-size": 1}, "data.least-batch-size"),
+        ({"table.columns": "a, b, name"}, "data.columns"),
+        ({"table.label": "c"}, "data.label"),
+        ({"table.classes": "yes, no"}, "data.classes"),
+        ({"table.mean": "0, 0", "table.std": "1e30, 1"}, "data.mean"),
+    ],
+)
+def test_a_run_outside_the_policy_is_refused_before_data_are_read(
+    run: dict[str, Any], key: str, nodes: list[Institution], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The relay learns no more than that; the log names the key, and the decision is kept."""
+    node = nodes[0]
+    Path(str(node.node_config["data-dir"]), "data.csv").write_text("no table")
+    node.run_config |= run
+    assert code_of(node.handle(START)) == "policy"
+    assert key in capsys.readouterr().err
+    (decision,) = atomic.lines(node.home / "run" / "decisions.jsonl")
+    assert decision["decision"].startswith(f"refused: {key}")
+    assert config_of(node).method in (node.home / "run" / decision["config"]).read_text()
+
+
+def test_a_run_waits_for_a_person_and_an_approval_is_for_one_run(nodes: list[Institution]) -> None:
+    node = nodes[0]
+    node.set_policy(approval="digest")
+    assert code_of(node.handle(START)) == "approval"
+    digest = config_digest_of(config_of(node)).hex()
+    approval.approve(node.home, "0" * 64)
+    assert code_of(node.handle(START)) == "approval"
+    approval.approve(node.home, digest)
+    for _ in range(2):  # again after a restart
+        response_of(node, START)
+    decisions = atomic.lines(node.home / "run" / "decisions.jsonl")
+    assert [line["decision"][:7] for line in decisions] == ["refused", "allowed"]
+    node.run_config["name"] = "again"
+    assert code_of(node.handle(START)) == "approval"
+    node.run_config |= {"name": "run", "learning-rate": 0.2}
+    assert code_of(node.handle(START)) == "approval"
+
+
+def test_paths_of_a_run_never_reach_a_node(nodes: list[Institution], tmp_path: Path) -> None:
+    """A pipe stands for /dev/zero: opening it would wait forever."""
+    import os
+
+    node, pipe = nodes[0], tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for key in ("quadratic.file", "topology-file", "data-dir", "out", "run-dir"):
+        node.run_config[key] = str(pipe)
+    node.run_config |= {"dataset": "quadratic", "topology": "file"}
+    assert code_of(node.handle(START)) == "configuration"
+    node.run_config["topology"] = "full"
+    assert str(pipe) not in str(config_of(node).flat())
+    assert code_of(node.handle(START)) == "data"
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        lambda r: Request("local-rounds", 1, 10**9, attempt="a"),
+        lambda r: Request("local-rounds", 1, 5, attempt="a"),
+        lambda r: replace(r, stage="update", round=6, last=6),
+        lambda r: replace(r, edges=np.array([[0, 0], [2, 0]])),
+        lambda r: replace(r, edges=np.array([[1, 2], [2, 0]])),
+        lambda r: replace(r, edges=np.array([[1, 0], [1, 0]])),
+        lambda r: replace(r, edges=np.array([[7, 0], [2, 0]])),
+        lambda r: replace(r, samples=np.arange(4)),
+        lambda r: replace(r, asked=np.array([False, False])),
+    ],
+)
+def test_an_order_that_the_strategy_does_not_allow_is_refused(
+    forge: Callable[[Request], Request], nodes: list[Institution]
+) -> None:
+    offers = started(nodes)
+    order = asking([offers[1], offers[2]])
+    forged = forge(order)
+    forged = replace(forged, letters=tuple(replace(x, round=forged.round) for x in forged.letters))
+    nodes[0].version = forged.round - 1
+    assert code_of(nodes[0].handle(forged)) == "request"
+    nodes[0].version = 0
+    assert len(response_of(nodes[0], order).letters) == 2
+
+
+def test_a_method_that_asks_nobody_is_asked_nothing(nodes: list[Institution]) -> None:
+    for node in nodes:
+        node.run_config["method"] = "fedavg"
+    offers = started(nodes)
+    assert code_of(nodes[0].handle(asking([offers[1], offers[2]]))) == "request"
+
+
+def test_a_letter_that_a_node_did_not_want_is_not_heard(nodes: list[Institution]) -> None:
+    """FedeRiCo hears one neighbour here; the relay brings the other one, or both."""
+    for node in nodes:
+        node.run_config |= {"method": "federico", "federico.neighbours": 1}
+        node.set_policy(methods="federico")
+    offers = started(nodes)
+    begin = Request("start", 0, 0, attempt="a", samples=asking([offers[1]]).samples)
+    ((wanted, _),) = response_of(nodes[0], begin).wants.tolist()
+    for heard in ([offers[1], offers[2]], [offers[3 - wanted]]):
+        assert code_of(nodes[0].handle(asking(heard))) == "request"
+    assert len(response_of(nodes[0], asking([offers[wanted]])).letters) == 1
+
+
+# --- S12: rounds that are not the run's ---------------------------------------------------------
+
+
+def test_a_start_beyond_the_run_changes_nothing(nodes: list[Institution]) -> None:
+    """S12: it deleted older state and locked the run's name."""
+    started(nodes)
+    node = nodes[0]
+    before = {path: path.read_bytes() for path in node.home.rglob("*") if path.is_file()}
+    far = Request("start", 10**6, 10**6, committed=10**6, attempt="b")
+    assert code_of(node.handle(far)) == "request"
+    assert {path: path.read_bytes() for path in before} == before
+    node.version = 0
+    response_of(node, replace(START, attempt="c"))
+
+
+# --- S2: no single cell -------------------------------------------------------------------------
+
+
+def regression(node: Institution, **changes: Any) -> None:
+    """The attack of S2: one training row, its label as the loss of round 0."""
+    node.run_config |= {"table.label": "b", "table.columns": "a", "table.classes": ""}
+    node.run_config |= changes
+    node.set_policy(data__columns="a", data__label="b", data__classes="")
+
+
+def test_a_run_cannot_make_a_loss_out_of_one_cell(nodes: list[Institution]) -> None:
+    """S2: neither by a part of one row nor by constants that hide the columns."""
+    node = nodes[0]
+    for share in (0.98, 0.995, 0.01):  # one row to train on, none, one to test with
+        regression(node, **{"table.test": share})
+        assert code_of(node.handle(START)) == "data"
+    regression(node, **{"table.test": 0.5, "table.mean": "0", "table.std": "1e30"})
+    assert code_of(node.handle(START)) == "policy"
+    assert untouched(node)
+
+
+def test_what_a_report_tells_does_not_change_with_one_label(
+    nodes: list[Institution], tmp_path: Path
+) -> None:
+    """And nothing that was measured on training examples leaves."""
+    reports: list[Report] = []
+    for node in nodes[:1], institutions(tmp_path / "other")[:1]:
+        regression(node[0])
+        table = Path(str(node[0].node_config["data-dir"]), "data.csv")
+        if reports:
+            rows = table.read_text().splitlines()
+            a, b, y = rows[7].split(",")
+            rows[7] = f"{a},{float(b) + 0.05:.3f},{y}"
+            table.write_text("\n".join(rows) + "\n")
+        node[0].handle(START)
+        samples = np.array([rows // 2 for rows in ROWS])
+        (report,) = response_of(node[0], replace(START, samples=samples)).reports
+        assert report.metrics["train_loss"] is None
+        assert report.metrics["test_loss"] is not None
+        reports.append(report)
+    assert reports[0] == reports[1]
+
+
+# --- S3: no count, name, value or existence ------------------------------------------------------
+
+
+def test_faults_do_not_answer_questions_about_the_data(nodes: list[Institution]) -> None:
+    """S3: every question about columns, labels, files and rows has the same answer."""
+    node = nodes[0]
+    node.set_policy(approval="digest", data__columns="any", data__label="any", data__classes="any")
+    table = Path(str(node.node_config["data-dir"]), "data.csv")
+    told = set()
+    questions: list[dict[str, Any]] = [
+        {"table.columns": "a, nosuch"},
+        {"table.columns": "a, y", "table.label": "b"},
+        {"table.classes": "Alice Example, no"},
+        {"table.classes": "yes"},
+        {"table.columns": "a", "table.label": "nosuch"},
+    ]
+    for question in questions:
+        node.run_config = {**RUN, **question, "name": f"run-{len(node.told)}"}
+        approval.approve(node.home, config_digest_of(config_of(node)).hex())
+        assert code_of(node.handle(START)) == "data"
+        told.add(node.told[-1])
+    node.run_config = dict(RUN)
+    approval.approve(node.home, config_digest_of(config_of(node)).hex())
+    for content in ("a,b,y\n1,,no\n", "", None):
+        table.unlink()
+        if content is not None:
+            table.write_text(content)
+        node.handle(START)
+        told.add(node.told[-1])
+    assert len(told) == 1
+
+
+# --- S11: an uncommitted round ------------------------------------------------------------------
+
+
+def test_a_round_asked_again_with_other_letters_is_on_the_ledger_and_limited(
+    nodes: list[Institution],
+) -> None:
+    """S11: with and without C's letter; the difference is C's model. It survives restarts."""
+    offers = started(nodes)
+    node = nodes[0]
+    node.set_policy(answers__most_repeats=1)
+    (ledger,) = [node.home / "institution" / "ledger-0000.jsonl"]
+    response_of(node, asking([offers[1], offers[2]]))
+    node.version = 0
+    response_of(node, asking([offers[1]]))
+    heard = [line for line in atomic.lines(ledger) if "heard" in line]
+    assert [(line["from"], line["repeat"], line["differs"]) for line in heard] == [
+        ([1, 2], 0, False),
+        ([1], 1, True),
+    ]
+    node.version = 0
+    assert code_of(node.handle(asking([offers[2]]))) == "budget"
+    assert code_of(node.handle(asking([offers[1], offers[2]]))) == "budget"
+    restart = replace(START, attempt="b", samples=np.array([rows // 2 for rows in ROWS]))
+    response_of(node, restart)
+    again = replace(asking([offers[1], offers[2]]), attempt="b")
+    assert code_of(node.handle(again)) == "budget"
+
+
+def test_other_weights_of_the_same_letters_are_on_the_ledger_too(nodes: list[Institution]) -> None:
+    """A relay can also say that others have other numbers of examples; averages weigh by them."""
+    offers = started(nodes)
+    order = asking([offers[1], offers[2]])
+    for samples in (order.samples, order.samples, order.samples * np.array([1, 2, 1])):
+        nodes[0].version = 0
+        response_of(nodes[0], replace(order, samples=samples))
+    heard = [line for line in ledger_of(nodes[0]) if "heard" in line]
+    assert [line["differs"] for line in heard] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("limit", "allowed"),
+    [("most_a_round", 1), ("most_a_recipient", 0), ("most_in_all", 1)],
+)
+def test_answers_are_budgeted(limit: str, allowed: int, nodes: list[Institution]) -> None:
+    """Two are asked: `limit` = 1 refuses both at once, but not one, unless it was given before."""
+    offers = started(nodes)
+    node = nodes[0]
+    node.set_policy(**{f"answers__{limit}": 1})
+    if limit == "most_a_recipient":
+        response_of(node, asking([offers[1], offers[2]]))  # one each
+    else:
+        assert code_of(node.handle(asking([offers[1], offers[2]]))) == "budget"
+        response_of(node, asking([offers[1]]))
+    answers = [x for x in ledger_of(node) if "answer-to" in x]
+    assert len(answers) == (allowed or 2)
+    response_of(node, asking([offers[1]]))  # the same answer again tells nothing new
+    assert len([x for x in ledger_of(node) if "answer-to" in x]) == len(answers)
+
+
+def test_the_budget_in_all_is_of_all_runs(nodes: list[Institution]) -> None:
+    offers = started(nodes)
+    node = nodes[0]
+    node.set_policy(answers__most_in_all=2)
+    response_of(node, asking([offers[1], offers[2]]))
+    for each in nodes:
+        each.run_config["name"] = "other"
+        each.version = None
+    offers = started(nodes)
+    assert code_of(node.handle(asking([offers[1]]))) == "budget"
+
+
+def test_a_damaged_ledger_answers_nothing(nodes: list[Institution]) -> None:
+    offers = started(nodes)
+    response_of(nodes[0], asking([offers[1]]))
+    with (nodes[0].home / "institution" / "ledger-0000.jsonl").open("a") as file:
+        file.write('{"run": "ru')
+    nodes[0].version = 0
+    assert code_of(nodes[0].handle(asking([offers[1]]))) == "budget"
+
+
+def ledger_of(node: Institution) -> list[dict[str, Any]]:
+    lines = (node.home / "institution" / "ledger-0000.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg", "cobo", "random-graph", "federico", "wga"])
+def test_a_relay_that_keeps_to_the_strategy_is_refused_nothing(
+    method: str, nodes: list[Institution]
+) -> None:
+    """One method of each strategy, through the real relay."""
+    for node in nodes:
+        node.run_config |= {"method": method, "federico.neighbours": 1, "evaluate-every": 2}
+        node.run_config |= {"table.test": 0.34, "table.validation": 0.33}
+        node.set_policy(methods=method, data__least_examples=10)
+    strategy = config_of(nodes[0]).strategy()
+    means = Broker(strategy, Relay(nodes), join_timeout=1.0).run()
+    assert means.keys() == {0, 2, 4, 5}
+    assert "test_accuracy" in means[5]
+    assert not [line for node in nodes for line in node.told]
+
+
+def test_letters_of_a_run_that_is_allowed_are_exchanged(nodes: list[Institution]) -> None:
+    """The control of all of these: a round of the run as its relay plays it."""
+    offers = started(nodes)
+    answered: list[PeerMessage] = []
+    answered += response_of(nodes[0], asking([offers[1], offers[2]])).letters
+    assert [letter.recipient for letter in answered] == [1, 2]
+    edges = np.array([[1, 0], [2, 0]])
+    samples = np.array([rows // 2 for rows in ROWS])
+    update = Request(
+        "update", 1, 1, edges, np.ones(2, dtype=np.bool_), attempt="a", samples=samples
+    )
+    (report,) = response_of(nodes[0], update).reports
+    assert report.metrics["test_accuracy"] is not None
+    assert Job(7, RUN, nodes[0].node_config, None).simulated is False

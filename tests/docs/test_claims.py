@@ -1,0 +1,18 @@
+"""The threat model's claims have tests: each test that it names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_test_that_is_named_exists() -> None:
+    page = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
+    tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) > 15
+    assert not {name for name in named if f"def {name}(" not in tests}
+    files = set(re.findall(r"`(tests/[\w/]+\.py)`", page))
+    assert not {file for file in files if not (ROOT / file).is_file()}

@@ -1,0 +1,75 @@
+"""What a grid is given and what it may bring; how a real one behaves is in transports/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast
+
+import pytest
+from flwr.app import Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from strategies.flower.transport import FlowerTransport
+from strategies.protocol import Request
+
+
+class FullGrid:
+    """Keeps what it is given and accepts nothing."""
+
+    def __init__(self) -> None:
+        self.offered: list[Message] = []
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        self.offered += messages
+        return []
+
+
+class Answering(FullGrid):
+    """Brings the same reply from everybody."""
+
+    def __init__(self, reply: RecordDict | Error) -> None:
+        super().__init__()
+        self.reply = reply
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        self.offered += messages
+        return [message.metadata.message_id for message in self.offered]
+
+    def pull_messages(self, ids: list[str]) -> list[Message]:
+        return [Message(self.reply, reply_to=message) for message in self.offered]
+
+
+@pytest.fixture(autouse=True)
+def _somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_task_id", "_node_id"):  # a message says whose it is
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def test_a_message_lives_as_long_as_its_rounds_may_take_and_flower_to_notice() -> None:
+    """Twice 5 s a round, of the longest order under way, and a minute."""
+    grid = FullGrid()
+    transport = FlowerTransport(cast(Grid, grid), timeout=5.0)
+    requests = {7: Request("local-rounds", 3, 12), 8: Request("update", 3, 3)}
+    assert transport.exchange(requests) == dict.fromkeys(requests, "cannot be reached")
+    assert [message.metadata.dst_node_id for message in grid.offered] == [7, 8]
+    assert [message.metadata.ttl for message in grid.offered] == [160.0, 160.0]
+
+
+def test_nothing_that_a_node_sends_is_worse_than_its_own_fault() -> None:
+    """Not even the code by which a simulation says that a worker process died."""
+    for reply, line in (
+        (Error(0, "dead\n actor"), "Flower error 0: dead actor"),
+        (Error(2, None), "Flower error 2: "),
+        (RecordDict(), "not a response: no response"),
+        (Undecodable(), "not a response: OverflowError: too large"),
+    ):
+        transport = FlowerTransport(cast(Grid, Answering(reply)), timeout=5.0)
+        assert transport.exchange({7: Request("update", 1, 1)}) == {7: line}
+
+
+class Undecodable(RecordDict):
+    """What Flower cannot make sense of when it is looked into."""
+
+    def __contains__(self, key: object) -> bool:
+        raise OverflowError("too large")
