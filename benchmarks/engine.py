@@ -7,14 +7,15 @@ data on the device; of one thread or all, images channels-first or channels-last
 plain, foreach or fused, it runs with whatever is fastest.
 
 Needs torch and NumPy only: python -m benchmarks.engine [NETWORK ...]
+On a machine that others use, too: OMP_NUM_THREADS=1 python -m benchmarks.engine --cpu-time
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -46,6 +47,7 @@ TURNS = 5
 TURN_SECONDS = 0.25
 RATE = 0.01
 THREADS = torch.get_num_threads()
+clock = time.perf_counter
 
 
 @dataclass(frozen=True)
@@ -158,14 +160,14 @@ def loop_steps(
 
 
 def seconds(steps: Callable[[int], None], count: int, device: str) -> float:
-    """Wall time of `count` steps of every peer."""
+    """Time of `count` steps of every peer."""
     if device == "cuda":
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start = clock()
     steps(count)
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def compare(device: str, network: str, peers: int, batch: int) -> Row:
@@ -215,6 +217,12 @@ def machine() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*", default=[*NETWORKS])
+    parser.add_argument("--cpu-time", action="store_true", help="of the process, not of the clock")
+    arguments = parser.parse_args()
+    if arguments.cpu_time:
+        clock = time.process_time
     print(json.dumps(machine()), flush=True)
-    for row in rows(sys.argv[1:] or [*NETWORKS]):
+    for row in rows(arguments.networks):
         print(json.dumps(asdict(row)), flush=True)

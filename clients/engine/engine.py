@@ -209,9 +209,10 @@ class Engine(Scoring):
         """Losses (E, b), weighted gradients tensor by tensor, and buffers."""
         if self.task.gradients is None:
             return self._descents(leaves, buffers, batch)
-        (x_ed,) = leaves.values()
+        (x,) = leaves.values()
         inputs, _ = self.data.minibatch(batch)
-        losses, values = self.task.gradients(x_ed.detach(), inputs, batch.weights_eb)
+        x_ed = x.detach().view(len(inputs), -1)
+        losses, values = self.task.gradients(x_ed, inputs, batch.weights_eb)
         if batch.noise_ed is not None:
             values = values + batch.noise_ed
         return losses, [values], buffers

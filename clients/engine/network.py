@@ -50,7 +50,7 @@ class Network:
     def __init__(
         self, template: nn.Module, *, mixed_precision: bool = False, channels_last: bool = False
     ) -> None:
-        self.module = prepared(template)
+        self.module = prepared(template).train()
         self._mixed_precision, self._channels_last = mixed_precision, channels_last
         trainable = [(k, v) for k, v in self.module.named_parameters() if v.requires_grad]
         self.names = [name for name, _ in trainable]
