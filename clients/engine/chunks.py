@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-BUDGET = {"cpu": 1 << 26, "cuda": 1 << 28}
+BUDGET = {"cpu": 1 << 24, "cuda": 1 << 28}
 """Bytes that the models of a call hold together."""
 LARGEST = 256  # beyond it a call is long enough that its overhead no longer shows
 THREADS = torch.get_num_threads()  # as many as the process may use
@@ -59,7 +59,8 @@ class Chunks:
         ----------
         held : bytes that one model would hold for one example.
         """
-        budget = max(1, self._budget // max(held, 1))  # examples that fit, over all models
+        room = min(4 * self._budget, self._memory)  # nothing is kept for a backward pass
+        budget = max(1, room // max(held, 1))  # examples that fit, over all models
         examples = max(1, min(longest, 2048, budget))
         size = self._fixed or max(1, min(models, budget // examples))
         _set_threads(size * examples * held)

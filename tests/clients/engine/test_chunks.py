@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -84,3 +86,18 @@ def test_what_autograd_keeps_is_counted_once() -> None:
     assert held_bytes(lambda: (x * x).exp()) == 16_000  # and the result of exp
     assert held_bytes(lambda: x + y) == 0
     assert held_bytes(lambda: x * y, shared=[y[:10]]) == 8_000
+
+
+def test_no_choice_depends_on_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the same run twice would differ by rounding, and a close choice by more."""
+
+    def clock() -> float:
+        raise AssertionError
+
+    for name in ("perf_counter", "monotonic", "time", "process_time"):
+        monkeypatch.setattr(time, name, clock)
+    problem = classification([4, 4], shape=(1, 8, 8))
+    engine = Engine(problem, "lenet", None, [0, 1], Training(batch_size=2), device="cpu")
+    x_pd, buffers = engine.initial()
+    fit = engine.fit(x_pd, buffers, engine.opt_state(x_pd), engine.batches(1))
+    engine.losses(fit.x, fit.buffers, "test")
