@@ -24,6 +24,7 @@ MODULES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob(
 RELAY = {"app/server.py", "app/runs/recorder.py"}
 """Modules of the relay process, beside all of strategies/."""
 TORCH = {
+    "app/node/arrays.py",
     "app/node/cohort.py",
     "app/node/node.py",
     "app/node/checkpoints.py",

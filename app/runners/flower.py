@@ -155,7 +155,7 @@ def _status(space: Workspace, run_id: str, connection: str) -> tuple[str, str]:
     while True:
         try:
             (run,) = ask(*command, environment=space.environment)["runs"]
-            return run["status"], run["details"]
+            return run["status"], run["status-details"]
         except FlowerError:
             if time.monotonic() > deadline:
                 raise
