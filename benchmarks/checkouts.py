@@ -117,7 +117,7 @@ def run_all(out: str, problems: str, methods: str) -> None:
     problems : configuration keys by problem, JSON.
     methods : names with commas; empty means all that the checkout has.
     """
-    # The engine times chunk sizes and keeps the fastest, which rounding can show: here every call
+    # Older engines time chunk sizes and keep the fastest, which rounding can show: here every call
     # takes one tick, so that the choice is the same on both sides.
     time.perf_counter = itertools.count().__next__
     config, inline = _first(_CONFIG).Config, _first(_INLINE)

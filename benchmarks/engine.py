@@ -2,19 +2,22 @@
 
 Both draw minibatches from the same data and take SGD steps, in turns and in one process; the
 ratio is the median over turns of (steps a second of the engine) / (of the loop). The loop is what
-every PyTorch user would write: a module and a torch.optim.SGD for each peer, data on the device, on
-one thread or all, whichever is faster.
+a PyTorch user would write who has tried everything: a module and a torch.optim.SGD for each peer,
+data on the device; of one thread or all, images channels-first or channels-last, and the optimizer
+plain, foreach or fused, it runs with whatever is fastest.
 
-Needs torch and NumPy only: python -m benchmarks.engine
+Needs torch and NumPy only: python -m benchmarks.engine [NETWORK ...]
+On a machine that others use, too: OMP_NUM_THREADS=1 python -m benchmarks.engine --cpu-time
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
@@ -23,25 +26,28 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from clients.engine import chunks
 from clients.engine.engine import Engine
 from clients.models.build import build
-from clients.models.options import MODEL_OPTIONS
+from clients.models.options import MODEL_OPTIONS, MlpOptions
 from clients.training import Training
 from datasets.problem import Problem, Split
 
-NETWORKS = {
-    "mlp 64-64-10": ("mlp", (1, 8, 8)),
-    "mlp 784-128-10": ("mlp", (1, 28, 28)),
-    "lenet 3x32x32": ("lenet", (3, 32, 32)),
+NETWORKS: dict[str, tuple[str, tuple[int, ...], object, tuple[int, ...]]] = {
+    "mlp-64": ("mlp", (1, 8, 8), MlpOptions("64"), (1, 8, 20, 100)),
+    "mlp-784": ("mlp", (1, 28, 28), MlpOptions("100"), (1, 8, 20, 100)),
+    "lenet": ("lenet", (3, 32, 32), None, (1, 8, 20, 100)),
+    "cnn": ("cnn", (1, 28, 28), None, (1, 8, 20, 100)),
+    "resnet9": ("resnet9", (3, 32, 32), None, (1, 8)),
 }
-PEERS = (8, 20, 100)
-BATCHES = (16, 128)
+"""Name -> model, shape of an example, options, numbers of peers."""
+BATCHES = (10, 32, 128)
 EXAMPLES = 256  # of each peer, in a pool that all share
 POOL = 1024
 TURNS = 5
 TURN_SECONDS = 0.25
 RATE = 0.01
+THREADS = torch.get_num_threads()
+clock = time.perf_counter
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Row:
     ----------
     loop, stacked : SGD steps a second, summed over peers; median over turns.
     ratio : median of stacked / loop of the same turn; lowest, highest : its range.
-    chunk, threads : models per call and torch's threads, as the engine chose them.
+    best : fastest turn of the engine / fastest turn of the loop, for machines that others use.
     load : of the machine, over the last minute.
     """
 
@@ -65,8 +71,7 @@ class Row:
     ratio: float
     lowest: float
     highest: float
-    chunk: int
-    threads: int
+    best: float
     load: float
 
 
@@ -84,9 +89,10 @@ def problem(shape: tuple[int, ...], peers: int) -> Problem:
     )
 
 
-def engine_steps(data: Problem, model: str, batch: int, device: str) -> Callable[[int], None]:
+def engine_steps(
+    data: Problem, model: str, options: object, batch: int, device: str
+) -> Callable[[int], None]:
     """Takes so many steps of every peer with the engine."""
-    options = MODEL_OPTIONS[model]() if model in MODEL_OPTIONS else None
     training = Training(batch_size=batch, learning_rate=RATE)
     engine = Engine(data, model, options, range(data.peers), training, device=device)
     x, buffers = engine.initial()
@@ -94,6 +100,7 @@ def engine_steps(data: Problem, model: str, batch: int, device: str) -> Callable
     rounds = iter(range(10**9))
 
     def steps(count: int) -> None:
+        torch.set_num_threads(THREADS)
         opt_state = engine.opt_state(state[0])
         drawn = engine.batches(next(rounds), steps=count, epochs=0)
         state[0] = engine.fit(state[0], buffers, opt_state, drawn).x
@@ -101,32 +108,49 @@ def engine_steps(data: Problem, model: str, batch: int, device: str) -> Callable
     return steps
 
 
-def loop_steps(data: Problem, model: str, batch: int, device: str) -> Callable[[int], None]:
+def loop_steps(
+    data: Problem, model: str, options: object, batch: int, device: str
+) -> Callable[[int], None]:
     """Takes so many steps of every peer, one peer after the other."""
-    options = MODEL_OPTIONS[model]() if model in MODEL_OPTIONS else None
+    options = options or (MODEL_OPTIONS[model]() if model in MODEL_OPTIONS else None)
     pool = torch.tensor(data.inputs, device=device)
-    inputs = [pool[torch.tensor(rows)] for rows in data.train.rows]
-    targets = [torch.tensor(y, device=device) for y in data.train.targets]
     shape = data.inputs.shape[1:]
-    modules = [
-        build(model, options, "classification", shape, 10).to(device) for _ in range(data.peers)
+    targets = [torch.tensor(y, device=device) for y in data.train.targets]
+
+    def loop(layout: torch.memory_format, **how: bool) -> Callable[[int], None]:
+        laid_out = pool.to(memory_format=layout)
+        inputs = [laid_out[torch.tensor(rows)] for rows in data.train.rows]
+        modules = [
+            build(model, options, "classification", shape, 10).to(device).to(memory_format=layout)
+            for _ in range(data.peers)
+        ]
+        optimizers = [torch.optim.SGD(m.parameters(), lr=RATE, **how) for m in modules]
+
+        def run(count: int) -> None:
+            for x, y, module, optimizer in zip(inputs, targets, modules, optimizers, strict=True):
+                for _ in range(count):
+                    rows = torch.randperm(len(y), device=device)[:batch]
+                    optimizer.zero_grad()
+                    F.cross_entropy(module(x[rows]), y[rows]).backward()
+                    optimizer.step()
+
+        return run
+
+    layouts = [torch.contiguous_format, *([torch.channels_last] if "mlp" not in model else [])]
+    hows: list[dict[str, bool]] = [{"foreach": False}, {"foreach": True}, {"fused": True}]
+    ways = [
+        (loop(layout, **how), threads)
+        for layout in layouts
+        for how in hows
+        for threads in sorted({1, THREADS})
     ]
-    optimizers = [torch.optim.SGD(module.parameters(), lr=RATE) for module in modules]
 
-    def run(count: int) -> None:
-        for x, y, module, optimizer in zip(inputs, targets, modules, optimizers, strict=True):
-            for _ in range(count):
-                rows = torch.randperm(len(y), device=device)[:batch]
-                optimizer.zero_grad()
-                F.cross_entropy(module(x[rows]), y[rows]).backward()
-                optimizer.step()
+    def on(way: tuple[Callable[[int], None], int]) -> float:
+        torch.set_num_threads(way[1])
+        way[0](1)
+        return min(seconds(way[0], 1, device) for _ in range(3))
 
-    def on(threads: int) -> float:
-        torch.set_num_threads(threads)
-        run(1)
-        return seconds(run, 1, device)
-
-    threads = min({1, torch.get_num_threads()}, key=on)
+    run, threads = min(ways, key=on)
 
     def steps(count: int) -> None:
         torch.set_num_threads(threads)
@@ -136,24 +160,24 @@ def loop_steps(data: Problem, model: str, batch: int, device: str) -> Callable[[
 
 
 def seconds(steps: Callable[[int], None], count: int, device: str) -> float:
-    """Wall time of `count` steps of every peer."""
+    """Time of `count` steps of every peer."""
     if device == "cuda":
         torch.cuda.synchronize()
-    start = time.perf_counter()
+    start = clock()
     steps(count)
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def compare(device: str, network: str, peers: int, batch: int) -> Row:
     """One row: both ways in turns."""
-    model, shape = NETWORKS[network]
+    model, shape, options, _ = NETWORKS[network]
     data = problem(shape, peers)
-    ways = [make(data, model, batch, device) for make in (loop_steps, engine_steps)]
+    ways = [make(data, model, options, batch, device) for make in (loop_steps, engine_steps)]
     counts = []
     for way in ways:
-        seconds(way, 1, device)  # warm-up; the engine chooses its chunk
+        seconds(way, 1, device)  # warm-up
         counts.append(max(1, round(TURN_SECONDS / seconds(way, 1, device))))
     turns = [
         [
@@ -162,32 +186,22 @@ def compare(device: str, network: str, peers: int, batch: int) -> Row:
         ]
         for _ in range(TURNS)
     ]
-    loop, stacked = (round(statistics.median(column), 1) for column in zip(*turns, strict=True))
+    columns = [*zip(*turns, strict=True)]
+    loop, stacked = (round(statistics.median(column), 1) for column in columns)
     ratios = sorted(round(stacked / loop, 2) for loop, stacked in turns)
-    chunk, threads = list(chunks.measured.values())[-1]
-    middle = statistics.median(ratios)
-    load = round(os.getloadavg()[0], 1)
+    best = round(max(columns[1]) / max(columns[0]), 2)
+    middle, load = statistics.median(ratios), round(os.getloadavg()[0], 1)
     return Row(
-        device,
-        network,
-        peers,
-        batch,
-        loop,
-        stacked,
-        middle,
-        ratios[0],
-        ratios[-1],
-        min(peers, chunk),
-        threads,
-        load,
+        device, network, peers, batch, loop, stacked, middle, ratios[0], ratios[-1], best, load
     )
 
 
-def rows() -> Iterator[Row]:
-    """All comparisons that this machine can make."""
+def rows(networks: Sequence[str]) -> Iterator[Row]:
+    """All comparisons of some networks that this machine can make."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    for setting in product(devices, NETWORKS, PEERS, BATCHES):
-        yield compare(*setting)
+    for device, network, batch in product(devices, networks, BATCHES):
+        for peers in NETWORKS[network][3]:
+            yield compare(device, network, peers, batch)
 
 
 def machine() -> dict[str, Any]:
@@ -203,6 +217,12 @@ def machine() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("networks", nargs="*", default=[*NETWORKS])
+    parser.add_argument("--cpu-time", action="store_true", help="of the process, not of the clock")
+    arguments = parser.parse_args()
+    if arguments.cpu_time:
+        clock = time.process_time
     print(json.dumps(machine()), flush=True)
-    for row in rows():
+    for row in rows(arguments.networks):
         print(json.dumps(asdict(row)), flush=True)

@@ -86,7 +86,7 @@ def measured(checkout: Path) -> Calls:
     """Count the calls of round `MEASURED`; the process must not have imported any checkout yet."""
     sys.path.insert(0, str(checkout))
     os.environ["OMP_NUM_THREADS"] = "1"
-    # The engine times chunk sizes and keeps the fastest, and a smaller chunk is more calls.
+    # Older engines time chunk sizes and keep the fastest, and a smaller chunk is more calls.
     time.perf_counter = itertools.count().__next__
     inline: Any = import_module("tests.inline")
     calls, record = Calls(checkout), inline.Run.round

@@ -27,7 +27,6 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from clients.engine import chunks
 from clients.engine.engine import Engine
 from clients.letters import Ints, Letters
 from clients.methods.cobo import CoBo, Options
@@ -67,7 +66,6 @@ class Row:
     steps_s : steps a second of all peers together: iterations.
     peak_gib : most memory at one time; on a CPU that of the process, torch itself included.
     state_gib : weights and momentum of all peers.
-    chunk : models a call; 0 where nothing is stacked.
     iterations, hours, paper_hours : of the paper's experiment with so many peers, and how long
         it would take here.
     """
@@ -81,7 +79,6 @@ class Row:
     steps_s: float
     peak_gib: float
     state_gib: float
-    chunk: int
     iterations: int | None = None
     hours: float | None = None
     paper_hours: float | None = None
@@ -197,8 +194,7 @@ def measure(s: Setting) -> Row:
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    # The engine chooses its chunks: for CoBo once for each doubling of the gradients asked for.
-    warm = 11 if s.way == "cobo" else 3
+    warm = 3
     seconds(1, warm)
     if s.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -209,13 +205,11 @@ def measure(s: Setting) -> Row:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
     template = build("resnet9", None, "classification", (3, s.side, s.side), CLASSES)
     d = sum(value.numel() for value in template.parameters())
-    chosen = [choice.models for choice in chunks.measured.values()]
-    chunk = {"one by one": 1, "modules": 0}.get(s.way, min(s.peers, *chosen) if chosen else s.peers)
     iterations, paper = PAPER.get(s.peers, (None, None))
     return Row(
         torch.cuda.get_device_name() if s.device == "cuda" else "cpu",
         s.peers, s.way, s.batch, s.mixed_precision, s.channels_last,
-        round(1 / each, 3), round(peak, 2), round(2 * 4 * d * s.peers / GIB, 2), chunk,
+        round(1 / each, 3), round(peak, 2), round(2 * 4 * d * s.peers / GIB, 2),
         iterations, iterations and round(iterations * each / 3600, 1), paper,
     )  # fmt: skip
 

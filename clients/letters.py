@@ -5,7 +5,7 @@ Legend: e = letters (edges), s = rows of the stack, p = peers of this node, n = 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,9 +38,6 @@ class Rows:
 
     def __getitem__(self, at: Part) -> Tensor:
         return self.stack[self.rows[at]]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (self.stack[row] for row in self.rows.tolist())
 
 
 @dataclass(frozen=True)

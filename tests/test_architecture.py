@@ -36,6 +36,7 @@ TORCH = {
     "clients/engine/chunks.py",
     "clients/engine/data.py",
     "clients/engine/engine.py",
+    "clients/engine/layers.py",
     "clients/engine/network.py",
     "clients/engine/mixed_precision.py",
     "clients/engine/scoring.py",

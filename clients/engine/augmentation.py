@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.engine.network import LAYER_STEP, hash32
+from clients.engine.layers import hash32
+from clients.engine.network import LAYER_STEP
 
 MOVED = 8  # an image is moved by at most an eighth of its side: 4 pixels of 32, 3 of 28
 

@@ -1,35 +1,24 @@
-"""How many models go into one batched call, and how many threads work on it.
+"""How many models go into one batched call, and how many examples.
 
-Stacking saves overhead, but wide networks lose by it and every stacked model holds its own
-activations; a second thread halves the work of a large call and doubles the time of a small one.
-What is fastest depends on network, batch and device, so it is measured: once for each of them in
-a process, on real data, among the sizes that fit the memory bound. Results do not depend on the
-choice beyond rounding.
+Stacking saves overhead, but every stacked model holds its own activations, and calls that outgrow
+caches are slower: a call takes as many models as hold `BUDGET` together; one that holds more goes
+alone. The rule looks at shapes and the machine only, so that the same run on the same machine gives
+the same bits; in general, results do not depend on it beyond rounding.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-
-class Choice(NamedTuple):
-    """Models per call, and threads of torch on the CPU."""
-
-    models: int
-    threads: int
-
-
+BUDGET = {"cpu": 1 << 24, "cuda": 1 << 28}
+"""Bytes that the models of a call hold together."""
 LARGEST = 256  # beyond it a call is long enough that its overhead no longer shows
-ADVANTAGE = 0.9  # a smaller chunk, or more threads, must be better by this factor
-_THREADS = torch.get_num_threads()  # as many as the process may use
-measured: dict[tuple[object, ...], Choice] = {}
-widths: dict[tuple[object, ...], int] = {}
+THREADS = torch.get_num_threads()  # as many as the process may use
+TOGETHER = 1 << 22  # bytes of a call that threads share; below, waking them takes longer
 
 
 class Chunks:
@@ -37,83 +26,50 @@ class Chunks:
 
     Parameters
     ----------
-    network : what tells this network, device and precision from others.
-    chunk : a fixed size, or 0 to measure.
-    memory : bound in bytes on what the models of a chunk hold, or 0 for a share of what is free.
+    stacks : whether models gain by sharing a call on a CPU.
+    chunk : a fixed size, or 0 for the rule.
+    memory : bound in bytes on what a call holds, or 0 for a share of what the machine has.
     """
 
-    def __init__(
-        self, network: tuple[object, ...], device: torch.device, chunk: int, memory: int
-    ) -> None:
-        self._network, self._device, self._fixed = (*network, str(device), memory), device, chunk
-        self._memory = memory or _free(device)
+    def __init__(self, device: torch.device, *, stacks: bool, chunk: int, memory: int) -> None:
+        self._fixed = chunk or (1 if device.type == "cpu" and not stacks else 0)
+        self._memory = memory or _share(device)
+        self._budget = min(BUDGET[device.type], self._memory)
 
-    def size(
-        self, models: int, examples: int, held: Callable[[], int], call: Callable[[int], object]
-    ) -> int:
-        """Models per call for `models` models on batches of `examples`; torch's threads are set.
-
-        Measured once for each doubling of `models`: methods that sample ask for another number
-        in every round.
+    def size(self, models: int, held: int) -> int:
+        """Models per call; torch's threads are set for it.
 
         Parameters
         ----------
-        held : bytes that one model holds between forward and backward pass on such a batch.
-        call : does the work for the first so many models.
+        models : how many there are.
+        held : bytes that each holds between forward and backward pass.
         """
-        if self._fixed:
-            return self._fixed
-        key = (*self._network, examples, models.bit_length())
-        if key not in measured:
-            bound = int(max(1, min(LARGEST, self._memory // max(held(), 1))))
-            best = self._fastest(min(models, bound), call)
-            measured[key] = best._replace(models=bound) if best.models == models else best
-        if measured[key].threads != torch.get_num_threads():
-            torch.set_num_threads(measured[key].threads)
-        return min(models, measured[key].models)
+        size = self._fixed or max(1, min(LARGEST, self._budget // max(held, 1)))
+        _set_threads(min(models, size) * held)
+        return size
 
-    def width(self, examples: int, held: Callable[[], int]) -> int:
-        """Examples per call of a batch of `examples`: all that one model alone may hold.
+    def width(self, examples: int, held: int) -> int:
+        """Examples per call of a batch, on which one model alone would hold so many bytes."""
+        return max(1, min(examples, examples * self._memory // max(held, 1)))
+
+    def evaluation(self, models: int, longest: int, held: int) -> tuple[int, int]:
+        """(models per call, examples per call) for evaluation; torch's threads are set for it.
 
         Parameters
         ----------
-        held : as in `size`.
+        held : bytes that one model would hold for one example.
         """
-        key = (*self._network, examples)
-        if key not in widths:
-            widths[key] = max(1, min(examples, examples * self._memory // max(held(), 1)))
-        return widths[key]
+        room = min(4 * self._budget, self._memory)  # nothing is kept for a backward pass
+        budget = max(1, room // max(held, 1))  # examples that fit, over all models
+        examples = max(1, min(longest, 2048, budget))
+        size = self._fixed or max(1, min(models, budget // examples))
+        _set_threads(size * examples * held)
+        return size, examples
 
-    def _fastest(self, most: int, call: Callable[[int], object]) -> Choice:
-        sizes = sorted({most} | {2**k for k in range(most.bit_length()) if 2**k < most})
-        threads = {1, _THREADS} if self._device.type == "cpu" else {_THREADS}
-        choices = [Choice(size, t) for size in reversed(sizes) for t in sorted(threads)]
-        if len(choices) == 1:
-            return choices[0]
-        best, best_time = choices[-1], float("inf")
-        for choice in choices:
-            torch.set_num_threads(choice.threads)
-            try:
-                call(choice.models)  # warm-up
-            except torch.OutOfMemoryError:
-                continue  # the bound counts what autograd keeps, not every kernel's scratch space
-            elapsed = min(self._time(call, choice.models) for _ in range(2)) / choice.models
-            if elapsed < best_time * ADVANTAGE:
-                best, best_time = choice, elapsed
-        return best
 
-    def _time(self, call: Callable[[int], object], size: int) -> float:
-        start = time.perf_counter()
-        call(size)
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter() - start
-
-    def evaluation(self, models: int, longest: int, held: Callable[[], int]) -> tuple[int, int]:
-        """(models per call, examples per call) for evaluation; `held` is for one example."""
-        budget = max(1, self._memory // max(held(), 1))  # examples that fit, over all models
-        examples = min(longest, 2048, budget)
-        return max(1, min(models, budget // max(examples, 1))), max(1, examples)
+def _set_threads(held: int) -> None:
+    """Of torch, for calls that hold so many bytes."""
+    torch.set_num_threads(THREADS if held >= TOGETHER else 1)
 
 
 def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> int:
@@ -138,8 +94,8 @@ def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> 
     return sum(storages.values())
 
 
-def _free(device: torch.device) -> int:
-    """A share of the free memory: other nodes may run on the same machine."""
+def _share(device: torch.device) -> int:
+    """A share of the memory, however much is free now: other nodes may run on this machine."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0]) // 2
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+        return int(torch.cuda.mem_get_info(device)[1]) // 4
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 8

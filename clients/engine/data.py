@@ -70,11 +70,14 @@ class Batch:
 
     def part(self, at: Part) -> Batch:
         """The minibatches of some of the models, without positions that none of them fills."""
-        width = int(self.counts_e[at].max(initial=1))
+        counts_e = self.counts_e[at]
+        width = int(counts_e.max(initial=1))
+        if isinstance(at, slice) and (len(counts_e), width) == self.rows_eb.shape:
+            return self
         noise = None if self.noise_ed is None else self.noise_ed[at]
         return Batch(
             self.peers_e[at], self.rows_eb[at, :width], self.weights_eb[at, :width],
-            self.counts_e[at], self.keys_e[at], noise, self.augmented, self.round,
+            counts_e, self.keys_e[at], noise, self.augmented, self.round,
         )  # fmt: skip
 
     def weighted(self, weights_eb: Tensor) -> Batch:
@@ -133,6 +136,8 @@ class Data:
         stacked = torch.from_numpy(targets_pn).to(self.device)
         if stacked.is_floating_point():
             stacked = stacked.to(self.dtype)
+        elif stacked.dim() == 2:  # a number for each example; tokens and voxels stay small
+            stacked = stacked.long()
         return Shard(torch.from_numpy(rows_pn).to(self.device), stacked, lengths)
 
     def _tensor(self, values: npt.ArrayLike) -> Tensor:

@@ -8,7 +8,7 @@ parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -73,8 +73,8 @@ class Engine(Scoring):
         """Train on own data: the one training loop.
 
         Models and opt_state are copied once and then changed where they lie. Without `gradient` a
-        chunk takes its step before the next one is differentiated: beside the copies there are
-        gradients and activations of one chunk only.
+        chunk takes all its steps before the next one begins: beside the copies there are gradients
+        and activations of one chunk only.
 
         Parameters
         ----------
@@ -87,38 +87,60 @@ class Engine(Scoring):
         """
         training = training or self.training
         after = _copied(Fit(x_ed, buffers, opt_state))
+        if gradient is None:
+            size = self._call_size(len(x_ed), batches)
+            for first in range(0, len(x_ed), size):
+                self._train(after, slice(first, first + size), batches, training, drift)
+            return after
         for number, batch in enumerate(batches):
-            rate = training.rate(batch.round)
-            if gradient is not None:
-                found = gradient(after.x if number else x_ed, after.buffers, batch)
-                after = after._replace(buffers=dict(found.buffers))
-                working = _working(batch.counts_e)
-                self._descend(after, found.values[working], working, training, rate, drift)
-                continue
-            for at in self._parts(after.x, after.buffers, batch):
-                piece = self._differentiate_part(after.x, after.buffers, batch, at)
-                _store(after.buffers, piece.buffers, at)
-                self._descend(after, piece.values, at, training, rate, drift)
+            found = gradient(after.x if number else x_ed, after.buffers, batch)
+            after = after._replace(buffers=dict(found.buffers))
+            at = _working(batch.counts_e)
+            some = _Some(after, at, lambda x_ed: [x_ed])
+            self._descend(some, [found.values[at]], training, training.rate(batch.round), drift)
+            some.put_back(after)
         return after
 
     def step(self, x_ed: Tensor, g_ed: Tensor, opt_state: optimizers.OptState, round_: int) -> Fit:
         """One optimizer step of a round, down gradients that came from elsewhere."""
         after = _copied(Fit(x_ed, {}, opt_state))
-        optimizers.step(self.training, self.training.rate(round_), after.x, g_ed, after.opt_state)
+        rows = {name: [value] for name, value in after.opt_state.items()}
+        optimizers.step(self.training, self.training.rate(round_), [after.x], [g_ed], rows)
         return after
 
-    def _descend(
-        self, fit: Fit, g_ed: Tensor, at: Part, training: Training, rate: float, drift: Drift | None
+    def _train(
+        self, fit: Fit, at: slice, batches: Sequence[Batch], training: Training, drift: Drift | None
     ) -> None:
-        """One step of the models `at` down their gradients."""
-        x_ed, opt_state = fit.x[at], {name: value[at] for name, value in fit.opt_state.items()}
-        pull_ed = None if drift is None else drift(x_ed, at)
-        optimizers.step(training, rate, x_ed, g_ed, opt_state)
+        """All steps of a few models: what they are made of stays in the cache."""
+        together = _Some(fit, at, self.network.tensors)
+        leaves = self.network.leaves(together.x)
+        for whole in batches:
+            batch, rate = whole.part(at), training.rate(whole.round)
+            for working in _chunked(batch.counts_e, self.network.coupled):
+                if isinstance(working, slice):
+                    some, own, part = together, leaves, batch
+                else:
+                    some = _Some(fit, working + at.start, self.network.tensors)
+                    own, part = self.network.leaves(some.x), batch.part(working)
+                _, found, after = self._differentiate(own, some.buffers, part)
+                for name, value in after.items():
+                    some.buffers[name].copy_(value)
+                self._descend(some, found, training, rate, drift)
+                some.put_back(fit)
+
+    def _descend(
+        self,
+        some: _Some,
+        found: Sequence[Tensor],
+        training: Training,
+        rate: float,
+        drift: Drift | None,
+    ) -> None:
+        """One step of some models down their gradients, tensor by tensor."""
+        pull_ed = None if drift is None else drift(some.x, some.at)
+        optimizers.step(training, rate, some.tensors, found, some.moments)
         if pull_ed is not None:
-            x_ed.sub_(pull_ed, alpha=rate)
-        if not isinstance(at, slice):  # else they are views
-            fit.x[at] = x_ed
-            _store(fit.opt_state, opt_state, at)
+            some.x.sub_(pull_ed, alpha=rate)
 
     def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
         """Gradient of each model's loss on its minibatch, in training mode.
@@ -126,16 +148,20 @@ class Engine(Scoring):
         Models that are made part by part are never there all at once. The returned buffers hold
         updated running statistics; a caller that only computes an answer drops them.
         """
-        parts = self._parts(x_ed, buffers, batch)
-        if len(parts) == 1 and isinstance(parts[0], slice):
-            return self._differentiate(x_ed[parts[0]], buffers, batch)
+        size = self._call_size(len(x_ed), [batch])
         values = torch.zeros(len(x_ed), self.d, dtype=self.dtype, device=self.device)
+        columns = values.split(self.network.sizes, dim=1)
         losses = values.new_zeros(len(x_ed))
         after = {name: value.clone() for name, value in buffers.items()}
-        for at in parts:
-            piece = self._differentiate_part(x_ed, buffers, batch, at)
-            values[at], losses[at] = piece.values, piece.losses
-            _store(after, piece.buffers, at)
+        for at in _chunked(batch.counts_e, self.network.coupled, size):
+            leaves = self.network.leaves(x_ed[at])
+            own = {name: value[at] for name, value in buffers.items()}
+            part = batch.part(at)
+            losses_eb, found, own = self._differentiate(leaves, own, part)
+            losses[at] = (losses_eb * part.weights_eb).sum(dim=1)
+            for column, gradient in zip(columns, found, strict=True):
+                column[at] = gradient.reshape(-1, column.shape[1])
+            _store(after, own, at)
         return Gradients(values, losses, after)
 
     def mix(self, weights_ps: npt.ArrayLike | Tensor, x_sd: Tensor) -> Tensor:
@@ -158,71 +184,90 @@ class Engine(Scoring):
         """
         return sums.weighted(weights_e, x_sd, from_e, to_e, np.arange(len(self.peers)))
 
-    def inner(self, a_ed: Iterable[Tensor], b_ed: Iterable[Tensor]) -> Tensor:
+    def inner(self, a_ed: Models, b_ed: Models) -> Tensor:
         """Inner products over all parameters, (E,) float64, the same wherever peers live."""
-        found = [sums.products(a[None], b[None])[0] for a, b in zip(a_ed, b_ed, strict=True)]
+        rows = max(1, sums.PAIRED // self.d)  # no second copy of all models
+        parts = [slice(first, first + rows) for first in range(0, len(a_ed), rows)]
         nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
-        return torch.cat([nothing, *found])
+        return torch.cat([nothing, *(sums.paired(a_ed[at], b_ed[at]) for at in parts)])
 
     def products(self, a_ed: Tensor, b_sd: Tensor) -> npt.NDArray[np.float64]:
         """Inner products of every model of one stack with every one of another, (E, S)."""
         found: npt.NDArray[np.float64] = sums.products(a_ed, b_sd).cpu().numpy()
         return found
 
-    def _parts(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Sequence[Part]:
-        """The chunks in which a batch is worked off; its examples go on the bill."""
-        np.add.at(self.n_gradients, batch.peers_e.cpu().numpy(), batch.counts_e)
-        examples = batch.rows_eb.shape[1]
-        size = self._chunks.size(
-            len(x_ed),
-            examples,
-            lambda: self.holds(examples),
-            lambda k: self._differentiate_part(x_ed, buffers, batch, slice(k)),
-        )
-        return _chunked(batch.counts_e, size, equal=self.network.coupled)
+    def _call_size(self, models: int, batches: Sequence[Batch]) -> int:
+        """Models per call to work off some batches; their examples go on the bill."""
+        for batch in batches:
+            np.add.at(self.n_gradients, batch.peers_e.cpu().numpy(), batch.counts_e)
+        examples = max((batch.rows_eb.shape[1] for batch in batches), default=0)
+        return self._chunks.size(models, self.holds(examples))
 
-    def _differentiate_part(
-        self, x_ed: Models, buffers: Buffers, batch: Batch, at: Part
-    ) -> Gradients:
-        own = {name: value[at] for name, value in buffers.items()}
-        return self._differentiate(x_ed[at], own, batch.part(at))
-
-    def _differentiate(self, x_ed: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-        after = buffers
-        if self.task.gradients is not None:
-            inputs, _ = self.data.minibatch(batch)
-            losses, values = self.task.gradients(x_ed, inputs, batch.weights_eb)
-        else:
-            losses, values, after = self._descents(x_ed, buffers, batch)
+    def _differentiate(
+        self, leaves: dict[str, Tensor], buffers: Buffers, batch: Batch
+    ) -> tuple[Tensor, Sequence[Tensor], Buffers]:
+        """Losses (E, b), weighted gradients tensor by tensor, and buffers."""
+        if self.task.gradients is None:
+            return self._descents(leaves, buffers, batch)
+        (x,) = leaves.values()
+        inputs, _ = self.data.minibatch(batch)
+        x_ed = x.detach().view(len(inputs), -1)
+        losses, values = self.task.gradients(x_ed, inputs, batch.weights_eb)
         if batch.noise_ed is not None:
             values = values + batch.noise_ed
-        return Gradients(values, losses.detach(), {k: v.detach() for k, v in after.items()})
+        return losses, [values], buffers
 
     def _descents(
-        self, x_ed: Tensor, buffers: Buffers, batch: Batch
-    ) -> tuple[Tensor, Tensor, Buffers]:
-        """Losses, gradients and buffers by autograd.
+        self, leaves: dict[str, Tensor], buffers: Buffers, batch: Batch
+    ) -> tuple[Tensor, Sequence[Tensor], Buffers]:
+        """The same by autograd.
 
         A batch of which one model alone holds more than fits is worked off in parts. Their sum is
         what the whole gives, unless examples of a batch see each other (batch norm).
         """
-        examples = batch.rows_eb.shape[1]
-        width = examples
+        width = examples = batch.rows_eb.shape[1]
         if not self.network.coupled:
-            width = self._chunks.width(examples, lambda: self.holds(examples))
-        values = torch.empty_like(x_ed)
-        total, after = x_ed.new_zeros(len(x_ed)), buffers
-        for first in range(0, examples, width):
-            # One leaf for each tensor: through a single one autograd would copy its gradient twice.
-            leaves = {k: v.detach().requires_grad_() for k, v in self.network.named(x_ed).items()}
-            losses, after = self._batch_losses(leaves, buffers, batch, slice(first, first + width))
+            width = self._chunks.width(examples, self.holds(examples))
+        parts = [slice(first, first + width) for first in range(0, examples, width)]
+        losses: list[Tensor] = []
+        gradients: tuple[Tensor, ...] = ()
+        for at in parts if len(parts) > 1 else [slice(None)]:
+            losses_eb, after = self._batch_losses(leaves, buffers, batch, at)
             found = torch.autograd.grad(
-                losses.sum(), tuple(leaves.values()), materialize_grads=True
+                losses_eb, (*leaves.values(),), batch.weights_eb[:, at], materialize_grads=True
             )
-            for view, gradient in zip(self.network.named(values).values(), found, strict=True):
-                view.copy_(gradient) if first == 0 else view.add_(gradient)
-            total += losses.detach()
-        return total, values, after
+            losses.append(losses_eb.detach())
+            for total, more in zip(gradients, found, strict=False):
+                total.add_(more)
+            gradients = gradients or found
+        after = {name: value.detach() for name, value in after.items()}
+        return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
+
+
+class _Some:
+    """Some models of a fit: where they lie, or copies where they do not lie in a row.
+
+    Parameters
+    ----------
+    cut : parts of such rows, to be changed one after the other.
+    """
+
+    def __init__(self, fit: Fit, at: Part, cut: Callable[[Tensor], list[Tensor]]) -> None:
+        self.at, self.x = at, fit.x[at]
+        self.buffers = {name: value[at] for name, value in fit.buffers.items()}
+        self.opt_state = {name: value[at] for name, value in fit.opt_state.items()}
+        self.tensors = cut(self.x)
+        self.moments = {
+            name: [value] if name == optimizers.COUNT else cut(value)
+            for name, value in self.opt_state.items()
+        }
+
+    def put_back(self, fit: Fit) -> None:
+        """Store the copies."""
+        if not isinstance(self.at, slice):
+            fit.x[self.at] = self.x
+            _store(fit.buffers, self.buffers, self.at)
+            _store(fit.opt_state, self.opt_state, self.at)
 
 
 def _copied(fit: Fit) -> Fit:
@@ -243,13 +288,14 @@ def _working(counts_e: Ints) -> Part:
     return slice(None) if (counts_e > 0).all() else np.flatnonzero(counts_e)
 
 
-def _chunked(counts_e: Ints, size: int, *, equal: bool) -> Sequence[Part]:
-    """The models that have examples, in chunks; with `equal`, of equally full batches only.
+def _chunked(counts_e: Ints, equal: bool, size: int = 0) -> Sequence[Part]:
+    """The models that have examples, `size` at a time; with `equal`, of equally full batches only.
 
     Batch norm sees whole batches, without empty positions.
     """
     models = len(counts_e)
-    if not equal and (counts_e > 0).all():
+    size, low = size or models, counts_e.min(initial=1 << 62)
+    if low > 0 and (not equal or low == counts_e.max(initial=0)):
         return [slice(first, min(first + size, models)) for first in range(0, models, size)]
     groups = (
         [np.flatnonzero(counts_e == count) for count in np.unique(counts_e) if count]

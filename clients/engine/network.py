@@ -2,64 +2,29 @@
 
 A `torch.nn.Module` is the template; the parameters of all copies lie in one matrix `x_ed`
 (e = models, d = parameters, in `named_parameters` order), their buffers in stacked tensors.
-One batched call (`torch.func.vmap` over `functional_call`) runs them all.
+One batched call runs them all: layer by layer (`clients.engine.layers`), or through
+`torch.func.vmap`. A model alone is the module itself with other tensors in it.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
+from clients.engine.layers import KEY, prepared, steps
 from clients.engine.mixed_precision import MixedPrecision
 
 Buffers = dict[str, Tensor]
 """Buffers by name, each with a leading axis of models."""
 
-_KEY = "dropout_key"
 LAYER_STEP = 0x9E3779B1  # between the keys of two dropout layers: 2^32 over the golden ratio
-
-
-class Dropout(nn.Module):
-    """Dropout whose mask is a pure function of a key, so that a peer's masks are its own.
-
-    torch's dropout draws from one global stream; under vmap its masks would depend on which
-    peers happen to be stacked together. Here the engine writes a key per model and step into a
-    buffer, and a counter hash (MurmurHash3's finaliser) turns key and position into a uniform.
-
-    Attributes
-    ----------
-    first : where in its minibatch the first example lies, when only a part of it is shown.
-    """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-        self.first = 0
-        self.register_buffer(_KEY, torch.zeros((), dtype=torch.int64), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0.0:
-            return x
-        position = torch.arange(x.numel(), device=x.device).view(x.shape)
-        if self.first:
-            position = position + self.first * (x.numel() // len(x))
-        key = getattr(self, _KEY)
-        uniform = hash32(hash32(position) ^ key).to(torch.float32) / 2**32
-        return x * (uniform >= self.p) / (1.0 - self.p)
-
-
-def hash32(h: Tensor) -> Tensor:
-    """MurmurHash3's finaliser: whole numbers spread over 0 to 2^32 - 1."""
-    low = 0xFFFFFFFF
-    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & low
-    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & low
-    return h ^ (h >> 16)
 
 
 class Network:
@@ -69,32 +34,42 @@ class Network:
     ----------
     mixed_precision : compute in bfloat16 where `clients.engine.mixed_precision` says so; the
         outputs are of the models' type.
-    channels_last : let the channels of images lie innermost in calls of a single model, which
-        tensor cores like. Stacked models are grouped convolutions, for which torch would undo it.
+    channels_last : let the channels of images lie innermost in calls of a single model on a GPU,
+        whose tensor cores like it; on a CPU they always do. Stacked models are grouped
+        convolutions, for which torch would undo it.
 
     Attributes
     ----------
     names, shapes, sizes : of the trainable tensors, in the order they lie in a row of `x_ed`.
     d : parameters of one model.
+    stacks : whether many models in one call are faster than one after the other on a CPU, where
+        grouped convolutions are slow.
     coupled : whether an example's output depends on the rest of its batch (batch norm).
     """
 
     def __init__(
         self, template: nn.Module, *, mixed_precision: bool = False, channels_last: bool = False
     ) -> None:
-        self.module = _keyed(template)
+        self.module = prepared(template).train()
         self._mixed_precision, self._channels_last = mixed_precision, channels_last
         trainable = [(k, v) for k, v in self.module.named_parameters() if v.requires_grad]
         self.names = [name for name, _ in trainable]
         self.shapes = [tuple(value.shape) for _, value in trainable]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.d = sum(self.sizes)
-        self._dropouts = [name for name, _ in self.module.named_buffers() if name.endswith(_KEY)]
+        buffers = dict(self.module.named_buffers())
+        self._dropouts = [name for name in buffers if name.endswith(KEY)]
         self._buffers = {
             name: value.detach().clone()
-            for name, value in self.module.named_buffers()
-            if not name.endswith(_KEY)
+            for name, value in buffers.items()
+            if name not in self._dropouts
         }
+        self._places = _places(self.module, {*self.names, *buffers})
+        # Mixed precision asks the layers themselves.
+        self._steps = None if mixed_precision else steps(self.module, {*self.names, *buffers})
+        self.stacks = self._steps is not None or not any(
+            isinstance(m, nn.modules.conv._ConvNd) for m in self.module.modules()
+        )
         self.coupled = any(
             isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules()
         )
@@ -111,6 +86,15 @@ class Network:
             name: part.view(len(x_ed), *shape)
             for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
         }
+
+    def tensors(self, x_ed: Tensor) -> list[Tensor]:
+        """The same without the names."""
+        return [*self.named(x_ed).values()]
+
+    def leaves(self, x_ed: Tensor) -> dict[str, Tensor]:
+        """`named`, to be differentiated: views, and those of a single model without its axis."""
+        named = self.named(x_ed) if len(x_ed) != 1 else _only(self.named(x_ed))
+        return {name: value.detach().requires_grad_() for name, value in named.items()}
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Mask (d,) of the parameters whose tensor is called, or lies in a module called, so."""
@@ -151,7 +135,7 @@ class Network:
 
         Parameters
         ----------
-        x_ed : the models, as rows or already as `named` tensors.
+        x_ed : the models, as rows or already as `leaves`.
         keys_e : dropout keys; None evaluates (no dropout, batch norm by its running statistics).
         first : where in the minibatch the inputs begin, if they are a part of it.
 
@@ -159,38 +143,63 @@ class Network:
         -------
         The outputs, and the buffers as the call left them (the arguments stay as they were).
         """
-        self.module.train(keys_e is not None)
-        state = dict(buffers)
-        for number, name in enumerate(self._dropouts):
-            self.module.get_submodule(_layer(name)).first = first  # type: ignore[assignment]
-            assert keys_e is not None or not self.module.training
-            state[name] = (
-                keys_e + number * LAYER_STEP
-                if keys_e is not None
-                else torch.zeros(len(inputs_eb), dtype=torch.int64, device=inputs_eb.device)
-            )
+        if self.module.training != (keys_e is not None):
+            self.module.train(keys_e is not None)
+        parameters = self.named(x_ed) if isinstance(x_ed, Tensor) else x_ed
+        others = {**buffers, **self._keys(keys_e, inputs_eb, first)}
 
-        def one(
-            parameters: dict[str, Tensor], before: Buffers, inputs: Tensor
-        ) -> tuple[Tensor, Buffers]:
-            after = {name: value.clone() for name, value in before.items()}
-            with MixedPrecision() if self._mixed_precision else nullcontext():
-                outputs = functional_call(self.module, (parameters, after), (inputs,))
+        def one(own: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Buffers]:
+            own |= {name: own[name].clone() for name in buffers}
+            with self._holding(own), MixedPrecision() if self._mixed_precision else nullcontext():
+                outputs = self.module(inputs)
             if self._mixed_precision:
                 outputs = outputs.float()
-            return outputs, {name: after[name] for name in buffers}
+            return outputs, {name: own[name] for name in buffers}
 
-        parameters = self.named(x_ed) if isinstance(x_ed, Tensor) else dict(x_ed)
         if len(inputs_eb) == 1:  # vmap would make grouped convolutions of it, at twice the time
-            outputs, after = one(_only(parameters), _only(state), self._laid_out(inputs_eb[0]))
+            alone = _only(parameters) if isinstance(x_ed, Tensor) else parameters
+            outputs, after = one({**alone, **_only(others)}, self._laid_out(inputs_eb[0]))
             return outputs[None], {name: value[None] for name, value in after.items()}
-        outputs, after = vmap(one)(parameters, state, inputs_eb)
-        return outputs, after
+        state = {**parameters, **others}
+        if self._steps is None:
+            outputs, after = vmap(one)(state, inputs_eb)
+            return outputs, after
+        for step in self._steps:
+            inputs_eb = step(state, inputs_eb)
+        return inputs_eb, buffers
+
+    def _keys(self, keys_e: Tensor | None, inputs_eb: Tensor, first: int) -> dict[str, Tensor]:
+        """A key for each model in each dropout layer."""
+        found = {}
+        for number, name in enumerate(self._dropouts):
+            self.module.get_submodule(_layer(name)).first = first  # type: ignore[assignment]
+            found[name] = (
+                torch.zeros(len(inputs_eb), dtype=torch.int64, device=inputs_eb.device)
+                if keys_e is None
+                else keys_e + number * LAYER_STEP
+            )
+        return found
+
+    @contextmanager
+    def _holding(self, tensors: dict[str, Tensor]) -> Iterator[None]:
+        """The module with other tensors in it; at the end they are what it made of them."""
+        before = [(place, key, place[key]) for _, place, key in self._places]
+        for name, place, key in self._places:
+            place[key] = tensors[name]
+        try:
+            yield
+        finally:
+            for (name, *_), (place, key, value) in zip(self._places, before, strict=True):
+                tensors[name], place[key] = place[key], value
 
     def _laid_out(self, inputs_b: Tensor) -> Tensor:
-        if self._channels_last and inputs_b.dim() == 4:
-            return inputs_b.contiguous(memory_format=torch.channels_last)
-        return inputs_b
+        """Images with their channels innermost: pooling is several times faster."""
+        if inputs_b.dim() != 4 or not (self._channels_last or inputs_b.device.type == "cpu"):
+            return inputs_b
+        _, channels, height, width = inputs_b.shape
+        if channels == 1:  # either layout; the strides tell which is meant
+            return inputs_b.as_strided(inputs_b.shape, (height * width, 1, width, 1))
+        return inputs_b.contiguous(memory_format=torch.channels_last)
 
 
 def _only(stacks: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -204,10 +213,14 @@ def _layer(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _keyed(module: nn.Module) -> nn.Module:
-    """The module with torch's dropout layers replaced by ours."""
-    if isinstance(module, nn.Dropout):
-        return Dropout(module.p)
-    for name, child in module.named_children():
-        setattr(module, name, _keyed(child))
-    return module
+def _places(module: nn.Module, names: Collection[str]) -> list[tuple[str, dict[str, Any], str]]:
+    """Where in its layers the tensors of a module lie; one that layers share lies in several."""
+    named = {id(value): name for name, value in module.named_parameters()}
+    named |= {id(value): name for name, value in module.named_buffers()}
+    return [
+        (named[id(value)], place, key)
+        for layer in module.modules()
+        for place in cast("list[dict[str, Any]]", [layer._parameters, layer._buffers])
+        for key, value in place.items()
+        if value is not None and named[id(value)] in names
+    ]

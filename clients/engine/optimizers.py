@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torch import Tensor
 
     from clients.training import Training
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as in torch.optim and the papers
 OptState = dict[str, "Tensor"]
+COUNT = "count"
 
 
 def opt_state(training: Training, x_ed: Tensor) -> OptState:
@@ -23,30 +26,45 @@ def opt_state(training: Training, x_ed: Tensor) -> OptState:
         return {
             "first": x_ed.new_zeros(x_ed.shape),
             "second": x_ed.new_zeros(x_ed.shape),
-            "count": x_ed.new_zeros(len(x_ed)),
+            COUNT: x_ed.new_zeros(len(x_ed)),
         }
     return {"velocity": x_ed.new_zeros(x_ed.shape)} if training.momentum else {}
 
 
-def step(training: Training, rate: float, x_ed: Tensor, g_ed: Tensor, opt_state: OptState) -> None:
-    """One step down the gradients `g_ed`; the models and the opt_state are changed where they lie.
+def step(
+    training: Training,
+    rate: float,
+    models: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    opt_state: Mapping[str, Sequence[Tensor]],
+) -> None:
+    """One step down the gradients; models and opt_state are changed where they lie.
 
     Parameters
     ----------
     rate : the learning rate of this step, see `Training.rate`.
+    models, gradients : the rows (E, d), or tensor by tensor (E, ...).
+    opt_state : each of its tensors, cut as the models are; "count" is a single one.
     """
     if training.weight_decay:
-        g_ed = g_ed.add(x_ed, alpha=training.weight_decay)
+        pairs = zip(models, gradients, strict=True)
+        gradients = [g.add(x, alpha=training.weight_decay) for x, g in pairs]
     if training.optimizer == "adam":
-        count = opt_state["count"].add_(1)
-        first = opt_state["first"].lerp_(g_ed, 1 - BETA1)
-        second = opt_state["second"].mul_(BETA2).addcmul_(g_ed, g_ed, value=1 - BETA2)
-        size = rate / (1 - BETA1**count)
-        root = (second / (1 - BETA2**count)[:, None]).sqrt_().add_(EPSILON)
-        x_ed.sub_((size[:, None] * first).div_(root))
-    elif training.momentum:
+        count = opt_state[COUNT][0].add_(1)
+        size, spread = rate / (1 - BETA1**count), 1 - BETA2**count
+        moments = opt_state["first"], opt_state["second"]
+        for x, g, first, second in zip(models, gradients, *moments, strict=True):
+            each = -1, *[1] * (x.dim() - 1)
+            first.lerp_(g, 1 - BETA1)
+            second.mul_(BETA2).addcmul_(g, g, value=1 - BETA2)
+            root = (second / spread.view(each)).sqrt_().add_(EPSILON)
+            x.sub_((size.view(each) * first).div_(root))
+        return
+    if training.momentum:
         # torch.optim starts the velocity at the first gradient, which is what 0 gives here.
-        velocity = opt_state["velocity"].mul_(training.momentum).add_(g_ed)
-        x_ed.sub_(velocity, alpha=rate)
-    else:
-        x_ed.sub_(g_ed, alpha=rate)
+        velocities = opt_state["velocity"]
+        for velocity, g in zip(velocities, gradients, strict=True):
+            velocity.mul_(training.momentum).add_(g)
+        gradients = velocities
+    for x, g in zip(models, gradients, strict=True):
+        x.sub_(g, alpha=rate)

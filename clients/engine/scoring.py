@@ -143,7 +143,7 @@ class Scoring(Stack):
         """All examples of a split in chunks that fit: models, rows, inputs and targets."""
         peers_e = torch.from_numpy(peers).to(self.device)
         longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
-        size, width = self._chunks.evaluation(models, longest, lambda: self.holds(1))
+        size, width = self._chunks.evaluation(models, longest, self.activations)
         for at in torch.arange(models, device=self.device).split(size):
             for rows in torch.arange(longest, device=self.device).split(width):
                 yield at, rows, *self.data.examples(split, peers_e[at], rows.expand(len(at), -1))

@@ -6,6 +6,7 @@ Legend: p = peers of this node, e = models, d = parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from datasets.problem import Problem
 
 
+_PROBE = 2  # examples; batch norm needs two, and activations grow in proportion
+
+
 class Stack:
     """Stacked models of the peers that one node hosts.
 
@@ -41,9 +45,9 @@ class Stack:
     device : "cpu", "cuda", or "auto" for CUDA where there is one.
     dtype : "float32" or "float64"; quadratic problems are always float64.
     topology : (n, n) who may talk to whom; None: everybody.
-    chunk : models per batched call; 0 measures a few and keeps the fastest that fits `memory`.
+    chunk : models per batched call; 0 takes the rule of `clients.engine.chunks`.
     memory : bound in bytes on what one chunk holds for its backward pass; 0 takes a share of
-        what is free.
+        what the machine has.
     mixed_precision, channels_last : see `clients.engine.network.Network`.
 
     Attributes
@@ -101,9 +105,7 @@ class Stack:
         )
         self.d = self.network.d
         self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
-        self._chunks = Chunks(
-            (*made_of, self.dtype, mixed_precision, channels_last), self.device, chunk, memory
-        )
+        self._chunks = Chunks(self.device, stacks=self.network.stacks, chunk=chunk, memory=memory)
 
     def tensor(self, values: npt.ArrayLike) -> Tensor:
         """A tensor of the engine's precision on its device."""
@@ -152,21 +154,27 @@ class Stack:
         batch: Batch,
         at: slice = slice(None),
     ) -> tuple[Tensor, Buffers]:
-        """Weighted losses (E,) of minibatches, or of their places `at`, and the buffers after."""
-        inputs, targets = (value[:, at] for value in self.data.minibatch(batch))
+        """Losses (E, b) of minibatches, or of their places `at`, and the buffers after."""
+        inputs, targets = self.data.minibatch(batch)
+        if at != slice(None):
+            inputs, targets = inputs[:, at], targets[:, at]
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
-        return (self.task.losses(outputs, targets) * batch.weights_eb[:, at]).sum(dim=1), after
+        return self.task.losses(outputs, targets), after
 
     def holds(self, examples: int) -> int:
         """Bytes that one model holds for a backward pass over `examples` examples."""
-        probe = 2  # batch norm needs two; activations grow in proportion
+        # Beside activations: the gradient tensor by tensor, as a row, and what backward puts aside.
+        return self.activations * examples + 5 * self.d * self.dtype.itemsize
+
+    @cached_property
+    def activations(self) -> int:
+        """Bytes that a forward pass leaves behind for each example."""
         zeros = torch.zeros(1, dtype=torch.int64, device=self.device)
-        weights = torch.zeros(1, probe, dtype=self.dtype, device=self.device)
-        batch = Batch(zeros, zeros.expand(1, probe), weights, np.array([probe]), zeros, None)
+        weights = torch.zeros(1, _PROBE, dtype=self.dtype, device=self.device)
+        batch = Batch(zeros, zeros.expand(1, _PROBE), weights, np.array([_PROBE]), zeros, None)
         x = torch.zeros(1, self.d, dtype=self.dtype, device=self.device, requires_grad=True)
         held = held_bytes(
             lambda: self._batch_losses(x, self.network.buffers(1), batch)[0],
             shared=[x, *self.network.module.parameters()],  # they do not grow with the examples
         )
-        # Beside activations: the gradient tensor by tensor, as a row, and what backward puts aside.
-        return held * max(1, examples // probe) + 5 * self.d * x.element_size()
+        return held // _PROBE

@@ -2,12 +2,13 @@
 
 A matrix product adds up in an order that depends on its shape, on the alignment of its operands
 and on the processor: on who is hosted together with whom. Here the terms of a sum are added one
-after the other, or in blocks whose order depends on their length alone, in float64. Legend: e =
-terms or models, s = rows of a stack, k = distinct sums, p = sums, d = parameters.
+after the other, or by elementwise operations whose order depends on their number alone, in float64.
+Legend: e = terms or models, s = rows of a stack, k = distinct sums, p = sums, d = parameters.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
 
 COLUMNS = {"cpu": 1 << 10, "cuda": 1 << 18}
 """Of a stack, in one step of a weighted sum in float64: on a CPU they stay in the cache."""
-TERMS = 1 << 14
-"""Of an inner product, added up at once: below torch's grain, by one thread in one order."""
+CELLS = {"cpu": 1 << 18, "cuda": 1 << 23}
+"""Products of two numbers at once: on a CPU they stay in the cache."""
+TERMS = 1 << 9
+"""Partial sums of an inner product of two stacks: few, so that many pairs are added up at once."""
+PAIRED = 1 << 16
+"""The same where every model has one partner: many, so that a long model takes few calls."""
 
 
 @torch.no_grad()
@@ -69,9 +74,33 @@ def weighted(
 def products(a_ed: Tensor, b_sd: Tensor) -> Tensor:
     """Inner products of every row of one stack with every one of another, (E, S) float64."""
     found_es = a_ed.new_zeros(len(a_ed), len(b_sd), dtype=torch.float64)
-    for a, b in zip(a_ed.split(TERMS, 1), b_sd.split(TERMS, 1), strict=True):
-        a, b = a.double(), b.double()
-        for found, x in zip(found_es, a, strict=True):
-            # Each sum is over a new tensor, wherever its factors lie in memory.
-            found += torch.stack([(x * y).sum() for y in b])
+    rows = math.isqrt(CELLS[a_ed.device.type] // TERMS)
+    for found_s, a in zip(found_es.split(rows), a_ed.split(rows), strict=True):
+        for found, b in zip(found_s.split(rows, 1), b_sd.split(rows), strict=True):
+            found.copy_(_inner(a[:, None], b, TERMS))
     return found_es
+
+
+@torch.no_grad()
+def paired(a_ed: Tensor, b_ed: Tensor) -> Tensor:
+    """Inner products of every row with its partner, (E,) float64."""
+    return _inner(a_ed, b_ed, PAIRED)
+
+
+def _inner(a: Tensor, b: Tensor, width: int) -> Tensor:
+    """Inner products over the last dimension; the other dimensions are broadcast.
+
+    The k-th of `width` partial sums takes every `width`-th term from k on. Their second half is
+    added to the first until one is left.
+    """
+    blocks = zip(a.split(width, -1), b.split(width, -1), strict=True)
+    terms = (x.double() * y.double() for x, y in blocks)
+    sums: Tensor = next(terms)
+    for more in terms:
+        sums[..., : more.shape[-1]].add_(more)
+    width = sums.shape[-1]
+    while width > 1:
+        half = (width + 1) // 2
+        sums[..., : width - half].add_(sums[..., half:width])
+        width = half
+    return sums[..., 0].clone()  # a view would keep all partial sums

@@ -26,8 +26,9 @@ class Task:
     ensemble_losses : (averaged predictions, targets) -> loss of each example (E, b).
     certain : (targets (E, b, ...), outputs k) -> the targets as predictions (E, b, k); None where
         examples have no targets.
-    gradients : (parameters (E, d), inputs (E, b, ...), weights (E, b)) -> the weighted losses (E,)
-        and their gradients (E, d) in closed form; None where only autograd knows them.
+    gradients : (parameters (E, d), inputs (E, b, ...), weights (E, b)) -> losses (E, b)
+        and the gradients (E, d) of their weighted sums in closed form; None where only autograd
+        knows them.
     """
 
     losses: Callable[[Tensor, Tensor], Tensor]
@@ -109,8 +110,9 @@ def _slopes(x_ed: Tensor, examples_eb2d: Tensor, weights_eb: Tensor) -> tuple[Te
     """The quadratic problem's: autograd's overhead would be nearly all that a round costs."""
     curvature_ebd, centre_ebd = examples_eb2d.unbind(dim=-2)
     away_ebd = x_ed[:, None] - centre_ebd
-    slope_ebd = weights_eb[..., None] * curvature_ebd * away_ebd
-    return 0.5 * (slope_ebd * away_ebd).sum(dim=(1, 2)), slope_ebd.sum(dim=1)
+    slope_ebd = curvature_ebd * away_ebd
+    losses_eb = 0.5 * (slope_ebd * away_ebd).sum(dim=2)
+    return losses_eb, (weights_eb[..., None] * slope_ebd).sum(dim=1)
 
 
 _SMOOTH = 1e-6  # voxels; only decides what the score of an empty volume is

@@ -15,7 +15,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from clients.engine.data import Batch, SplitName
 from clients.engine.engine import Engine, Fit, Gradients
-from clients.engine.network import LAYER_STEP, Buffers, Dropout
+from clients.engine.layers import Dropout
+from clients.engine.network import LAYER_STEP, Buffers
 from clients.engine.streams import Purpose
 from clients.letters import Part
 from clients.models.build import BUILDERS, build

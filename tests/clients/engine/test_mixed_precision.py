@@ -104,7 +104,7 @@ def test_a_batch_too_large_for_one_model_is_worked_off_in_parts(model: str) -> N
     for parts in (2, 4):
         bound = whole.holds(4) // parts
         cut = engine_of(model, dtype="float64", memory=bound)
-        assert cut._chunks.width(4, lambda: whole.holds(4)) == 4 // parts
+        assert cut._chunks.width(4, whole.holds(4)) == 4 // parts
         x_pd, buffers = whole.initial()
         batch = whole.batches(1)[0]
         one, other = (engine.gradients(x_pd, buffers, batch) for engine in (whole, cut))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from clients.engine.network import Dropout, Network
+from clients.engine.layers import Dropout
+from clients.engine.network import Network
 
 
 def small() -> nn.Module:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from clients.engine import optimizers
+from clients.engine.optimizers import OptState
 from clients.training import Training
 
 RATE = 0.05
@@ -32,6 +33,12 @@ def of_torch(training: Training, x_ed: torch.Tensor) -> torch.optim.Optimizer:
     )
 
 
+def step(training: Training, x_ed: torch.Tensor, g_ed: torch.Tensor, state: OptState) -> None:
+    """One step of whole rows."""
+    rows = {name: [value] for name, value in state.items()}
+    optimizers.step(training, RATE, [x_ed], [g_ed], rows)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", TRAININGS)
 def test_twenty_steps_equal_torch(name: str, dtype: torch.dtype) -> None:
@@ -39,9 +46,9 @@ def test_twenty_steps_equal_torch(name: str, dtype: torch.dtype) -> None:
     x_ed = gradient(99, torch.zeros(3, 7, dtype=dtype))
     opt_state, twin = optimizers.opt_state(training, x_ed), x_ed.clone().requires_grad_()
     optimizer = of_torch(training, twin)
-    for step in range(20):
-        twin.grad = gradient(step, x_ed)
-        optimizers.step(training, RATE, x_ed, gradient(step, x_ed), opt_state)
+    for number in range(20):
+        twin.grad = gradient(number, x_ed)
+        step(training, x_ed, gradient(number, x_ed), opt_state)
         optimizer.step()
         assert x_ed.dtype == dtype
         difference = (x_ed - twin).abs().max() / twin.abs().max()
@@ -55,11 +62,11 @@ def test_each_model_takes_its_own_steps(name: str) -> None:
     x_ed = gradient(99, torch.zeros(2, 7, dtype=torch.float64))
     opt_state, alone = optimizers.opt_state(training, x_ed), x_ed[1:].clone()
     own = optimizers.opt_state(training, alone)
-    for step in range(6):
-        g_ed, at = gradient(step, x_ed), slice(step % 2, 2)
+    for number in range(6):
+        g_ed, at = gradient(number, x_ed), slice(number % 2, 2)
         part = {name: value[at] for name, value in opt_state.items()}
-        optimizers.step(training, RATE, x_ed[at], g_ed[at], part)
-        optimizers.step(training, RATE, alone, g_ed[1:], own)
+        step(training, x_ed[at], g_ed[at], part)
+        step(training, alone, g_ed[1:], own)
         assert torch.equal(x_ed[1:], alone)
     for key, value in own.items():
         assert torch.equal(opt_state[key][1:], value)
@@ -70,7 +77,7 @@ def test_a_step_leaves_the_gradient_alone(name: str) -> None:
     training = TRAININGS[name]
     x_ed = gradient(99, torch.zeros(2, 7, dtype=torch.float64))
     g_ed = gradient(1, x_ed)
-    optimizers.step(training, RATE, x_ed, g_ed, optimizers.opt_state(training, x_ed))
+    step(training, x_ed, g_ed, optimizers.opt_state(training, x_ed))
     assert torch.equal(g_ed, gradient(1, x_ed))
 
 

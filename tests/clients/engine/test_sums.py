@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clients.engine import sums
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-D = 2 * sums.TERMS + 2 * sums.COLUMNS["cpu"] + 7
+D = 2 * sums.PAIRED + 2 * sums.COLUMNS["cpu"] + 7
 PEERS = 11
 
 
@@ -128,4 +128,26 @@ def test_inner_products_do_not_depend_on_order_place_or_threads(dtype: torch.dty
         torch.set_num_threads(1 + trial % 2)
         part = sums.products(scattered(a_ed, rows, trial), scattered(b_sd, columns, 2 * trial + 1))
         assert torch.equal(part, found_es[np.ix_(rows, columns)])
+    torch.set_num_threads(threads)
+
+
+def test_inner_products_of_more_pairs_than_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_ed, b_sd = stack(torch.float32, 7, 600), stack(torch.float32, 5, 600, seed=3)
+    expected = sums.products(a_ed, b_sd)
+    monkeypatch.setitem(sums.CELLS, "cpu", 4 * sums.TERMS)
+    assert torch.equal(sums.products(a_ed, b_sd), expected)
+
+
+@BOTH
+@pytest.mark.parametrize("d", [1, 2, 4810, D])
+def test_a_pair_alone_and_among_others(dtype: torch.dtype, d: int) -> None:
+    a_ed, b_ed = stack(dtype, 6, d), stack(dtype, 6, d, seed=3)
+    found_e = sums.paired(a_ed, b_ed)
+    assert torch.allclose(found_e, (a_ed.double() * b_ed.double()).sum(dim=1), rtol=1e-11)
+    threads = torch.get_num_threads()
+    for trial in range(12):
+        rows = np.random.default_rng(trial).choice(6, 1 + trial % 6, replace=False)
+        torch.set_num_threads(1 + trial % 2)
+        part = sums.paired(scattered(b_ed, rows, trial), scattered(a_ed, rows, 2 * trial + 1))
+        assert torch.equal(part, found_e[rows])
     torch.set_num_threads(threads)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from clients.engine.engine import Engine
-from clients.engine.network import LAYER_STEP, Dropout
+from clients.engine.layers import Dropout
+from clients.engine.network import LAYER_STEP
 from clients.engine.tasks import TASKS
 from clients.models.build import BUILDERS, build
 from clients.models.options import (

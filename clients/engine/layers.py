@@ -1,0 +1,152 @@
+"""Layers whose many copies run in one call without vmap: the same numbers, less overhead.
+
+A form takes a layer, its copies' tensors by name (e, *shape) and their inputs (e, b, ...), each its
+own. A network has such a form if all its layers have one and it calls them one after the other; any
+other goes through vmap. Legend: e = models, b = examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+Form = Callable[[Any, Mapping[str, Tensor], Tensor], Tensor]
+
+KEY = "dropout_key"
+
+
+class Dropout(nn.Module):
+    """Dropout whose mask is a pure function of a key, so that a peer's masks are its own.
+
+    torch's dropout draws from one global stream; under vmap its masks would depend on which
+    peers happen to be stacked together. Here the engine writes a key per model and step into a
+    buffer, and a counter hash (MurmurHash3's finaliser) turns key and position into a uniform.
+
+    Attributes
+    ----------
+    first : where in its minibatch the first example lies, when only a part of it is shown.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.first = 0
+        self.register_buffer(KEY, torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.of_many(x[None], getattr(self, KEY)[None])[0]
+
+    def of_many(self, x_eb: Tensor, keys_e: Tensor) -> Tensor:
+        """Drops from inputs of many models, each by its own key."""
+        if not self.training or self.p == 0.0:
+            return x_eb
+        shape = x_eb.shape[1:]
+        position = torch.arange(shape.numel(), device=x_eb.device).view(shape)
+        if self.first:
+            position = position + self.first * (shape.numel() // shape[0])
+        keys = keys_e.view(-1, *[1] * len(shape))
+        uniform = hash32(hash32(position) ^ keys).to(torch.float32) / 2**32
+        return x_eb * (uniform >= self.p) / (1.0 - self.p)
+
+
+def hash32(h: Tensor) -> Tensor:
+    """MurmurHash3's finaliser: whole numbers spread over 0 to 2^32 - 1."""
+    low = 0xFFFFFFFF
+    h = ((h ^ (h >> 16)) * 0x85EBCA6B) & low
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & low
+    return h ^ (h >> 16)
+
+
+def prepared(module: nn.Module) -> nn.Module:
+    """The module with our dropout instead of torch's, and with ReLU after pooling.
+
+    The largest value's ReLU is the largest of the ReLUs, with the same gradient, and there are
+    fewer of it.
+    """
+    if isinstance(module, nn.Dropout):
+        return Dropout(module.p)
+    for name, child in module.named_children():
+        setattr(module, name, prepared(child))
+    if type(module) is nn.Sequential:
+        layers = module._modules
+        for (one, before), (other, after) in pairwise(list(layers.items())):
+            if isinstance(before, nn.ReLU) and isinstance(after, nn.MaxPool2d):
+                layers[one], layers[other] = after, before
+    return module
+
+
+class Step(NamedTuple):
+    """One layer: its form, and where among the network's tensors its own are."""
+
+    form: Form
+    layer: nn.Module
+    tensors: dict[str, str]
+
+    def __call__(self, state: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        own = {name: state[full] for name, full in self.tensors.items()}
+        return self.form(self.layer, own, x)
+
+
+def steps(module: nn.Module, known: Collection[str], name: str = "") -> list[Step] | None:
+    """The layers of a network one after the other, or None where one has no form.
+
+    Parameters
+    ----------
+    known : tensors that every model has for itself; a layer with others has no form.
+    """
+    if type(module) is nn.Sequential:
+        found: list[Step] = []
+        for key, child in module.named_children():
+            below = steps(child, known, f"{name}{key}.")
+            if below is None:
+                return None
+            found += below
+        return found
+    own = [
+        *dict(module.named_parameters(recurse=False)),
+        *dict(module.named_buffers(recurse=False)),
+    ]
+    tensors = {key: name + key for key in own}
+    if type(module) not in FORMS or not set(tensors.values()) <= {*known}:
+        return None
+    return [Step(FORMS[type(module)], module, tensors)]
+
+
+def _linear(layer: nn.Linear, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """With examples as columns: gradients of weights come in the weights' own layout."""
+    columns = x.flatten(1, -2).mT
+    if "bias" in own:
+        found = torch.baddbmm(own["bias"][..., None], own["weight"], columns)
+    else:
+        found = torch.bmm(own["weight"], columns)
+    return found.mT.reshape(*x.shape[:-1], found.shape[1])
+
+
+def _flatten(layer: nn.Flatten, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    first, last = (d if d < 0 else d + 1 for d in (layer.start_dim, layer.end_dim))
+    return x.flatten(first, last)
+
+
+def _dropout(layer: Dropout, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    return layer.of_many(x, own[KEY])
+
+
+def _elementwise(layer: nn.Module, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    found: Tensor = layer(x)
+    return found
+
+
+FORMS: dict[type[nn.Module], Form] = {
+    nn.Linear: _linear,
+    nn.Flatten: _flatten,
+    Dropout: _dropout,
+    **dict.fromkeys(
+        (nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid),
+        _elementwise,
+    ),
+}  # fmt: skip
+"""Layer type -> what runs many of its copies."""
