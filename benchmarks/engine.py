@@ -17,7 +17,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
@@ -196,7 +196,7 @@ def compare(device: str, network: str, peers: int, batch: int) -> Row:
     )
 
 
-def rows(networks: Sequence[str]) -> Iterator[Row]:
+def rows(networks: Iterable[str]) -> Iterator[Row]:
     """All comparisons of some networks that this machine can make."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     for device, network, batch in product(devices, networks, BATCHES):
