@@ -1,4 +1,4 @@
-# make run, test, test-docs, unit, lint, lint-web, docs, bench; drill, image-test, image-lint for deployments.
+# make run, test, unit, lint, lint-web, docs, bench; drill, image-test, image-lint for deployments.
 # PYTHON chooses the interpreter of the first install.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,21 +12,17 @@ BIOME_VERSION := 2.6.8
 BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 
 .DELETE_ON_ERROR:
-.PHONY: run test test-docs unit lint lint-web docs bench install drill image-test image-lint
+.PHONY: run test unit lint lint-web docs bench install drill image-test image-lint
 
 run: $(INSTALLED)
 	$(BIN)/python -m app run --nodes 2
 
 test: $(INSTALLED)
-	$(PYTEST) $(WAITING) -m "not documented"
+	$(PYTEST) $(WAITING)
 
 # Without the tests that start other processes.
 unit: $(INSTALLED)
-	$(PYTEST) $(CORES) -m "not e2e and not documented"
-
-# The commands of README, docs/ and docker/README, as they stand there.
-test-docs: $(INSTALLED)
-	$(PYTEST) $(WAITING) -m documented
+	$(PYTEST) $(CORES) -m "not e2e"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

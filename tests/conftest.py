@@ -22,18 +22,17 @@ settings.load_profile("coterie")
 def pytest_configure(config: pytest.Config) -> None:
     # flwr imports typer, which still uses a name that click is giving up
     config.addinivalue_line("filterwarnings", "ignore:'click.utils:DeprecationWarning")
-    for marker in (
-        "e2e: starts Flower, a worker, the command or a browser as processes of their own",
-        "documented: runs the commands of a page as they stand there",
-    ):
-        config.addinivalue_line("markers", marker)
+    e2e = "e2e: starts Flower, a worker, the command or a browser as processes of their own"
+    config.addinivalue_line("markers", e2e)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what waits for other processes, so that workers compute meanwhile."""
-    marks = ("e2e", "documented")
-    waiting = {item.path for item in items if any(map(item.get_closest_marker, marks))}
-    items.sort(key=lambda item: item.path not in waiting)
+    """Begin with what waits for other processes, so that workers compute meanwhile.
+
+    Of these, the file with most to wait for comes first: the commands of the documentation.
+    """
+    waiting = {item.path for item in items if item.get_closest_marker("e2e")}
+    items.sort(key=lambda item: (item.path not in waiting, item.path.name != "test_commands.py"))
 
 
 @pytest.fixture

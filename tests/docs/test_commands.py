@@ -112,7 +112,7 @@ def test_a_row_belongs_to_a_page() -> None:
     assert HOW.keys() <= {name(page) for page in PAGES}
 
 
-@pytest.mark.documented
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if RUN in HOW.get(name(page), {}).values()], ids=name
 )
