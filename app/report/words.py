@@ -209,7 +209,7 @@ def _told_recovery(recovery: Mapping[str, Any] | None) -> str:
             f". The learnt graph was exactly the true clusters in round {first:,}; "
             f"at the end its F1 is {_two(recovery['f1'])}"
         )
-    return f". The learnt graph finds the true clusters with an F1 of {_two(recovery['f1'])}"
+    return f". The learnt graph matches the true clusters with an F1 of {_two(recovery['f1'])}"
 
 
 def _per_peer(total: float | None, run: Run) -> float | None:
