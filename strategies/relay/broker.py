@@ -122,8 +122,10 @@ class Broker:
         waits: dict[int, float] = {}  # node -> when it may be invited again
         while True:
             here = set(self._transport.nodes())
-            for gone in roster.hosts.keys() - here:  # left before the others have come
-                roster.forget(gone)
+            for gone in roster.hosts.keys() - here:
+                # Before the others have come it may come again under another id; later its peers
+                # stay its own.
+                (roster.forget if everybody else roster.drop)(gone)
             missing, there = roster.missing, len(roster.hosted)
             if not missing or (there >= enough and not everybody):
                 break

@@ -314,6 +314,24 @@ def test_a_quorum_begins_without_the_others_and_welcomes_them_later() -> None:
     assert {peer for t, peer in losses if t == 8} == set(range(5))
 
 
+def test_nobody_takes_the_place_of_a_node_that_is_waited_for() -> None:
+    """After round 3, in which another was late, a node has left and somebody comes in its name."""
+
+    @dataclass
+    class Leaving(Moody):
+        def exchange(self, requests: Mapping[int, Request]) -> Mapping[int, Response | str]:
+            self.t = max(request.round for request in requests.values())
+            late = {1} if self.t == 3 and requests[min(requests)].stage == "update" else set()
+            return self.transport.exchange({k: r for k, r in requests.items() if k not in late})
+
+    strategy = make(Everyone, rounds=8)
+    nodes = toys(strategy, [0, 1], [2, 3], [4], [0, 1])
+    transport = Leaving(InProcessTransport(nodes), {0: range(3, 9), 3: range(3)})
+    with pytest.raises(RosterError, match=r"brings peers \[0, 1\] of another node"):
+        Broker(strategy, transport, Notes(), join_timeout=0.0, quorum=4).run()
+    assert {request.stage for request in nodes[3].requests} == {"start"}
+
+
 def test_fewer_than_a_quorum_wait_and_then_end_the_run() -> None:
     strategy = make(Everyone, rounds=8)
     nodes = toys(strategy, [0, 1], [2, 3], [4])
