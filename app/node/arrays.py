@@ -69,7 +69,7 @@ def unsound(state: object) -> Tensor:
     return torch.stack(found).any(dim=0)
 
 
-def mixed(before: T, after: T, rows_p: Tensor) -> T:
+def restored(before: T, after: T, rows_p: Tensor) -> T:
     """`after`, but for the rows that are marked: those of `before`."""
     old, new = flatten(before), flatten(after)
     for name, value in new.items():

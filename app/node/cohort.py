@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from app.node.arrays import mixed, unsound
+from app.node.arrays import restored, unsound
 from app.wire.payload import Foreign, LetterFormat, Precision, format_of, layout_of
 from clients.engine.data import SplitName
 from clients.engine.engine import Engine
@@ -79,6 +79,7 @@ class Cohort:
         self.offers: Mapping[str, Tensor] = {}
         self.received = self.sent = no_letters()
         self.answered = False
+        self._looked_at: tuple[Mapping[str, Tensor], Mapping[str, Tensor], Bools] | None = None
         none = np.zeros_like(self.peers)
         self.engine.n_gradients[:] = 0
         self.costs = Costs(none, none.copy(), self.engine.n_gradients, none.copy())
@@ -114,7 +115,7 @@ class Cohort:
     def receive(self, edges: Edges, foreign: Foreign) -> None:
         """Put the round's offers together; an edge whose letter is missing is left out."""
         authors = np.array(sorted({*self.peers.tolist(), *(k for k, _ in foreign)}), dtype=np.int64)
-        offers, sound = _sound(self.offers)  # one that is not is refused, here as elsewhere
+        offers, sound = self._sound_offers()  # one that is not is refused, here as elsewhere
         stack = dict(offers)
         if foreign:
             rows = torch.from_numpy(np.searchsorted(authors, self.peers))
@@ -171,8 +172,15 @@ class Cohort:
             senders, recipients = ends[order].T
             answers = Letters(senders, recipients, order, ends[:, 0], stack)
         self._count_bytes(self.costs.received, answers.recipients, form.nbytes)
-        offered = torch.from_numpy(np.broadcast_to(_sound(self.offers)[1], self.peers.shape).copy())
-        self._take(self.rule.update(self.state, t, self.received, sent, answers), ~offered)
+        offered = np.broadcast_to(self._sound_offers()[1], self.peers.shape)
+        state = self.rule.update(self.state, t, self.received, sent, answers)
+        self._take(state, torch.from_numpy(~offered))
+
+    def _sound_offers(self) -> tuple[Mapping[str, Tensor], Bools]:
+        """See `_sound`; looked at once for the offers of a round."""
+        if self._looked_at is None or self._looked_at[0] is not self.offers:
+            self._looked_at = self.offers, *_sound(self.offers)
+        return self._looked_at[1:]
 
     def _take(self, state: Any, bad_p: Tensor | None = None) -> None:
         """Let a state be the next one, but for the peers whose result no model can be made of.
@@ -185,7 +193,7 @@ class Cohort:
         bad_p = found_p if bad_p is None else bad_p | found_p
         if bad_p.any():
             self.costs.unsound[bad_p.numpy()] += 1
-            state = mixed(self.state, state, bad_p)
+            state = restored(self.state, state, bad_p)
         self.state = state
 
     def wants(self, t: int) -> Edges:
