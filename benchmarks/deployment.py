@@ -95,6 +95,30 @@ class Service:
             self.process = None
 
 
+def foreign_project(name: str, server: str, client: str, config: Mapping[str, Scalar]) -> str:
+    """The pyproject.toml of a Flower app that is not this one, for `Deployment.run_foreign`.
+
+    Parameters
+    ----------
+    server, client : "module:attribute" of its ServerApp and ClientApp.
+    config : keys of its run configuration, with their defaults.
+    """
+    project = {
+        "name": name,
+        "version": "1.0.0",
+        "license": {"file": "LICENSE"},
+        "dependencies": ["flwr>=1.41"],
+    }
+    app = {
+        "publisher": "coterie",
+        "fab-format-version": 1,
+        "flwr-version-target": "1.41.0",
+        "components": {"serverapp": server, "clientapp": client},
+        "config": dict(config),
+    }
+    return tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}})
+
+
 class Deployment:
     """A relay and nodes below `directory`; everything is gone when it ends, however it ends.
 

@@ -16,32 +16,23 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.deployment import Deployment, Host, committed, finish, quadratics
+from benchmarks.deployment import (
+    Deployment,
+    Host,
+    committed,
+    finish,
+    foreign_project,
+    quadratics,
+)
 
 NODES = 3
 TRIPS = 8
 FIRST = 2  # trips and rounds before the clock counts
 _EMPTY = {
     "LICENSE": "Apache-2.0",
-    "pyproject.toml": """
-[project]
-name = "empty"
-version = "1.0.0"
-description = "Nothing"
-license = { file = "LICENSE" }
-dependencies = ["flwr>=1.41"]
-[tool.flwr.app]
-publisher = "coterie"
-fab-format-version = 1
-flwr-version-target = "1.41.0"
-[tool.flwr.app.components]
-serverapp = "empty:server"
-clientapp = "empty:client"
-[tool.flwr.app.config]
-out = ""
-nodes = 0
-trips = 0
-""",
+    "pyproject.toml": foreign_project(
+        "empty", "empty:server", "empty:client", {"out": "", "nodes": 0, "trips": 0}
+    ),
     "empty.py": """
 import json, time
 from pathlib import Path

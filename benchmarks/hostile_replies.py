@@ -33,7 +33,7 @@ from strategies.protocol import Request, Response
 from strategies.relay.broker import Broker
 from strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.encoded import Encoded
-from tests.strategies.relay.test_broker import Notes, make, toys
+from tests.strategies.relay.runs import Notes, make, toys
 from tests.strategies.toy_node import ToyNode
 
 OTHERS, HOSTILE, LAST = ([2, 3], [4]), [0, 1], 2

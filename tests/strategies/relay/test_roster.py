@@ -5,7 +5,7 @@ from __future__ import annotations
 from strategies.protocol import Request, Response
 from strategies.relay.roster import Roster
 from strategies.relay.vetting import fault_of, vetted
-from tests.strategies.relay.test_broker import make
+from tests.strategies.relay.runs import make
 
 START = Request("start", 0, 0)
 

@@ -21,7 +21,7 @@ from flwr.common.constant import HEARTBEAT_INTERVAL_INF
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
-from benchmarks.deployment import Deployment, Host
+from benchmarks.deployment import Deployment, Host, foreign_project
 from strategies.flower.transport import FlowerTransport
 from strategies.inprocess import InProcessTransport
 from strategies.protocol import Request, Response, Transport
@@ -30,24 +30,10 @@ from tests.strategies.transports.checks import PATIENCE, Network, wait
 from tests.strategies.transports.node import COHORTS, Node, app, toy
 
 _KEY = secrets.token_bytes(16)
-_PROJECT = """
-[project]
-name = "conformance"
-version = "1.0.0"
-description = "The checks of a transport"
-license = { file = "LICENSE" }
-dependencies = ["flwr>=1.41"]
-[tool.flwr.app]
-publisher = "coterie"
-fab-format-version = 1
-flwr-version-target = "1.41.0"
-[tool.flwr.app.components]
-serverapp = "tests.strategies.transports.server:app"
-clientapp = "tests.strategies.transports.node:app"
-[tool.flwr.app.config]
-port = 0
-key = ""
-"""
+_HERE = "tests.strategies.transports"
+_PROJECT = foreign_project(
+    "conformance", f"{_HERE}.server:app", f"{_HERE}.node:app", {"port": 0, "key": ""}
+)
 
 
 class _Calls:
