@@ -17,6 +17,8 @@ from app.config.digest import config_digest_of
 from app.config.root import workplace
 from app.runs import bare, logs, rundir
 from app.runs.recorder import RunRecorder
+from app.security.claims import proof
+from app.security.trust import read_trust
 from strategies.errors import RelayError
 from strategies.flower.strategy import RelayStrategy
 
@@ -43,6 +45,10 @@ def main(grid: Grid, context: Context) -> None:
     )  # fmt: skip
     if not (directory / "config.toml").exists():  # a deployment, where the launcher is elsewhere
         (directory / "config.toml").write_text(config.toml(), encoding="utf-8")
+    proves = None
+    if config.trust and not isinstance(grid, InMemoryGrid):
+        trust = read_trust(Path(config.trust))
+        proves = proof(trust, directory.name, config_digest_of(config))
     with rundir.held(directory) if is_bare else nullcontext():  # else its launcher holds it
         try:
             RelayStrategy(config.strategy()).start(
@@ -52,6 +58,7 @@ def main(grid: Grid, context: Context) -> None:
                 ledger=recorder.ledger,
                 join_timeout=config.join_seconds,
                 quorum=config.quorum,
+                proves=proves,
             )
         except BaseException as error:
             named = isinstance(error, RelayError)

@@ -131,6 +131,8 @@ class Response:
         peers begin afresh.
     names : what people call each hosted peer, "" where nothing names it, in the response to a
         "start"; else empty.
+    claims : in the response to a "start" of a node that has keys: for each hosted peer a signature
+        that it is this peer's node; else empty.
     """
 
     peers: tuple[int, ...]
@@ -141,6 +143,7 @@ class Response:
     samples: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     standing: int | None = None
+    claims: tuple[bytes, ...] = ()
 
 
 class Handler(Protocol):

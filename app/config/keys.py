@@ -62,6 +62,8 @@ class TopLevel:
     data_dir : directory where data sets lie or are downloaded to.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
         takes part in no other run.
+    trust : trust file of a deployment's relay: a node has to show, with the key of its peer there,
+        that the peer is its own. Empty: a peer belongs to the node that brings it first.
     run_dir : absolute run directory, set by the launcher.
     resume : continue the run in `run_dir`.
     """
@@ -99,6 +101,7 @@ class TopLevel:
     data_dir: Annotated[str, Path] = "data"
     sealing: bool | Literal["auto"] = "auto"
     name: str = ""
+    trust: Annotated[str, Path] = ""
     run_dir: Annotated[str, Path] = ""
     resume: bool = False
 

@@ -100,6 +100,7 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "refused": list(response.refused),
             "samples": list(response.samples),
             "names": list(response.names),
+            "claims": list(response.claims),
             "standing": [] if response.standing is None else [response.standing],
             "report-rounds": [report.round for report in response.reports],
             "report-peers": [report.peer for report in response.reports],
@@ -144,6 +145,7 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
         tuple(fields.counts(header, "samples")),
         tuple(fields.list_of(header, "names", str)),
         next(iter(fields.list_of(header, "standing", int)), None),
+        tuple(fields.list_of(header, "claims", bytes)),
     )
 
 
