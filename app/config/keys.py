@@ -64,6 +64,8 @@ class TopLevel:
         takes part in no other run.
     trust : trust file of a deployment's relay: a node has to show, with the key of its peer there,
         that the peer is its own. Empty: a peer belongs to the node that brings it first.
+    preflight : ask a deployment's nodes whether they are ready, and train nothing; set by
+        `python -m app preflight`.
     run_dir : absolute run directory, set by the launcher.
     resume : continue the run in `run_dir`.
     """
@@ -102,6 +104,7 @@ class TopLevel:
     sealing: bool | Literal["auto"] = "auto"
     name: str = ""
     trust: Annotated[str, Path] = ""
+    preflight: bool = False
     run_dir: Annotated[str, Path] = ""
     resume: bool = False
 
