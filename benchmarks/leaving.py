@@ -113,11 +113,12 @@ def run(method: str, **policy: Scalar) -> Left:
     RelayError
         Institutions cannot run the method on data of their own.
     """
-    overrides: dict[str, Scalar] = {
+    changed: dict[str, Scalar] = {
         "method": method, "num-server-rounds": 2, "table.validation": 0.2, "dtype": "float32",
         "model": "mlp", "mlp.hidden": "4",
-    } | _OPTIONS.get(method, {})  # fmt: skip
-    flat = {key: value for key, value in RUN.items() if not key.startswith("cobo.")} | overrides
+    }  # fmt: skip
+    flat = {key: value for key, value in RUN.items() if not key.startswith("cobo.")}
+    flat |= changed | _OPTIONS.get(method, {})
     with tempfile.TemporaryDirectory() as directory, redirect_stderr(StringIO()):
         nodes = institutions(Path(directory), flat)
         for node in nodes:
