@@ -10,7 +10,7 @@ from app.config.config import Config
 from app.config.keys import paths
 
 _NOT_BOUND = (
-    *("device", "name", "resume", "sealing"),
+    *("device", "name", "resume", "preflight", "sealing"),
     *("round-seconds", "join-seconds", "quorum"),
 )
 """Keys that may differ between nodes, or between a run and its resumption."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -16,6 +18,7 @@ from app.runners.conclude import conclude
 from app.runners.errors import FlowerError, RunError
 from app.runners.superlink import Workspace, ask, private_superlink, simulation_config, workspace
 from app.runs import progress
+from app.runs.rundir import SURVEY
 
 _PAUSE = 0.1
 _AGAIN_SECONDS = 2.0
@@ -69,6 +72,33 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     else:
         where = f"{config.out}/{config.name}"
         console.print(f"done; the results are in {where} on the relay's machine")
+
+
+def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
+    """Have the relay of Flower connection `federation` ask its nodes whether they are ready.
+
+    Returns
+    -------
+    What it wrote: see `strategies.relay.preflight.Survey`.
+
+    Raises
+    ------
+    ConfigError
+        The relay is on another machine.
+    FlowerError, RunError
+        It did not ask them.
+    """
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
+    with workspace(_new_log(config), home) as space, progress.Display(console, 0) as display:
+        run_id = space.submit(federation, replace(config, run_dir="").flat(), {})
+        _follow(space, run_id, federation, config, display)
+    file = run_dir / SURVEY
+    if not file.exists():
+        raise ConfigError(f"the relay, on another machine, has written {file} there")
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
 
 
 def gpus(device: str) -> int:
