@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", required=True, help="names with commas, or all")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from `seed` on (3)")
     parser.add_argument("--tune", action="store_true", help="choose settings on validation data")
-    parser.add_argument("--workers", type=int, help="runs side by side (one per core)")
+    parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
     parser.add_argument("--out", help="directory of the comparison (runs/compare/<preset>)")
     usual = ",".join(comparison.IN_LATEX)
     parser.add_argument(
@@ -72,12 +72,11 @@ def run_comparison(
     wanted = _wanted(methods, given.methods.strip() == "all", given.seeds, flat, console)
     subject = Subject.of(wanted, flat, tuned=given.tune)
     subject.check(directory)
-    workers = given.workers or sweep.default_workers()
     settings: dict[str, tune.Settings] = {}
     failed: dict[str, str] = {}  # run directory -> why
     if given.tune:
         first = {name: configs[0] for name, configs in wanted.items()}
-        settings, failed = _tuned(first, directory, workers, console)
+        settings, failed = _tuned(first, directory, given.workers, console)
     placed = {
         name: [
             sweep.placed(Config.from_flat({**c.flat(), **settings.get(name, {})}), directory)
@@ -86,7 +85,9 @@ def run_comparison(
         for name, configs in wanted.items()
         if name in settings or not given.tune
     }
-    failed |= sweep.run_all([c for configs in placed.values() for c in configs], workers, console)
+    failed |= sweep.run_all(
+        [c for configs in placed.values() for c in configs], given.workers, console
+    )
     runs = {
         name: [Run.read(c.run_dir) for c in configs if c.run_dir not in failed]
         for name, configs in placed.items()
@@ -264,7 +265,7 @@ def _with_validation_split(
 
 
 def _tuned(
-    configs: Mapping[str, Config], directory: Path, workers: int, console: Console
+    configs: Mapping[str, Config], directory: Path, workers: int | None, console: Console
 ) -> tuple[dict[str, tune.Settings], dict[str, str]]:
     """The settings that validation data chooses for each method, and why which trials failed."""
     trials = {name: tune.trial_configs(config, directory) for name, config in configs.items()}
