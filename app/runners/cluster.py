@@ -12,14 +12,15 @@ import sys
 import tarfile
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.config.config import Config
+from app.config.config import Config, ConfigError
 from app.config.root import ROOT
+from app.runners import cores
 from app.runners.errors import RunError
 from app.runs import plan
 
@@ -33,7 +34,7 @@ _GPUS = 0.5
 
 
 class Machine(NamedTuple):
-    """What a machine of the cluster has for tasks; memory in bytes."""
+    """What a machine has for tasks; memory in bytes, 0 where it is not known."""
 
     cpus: int
     gpus: int
@@ -118,6 +119,47 @@ def machines() -> list[Machine]:
         Machine(int(has.get("CPU", 0)), int(has.get("GPU", 0)), int(has.get("memory", 0)))
         for has in found
     ]
+
+
+def survey(device: str) -> list[Machine]:
+    """The machines that a run may use: those of the cluster, or this one.
+
+    Raises
+    ------
+    ConfigError
+        It needs a GPU and there is none.
+    RunError
+        No cluster answers.
+    """
+    if not address():
+        return [here(device)]
+    with connected():
+        found = machines()
+    return _usable(found, device)
+
+
+def here(device: str) -> Machine:
+    """This machine. PyTorch is asked only where there is a driver: importing it takes long.
+
+    Raises
+    ------
+    ConfigError
+        The run needs a GPU and there is none.
+    """
+    gpus = 0
+    if device != "cpu" and Path("/dev/nvidiactl").exists():
+        import torch
+
+        gpus = torch.cuda.device_count()
+    return _usable([Machine(cores.count(), gpus, 0)], device)[0]
+
+
+def _usable(found: Sequence[Machine], device: str) -> list[Machine]:
+    if device == "cpu":
+        return [machine._replace(gpus=0) for machine in found]
+    if device == "cuda" and not any(machine.gpus for machine in found):
+        raise ConfigError('device = "cuda": there is no GPU')
+    return [*found]
 
 
 class Tasks:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from app.config.config import Config, ConfigError
+from app.config.config import Config
+from app.runners.cluster import Machine
 from app.runners.conclude import conclude
 from app.runners.errors import FlowerError, RunError
 from app.runners.superlink import Workspace, ask, private_superlink, simulation_config, workspace
@@ -25,13 +27,15 @@ _LOG_SECONDS = 10.0
 """How long the log of a failed run may take to arrive."""
 
 
-def simulate(config: Config, nodes: int, gpus: int, display: progress.Display) -> None:
+def simulate(
+    config: Config, nodes: int, machines: Sequence[Machine], display: progress.Display
+) -> None:
     """Run `config`, whose directory is there, in Flower's simulation.
 
     Parameters
     ----------
     nodes : virtual nodes that share the peers.
-    gpus : this machine's, for the run; see `gpus`.
+    machines : what they may use, see `app.runners.cluster.survey`.
 
     Raises
     ------
@@ -39,7 +43,7 @@ def simulate(config: Config, nodes: int, gpus: int, display: progress.Display) -
         It did not run to its end.
     """
     with workspace(_new_log(config)) as space, private_superlink(space) as connection:
-        settings = simulation_config(nodes, gpus)
+        settings = simulation_config(nodes, machines)
         run_id = space.submit(connection, config.absolute().flat(), settings)
         _follow(space, run_id, connection, config, display)
 
@@ -69,24 +73,6 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     else:
         where = f"{config.out}/{config.name}"
         console.print(f"done; the results are in {where} on the relay's machine")
-
-
-def gpus(device: str) -> int:
-    """GPUs for the run. PyTorch is asked only where there is a driver: importing it takes long.
-
-    Raises
-    ------
-    ConfigError
-        The run needs one and there is none.
-    """
-    count = 0
-    if device != "cpu" and Path("/dev/nvidiactl").exists():
-        import torch
-
-        count = torch.cuda.device_count()
-    if device == "cuda" and not count:
-        raise ConfigError('device = "cuda": PyTorch finds no GPU here')
-    return count
 
 
 def _new_log(config: Config) -> Path:
