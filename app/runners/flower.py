@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from app.config.config import Config, ConfigError
+from app.config.config import Config
+from app.runners.cluster import Machine
 from app.runners.conclude import conclude
 from app.runners.errors import FlowerError, RunError
 from app.runners.superlink import Workspace, ask, private_superlink, simulation_config, workspace
@@ -28,13 +30,15 @@ _LOG_SECONDS = 10.0
 """How long the log of a failed run may take to arrive."""
 
 
-def simulate(config: Config, nodes: int, gpus: int, display: progress.Display) -> None:
+def simulate(
+    config: Config, nodes: int, machines: Sequence[Machine], display: progress.Display
+) -> None:
     """Run `config`, whose directory is there, in Flower's simulation.
 
     Parameters
     ----------
     nodes : virtual nodes that share the peers.
-    gpus : this machine's, for the run; see `gpus`.
+    machines : what they may use, see `app.runners.cluster.survey`.
 
     Raises
     ------
@@ -42,7 +46,7 @@ def simulate(config: Config, nodes: int, gpus: int, display: progress.Display) -
         It did not run to its end.
     """
     with workspace(_new_log(config)) as space, private_superlink(space) as connection:
-        settings = simulation_config(nodes, gpus)
+        settings = simulation_config(nodes, machines)
         run_id = space.submit(connection, config.absolute().flat(), settings)
         _follow(space, run_id, connection, config, display)
 
@@ -99,24 +103,6 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
         raise ConfigError(f"the relay, on another machine, has written {file} there")
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
-
-
-def gpus(device: str) -> int:
-    """GPUs for the run. PyTorch is asked only where there is a driver: importing it takes long.
-
-    Raises
-    ------
-    ConfigError
-        The run needs one and there is none.
-    """
-    count = 0
-    if device != "cpu" and Path("/dev/nvidiactl").exists():
-        import torch
-
-        count = torch.cuda.device_count()
-    if device == "cuda" and not count:
-        raise ConfigError('device = "cuda": PyTorch finds no GPU here')
-    return count
 
 
 def _new_log(config: Config) -> Path:
