@@ -29,6 +29,7 @@ from app.config.schema import Scalar
 from app.runners import cores, guard
 from app.runners.environment import QUIET
 from app.runners.errors import FlowerError
+from datasets import plugins
 
 _START_SECONDS = 60.0
 
@@ -136,6 +137,7 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
         "PATH": path,
         "no_proxy": direct,
         "NO_PROXY": direct,
+        plugins.PATH: os.getcwd(),
     }
     cleaner = subprocess.Popen(
         [sys.executable, guard.__file__, str(directory), str(ray)],
