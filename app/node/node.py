@@ -16,7 +16,6 @@ import numpy.typing as npt
 from app.config.config import Config
 from app.config.digest import config_digest_of
 from app.config.preflight import check_method, problem_of
-from app.config.registry import METHODS
 from app.node.checkpoints import CheckpointStore, write
 from app.node.cohort import Cohort
 from app.node.faults import StateError
@@ -94,7 +93,7 @@ class Node:
             topology=self._strategy.topology,
         )
         rounds = config.num_server_rounds
-        rule = METHODS[config.method].rule(engine, config.options, rounds)
+        rule = config.row.rule(engine, config.options, rounds)
         self._cohort = Cohort(engine, rule, rounds, config.payload)
         self._deployed = deployed
         self._checkpoints = CheckpointStore(

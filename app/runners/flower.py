@@ -14,7 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from app.config.config import Config
+from app.config import parts
+from app.config.config import Config, ConfigError
 from app.runners.cluster import Machine
 from app.runners.conclude import conclude
 from app.runners.errors import FlowerError, RunError
@@ -47,7 +48,7 @@ def simulate(
     """
     with workspace(_new_log(config)) as space, private_superlink(space) as connection:
         settings = simulation_config(nodes, machines)
-        run_id = space.submit(connection, config.absolute().flat(), settings)
+        run_id = space.submit(connection, parts.packed(config.absolute().flat()), settings)
         _follow(space, run_id, connection, config, display)
 
 
@@ -61,6 +62,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     FlowerError, RunError
         It did not run to its end.
     """
+    parts.refuse_modules(config.chosen)
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
@@ -69,7 +71,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         workspace(_new_log(config), home) as space,
         progress.Display(console, config.num_server_rounds) as display,
     ):
-        run_id = space.submit(federation, replace(config, run_dir="").flat(), {})
+        run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
         here = _follow(space, run_id, federation, config, display)
     if here:
         conclude(run_dir, console)
@@ -96,7 +98,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     run_dir.mkdir(parents=True, exist_ok=True)
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     with workspace(_new_log(config), home) as space, progress.Display(console, 0) as display:
-        run_id = space.submit(federation, replace(config, run_dir="").flat(), {})
+        run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
         _follow(space, run_id, federation, config, display)
     file = run_dir / SURVEY
     if not file.exists():

@@ -138,7 +138,7 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
                     f"columns ({_listed(differing)}): name those to learn from"
                 )
         holdings = {peer: holding for peer, (_, holding) in enumerate(read_p)}
-        problem = _joined(expected, holdings, peers)
+        problem = joined(expected, holdings, peers)
         return replace(problem, names=tuple(folder.name for folder in folders))
 
     return load
@@ -157,12 +157,12 @@ def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
             for entry in error.entries[:_NAMED]:
                 _log.error("%s: %s", error, entry)
             raise DataError(f"{error}; the log of this node says which") from None
-        return _joined(expected, {peer: holding}, peers)
+        return joined(expected, {peer: holding}, peers)
 
     return load
 
 
-def _joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> Problem:
+def joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> Problem:
     """The problem of `peers` peers, of which some are seen."""
     first = next(iter(holdings.values()))
     starts = np.cumsum([0, *(len(each.inputs) for each in holdings.values())])
