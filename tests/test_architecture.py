@@ -29,6 +29,7 @@ TORCH = {
     "app/node/node.py",
     "app/node/checkpoints.py",
     "app/runners/inline.py",
+    "app/trained/personal.py",
     "app/security/channel.py",
     "app/wire/payload.py",
     "app/wire/quantise.py",

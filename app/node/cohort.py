@@ -254,13 +254,20 @@ class Cohort:
         )
 
     def models(self) -> dict[int, dict[str, Tensor]]:
-        """Each peer's personal model, as named parameters and buffers."""
+        """Each peer's personal model, as named tensors, with what else its prediction needs."""
         state = self.rule.personal(self.state)
         named = self.engine.network.named(state.x) | state.buffers
+        beside = self.rule.saved(state)
         return {
-            int(peer): {name: value[p] for name, value in named.items()}
+            int(peer): {name: value[p] for name, value in named.items()} | dict(beside[p])
             for p, peer in enumerate(self.peers)
         }
+
+    @property
+    def predicts_as_saved(self) -> bool:
+        """Whether the files of `models` say all of how the rule's predictions are made."""
+        rule = type(self.rule)
+        return rule.evaluate is Rule.evaluate or rule.saved is not Rule.saved
 
     def _count_bytes(self, account: Ints, peers: Ints, nbytes: int) -> None:
         np.add.at(account, np.searchsorted(self.peers, peers), nbytes)

@@ -24,6 +24,7 @@ from datasets.own.institutions import (  # fmt: skip
     numbers,
     words,
 )
+from datasets.preprocessing import Column
 from datasets.problem import DataError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def read_table(
         numbers("mean", options.mean),
         numbers("std", options.std),
         tuple(classes),
-        tuple(columns),
+        tuple(map(Column, columns)),
     )
     parts = {
         name: _read_part(table, files[name] or folder, columns, options)
