@@ -29,7 +29,7 @@ class About:
     model, model_options : the network (`clients.models.build.build`).
     task, outputs : see `datasets.problem.Problem`.
     shape : of the network's input, one example.
-    dataset : by name.
+    dataset, dataset_options : what it learnt from.
     classes : names of the outputs; empty where nothing names them, or they are numbers.
     columns : of raw rows, in order; empty where examples are no rows of a table.
     normalisation : "mean" and "std", then "preprocessing" where the peer's own comes before them.
@@ -48,6 +48,7 @@ class About:
     outputs: int
     shape: tuple[int, ...]
     dataset: str
+    dataset_options: Mapping[str, Any]
     classes: tuple[str, ...]
     columns: tuple[str, ...]
     normalisation: Mapping[str, Any]
@@ -76,6 +77,7 @@ class About:
             outputs=problem.outputs,
             shape=tuple(problem.inputs.shape[1:]),
             dataset=config.dataset,
+            dataset_options=_values(config.dataset_options),
             classes=problem.classes,
             columns=() if fitted is None else tuple(column.name for column in fitted.columns),
             normalisation=normalisation,

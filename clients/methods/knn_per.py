@@ -122,4 +122,5 @@ def vote(
     rows_ejk = near.indices[..., skip:].flatten(1)[..., None].expand(-1, -1, outputs)
     near_ebjk = labels_enk.gather(1, rows_ejk).view(*weights_ebj.shape, outputs)
     votes_ebk: Tensor = (weights_ebj[..., None] * near_ebjk).sum(dim=2)
-    return votes_ebk.nan_to_num().to(labels_enk)  # no vote where there is no neighbour
+    # No vote where there is no neighbour.
+    return votes_ebk.masked_fill(votes_ebk.isnan(), 0.0).to(labels_enk)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 import torch
 
 from app.config.preflight import problem_of
 from app.config.registry import METHODS
+from app.trained.export import export
 from app.trained.personal import personal_model
 from clients.engine.tasks import TASKS
 from tests.inline import Run, run
@@ -54,3 +56,20 @@ def test_predict_is_evaluate_on_classes(method: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["fedavg", *MIXTURES])
 def test_predict_is_evaluate_on_numbers(method: str, tmp_path: Path) -> None:
     assert_predicts_as_evaluated(run(SINE | {"method": method}, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [("fedavg", "pt2"), ("fedem", "onnx"), ("knn-per", "onnx")]
+)
+def test_exported_models_say_the_same(method: str, kind: str, tmp_path: Path) -> None:
+    found = run(DIGITS | {"method": method}, tmp_path)
+    model = personal_model(tmp_path, 0)
+    export(model, tmp_path / f"model.{kind}")
+    problem = problem_of(found.config)
+    raw = torch.tensor(problem.inputs[problem.test.rows[0][:5]], dtype=torch.float32)
+    if kind == "pt2":
+        there = torch.export.load(tmp_path / "model.pt2").module()(raw)
+    else:
+        session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+        there = torch.tensor(session.run(None, {"raw": raw.numpy()})[0])
+    assert torch.allclose(there, model(raw), atol=1e-5)
