@@ -14,6 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import InMemoryGrid
 
+from app.config import parts
 from app.config.config import Config, ConfigError
 from app.config.digest import config_digest_of
 from app.config.root import workplace
@@ -32,6 +33,8 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run or resume what the run configuration says."""
+    if not isinstance(grid, InMemoryGrid):  # a deployment
+        parts.refuse_modules(context.run_config)
     config = Config.from_flat(context.run_config)
     is_bare = not config.run_dir and isinstance(grid, InMemoryGrid)  # nobody else looks after it
     if is_bare:

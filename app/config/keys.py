@@ -153,8 +153,12 @@ def keys() -> Mapping[str, tuple[str, str, Any]]:
     }
 
 
-def locate(key: str) -> tuple[str, str, Any]:
+def locate(key: str, more: Mapping[str, type] | None = None) -> tuple[str, str, Any]:
     """(table, field name, annotation) of a dotted key.
+
+    Parameters
+    ----------
+    more : tables of plugins' options.
 
     Raises
     ------
@@ -163,7 +167,14 @@ def locate(key: str) -> tuple[str, str, Any]:
     """
     if key in keys():
         return keys()[key]
-    raise ConfigError(f'unknown key "{key}"{nearest(key, keys())}')
+    theirs = {
+        f"{table}.{name}": (table, *found)
+        for table, options in (more or {}).items()
+        for name, found in schema.keys(options).items()
+    }
+    if key in theirs:
+        return theirs[key]
+    raise ConfigError(f'unknown key "{key}"{nearest(key, [*theirs, *keys()])}')
 
 
 @lru_cache

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from app.config import parts
 from app.config.config import Config
-from app.config.keys import keys, paths, tables
+from app.config.keys import locate, tables
 from app.config.root import workplace
 from app.config.schema import Scalar
 from app.node.faults import StartError
@@ -46,9 +47,14 @@ class Job:
         ConfigError
             It is wrong.
         """
-        flat = dict(self.run_config)
+        flat = parts.unpacked(self.run_config)
         if not self.simulated:  # who submits a run has no say in which of a node's files are read
-            own = {key: self.node_config.get(key, _default(key)) for key in (*paths(), "device")}
+            parts.refuse_modules(flat)  # before anything is loaded
+            theirs = parts.plugin_tables(flat)
+            own = {
+                key: self.node_config.get(key, _default(key, theirs))
+                for key in (*parts.paths(theirs), "device")
+            }
             flat |= {**own, "run-dir": "", "resume": False, "preflight": False}
         return _parsed(self.run_id, tuple(flat.items()), workplace() if self.simulated else None)
 
@@ -89,7 +95,7 @@ def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None
     return (config if base is None else config.absolute(base)).located(str(run_id))
 
 
-def _default(key: str) -> Scalar:
-    table, name, _ = keys()[key]
-    default: Scalar = getattr(tables()[table], name)
+def _default(key: str, theirs: Mapping[str, type]) -> Scalar:
+    table, name, _ = locate(key, theirs)
+    default: Scalar = getattr({**tables(), **theirs}[table], name, "")
     return default

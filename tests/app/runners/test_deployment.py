@@ -210,7 +210,7 @@ def watched(deployment: Deployment, overrides: dict[str, Scalar], name: str) -> 
             seen |= {f"memory of {name_of(pid)}"} if holds(memory(pid), needles) else set()
         looks += 1
         with suppress(subprocess.TimeoutExpired):
-            running.wait(1)  # the run needs the core, too
+            running.wait(3)  # the run needs the core, too
     finish(deployment, running)
     assert looks >= 3
     hospitals = {deployment.home(f"node-{peer}") for peer in range(PEERS)}
