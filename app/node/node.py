@@ -77,6 +77,8 @@ class Node:
         self._is_own = is_own(config.dataset)
         if policy is not None and self._is_own:
             check_counts(policy, self._sizes)
+            rarest = problem.rarest_class(self.peers[0])
+            self._rarest = rarest if rarest >= policy.data.least_examples else 0
         # n_i of the hosted peers, if the node has to learn those of the others.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
@@ -238,7 +240,7 @@ class Node:
             return report
         if not self._is_own:
             return limited(report, self._policy.reports.disclosure)
-        return protected(report, self._policy.reports, self._sizes)
+        return protected(report, self._policy.reports, self._sizes, self._rarest)
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """The letters, sealed for those peers of other nodes that may read them."""
