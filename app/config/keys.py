@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from app.config import schema
 from app.config.registry import METHODS
 from app.config.schema import Scalar
-from clients.models.options import MODEL_OPTIONS
+from clients.models.options import MODEL_OPTIONS, Adaptation
 from clients.training import Augmentation, Optimizer, Training
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
@@ -133,7 +133,7 @@ def tables() -> Mapping[str, type]:
     """Table name -> its dataclass; "" is the top level. Tables without options are left out."""
     options = {name: method.options for name, method in METHODS.items()}
     options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
-    named = {"": TopLevel, "partition": Partition, **options, **MODEL_OPTIONS}
+    named = {"": TopLevel, "partition": Partition, "model": Adaptation, **options, **MODEL_OPTIONS}
     return {name: table for name, table in named.items() if schema.keys(table)}
 
 
@@ -182,6 +182,9 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():
         if isinstance(value, dict):
+            if key == "model" and "name" in value:  # a table cannot stand beside a name
+                value = {**value}
+                flat["model"] = value.pop("name")
             flat |= {f"{key}.{inner}": scalar for inner, scalar in value.items()}
         else:
             flat[key] = value
