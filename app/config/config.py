@@ -28,7 +28,7 @@ __all__ = ["Config", "ConfigError", "named"]
 
 VALIDATION_SHARE = 0.2
 """Of its training examples: what `validation = "auto"` sets aside where a method needs it."""
-_OF_ONE_RUN = ("name", "run-dir", "resume")
+_OF_ONE_RUN = ("name", "run-dir", "resume", "preflight")
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,8 @@ class Node:
             )
         if self._announced:
             if request.stage == "start" and not len(request.samples):
-                return Response(self.peers, samples=self._announced)
+                claims = self._channel.claims()
+                return Response(self.peers, samples=self._announced, claims=claims)
             self._cohort.engine.samples = self._samples(request)
         match request.stage:
             case "start":
@@ -144,7 +145,13 @@ class Node:
             return replace(response, refused=refused)
         names = self._channel.names if self._names is None else self._names
         called = tuple(names.get(peer, "") for peer in self.peers)
-        return replace(response, refused=refused, samples=self._announced, names=called)
+        return replace(
+            response,
+            refused=refused,
+            samples=self._announced,
+            names=called,
+            claims=self._channel.claims(),
+        )
 
     def _samples(self, request: Request) -> npt.NDArray[np.float64]:
         """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
