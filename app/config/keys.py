@@ -60,6 +60,8 @@ class TopLevel:
     out : directory of run directories; a run's is `<out>/<name>`.
     name : name of the run directory; empty: made from the time when the run starts.
     data_dir : directory where data sets lie or are downloaded to.
+    track : where the numbers of every round are logged beside the run directory: "tensorboard",
+        "mlflow", "wandb", or several with commas; each must be installed.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
         takes part in no other run.
     trust : trust file of a deployment's relay: a node has to show, with the key of its peer there,
@@ -101,6 +103,7 @@ class TopLevel:
     payload: Literal["full", "float16", "bfloat16", "int8"] = "full"
     out: Annotated[str, Path] = "runs"
     data_dir: Annotated[str, Path] = "data"
+    track: str = ""
     sealing: bool | Literal["auto"] = "auto"
     name: str = ""
     trust: Annotated[str, Path] = ""
