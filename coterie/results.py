@@ -116,8 +116,13 @@ class Comparison:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row for each method; the columns are those of comparison.csv."""
-        return pd.read_csv(self.directory / "comparison.csv").set_index("method")
+        """A row for each method: mean and deviation over seeds of what comparison.csv has.
+
+        `table["accuracy"]["mean"]` is one column.
+        """
+        rows = pd.read_csv(self.directory / "comparison.csv").dropna(axis=1, how="all")
+        numbers = rows.select_dtypes("number").columns.drop("seed")
+        return rows.groupby("method", sort=False)[list(numbers)].agg(["mean", "std"])
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:
