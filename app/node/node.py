@@ -94,6 +94,7 @@ class Node:
             mixed_precision=config.mixed_precision,
             channels_last=config.channels_last,
             topology=self._strategy.topology,
+            adaptation=config.adaptation,
         )
         rounds = config.num_server_rounds
         rule = config.row.rule(engine, config.options, rounds)
