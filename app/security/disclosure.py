@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from app.security.policy import Disclosure, ReportPolicy
-from strategies.protocol import Report
+from strategies.protocol import MEASURES, Report
 
 TRAFFIC = ("bytes_sent", "bytes_received")
 """Metrics that the relay knows in any case."""
 LOSSES = ("test_loss", "validation_loss", "train_loss")
+ONE_CLASS = "one class"
+"""Beside the parts in `sizes`: test examples of the rarest class."""
 _PARTS = ("train", "validation", "test")
+_OF_ONE_CLASS = ("sensitivity", "specificity", "balanced_accuracy", "macro_f1", "auroc")
+"""Measures that may turn on the test examples of a single class."""
 _WEIGHT_DIGITS = 2
 
 
@@ -41,7 +45,7 @@ def protected(report: Report, policy: ReportPolicy, sizes: Mapping[str, int]) ->
 
     Parameters
     ----------
-    sizes : part -> number of examples.
+    sizes : part -> number of examples, and `ONE_CLASS`.
     """
     metrics = {
         name: value
@@ -68,15 +72,29 @@ def _protected(
     name: str, value: float, training: bool, sizes: Mapping[str, int]
 ) -> float | int | None:
     part = next((part for part in _PARTS if f"{part}_" in name), None)
+    if name in MEASURES:
+        return _measure(name, value, sizes)
     if part is None and isinstance(value, int):  # work that was done
         return value
     if part is None:  # on which examples is not known
-        return _relative(value, min(filter(None, sizes.values())))
+        return _relative(value, min(filter(None, map(sizes.get, _PARTS))))
     if not sizes[part] or (part == "train" and not training):
         return None
     if name.endswith("accuracy"):
         return _to_step(value, precision(sizes[part]))
     return _relative(value, sizes[part])
+
+
+def _measure(name: str, value: float, sizes: Mapping[str, int]) -> float | None:
+    """A measure of the last report, over test examples or those of a class."""
+    if name in _OF_ONE_CLASS:
+        rarest = sizes.get(ONE_CLASS, 0)
+        return _to_step(value, precision(rarest)) if rarest else None
+    if not sizes["test"]:
+        return None
+    if name in ("expected_calibration_error", "r2"):
+        return _to_step(value, precision(sizes["test"]))
+    return _relative(value, sizes["test"])
 
 
 def _relative(value: float, examples: int) -> float:
