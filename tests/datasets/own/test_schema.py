@@ -62,9 +62,8 @@ def test_it_is_what_scikit_learn_makes_of_it(tmp_path: Path) -> None:
         OneHotEncoder(categories=[["f", "m", "x"]], handle_unknown="ignore", sparse_output=False),
         StandardScaler(),
     )
-    learnt = ColumnTransformer(
-        [("age", numbers, [0]), ("sex", codes, [1]), ("since", numbers, [2])]
-    )
+    parts = [("age", numbers, [0]), ("sex", codes, [1]), ("since", numbers, [2])]
+    learnt = ColumnTransformer(parts).fit_transform(raw)
     assert np.allclose(held.inputs[held.rows["train"]], learnt, atol=1e-6)
 
 
