@@ -66,4 +66,4 @@ def step(
         for velocity, g in zip(velocities, gradients, strict=True):
             velocity.mul_(training.momentum).add_(g)
         gradients = velocities
-    torch._foreach_add_(models, gradients, alpha=-rate)
+    torch._foreach_add_([*models], [*gradients], alpha=-rate)
