@@ -11,12 +11,12 @@ from pathlib import Path
 import tomli_w
 from rich.console import Console
 
-from app.config import schema
+from app.config import parts, schema
 from app.config.config import Config, ConfigError
 from app.config.items import read_items
 from app.config.keys import nearest
 from app.config.preflight import check, problem_of
-from app.config.registry import METHODS
+from app.config.registry import METHODS, method_of
 from app.config.schema import Scalar
 from app.report import comparison, comparison_page, verdict
 from app.report.measures import COLUMNS
@@ -198,8 +198,7 @@ def _methods(text: str) -> list[str]:
         return list(METHODS)
     names = list(dict.fromkeys(each.strip() for each in text.split(",")))
     for name in names:
-        if name not in METHODS:
-            raise ConfigError(f'unknown method "{name}"{nearest(name, METHODS)}')
+        parts.chosen({"method": name})
     return names
 
 
@@ -269,7 +268,7 @@ def _with_validation_split(
     after = tune.validating(flat)
     before, config = (Config.from_flat({**keys, "method": "local"}) for keys in (flat, after))
     key, share = config.validation
-    need = [name for name in methods if METHODS[name].validates]
+    need = [name for name in methods if method_of(name).validates]
     if tuned and not any(len(rows) for rows in problem_of(config).validation.rows):
         raise ConfigError(f"--tune chooses by validation data, which {config.dataset} has not")
     if config == before or not (tuned or (need and flat.get(key, "auto") == "auto")):

@@ -30,6 +30,7 @@ from app.runners import cluster, guard
 from app.runners.cluster import Machine
 from app.runners.environment import QUIET
 from app.runners.errors import FlowerError
+from datasets import plugins
 
 _START_SECONDS = 60.0
 
@@ -137,6 +138,7 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
         "PATH": path,
         "no_proxy": direct,
         "NO_PROXY": direct,
+        plugins.PATH: os.getcwd(),
     }
     cleaner = subprocess.Popen(
         [sys.executable, guard.__file__, str(directory), str(ray)],

@@ -23,8 +23,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.config.config import Config
-from app.config.keys import paths
+from app.config.config import Config, named
+from app.config.parts import fingerprints
 from app.config.preflight import check
 from app.runners import cluster, cores, memory
 from app.runs import plan, progress, rundir
@@ -39,14 +39,17 @@ _THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 def placed(config: Config, directory: Path) -> Config:
     """The configuration with its run directory: `<method>-seed<k>-<hash of all that matters>`.
 
-    That is every key but where results go, and the content of the files that keys name.
+    That is every key but where results go, the content of the files that keys name, and the code of
+    plugins.
     """
     flat = {key: value for key, value in config.flat().items() if key not in _BESIDE}
     hashed = hashlib.sha256(json.dumps(flat, sort_keys=True).encode())
-    for key in sorted(paths() & flat.keys()):
+    for code in fingerprints(config.chosen):
+        hashed.update(code)
+    for key in sorted(config.paths & flat.keys()):
         if Path(str(flat[key])).is_file():
             hashed.update(Path(str(flat[key])).read_bytes())
-    name = f"{config.method}-seed{config.seed}-{hashed.hexdigest()[:8]}"
+    name = f"{named(config.method)}-seed{config.seed}-{hashed.hexdigest()[:8]}"
     return replace(config, name=name, run_dir=str((directory / name).absolute()))
 
 

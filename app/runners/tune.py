@@ -21,7 +21,6 @@ import numpy as np
 
 from app.config import schema
 from app.config.config import VALIDATION_SHARE, Config
-from app.config.registry import METHODS
 from app.config.schema import Scalar
 from app.runners.sweep import placed
 from app.runs.rundir import Run
@@ -45,13 +44,13 @@ def validating(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 def trials(config: Config) -> list[Settings]:
     """The nine settings to try, as keys that override the preset."""
-    grid: Grid = getattr(METHODS[config.method].options, "grid", {})
+    grid: Grid = getattr(config.row.options, "grid", {})
     rates = [
         float(f"{config.learning_rate * factor:.6g}") for factor in (RATES if grid else RATES_ONLY)
     ]
     combinations: list[dict[str, Scalar]] = [{"learning-rate": rate} for rate in rates]
     for knob, values in grid.items():
-        key = f"{config.method}.{knob}"
+        key = f"{config.table_of('method')}.{knob}"
         combinations = [{**trial, key: value} for trial in combinations for value in values]
     return list(combinations)
 
