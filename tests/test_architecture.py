@@ -44,6 +44,7 @@ TORCH = {
     "clients/engine/layers.py",
     "clients/engine/network.py",
     "clients/engine/mixed_precision.py",
+    "clients/engine/optimizers.py",
     "clients/engine/scoring.py",
     "clients/engine/stack.py",
     "clients/engine/sums.py",
