@@ -21,9 +21,15 @@ Kind = Literal["offer", "answer"]
 Stage = Literal["preflight", "start", "answer", "update", "local-rounds"]
 
 
-METRICS = frozenset(
-    f"{split}_{kind}" for split in ("test", "validation", "train") for kind in ("loss", "accuracy")
-) | {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results"}
+MEASURES = frozenset(
+    {"balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specificity"}
+    | {"expected_calibration_error", "mae", "rmse", "r2"}
+)
+"""Names of what the last report has beside; all over a peer's own test examples."""
+METRICS = MEASURES.union(
+    (f"{part}_{kind}" for part in ("test", "validation", "train") for kind in ("loss", "accuracy")),
+    {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results"},
+)
 """Names of what every method's peers report."""
 
 

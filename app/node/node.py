@@ -6,7 +6,7 @@ disk (`app.node.checkpoints`) at the end of each request; a version says what a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from app.security.disclosure import limited, protected
 from app.security.ledger import Ledger
 from app.security.policy import Policy, check_counts, is_own
 from app.security.sealing import Sealing, simulated
+from app.trained.about import About
 from clients.engine.engine import Engine
 from strategies.brokering import Round
 from strategies.protocol import PeerMessage, Report, Request, Response
@@ -76,6 +77,8 @@ class Node:
         self._is_own = is_own(config.dataset)
         if policy is not None and self._is_own:
             check_counts(policy, self._sizes)
+            rarest = problem.rarest_class(self.peers[0])
+            self._rarest = rarest if rarest >= policy.data.least_examples else 0
         # n_i of the hosted peers, if the node has to learn those of the others.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
@@ -96,6 +99,12 @@ class Node:
         rounds = config.num_server_rounds
         rule = config.row.rule(engine, config.options, rounds)
         self._cohort = Cohort(engine, rule, rounds, config.payload)
+        refused = (
+            ""
+            if self._cohort.predicts_as_saved
+            else (f"{config.method} predicts in a way of its own that its rule does not save")
+        )
+        self._about = {peer: About.of(config, problem, peer, refused) for peer in self.peers}
         self._deployed = deployed
         self._checkpoints = CheckpointStore(
             directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
@@ -143,8 +152,7 @@ class Node:
         self._checkpoints.forget(before=(request.committed, 0))
         if request.stage != "start":
             return replace(response, refused=refused)
-        names = self._channel.names if self._names is None else self._names
-        called = tuple(names.get(peer, "") for peer in self.peers)
+        called = tuple(self._known_names().get(peer, "") for peer in self.peers)
         return replace(
             response,
             refused=refused,
@@ -152,6 +160,12 @@ class Node:
             names=called,
             claims=self._channel.claims(),
         )
+
+    def _known_names(self) -> Mapping[int, str]:
+        return self._channel.names if self._names is None else self._names
+
+    def _name(self, peer: int) -> str:
+        return self._known_names().get(peer) or f"peer {peer}"
 
     def _samples(self, request: Request) -> npt.NDArray[np.float64]:
         """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
@@ -214,7 +228,8 @@ class Node:
         if t == cohort.rounds:
             for peer, tensors in cohort.models().items():
                 file = self._directory / "models" / f"peer-{peer:04d}.safetensors"
-                write(file, tensors, durable=self._deployed)
+                about = replace(self._about[peer], peer_name=self._name(peer))
+                write(file, tensors, about.strings(), durable=self._deployed)
         elif self._strategy.exchanges and len(self.peers) < cohort.engine.n:
             offers = self._sealed(cohort.offer_letters(t + 1))
         disclosed = tuple(map(self._disclosed, reports))
@@ -226,7 +241,7 @@ class Node:
             return report
         if not self._is_own:
             return limited(report, self._policy.reports.disclosure)
-        return protected(report, self._policy.reports, self._sizes)
+        return protected(report, self._policy.reports, self._sizes, self._rarest)
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """The letters, sealed for those peers of other nodes that may read them."""

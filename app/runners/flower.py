@@ -96,7 +96,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     run_dir.mkdir(parents=True, exist_ok=True)
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     with workspace(_new_log(config), home) as space, progress.Display(console, 0) as display:
-        run_id = space.submit(federation, replace(config, run_dir="").flat(), {})
+        run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
         _follow(space, run_id, federation, config, display.show)
     file = run_dir / SURVEY
     if not file.exists():

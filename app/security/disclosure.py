@@ -12,6 +12,8 @@ from strategies.protocol import Report
 TRAFFIC = ("bytes_sent", "bytes_received")
 """Metrics that the relay knows in any case."""
 LOSSES = ("test_loss", "validation_loss", "train_loss")
+PER_CLASS = ("balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specificity")
+"""Metrics that rest on the test examples of each class by itself."""
 _PARTS = ("train", "validation", "test")
 _WEIGHT_DIGITS = 2
 
@@ -32,7 +34,9 @@ def limited(report: Report, disclosure: Disclosure) -> Report:
     return replace(report, metrics=metrics, weights=own)
 
 
-def protected(report: Report, policy: ReportPolicy, sizes: Mapping[str, int]) -> Report:
+def protected(
+    report: Report, policy: ReportPolicy, sizes: Mapping[str, int], rarest: int = 0
+) -> Report:
     """The report of a peer on data that only it has, without what could tell its examples apart.
 
     A number taken over m examples is rounded to `precision(m)`: a share as it is, anything else
@@ -42,6 +46,8 @@ def protected(report: Report, policy: ReportPolicy, sizes: Mapping[str, int]) ->
     Parameters
     ----------
     sizes : part -> number of examples.
+    rarest : test examples of the rarest class; 0 where these are too few: what is measured by class
+        is not told then, since it may be about one person.
     """
     metrics = {
         name: value
@@ -49,6 +55,10 @@ def protected(report: Report, policy: ReportPolicy, sizes: Mapping[str, int]) ->
         else _protected(name, value, policy.training, sizes)
         for name, value in report.metrics.items()
     }
+    for name in PER_CLASS:
+        value = report.metrics.get(name)
+        if value is not None:
+            metrics[name] = _to_step(value, precision(rarest)) if rarest else None
     weights = tuple(round(weight, _WEIGHT_DIGITS) for weight in report.weights)
     return limited(replace(report, metrics=metrics, weights=weights), policy.disclosure)
 

@@ -115,11 +115,10 @@ class Network:
 
     def below_head(self) -> Network:
         """The network without its last layer: it puts out that layer's inputs."""
-        module = copy.deepcopy(self.module)
-        parent, _, child = _layer(self.names[-1]).rpartition(".")
-        setattr(module.get_submodule(parent), child, nn.Identity())
         below = Network(
-            module, mixed_precision=self._mixed_precision, channels_last=self._channels_last
+            without_head(copy.deepcopy(self.module)),
+            mixed_precision=self._mixed_precision,
+            channels_last=self._channels_last,
         )
         below.alone = self.alone
         return below
@@ -217,6 +216,14 @@ class Network:
         if channels == 1:  # either layout; the strides tell which is meant
             return inputs_b.as_strided(inputs_b.shape, (height * width, 1, width, 1))
         return inputs_b.contiguous(memory_format=torch.channels_last)
+
+
+def without_head(module: nn.Module) -> nn.Module:
+    """The module, its last layer that is trained replaced by one that does nothing."""
+    trained = [name for name, value in module.named_parameters() if value.requires_grad]
+    parent, _, child = _layer(trained[-1]).rpartition(".")
+    setattr(module.get_submodule(parent), child, nn.Identity())
+    return module
 
 
 def _only(stacks: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -57,7 +57,7 @@ class Stack:
     ----------
     n : peers of the whole run. samples : (n,) their n_i. clusters : (n,) or None, the truth.
     topology : (n, n) who may talk to whom, symmetric, empty diagonal.
-    outputs : classes, or outputs of a regression.
+    kind : the problem's task, by name. outputs : classes, or outputs of a regression.
     noise : (n,) deviation of the gradient noise, where the problem states it, else None.
     batches : draws minibatches of training data, see `clients.engine.data.Data.batches`.
     n_gradients : (P,) examples each peer has differentiated so far: the bill for gradients.
@@ -97,7 +97,7 @@ class Stack:
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
         self.batches = self.data.batches
-        self.task = TASKS[problem.task]
+        self.kind, self.task = problem.task, TASKS[problem.task]
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
         self._build: Callable[[], nn.Module] = lambda: build(*made_of)
