@@ -231,16 +231,21 @@ class Engine(Scoring):
         parts = [slice(first, first + width) for first in range(0, examples, width)]
         losses: list[Tensor] = []
         gradients: tuple[Tensor, ...] = ()
+        own = self.personal.leaves(buffers)
+        wanted = (*leaves.values(), *own.values())
         for at in parts if len(parts) > 1 else [slice(None)]:
-            losses_eb, after = self._batch_losses(leaves, buffers, batch, at)
+            losses_eb, after = self._batch_losses(leaves, {**buffers, **own}, batch, at)
             found = torch.autograd.grad(
-                losses_eb, (*leaves.values(),), batch.weights_eb[:, at], materialize_grads=True
+                losses_eb, wanted, batch.weights_eb[:, at], materialize_grads=True
             )
             losses.append(losses_eb.detach())
             for total, more in zip(gradients, found, strict=False):
                 total.add_(more)
             gradients = gradients or found
         after = {name: value.detach() for name, value in after.items()}
+        if own:
+            gradients, of_own = gradients[: len(leaves)], gradients[len(leaves) :]
+            after |= self.personal.stepped(buffers, of_own, batch.round)
         return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
 
 
