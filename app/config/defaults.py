@@ -6,7 +6,7 @@ import tomllib
 
 import tomli_w
 
-from app.config import schema
+from app.config import parts, schema
 from app.config.config import Config, ConfigError
 from app.config.keys import flatten, keys, tables
 from app.config.root import ROOT
@@ -40,8 +40,14 @@ def section() -> str:
     blocks = []
     for table, options in tables().items():
         header = f"{_HEADER}.{table}]" if table else f"{_HEADER}]"
-        blocks.append(f"{header}\n{tomli_w.dumps(schema.defaults(options))}")
+        values = schema.defaults(options) if table else _top()
+        blocks.append(f"{header}\n{tomli_w.dumps(values)}")
     return "\n".join(blocks)
+
+
+def _top() -> dict[str, Scalar]:
+    """The keys of no table, and the tables of plugins' options, which Flower has to know."""
+    return schema.defaults(tables()[""]) | dict.fromkeys(parts.TABLES, "")
 
 
 def written_into(pyproject: str) -> str:

@@ -62,6 +62,10 @@ class TopLevel:
     data_dir : directory where data sets lie or are downloaded to.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
         takes part in no other run.
+    trust : trust file of a deployment's relay: a node has to show, with the key of its peer there,
+        that the peer is its own. Empty: a peer belongs to the node that brings it first.
+    preflight : ask a deployment's nodes whether they are ready, and train nothing; set by
+        `python -m app preflight`.
     run_dir : absolute run directory, set by the launcher.
     resume : continue the run in `run_dir`.
     """
@@ -99,6 +103,8 @@ class TopLevel:
     data_dir: Annotated[str, Path] = "data"
     sealing: bool | Literal["auto"] = "auto"
     name: str = ""
+    trust: Annotated[str, Path] = ""
+    preflight: bool = False
     run_dir: Annotated[str, Path] = ""
     resume: bool = False
 
@@ -147,8 +153,12 @@ def keys() -> Mapping[str, tuple[str, str, Any]]:
     }
 
 
-def locate(key: str) -> tuple[str, str, Any]:
+def locate(key: str, more: Mapping[str, type] | None = None) -> tuple[str, str, Any]:
     """(table, field name, annotation) of a dotted key.
+
+    Parameters
+    ----------
+    more : tables of plugins' options.
 
     Raises
     ------
@@ -157,7 +167,14 @@ def locate(key: str) -> tuple[str, str, Any]:
     """
     if key in keys():
         return keys()[key]
-    raise ConfigError(f'unknown key "{key}"{nearest(key, keys())}')
+    theirs = {
+        f"{table}.{name}": (table, *found)
+        for table, options in (more or {}).items()
+        for name, found in schema.keys(options).items()
+    }
+    if key in theirs:
+        return theirs[key]
+    raise ConfigError(f'unknown key "{key}"{nearest(key, [*theirs, *keys()])}')
 
 
 @lru_cache

@@ -8,7 +8,7 @@ from app.config.config import Config, ConfigError
 from clients.models.options import check_task
 from clients.parts.validation import required
 from datasets.problem import Problem
-from datasets.table import DATASETS, load_problem
+from datasets.table import load_problem
 
 
 def problem_of(config: Config, peer: int | None = None) -> Problem:
@@ -22,7 +22,7 @@ def problem_of(config: Config, peer: int | None = None) -> Problem:
     ------
     DataError : the data set or its partition cannot be had.
     """
-    deployed = DATASETS[config.dataset].deployed
+    deployed = config.source.deployed
     if deployed is not None and peer is not None:
         return deployed(
             peer, config.peers, config.seed, Path(config.data_dir), config.dataset_options

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from app.config.config import Config
 from app.config.digest import config_digest_of
 from app.config.preflight import check_method, problem_of
-from app.config.registry import METHODS
 from app.node.checkpoints import CheckpointStore, write
 from app.node.cohort import Cohort
 from app.node.faults import StateError
@@ -104,7 +103,7 @@ class Node:
             topology=self._strategy.topology,
         )
         rounds = config.num_server_rounds
-        rule = METHODS[config.method].rule(engine, config.options, rounds)
+        rule = config.row.rule(engine, config.options, rounds)
         self._cohort = Cohort(engine, rule, rounds, config.payload)
         refused = (
             ""
@@ -143,7 +142,8 @@ class Node:
             )
         if self._announced:
             if request.stage == "start" and not len(request.samples):
-                return Response(self.peers, samples=self._announced)
+                claims = self._channel.claims()
+                return Response(self.peers, samples=self._announced, claims=claims)
             self._cohort.engine.samples = self._samples(request)
         match request.stage:
             case "start":
@@ -159,7 +159,13 @@ class Node:
         if request.stage != "start":
             return replace(response, refused=refused)
         called = tuple(self._known_names().get(peer, "") for peer in self.peers)
-        return replace(response, refused=refused, samples=self._announced, names=called)
+        return replace(
+            response,
+            refused=refused,
+            samples=self._announced,
+            names=called,
+            claims=self._channel.claims(),
+        )
 
     def _known_names(self) -> Mapping[int, str]:
         return self._channel.names if self._names is None else self._names

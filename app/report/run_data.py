@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.cluster.hierarchy import leaves_list, linkage
-from scipy.spatial.distance import squareform
 
 from app.report import captions
 from app.report.methods import learns_graph
@@ -205,6 +203,9 @@ def peer_order(run: Run) -> Ints:
     recovered = recovered_clusters(run)
     if run.peers < 3 or recovered is None:
         return np.arange(run.peers)
+    from scipy.cluster.hierarchy import leaves_list, linkage  # half a second that few need
+    from scipy.spatial.distance import squareform
+
     tie_nn = finite(run.weights[-1])
     tie_nn = (tie_nn + tie_nn.T) / 2
     np.fill_diagonal(tie_nn, tie_nn.max())

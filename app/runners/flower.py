@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from app.config import parts
 from app.config.config import Config, ConfigError
+from app.runners.cluster import Machine
 from app.runners.conclude import conclude
 from app.runners.errors import FlowerError, RunError
 from app.runners.superlink import Workspace, ask, private_superlink, simulation_config, workspace
 from app.runs import progress
+from app.runs.rundir import SURVEY
 
 _PAUSE = 0.1
 _AGAIN_SECONDS = 2.0
@@ -25,13 +31,15 @@ _LOG_SECONDS = 10.0
 """How long the log of a failed run may take to arrive."""
 
 
-def simulate(config: Config, nodes: int, gpus: int, display: progress.Display) -> None:
+def simulate(
+    config: Config, nodes: int, machines: Sequence[Machine], display: progress.Display
+) -> None:
     """Run `config`, whose directory is there, in Flower's simulation.
 
     Parameters
     ----------
     nodes : virtual nodes that share the peers.
-    gpus : this machine's, for the run; see `gpus`.
+    machines : what they may use, see `app.runners.cluster.survey`.
 
     Raises
     ------
@@ -39,8 +47,8 @@ def simulate(config: Config, nodes: int, gpus: int, display: progress.Display) -
         It did not run to its end.
     """
     with workspace(_new_log(config)) as space, private_superlink(space) as connection:
-        settings = simulation_config(nodes, gpus)
-        run_id = space.submit(connection, config.absolute().flat(), settings)
+        settings = simulation_config(nodes, machines)
+        run_id = space.submit(connection, parts.packed(config.absolute().flat()), settings)
         _follow(space, run_id, connection, config, display)
 
 
@@ -54,6 +62,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     FlowerError, RunError
         It did not run to its end.
     """
+    parts.refuse_modules(config.chosen)
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
@@ -62,7 +71,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         workspace(_new_log(config), home) as space,
         progress.Display(console, config.num_server_rounds) as display,
     ):
-        run_id = space.submit(federation, replace(config, run_dir="").flat(), {})
+        run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
         here = _follow(space, run_id, federation, config, display)
     if here:
         conclude(run_dir, console)
@@ -71,22 +80,31 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         console.print(f"done; the results are in {where} on the relay's machine")
 
 
-def gpus(device: str) -> int:
-    """GPUs for the run. PyTorch is asked only where there is a driver: importing it takes long.
+def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
+    """Have the relay of Flower connection `federation` ask its nodes whether they are ready.
+
+    Returns
+    -------
+    What it wrote: see `strategies.relay.preflight.Survey`.
 
     Raises
     ------
     ConfigError
-        The run needs one and there is none.
+        The relay is on another machine.
+    FlowerError, RunError
+        It did not ask them.
     """
-    count = 0
-    if device != "cpu" and Path("/dev/nvidiactl").exists():
-        import torch
-
-        count = torch.cuda.device_count()
-    if device == "cuda" and not count:
-        raise ConfigError('device = "cuda": PyTorch finds no GPU here')
-    return count
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
+    with workspace(_new_log(config), home) as space, progress.Display(console, 0) as display:
+        run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
+        _follow(space, run_id, federation, config, display)
+    file = run_dir / SURVEY
+    if not file.exists():
+        raise ConfigError(f"the relay, on another machine, has written {file} there")
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
 
 
 def _new_log(config: Config) -> Path:

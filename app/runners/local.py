@@ -9,7 +9,7 @@ from rich.console import Console
 
 from app.config import preflight
 from app.config.config import Config, ConfigError
-from app.runners import flower
+from app.runners import cluster, flower
 from app.runners.conclude import conclude
 from app.runners.errors import RunError
 from app.runs import progress, rundir, units
@@ -34,7 +34,7 @@ def run(config: Config, nodes: int | None, console: Console) -> None:
     """
     if nodes is not None and not 1 <= nodes <= config.peers:
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
-    gpus = flower.gpus(config.device)
+    machines = [cluster.here(config.device)] if nodes is None else cluster.survey(config.device)
     problem = preflight.check(config)
     run_dir = Path(config.run_dir)
     with rundir.held(run_dir):
@@ -45,7 +45,7 @@ def run(config: Config, nodes: int | None, console: Console) -> None:
             if nodes is None:
                 _inline(config, display)
             else:
-                flower.simulate(config, nodes, gpus, display)
+                flower.simulate(config, nodes, machines, display)
     conclude(run_dir, console)
 
 

@@ -21,9 +21,10 @@ from app.config.config import Config
 from app.config.keys import flatten, nearest
 from app.config.registry import METHODS
 from app.config.schema import Scalar
+from datasets import plugins
 from datasets.own.institutions import words
 from datasets.problem import DataError
-from datasets.table import DATASETS
+from datasets.table import DATASETS, dataset_of
 
 Disclosure = Literal["all", "loss", "none"]
 ANY = "any"
@@ -126,8 +127,8 @@ class Policy:
         PolicyError : names key and remedy.
         """
         for key, text, known in (
-            ("methods", self.methods, METHODS),
-            ("data.sets", self.data.sets, DATASETS),
+            ("methods", self.methods, {*METHODS, *plugins.installed("method")}),
+            ("data.sets", self.data.sets, {*DATASETS, *plugins.installed("dataset")}),
         ):
             for name in words(text) if text != ANY else ():
                 if name not in known:
@@ -235,7 +236,7 @@ def locate(dotted: str) -> tuple[str, str, Any]:
 
 def is_own(dataset: str) -> bool:
     """Whether only the institution has that data set: then its examples are protected."""
-    return DATASETS[dataset].deployed is not None
+    return dataset_of(dataset).deployed is not None
 
 
 def check_run(policy: Policy, config: Config) -> None:

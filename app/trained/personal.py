@@ -18,7 +18,8 @@ from app.trained.about import About
 from clients.engine.network import without_head
 from clients.engine.tasks import TASKS
 from clients.methods.knn_per import vote
-from clients.models.build import build
+from clients.models import plugin_options
+from clients.models.build import BUILDERS, build
 from clients.models.options import MODEL_OPTIONS
 from datasets.preprocessing import NO_CODE
 
@@ -49,6 +50,8 @@ class PersonalModel(nn.Module):
         self._dtype: torch.dtype = getattr(torch, about.dtype)
         self._prepare = _Prepare(about, self._dtype)
         options = MODEL_OPTIONS.get(about.model)
+        if options is None and about.model not in BUILDERS and about.task != "quadratic":
+            options = plugin_options.of(about.model)
         arguments = None if options is None else options(**about.model_options)
         template = build(about.model, arguments, about.task, about.shape, about.outputs)
         template = template.to(self._dtype)

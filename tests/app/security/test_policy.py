@@ -11,7 +11,7 @@ import pytest
 from app.cli.main import main
 from app.config.config import Config
 from app.config.keys import keys, paths
-from app.node.service import Job
+from app.node.job import Job
 from app.runs import atomic
 from app.security import approval
 from app.security.disclosure import precision, protected
