@@ -32,6 +32,7 @@ TORCH = {
     "app/node/node.py",
     "app/node/checkpoints.py",
     "app/runners/inline.py",
+    "app/runners/newcomers.py",
     "app/trained/export.py",
     "app/trained/personal.py",
     "app/trained/predict.py",
