@@ -18,8 +18,9 @@ from app.config.schema import Scalar
 from clients.models.options import MODELS
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
+from strategies import schedule
 from strategies.brokering import Brokering
-from strategies.errors import TopologyError
+from strategies.errors import ScheduleError, TopologyError
 from strategies.topology import topology
 
 __all__ = ["Config", "ConfigError"]
@@ -36,11 +37,13 @@ class Config(TopLevel):
     Attributes
     ----------
     partition : how the examples are split among peers.
+    schedule : who is awake in which round.
     options, dataset_options, model_options : tables of the chosen method, dataset and model; None
         where a dataset or model has none.
     """
 
     partition: Partition = field(default_factory=Partition)
+    schedule: schedule.Options = field(default_factory=schedule.Options)
     options: object = field(kw_only=True)
     dataset_options: object = field(kw_only=True)
     model_options: object = field(kw_only=True)
@@ -98,6 +101,7 @@ class Config(TopLevel):
             config = cls(
                 **top,
                 partition=made["partition"] if DATASETS[choice["dataset"]].divided else Partition(),  # type: ignore[arg-type]
+                schedule=made["schedule"],  # type: ignore[arg-type]
                 options=made.get(choice["method"], METHODS[choice["method"]].options()),
                 dataset_options=made.get(choice["dataset"]),
                 model_options=made.get(model),
@@ -170,18 +174,28 @@ class Config(TopLevel):
         ConfigError
             As `graph`.
         """
-        return METHODS[self.method].brokering(
+        method, rounds = METHODS[self.method], self.num_server_rounds
+        try:
+            attendance = schedule.schedule(
+                self.schedule, self.peers, rounds, self.seed,
+                hears_on_waking=method.strategy.hears_on_waking,
+            )  # fmt: skip
+        except ScheduleError as error:
+            raise ConfigError(str(error)) from None
+        return method.brokering(
             self.options,
             peers=self.peers,
-            rounds=self.num_server_rounds,
+            rounds=rounds,
             seed=self.seed,
             topology=self.graph(),
             evaluate_every=self.evaluate_every,
+            schedule=attendance,
         )
 
     def _tables(self) -> dict[str, object]:
         chosen = {
             "partition": self.partition if DATASETS[self.dataset].divided else None,
+            "schedule": self.schedule,
             self.method: self.options,
             self.dataset: self.dataset_options,
             _model(self.model, self.dataset): self.model_options,

@@ -95,7 +95,7 @@ class Node:
         )
         rounds = config.num_server_rounds
         rule = METHODS[config.method].rule(engine, config.options, rounds)
-        self._cohort = Cohort(engine, rule, rounds, config.payload)
+        self._cohort = Cohort(engine, rule, rounds, config.payload, self._strategy.schedule)
         self._deployed = deployed
         self._checkpoints = CheckpointStore(
             directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
@@ -161,7 +161,9 @@ class Node:
         known = [v for v in self._checkpoints.versions() if v[1] == 0] if t else []
         if known:
             self._checkpoints.recall(known[-1])
-            return replace(self._end(t, ()), standing=known[-1][0])
+            self._cohort.go_on(t + 1)
+            since = max(1, t + 1 - self._strategy.schedule.max_age)
+            return replace(self._end(t, (), since), standing=known[-1][0])
         self._checkpoints.restart()
         reports = self._cohort.evaluate(t)
         self._cohort.begin(t + 1)
@@ -197,19 +199,25 @@ class Node:
         done = self._cohort.answered and self._strategy.wanted_by == 1
         if self._policy is not None and not done:
             check_wanted(request, self._strategy, self.peers, self._cohort.wants(t))
-        return Round(t, request.edges, request.asked, self._strategy.is_evaluated(t))
+        ages = {letter.sender: t - letter.round for letter in request.letters}
+        return Round(t, request.edges, request.asked, self._strategy.is_evaluated(t), ages)
 
-    def _end(self, t: int, reports: Iterable[Report]) -> Response:
-        """Save what was reached, and write what the relay needs for round `t` + 1."""
-        cohort = self._cohort
+    def _end(self, t: int, reports: Iterable[Report], since: int = 0) -> Response:
+        """Save what was reached, and write what the relay needs for round `t` + 1.
+
+        Parameters
+        ----------
+        since : round of the oldest offers that it needs; that round itself without.
+        """
+        cohort, since = self._cohort, since or t + 1
         self._checkpoints.save((t, 0))
         offers: tuple[PeerMessage, ...] = ()
         if t == cohort.rounds:
-            for peer, tensors in cohort.models().items():
+            for peer, tensors in cohort.models():
                 file = self._directory / "models" / f"peer-{peer:04d}.safetensors"
                 write(file, tensors, durable=self._deployed)
         elif self._strategy.exchanges and len(self.peers) < cohort.engine.n:
-            offers = self._sealed(cohort.offer_letters(t + 1))
+            offers = self._sealed(cohort.offer_letters(since))
         disclosed = tuple(map(self._disclosed, reports))
         return Response(self.peers, offers, cohort.wants(t + 1), disclosed)
 

@@ -249,5 +249,5 @@ class RunRecorder:
 
 def _ledger(saved: Mapping[str, Any]) -> Ledger:
     """The ledger, in which JSON made lists of tuples."""
-    lists = {name: tuple(saved[name]) for name in ("ended", "breaks")}
+    lists = {name: tuple(saved[name]) for name in ("ended", "breaks", "awake")}
     return Ledger(**{**saved, **lists})

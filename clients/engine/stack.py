@@ -6,8 +6,9 @@ Legend: p = peers of this node, e = models, d = parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,10 @@ from clients.models.build import build
 if TYPE_CHECKING:
     from clients.training import Training
     from datasets.problem import Problem
+
+
+def _no_batches(*which: Any, **how: Any) -> list[Batch]:
+    return []
 
 
 _PROBE = 2  # examples; batch norm needs two, and activations grow in proportion
@@ -92,7 +97,7 @@ class Stack:
         self.data = Data(
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
-        self.batches = self.data.batches
+        self.batches: Callable[..., list[Batch]] = self.data.batches
         self.task = TASKS[problem.task]
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs
@@ -106,6 +111,20 @@ class Stack:
         self.d = self.network.d
         self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
         self._chunks = Chunks(self.device, stacks=self.network.stacks, chunk=chunk, memory=memory)
+
+    def narrowed(self, rows: Ints, *, idle: bool = False) -> Self:
+        """An engine of some of these peers, given by local index; it counts gradients anew.
+
+        Parameters
+        ----------
+        idle : none of them trains: there are no minibatches.
+        """
+        some = copy(self)
+        some.peers = self.peers[rows]
+        some.data = self.data.narrowed(rows)
+        some.batches = _no_batches if idle else some.data.batches
+        some.n_gradients = np.zeros(len(rows), dtype=np.int64)
+        return some
 
     def tensor(self, values: npt.ArrayLike) -> Tensor:
         """A tensor of the engine's precision on its device."""

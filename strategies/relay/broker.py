@@ -71,6 +71,7 @@ class Broker:
         self._nbytes = ledger.nbytes
         self._sealing = ledger.sealing
         self._ended = ledger.ended or (-1,) * strategy.peers
+        self._awake = ledger.awake or (0,) * strategy.peers
         self._breaks = ledger.breaks
         self._reports: list[Report] = []
         self._refused: list[str] = []
@@ -179,7 +180,8 @@ class Broker:
 
     def _play(self, this: Round) -> None:
         """Deliver offers, collect answers, and let everybody update."""
-        roster, offers = self._roster, self._roster.take_offers()
+        roster, schedule = self._roster, self._strategy.schedule
+        offers = roster.offers_since(this.t - schedule.max_age)
         this = deliverable(this, roster.hosts, offers)
         to_ask = answer_requests(this, roster.hosts, offers)
         answers: list[PeerMessage] = []
@@ -188,7 +190,9 @@ class Broker:
             answers = [letter for response in responses.values() for letter in response.letters]
             self._require_nodes(this.t, "answer")
             this = deliverable(this, roster.hosts, offers)
-        requests = update_requests(this, roster.hosts, offers, answers, served=to_ask.keys())
+        changes = schedule.changes(this.t)
+        hosts = {node: peers for node, peers in roster.hosts.items() if changes[[*peers]].any()}
+        requests = update_requests(this, hosts, offers, answers, served=to_ask.keys())
         if roster.missing:
             requests |= self._invitations(this.t)
         for node, response in self._exchange(requests).items():
@@ -200,16 +204,16 @@ class Broker:
 
     def _commit(self, t: int) -> None:
         """Tell the recorder that round `t` is over for good."""
-        hosted = self._roster.hosted
-        self._ended = tuple(t if p in hosted else was for p, was in enumerate(self._ended))
+        self._note_presence(t)
         self._ledger = Ledger(
-            t, self._messages, self._nbytes, self._sealing, self._ended, self._breaks
+            t, self._messages, self._nbytes, self._sealing, self._ended, self._breaks, self._awake
         )
         by_peer = {(report.round, report.peer): report for report in self._reports}
         reports = tuple(by_peer[key] for key in sorted(by_peer))
         for evaluated in sorted({report.round for report in reports}):
             self._means[evaluated] = means(r for r in reports if r.round == evaluated)
-        refused, faults, present = tuple(self._refused), tuple(self._faults), self._roster.hosted
+        refused, faults = tuple(self._refused), tuple(self._faults)
+        present = frozenset(peer for peer, ended in enumerate(self._ended) if ended == t)
         if self._recorder is not None:
             names = dict(self._roster.names)
             self._recorder.round(Commit(self._ledger, reports, refused, present, faults, names))
@@ -224,6 +228,16 @@ class Broker:
             },
         )
         self._reports, self._refused, self._faults = [], [], []
+
+    def _note_presence(self, t: int) -> None:
+        """Note who ended round `t`, and who took part in the rounds since the last commit."""
+        schedule, hosted = self._strategy.schedule, self._roster.hosted
+        took, ended = np.array(self._awake), np.array(self._ended)
+        here = np.isin(np.arange(self._roster.peers), list(hosted))
+        for s in range(self._ledger.round + 1, t + 1):
+            took += here & schedule.awake(s)
+        ended[here & schedule.changes(t)] = t
+        self._awake, self._ended = tuple(took.tolist()), tuple(ended.tolist())
 
     def _invitations(self, t: int) -> dict[int, Request]:
         """A "start" for each reachable node that does not take part but may."""

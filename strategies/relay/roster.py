@@ -17,7 +17,7 @@ class Roster:
     hosts : node -> its peers, in order of the peers.
     without_peers : nodes that said that they host none.
     samples : (n,) each peer's n_i, 0 where it has not been announced.
-    offers : peer -> its offer for the next round.
+    offers : peer -> its newest offer.
     names : peer -> what people call it, of those whose node has announced it.
 
     A peer belongs to the node that brought it first, and its n_i is what that one announced first.
@@ -73,7 +73,10 @@ class Roster:
 
     def keep(self, node: int, response: Response) -> None:
         """Keep what a node's peers offer and want for the next round, and what they are called."""
-        self.offers |= {letter.sender: letter for letter in response.letters}
+        for letter in response.letters:
+            known = self.offers.get(letter.sender)
+            if known is None or known.round <= letter.round:
+                self.offers[letter.sender] = letter
         self._wants[node] = response.wants
         if response.names:
             self._rename(response)
@@ -105,7 +108,7 @@ class Roster:
         for peer in self.drop(node):
             del self._owners[peer]
 
-    def take_offers(self) -> dict[int, PeerMessage]:
-        """The offers of the round that begins; those of the next one replace them."""
-        offers, self.offers = self.offers, {}
-        return offers
+    def offers_since(self, t: int) -> dict[int, PeerMessage]:
+        """The newest offers, those of rounds before `t` are forgotten."""
+        self.offers = {k: letter for k, letter in self.offers.items() if letter.round >= t}
+        return dict(self.offers)

@@ -55,7 +55,7 @@ def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[R
     """
     n, peers = strategy.peers, frozenset(response.peers)
     bad: list[str] = []
-    expected = _expected(peers, request)
+    expected = _expected(peers, request, strategy.schedule.max_age)
     letters: list[PeerMessage] = []
     for letter in response.letters:
         ends = (letter.kind, letter.sender, letter.recipient, letter.round)
@@ -125,7 +125,9 @@ def _evaluated(request: Request, strategy: Brokering) -> Iterable[int]:
     return filter(strategy.is_evaluated, range(request.round, request.last + 1))
 
 
-def _expected(peers: frozenset[int], request: Request) -> set[tuple[str, int, int | None, int]]:
+def _expected(
+    peers: frozenset[int], request: Request, max_age: int
+) -> set[tuple[str, int, int | None, int]]:
     """(kind, sender, recipient, round) of the letters that may come back."""
     if request.stage == "answer":
         return {
@@ -133,4 +135,6 @@ def _expected(peers: frozenset[int], request: Request) -> set[tuple[str, int, in
             for owner, answerer in request.edges[request.asked].tolist()
             if answerer in peers and owner not in peers
         }
-    return {("offer", peer, None, request.last + 1) for peer in peers}
+    first = request.last + 1 - (max_age if request.stage == "start" else 0)
+    rounds = range(max(1, first), request.last + 2)
+    return {("offer", peer, None, t) for peer in peers for t in rounds}
