@@ -120,6 +120,11 @@ class Schedule:
         who = list(peers)
         return next((s for s in range(t, 0, -1) if self.changes(s)[who].any()), 0)
 
+    def next_ending(self, peers: Sequence[int], t: int) -> int:
+        """The first round after `t` that some of `peers` take part in ending; else the next one."""
+        who, later = list(peers), range(t + 1, self.rounds + 1)
+        return next((s for s in later if self.ending(s)[who].any()), t + 1)
+
     def _draw(self, t: int) -> Bools:
         return np.ones(self.peers, dtype=np.bool_)
 

@@ -163,6 +163,8 @@ class CheckpointStore:
         exact_p = schedule.changes(version[0])[peers]
         if version[1]:
             exact_p = schedule.ending(version[0] + 1)[peers]
+            if not exact_p.any():  # nobody here was asked
+                return []
         found = []
         for path, exact in zip(self._peers.values(), exact_p.tolist(), strict=True):
             file: Path | None = path / _name(version)

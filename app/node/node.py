@@ -219,7 +219,9 @@ class Node:
         elif self._strategy.exchanges and len(self.peers) < cohort.engine.n:
             offers = self._sealed(cohort.offer_letters(since))
         disclosed = tuple(map(self._disclosed, reports))
-        return Response(self.peers, offers, cohort.wants(t + 1), disclosed)
+        # Peers that sleep until then say now what they want when they wake.
+        wants = cohort.wants(self._strategy.schedule.next_ending(self.peers, t))
+        return Response(self.peers, offers, wants, disclosed)
 
     def _disclosed(self, report: Report) -> Report:
         """What the relay gets of a report; data that everybody has need no protection."""
