@@ -23,7 +23,7 @@ Stage = Literal["start", "answer", "update", "local-rounds"]
 
 METRICS = frozenset(
     f"{split}_{kind}" for split in ("test", "validation", "train") for kind in ("loss", "accuracy")
-) | {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results"}
+) | {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results", "awake"}
 """Names of what every method's peers report."""
 
 
@@ -131,6 +131,9 @@ class Response:
         peers begin afresh.
     names : what people call each hosted peer, "" where nothing names it, in the response to a
         "start"; else empty.
+    elapsed : seconds on the virtual clock that the request's rounds took here.
+    ready : the round by whose end each hosted peer's work is done, where the schedule is by the
+        clock; else empty.
     """
 
     peers: tuple[int, ...]
@@ -141,6 +144,8 @@ class Response:
     samples: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     standing: int | None = None
+    elapsed: float = 0.0
+    ready: tuple[int, ...] = ()
 
 
 class Handler(Protocol):

@@ -1,8 +1,9 @@
 """Schedules: who is awake in which round. Client sampling, churn, and traces of availability.
 
 A schedule is a pure function of its options, a seed and the round, so the relay and every node
-work out the same rounds by themselves. A sleeping peer trains nothing, sends and receives nothing,
-and its state stands still.
+work out the same rounds by themselves; where it follows the virtual clock (`ByClock`), of what the
+peers have spent too. A sleeping peer trains nothing, sends and receives nothing, and its state
+stands still.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from strategies.clock import Clock
 from strategies.errors import ScheduleError
 
 Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _SAMPLE, _CHURN = 0x5A3B, 0xC402
@@ -32,7 +35,8 @@ class Options:
     Attributes
     ----------
     kind : who is awake: everybody ("all"), a fresh random sample of the peers in each round, peers
-        that go down and come up at random ("churn"), or as a file says ("trace").
+        that go down and come up at random ("churn"), as a file says ("trace"), or who has done its
+        work ("clock": asynchronous, a round is a tick of the virtual clock).
     fraction : of the peers that are awake in a round of a "sample", at least one peer.
     mean_up, mean_down : rounds that a peer of a "churn" stays up, and down, on average.
     file : CSV of a "trace" with the columns peer, from, to: first and last round of each time that
@@ -40,7 +44,7 @@ class Options:
     max_age : how many rounds old a model may be when it is heard.
     """
 
-    kind: Literal["all", "sample", "churn", "trace"] = "all"
+    kind: Literal["all", "sample", "churn", "trace", "clock"] = "all"
     fraction: float = 0.1
     mean_up: float = 10.0
     mean_down: float = 10.0
@@ -70,6 +74,7 @@ class Schedule:
     hears_on_waking : whether a peer that wakes for a round hears the offers of the round before.
         True of methods whose rounds end in averaging what came: what such a peer trains next
         starts from that average. Where rounds end in training it would train for two rounds.
+    clock : how long peers take, None where no time is kept.
     """
 
     peers: int
@@ -77,7 +82,11 @@ class Schedule:
     seed: int = 0
     max_age: int = 0
     hears_on_waking: bool = False
+    clock: Clock | None = None
     _drawn: dict[int, Bools] = field(default_factory=dict, init=False, repr=False)
+
+    foresees: ClassVar[bool] = True
+    """Whether it is known beforehand who will be awake."""
 
     @property
     def is_always(self) -> bool:
@@ -96,9 +105,13 @@ class Schedule:
             self._drawn[t] = self._draw(t)
         return self._drawn[t]
 
+    def beginning(self, t: int) -> Bools:
+        """(n,) who begins to work for round `t`, when the one before has ended."""
+        return self.awake(t)
+
     def ending(self, t: int) -> Bools:
         """(n,) who takes part in ending round `t`, and hears its offers."""
-        return self.awake(t) | self.awake(t + 1) if self.hears_on_waking else self.awake(t)
+        return self.awake(t) | self.beginning(t + 1) if self.hears_on_waking else self.awake(t)
 
     def measured(self, t: int) -> Bools:
         """(n,) who measures itself after round `t`, if it is evaluated; at first and last all."""
@@ -106,7 +119,7 @@ class Schedule:
 
     def changes(self, t: int) -> Bools:
         """(n,) whose state changes in the step that ends round `t` and begins the next one."""
-        return self.measured(t) | self.awake(t + 1)
+        return self.measured(t) | self.beginning(t + 1)
 
     def offered(self, t: int) -> Ints:
         """(n,) the round of the newest offer that may be heard in round `t`; 0 of none."""
@@ -127,6 +140,10 @@ class Schedule:
 
     def _draw(self, t: int) -> Bools:
         return np.ones(self.peers, dtype=np.bool_)
+
+    def elapsed(self, seconds: Floats) -> float:
+        """Seconds of a round in which the peers took so many each (P,)."""
+        return float(seconds.max(initial=0.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,17 +195,114 @@ class Trace(Schedule):
         return awake
 
 
+@dataclass(frozen=True, eq=False)
+class ByClock(Schedule):
+    """A peer is awake in the round by whose end its work is done.
+
+    Who works for longer than a round lasts sleeps in the meantime, and its offer is of the round in
+    which it is ready. It is for simulations: whoever asks has to know what each peer has spent.
+
+    Attributes
+    ----------
+    length : seconds that a round lasts at most.
+    base : who begins to work when, of peers that are not at work; None: each again as soon as its
+        work is done, and rounds last `length` seconds.
+    ready : (n,) the round by whose end each peer's work is done; 0 before it has begun.
+    last : (n,) the same of the work before that.
+    """
+
+    length: float = 1.0
+    base: Schedule | None = None
+    ready: Ints = field(init=False)
+    last: Ints = field(init=False)
+
+    foresees: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name in ("ready", "last"):
+            object.__setattr__(self, name, np.zeros(self.peers, dtype=np.int64))
+
+    def awake(self, t: int) -> Bools:
+        """(n,) whose work is done in round `t`; known of this round and the one before."""
+        return self._newest(t) == t if 1 <= t <= self.rounds else super().awake(t)
+
+    def beginning(self, t: int) -> Bools:
+        """(n,) who begins to work for round `t` or later."""
+        if t > self.rounds:
+            return self.awake(t)
+        idle = self.ready < t
+        return idle if self.base is None else idle & self.base.beginning(t)
+
+    def changes(self, t: int) -> Bools:
+        """Everybody: nobody knows beforehand."""
+        return self.awake(self.rounds + 1)
+
+    def offered(self, t: int) -> Ints:
+        """(n,) the round of the newest offer that may be heard in round `t`; 0 of none."""
+        newest = self._newest(t)
+        return np.where(newest >= t - self.max_age, newest, 0)
+
+    def next_ending(self, peers: Sequence[int], t: int) -> int:
+        """The next round: nobody knows beforehand."""
+        return t + 1
+
+    def _newest(self, t: int) -> Ints:
+        return np.where(self.ready <= t, self.ready, self.last)
+
+    def note(self, t: int, peers: Sequence[int], ready: npt.ArrayLike) -> None:
+        """Note when the work of some peers is done, as it stands after round `t`."""
+        who = [*peers]
+        self.last[who] = self._newest(t)[who]
+        self.ready[who] = ready
+
+    def recall(self, peers: Sequence[int], ready: npt.ArrayLike, last: npt.ArrayLike) -> None:
+        """Go back to an earlier round, for some peers."""
+        self.ready[[*peers]], self.last[[*peers]] = ready, last
+
+    def done(self, t: int, seconds: Floats) -> Ints:
+        """The rounds by whose ends work of so many seconds is done that begins with round `t`."""
+        rounds: Ints = np.maximum(np.ceil(seconds / self.length), 1).astype(np.int64)
+        return t - 1 + rounds
+
+    def elapsed(self, seconds: Floats) -> float:
+        """Seconds of a round in which the peers took so many each (P,)."""
+        return self.length if self.base is None else min(super().elapsed(seconds), self.length)
+
+
 def schedule(
-    options: Options, peers: int, rounds: int, seed: int, *, hears_on_waking: bool
+    options: Options,
+    peers: int,
+    rounds: int,
+    seed: int,
+    *,
+    hears_on_waking: bool,
+    clock: Clock | None = None,
+    tick: float = 1.0,
+    deadline: float = 0.0,
 ) -> Schedule:
     """Make the schedule of a configuration.
+
+    Parameters
+    ----------
+    hears_on_waking : see `Schedule`.
+    clock, tick, deadline : the virtual clock, see `strategies.clock.Options`.
 
     Raises
     ------
     ScheduleError
         The file of a trace is missing or wrong.
     """
-    run = peers, rounds, seed, options.max_age, hears_on_waking
+    if options.kind == "clock":
+        if clock is None:
+            raise ScheduleError('schedule.kind = "clock" needs clock.profile')
+        return ByClock(peers, rounds, seed, options.max_age, False, clock, length=tick)
+    run = peers, rounds, seed, options.max_age, hears_on_waking, clock
+    base = _chosen(options, run)
+    return ByClock(*run, length=deadline, base=base) if deadline else base
+
+
+def _chosen(options: Options, run: tuple[int, int, int, int, bool, Clock | None]) -> Schedule:
+    peers = run[0]
     match options.kind:
         case "sample" if round(options.fraction * peers) < peers:
             return Sample(*run, fraction=options.fraction)

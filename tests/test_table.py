@@ -116,7 +116,7 @@ def test_reports_make_sense(runs: Runs, method: str, problem: str) -> None:
     found = runs(method, problem)
     for t in found.rounds:
         names = METRICS.union(METHODS[method].rule.reported)
-        assert found.reports[t, 0].metrics.keys() == names - {"unsound_results"}
+        assert found.reports[t, 0].metrics.keys() == names - {"unsound_results", "awake"}
         for name in ("test_loss", "validation_loss", "train_loss"):
             assert np.isfinite(found.metric(name, t)).all()
         if problem == "digits":

@@ -18,7 +18,7 @@ from app.config.schema import Scalar
 from clients.models.options import MODELS
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
-from strategies import schedule
+from strategies import clock, schedule
 from strategies.brokering import Brokering
 from strategies.errors import ScheduleError, TopologyError
 from strategies.topology import topology
@@ -38,12 +38,14 @@ class Config(TopLevel):
     ----------
     partition : how the examples are split among peers.
     schedule : who is awake in which round.
+    clock : the virtual clock.
     options, dataset_options, model_options : tables of the chosen method, dataset and model; None
         where a dataset or model has none.
     """
 
     partition: Partition = field(default_factory=Partition)
     schedule: schedule.Options = field(default_factory=schedule.Options)
+    clock: clock.Options = field(default_factory=clock.Options)
     options: object = field(kw_only=True)
     dataset_options: object = field(kw_only=True)
     model_options: object = field(kw_only=True)
@@ -102,6 +104,7 @@ class Config(TopLevel):
                 **top,
                 partition=made["partition"] if DATASETS[choice["dataset"]].divided else Partition(),  # type: ignore[arg-type]
                 schedule=made["schedule"],  # type: ignore[arg-type]
+                clock=made["clock"],  # type: ignore[arg-type]
                 options=made.get(choice["method"], METHODS[choice["method"]].options()),
                 dataset_options=made.get(choice["dataset"]),
                 model_options=made.get(model),
@@ -179,6 +182,8 @@ class Config(TopLevel):
             attendance = schedule.schedule(
                 self.schedule, self.peers, rounds, self.seed,
                 hears_on_waking=method.strategy.hears_on_waking,
+                clock=clock.clock(self.clock, self.peers, self.seed),
+                tick=self.clock.tick, deadline=self.clock.deadline,
             )  # fmt: skip
         except ScheduleError as error:
             raise ConfigError(str(error)) from None
@@ -196,6 +201,7 @@ class Config(TopLevel):
         chosen = {
             "partition": self.partition if DATASETS[self.dataset].divided else None,
             "schedule": self.schedule,
+            "clock": self.clock,
             self.method: self.options,
             self.dataset: self.dataset_options,
             _model(self.model, self.dataset): self.model_options,

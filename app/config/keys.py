@@ -20,7 +20,7 @@ from clients.models.options import MODEL_OPTIONS
 from clients.training import Augmentation, Optimizer, Training
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
-from strategies import schedule
+from strategies import clock, schedule
 
 Topology = Literal["full", "ring", "k-regular", "erdos-renyi", "file"]
 
@@ -134,7 +134,8 @@ def tables() -> Mapping[str, type]:
     """Table name -> its dataclass; "" is the top level. Tables without options are left out."""
     options = {name: method.options for name, method in METHODS.items()}
     options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
-    run = {"": TopLevel, "partition": Partition, "schedule": schedule.Options}
+    run = {"": TopLevel, "partition": Partition}
+    run |= {"schedule": schedule.Options, "clock": clock.Options}
     named = {**run, **options, **MODEL_OPTIONS}
     return {name: table for name, table in named.items() if schema.keys(table)}
 

@@ -18,9 +18,10 @@ from safetensors.torch import load, save, save_file
 from torch import Tensor
 
 from app.node.arrays import flatten, unflatten
-from app.node.cohort import Cohort, Costs
+from app.node.cohort import Cohort
+from app.node.costs import Costs
 from app.node.faults import StateError
-from app.node.offers import UNWRITTEN, Offers
+from app.node.offers import Offers
 from app.runs import atomic
 from clients.letters import Letters
 
@@ -83,10 +84,11 @@ class CheckpointStore:
 
     def save(self, version: Version) -> None:
         """Write the cohort: a file for each peer that changed, and letters of a round under way."""
-        cohort, offers = self._cohort, self._cohort.offers
+        cohort = self._cohort
         parts = {"state": flatten(cohort.state), "costs": flatten(cohort.costs)}
         stacks = {f"{part}.{k}": v for part, stack in parts.items() for k, v in stack.items()}
-        offer_of = {row: at for at, row in enumerate(offers.rows.tolist())}
+        shown = {"offer": cohort.offers, "coming": cohort.coming}
+        at = {name: {row: at for at, row in enumerate(o.rows)} for name, o in shown.items()}
         if version[1]:
             self._write(
                 self._letters, pack("received", cohort.received) | pack("sent", cohort.sent)
@@ -95,9 +97,11 @@ class CheckpointStore:
         for row in np.flatnonzero(cohort.changed).tolist():
             peer = int(cohort.peers[row])
             tensors = {k: value[row] for k, value in stacks.items()}
-            if (at := offer_of.get(row)) is not None:
-                tensors |= {f"offer.{k}": value[at] for k, value in offers.stacks.items()}
-                tensors["written"] = torch.tensor(offers.written[at])
+            for name, offers in shown.items():
+                if row in at[name]:
+                    own = at[name][row]
+                    tensors |= {f"{name}.{k}": value[own] for k, value in offers.stacks.items()}
+                    tensors[f"{name} of"] = torch.tensor(offers.written[own])
             files.append(self._peers[peer] / _name(version))
             self._write(files[-1], tensors)
             self._several.add(peer)
@@ -160,7 +164,7 @@ class CheckpointStore:
     def _files_of(self, version: Version) -> list[Path]:
         """Each peer's file of a version; none where not every peer has one."""
         schedule, peers = self._cohort.schedule, self._cohort.peers
-        exact_p = schedule.changes(version[0])[peers]
+        exact_p = np.zeros(len(peers), dtype=np.bool_)
         if version[1]:
             exact_p = schedule.ending(version[0] + 1)[peers]
             if not exact_p.any():  # nobody here was asked
@@ -180,26 +184,25 @@ class CheckpointStore:
         files = _files(path)
         newest = max((v for v in files if v <= version and not v[1]), default=None)
         peer = next(peer for peer, own in self._peers.items() if own == path)
-        if newest is None or newest[0] < self._cohort.schedule.last_change([peer], version[0]):
+        schedule = self._cohort.schedule
+        if newest is None or (
+            schedule.foresees and newest[0] < schedule.last_change([peer], version[0])
+        ):
             return None
         return files[newest]
 
     def _read(self, files: Sequence[Path], *, answered: bool) -> None:
         cohort, device = self._cohort, self._cohort.engine.device
         rows = [self._load(path) for path in files]
-        written = [int(row.pop("written", UNWRITTEN)) for row in rows]
-        offering = [row for row, t in enumerate(written) if t != UNWRITTEN]
-        parts: dict[str, dict[str, Tensor]] = {"state": {}, "offer": {}, "costs": {}}
-        for name in {name: None for row in rows for name in row}:
+        for name in ("offer", "coming"):
+            found = _offers_in(rows, name, device)
+            setattr(cohort, "offers" if name == "offer" else name, found)
+        parts: dict[str, dict[str, Tensor]] = {"state": {}, "costs": {}}
+        for name in rows[0]:
             part, _, rest = name.partition(".")
-            among = offering if part == "offer" else range(len(rows))
-            parts[part][rest] = torch.stack([rows[row][name] for row in among])
+            if part in parts:
+                parts[part][rest] = torch.stack([row[name] for row in rows])
         cohort.state = unflatten(cohort.state, parts["state"])
-        cohort.offers = Offers(
-            {name: value.to(device) for name, value in parts["offer"].items()},
-            np.array(offering, dtype=np.int64),
-            np.array([written[row] for row in offering], dtype=np.int64),
-        )
         cohort.engine.n_gradients[:] = 0
         costs = {name: value.numpy() for name, value in parts["costs"].items()}
         if cohort.schedule.is_always:
@@ -208,6 +211,7 @@ class CheckpointStore:
         cohort.costs = Costs(**costs)
         cohort.changed[:] = cohort.schedule.is_always
         cohort.answered = answered
+        cohort.tell_schedule()
         if answered:
             letters = self._load(self._letters)
             cohort.received, cohort.sent = (
@@ -258,6 +262,22 @@ def unpack(name: str, packed: Mapping[str, Tensor], device: torch.device) -> Let
         k.removeprefix(prefix): v.to(device) for k, v in packed.items() if k.startswith(prefix)
     }
     return Letters(**ends, tensors=stacks)
+
+
+def _offers_in(rows: Sequence[Mapping[str, Tensor]], kind: str, device: torch.device) -> Offers:
+    """The offers of one kind in the files of a version."""
+    having = [at for at, row in enumerate(rows) if f"{kind} of" in row]
+    if not having:
+        return Offers()
+    names = [name for name in rows[having[0]] if name.startswith(f"{kind}.")]
+    return Offers(
+        {
+            name.removeprefix(f"{kind}."): torch.stack([rows[at][name] for at in having]).to(device)
+            for name in names
+        },
+        np.array(having, dtype=np.int64),
+        np.array([int(rows[at][f"{kind} of"]) for at in having], dtype=np.int64),
+    )
 
 
 def _fingerprint(files: Iterable[Path]) -> Fingerprint:

@@ -6,64 +6,30 @@ knows who hosts whom. Legend: p = peers of this node, e = letters, s = rows of a
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from app.node.arrays import owned, put_rows, restored, rows_of, unsound
+from app.node.costs import Costs
 from app.node.offers import UNWRITTEN, Offers, sound_rows
-from app.wire.payload import Foreign, LetterFormat, Precision, format_of, layout_of
-from clients.engine.data import SplitName
+from app.node.part import Part
+from app.node.stacking import Mail, all_answers, all_offers, no_letters, no_mail
+from app.wire.payload import Foreign, LetterFormat, Precision, format_of
 from clients.engine.engine import Engine
-from clients.letters import Bools, Ints, Letters, nobody
+from clients.letters import Bools, Ints, Letters
 from clients.rule import Rule
 from strategies.brokering import Round
-from strategies.protocol import Edges, Kind, PeerMessage, Report, no_edges
-from strategies.schedule import Schedule
-
-Mail = Callable[[Kind, LetterFormat], Foreign]
-"""Reads the letters of one kind that came from other nodes, each of that format."""
-
-
-def no_mail(kind: Kind, form: LetterFormat) -> Foreign:
-    """Nothing comes from other nodes: every peer is here."""
-    return {}
-
+from strategies.protocol import Edges, PeerMessage, Report, no_edges
+from strategies.schedule import ByClock, Schedule
 
 _TOGETHER = 512
 """Peers whose models are measured or written side by side where most of them sleep."""
-
-
-class _Part(NamedTuple):
-    """Some hosted peers by local index, and their engine, rule and state."""
-
-    rows: Ints
-    engine: Engine
-    rule: Rule[Any]
-    state: Any
-
-
-@dataclass
-class Costs:
-    """What each hosted peer has spent so far, (P,) each.
-
-    Attributes
-    ----------
-    sent, received : payload bytes, wherever the other peer is hosted.
-    n_gradients : examples differentiated; the engine counts them.
-    unsound : results that were not finite, in whose place the old model stayed.
-    """
-
-    sent: Ints
-    received: Ints
-    n_gradients: Ints
-    unsound: Ints
 
 
 class Cohort:
@@ -81,6 +47,8 @@ class Cohort:
     state : what the rule keeps.
     round : the round that has begun.
     offers : the newest offers of hosted peers, as far as they may still be heard.
+    coming : offers of peers that will be ready in later rounds only.
+    elapsed : seconds on the virtual clock since somebody set it to 0.
     received, sent : models received and answers given in this round.
     answered : whether this round's offers were received, and those that ask for it answered.
     costs : what each peer has spent.
@@ -109,15 +77,16 @@ class Cohort:
         if not self.schedule.is_always:
             self.state = owned(self.state)
         self.round = 0
-        self.offers = Offers()
+        self.offers = self.coming = Offers()
+        self.elapsed = 0.0
         self.received = self.sent = no_letters()
         self.answered = False
         self._shown: tuple[int, Offers, Offers] | None = None
         self.changed = np.ones_like(self.peers, dtype=np.bool_)
-        none = np.zeros_like(self.peers)
         self.engine.n_gradients[:] = 0
-        n_gradients = self.engine.n_gradients if self.schedule.is_always else none.copy()
-        self.costs = Costs(none, none.copy(), n_gradients, none.copy())
+        counted = self.engine.n_gradients  # by the engine itself where nothing is narrowed
+        self.costs = Costs.none(counted if self.schedule.is_always else np.zeros_like(counted))
+        self.tell_schedule()
 
     def begin(self, t: int) -> None:
         """Make the offers of round `t`, unless the run is over."""
@@ -125,8 +94,9 @@ class Cohort:
         if t > self.rounds:
             self.offers = Offers()
             return
-        self.offers = self.offers.only(self.offers.written >= t - self.schedule.max_age)
-        self._offer(self._rows(self.schedule.awake(t)))
+        self._forget_old_offers()
+        self._offer(self._rows(self.schedule.beginning(t)))
+        self._release(t)
 
     def go_on(self, t: int) -> None:
         """Begin round `t` from an older state: what was offered then counts as of now."""
@@ -136,7 +106,9 @@ class Cohort:
         self.changed[:] = True
         self.offers = replace(offers, written=written)
         if t <= self.rounds:
-            self._offer(np.setdiff1d(awake, offers.rows))
+            began = np.concatenate([offers.rows, self.coming.rows])
+            self._offer(np.setdiff1d(self._rows(self.schedule.beginning(t)), began))
+            self._release(t)
 
     def step(self, this: Round, mail: Mail = no_mail) -> tuple[Report, ...]:
         """Play a round, or what is left of it after `exchange`, and make the next one's offers.
@@ -148,6 +120,7 @@ class Cohort:
         if not self.answered:
             self.exchange(this, mail)
         self.update(this.t, mail("answer", self.answer_format(this.t)))
+        self._pass_time(this.t)
         reports = self.evaluate(this.t) if this.evaluated else ()
         self.begin(this.t + 1)
         return reports
@@ -155,6 +128,7 @@ class Cohort:
     def exchange(self, this: Round, mail: Mail = no_mail) -> None:
         """Play the first half of a round: receive offers, and answer those that ask for it."""
         self.round = this.t
+        self._forget_old_offers()  # the node may have slept since
         self.receive(this.edges, mail("offer", self.offer_format()), this.ages)
         self.answer(this.t, this.edges[this.asked])
         self.answered = True
@@ -169,29 +143,18 @@ class Cohort:
         ages : sender -> rounds since its letter was written, where that is not this round.
         """
         shown = self._show()
-        mine, (offers, sound) = self.peers[shown.rows], shown.sound
-        authors = np.array(sorted({*mine.tolist(), *(k for k, _ in foreign)}), dtype=np.int64)
-        stack, at = dict(offers), np.searchsorted(authors, mine)
-        ages_s = np.array([ages.get(k, 0) for k in authors.tolist()], dtype=np.int64)
-        ages_s[at] = self.round - shown.written
-        if foreign:
-            rows = torch.from_numpy(at)
-            for name, own in offers.items():
-                stack[name] = own.new_empty((len(authors), *own.shape[1:]))
-                stack[name][rows.to(own.device)] = own
-                for (k, _), tensors in foreign.items():
-                    stack[name][int(np.searchsorted(authors, k))] = tensors[name].to(own.device)
+        mine = self.peers[shown.rows]
+        offers = all_offers(shown, mine, foreign, self.round, ages)
         nbytes = self.offer_format().nbytes
         sends = self._hosted & self.schedule.awake(self.round)  # what waited was sent before
         self._count_bytes(self.costs.sent, edges[sends[edges[:, 0]], 0], nbytes)
         wrote = np.zeros_like(self._hosted)
-        wrote[authors] = True
-        wrote[mine[~sound]] = False  # refused, here as elsewhere
+        wrote[offers.authors] = True
+        wrote[mine[~shown.sound[1]]] = False  # one that is not is refused, here as elsewhere
         came = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
         self._count_bytes(self.costs.received, came[:, 1], nbytes)
-        rows_e = np.searchsorted(authors, came[:, 0])
-        expired = mine[shown.written == UNWRITTEN]
-        self.received = Letters(came[:, 0], came[:, 1], rows_e, authors, stack, ages_s, expired)
+        rows_e = np.searchsorted(offers.authors, came[:, 0])
+        self.received = replace(offers, senders=came[:, 0], recipients=came[:, 1], rows=rows_e)
         self.sent = no_letters()
 
     def answer(self, t: int, asked: Edges) -> None:
@@ -213,25 +176,8 @@ class Cohort:
         """End round `t` with the answers of this node's peers and those from other nodes."""
         given, sound = sound_rows(self.sent.tensors)
         sent = replace(self.sent, tensors=given)
-        inside = np.flatnonzero(self._hosted[sent.recipients] & sound)
-        # Where every answer stays on the node, theirs is the stack itself and not a copy.
-        at = inside if len(inside) < len(sent) else slice(None)
-        ends = np.concatenate(
-            [
-                np.stack([sent.senders[inside], sent.recipients[inside]], axis=1),
-                np.array(list(foreign), dtype=np.int64).reshape(-1, 2),
-            ]
-        )
-        order = np.lexsort((ends[:, 0], ends[:, 1]))
-        answers, form = no_letters(), self.answer_format(t)
-        if len(ends):
-            stack = {}
-            for name in form.layout:
-                parts = [sent[name][at]] if len(inside) else []
-                parts += [t_[name].to(self.engine.device)[None] for t_ in foreign.values()]
-                stack[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
-            senders, recipients = ends[order].T
-            answers = Letters(senders, recipients, order, ends[:, 0], stack)
+        form, here = self.answer_format(t), self._hosted[sent.recipients] & sound
+        answers = all_answers(sent, here, foreign, form, self.engine.device)
         self._count_bytes(self.costs.received, answers.recipients, form.nbytes)
         part = self._part(self._rows(self.schedule.ending(t)))
         if not len(part.rows):
@@ -246,14 +192,14 @@ class Cohort:
         """Local index of the hosted ones of some peers, given as a mask (n,)."""
         return np.flatnonzero(of_n[self.peers])
 
-    def _part(self, rows: Ints, *, idle: bool = False) -> _Part:
+    def _part(self, rows: Ints, *, idle: bool = False) -> Part:
         """The rule and the state of some hosted peers; see `Engine.narrowed`."""
         if self.schedule.is_always:
-            return _Part(rows, self.engine, self.rule, self.state)
+            return Part(rows, self.engine, self.rule, self.state)
         engine = self.engine.narrowed(rows, idle=idle)
-        return _Part(rows, engine, self.rule.narrowed(engine), rows_of(self.state, rows))
+        return Part(rows, engine, self.rule.narrowed(engine), rows_of(self.state, rows))
 
-    def _store(self, part: _Part, state: Any) -> None:
+    def _store(self, part: Part, state: Any) -> None:
         """Let a state be the next one of some peers, and put what it cost on their bill."""
         if part.engine is self.engine:
             self.state = state
@@ -263,7 +209,7 @@ class Cohort:
         self.costs.n_gradients[part.rows] += part.engine.n_gradients
         part.engine.n_gradients[:] = 0
 
-    def _take(self, part: _Part, state: Any, bad_p: Tensor | None = None) -> None:
+    def _take(self, part: Part, state: Any, bad_p: Tensor | None = None) -> None:
         """`_store`, but for the peers whose result no model can be made of.
 
         Parameters
@@ -284,8 +230,50 @@ class Cohort:
         part = self._part(rows)
         state, stacks = part.rule.offer(part.state, self.round)
         self._take(part, state)
-        older = self.offers.only(~np.isin(self.offers.rows, rows))
-        self.offers = older.beside(self._written(stacks, rows, self.round))
+        self.coming = self.coming.beside(Offers.made(stacks, rows, self._due(rows), self.precision))
+
+    def _forget_old_offers(self) -> None:
+        self.offers = self.offers.only(self.offers.written >= self.round - self.schedule.max_age)
+
+    def _release(self, t: int) -> None:
+        """Let offers be heard whose peers are ready in round `t`, in the place of older ones."""
+        due = self.coming.written <= t
+        released, self.coming = self.coming.only(due), self.coming.only(~due)
+        older = self.offers.only(~np.isin(self.offers.rows, released.rows))
+        self.offers = older.beside(released)
+
+    def _due(self, rows: Ints) -> Ints:
+        """The rounds that offers are of which some hosted peers have just made."""
+        schedule, t = self.schedule, self.round
+        if not isinstance(schedule, ByClock):
+            return np.full(len(rows), t)
+        ready = schedule.done(t, self.costs.seconds(schedule.clock, self.peers[rows], rows))
+        if schedule.base is None:
+            self.costs.mark(rows)
+        self.costs.ready[rows] = ready
+        schedule.note(t - 1, self.peers[rows].tolist(), ready)
+        return ready
+
+    def tell_schedule(self) -> None:
+        """Let a schedule that goes by the clock stand where these peers do."""
+        if isinstance(self.schedule, ByClock):
+            last = np.zeros_like(self.peers)
+            last[self.offers.rows] = self.offers.written
+            self.schedule.recall(self.peers.tolist(), self.costs.ready, last)
+
+    def _pass_time(self, t: int) -> None:
+        """Let the round be over on the virtual clock, and count who was awake."""
+        schedule = self.schedule
+        if not schedule.is_always:
+            self.costs.awake[self._rows(schedule.awake(t))] += 1
+        if not schedule.foresees:  # nobody else can say that a peer has stood still
+            self.changed[:] = True
+        if schedule.clock is not None:
+            everybody = np.arange(len(self.peers))
+            seconds_p = self.costs.seconds(schedule.clock, self.peers, everybody)
+            self.elapsed += schedule.elapsed(seconds_p)
+            if not (isinstance(schedule, ByClock) and schedule.base is None):
+                self.costs.mark(everybody)
 
     def _show(self) -> Offers:
         """What hosted peers show in this round: the offers, and the models of those who wake.
@@ -299,14 +287,10 @@ class Cohort:
         if len(missing) and not self.schedule.is_always:
             part = self._part(missing, idle=True)
             _, stacks = part.rule.offer(part.state, self.round)
-            shown = shown.beside(self._written(stacks, missing, UNWRITTEN))
+            never = np.full(len(missing), UNWRITTEN)
+            shown = shown.beside(Offers.made(stacks, missing, never, self.precision))
         self._shown = self.round, self.offers, shown
         return shown
-
-    def _written(self, stacks: Mapping[str, Tensor], rows: Ints, t: int) -> Offers:
-        """Offers as they travel."""
-        rounded = format_of(layout_of(stacks), self.precision).rounded(stacks)
-        return Offers(rounded, rows, np.full(len(rows), t))
 
     def wants(self, t: int) -> Edges:
         """(W, 2) the edges that the peers who will end round `t` want in it."""
@@ -324,7 +308,8 @@ class Cohort:
 
     def offer_letters(self, since: int) -> Iterator[PeerMessage]:
         """The offers of rounds from `since` on, one letter for each peer."""
-        offers, form = self.offers, self.offers.format(self.precision)
+        offers = self.offers.beside(self.coming)
+        form = offers.format(self.precision)
         for row, (local, t) in enumerate(zip(offers.rows, offers.written.tolist(), strict=True)):
             if t >= since:
                 k, payload = int(self.peers[local]), form.encode(offers.stacks, row)
@@ -343,50 +328,23 @@ class Cohort:
         The costs reported are those of a run that ends here: making the personal models is among
         them but is not carried over, so they do not depend on how often one measures.
         """
-        rows, reports = self._rows(self.schedule.measured(t)), list[Report]()
-        size = len(rows) if self.schedule.is_always else _TOGETHER
-        for first in range(0, len(rows), max(size, 1)):
-            reports += self._measured(t, self._part(rows[first : first + size]))
-        return tuple(reports)
-
-    def _measured(self, t: int, part: _Part) -> Iterator[Report]:
-        splits: tuple[SplitName, ...] = ("test", "validation", "train")
-        columns: dict[str, list[Any]] = {}
-        spent, before = part.engine.n_gradients, part.engine.n_gradients.copy()
-        personal = part.rule.personal(part.state)
-        for split in splits:
-            losses, accuracies = part.rule.evaluate(personal, split)
-            columns[f"{split}_loss"] = losses.tolist()
-            columns[f"{split}_accuracy"] = accuracies.tolist()
-        columns["bytes_sent"] = self.costs.sent[part.rows].tolist()
-        columns["bytes_received"] = self.costs.received[part.rows].tolist()
-        total = self.costs.n_gradients[part.rows]
-        columns["gradient_evaluations"] = (
-            total if part.engine is self.engine else total + spent
-        ).tolist()
-        spent[:] = before
-        columns |= {name: value.tolist() for name, value in part.rule.metrics(part.state).items()}
-        unsound_p = self.costs.unsound[part.rows].tolist()
-        refused = [{"unsound_results": k} if k else {} for k in unsound_p]
-        weights = part.rule.weights(part.state)
-        for p, peer in enumerate(self.peers[part.rows].tolist()):
-            metrics = {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()}
-            yield Report(t, peer, metrics | refused[p], tuple(weights[p].tolist()))
+        attendance = not self.schedule.is_always
+        return tuple(
+            report
+            for part in self._parts(self._rows(self.schedule.measured(t)))
+            for report in part.reports(t, self.costs, attendance=attendance)
+        )
 
     def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Yield each peer's personal model, as named parameters and buffers."""
-        size = len(self.peers) if self.schedule.is_always else _TOGETHER
-        for first in range(0, len(self.peers), size):
-            part = self._part(np.arange(first, min(first + size, len(self.peers))))
-            state = part.rule.personal(part.state)
-            named = self.engine.network.named(state.x) | state.buffers
-            for p, row in enumerate(part.rows):
-                yield int(self.peers[row]), {name: value[p] for name, value in named.items()}
+        for part in self._parts(np.arange(len(self.peers))):
+            yield from part.models()
+
+    def _parts(self, rows: Ints) -> Iterator[Part]:
+        """`_part` of some hosted peers, not too many at a time where most of them sleep."""
+        size = max(1, len(rows) if self.schedule.is_always else _TOGETHER)
+        for first in range(0, len(rows), size):
+            yield self._part(rows[first : first + size])
 
     def _count_bytes(self, account: Ints, peers: Ints, nbytes: int) -> None:
         np.add.at(account, np.searchsorted(self.peers, peers), nbytes)
-
-
-def no_letters() -> Letters:
-    """Nothing came."""
-    return Letters(nobody(), nobody(), nobody(), nobody(), {})

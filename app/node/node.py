@@ -105,7 +105,9 @@ class Node:
         if policy is not None:
             file = directory.parent / OWN / f"ledger-{self.peers[0]:04d}.jsonl"
             ledger = Ledger(file, directory.name, policy.answers)
-        self._channel = SecureChannel(self.peers, directory, sealing, ledger)
+        self._channel = SecureChannel(
+            self.peers, directory, sealing, ledger, self._strategy.schedule.max_age
+        )
         # A deployed peer is called as in the trust file; what its own data is called stays there.
         self._names = None if deployed else dict(enumerate(problem.names))
 
@@ -221,7 +223,10 @@ class Node:
         disclosed = tuple(map(self._disclosed, reports))
         # Peers that sleep until then say now what they want when they wake.
         wants = cohort.wants(self._strategy.schedule.next_ending(self.peers, t))
-        return Response(self.peers, offers, wants, disclosed)
+        elapsed, cohort.elapsed = cohort.elapsed, 0.0
+        by_clock = not self._strategy.schedule.foresees
+        ready = tuple(cohort.costs.ready.tolist()) if by_clock else ()
+        return Response(self.peers, offers, wants, disclosed, elapsed=elapsed, ready=ready)
 
     def _disclosed(self, report: Report) -> Report:
         """What the relay gets of a report; data that everybody has need no protection."""

@@ -35,6 +35,13 @@ class Offers:
     rows: Ints = field(default_factory=nobody)
     written: Ints = field(default_factory=nobody)
 
+    @classmethod
+    def made(
+        cls, stacks: Mapping[str, Tensor], rows: Ints, written: Ints, precision: Precision
+    ) -> Offers:
+        """Offers as they travel, in a payload's precision."""
+        return cls(format_of(layout_of(stacks), precision).rounded(stacks), rows, written)
+
     def format(self, precision: Precision) -> LetterFormat:
         """The format of a letter with one of them."""
         return format_of(layout_of(self.stacks), precision)

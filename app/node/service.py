@@ -151,6 +151,8 @@ def _respond(request: Request, job: Job) -> Response:
     if job.simulated:
         _require_state(request, job, peers, _strategy(config).schedule)
         return _node(config, peers, None, None).handle(request)
+    if not _strategy(config).schedule.foresees:
+        raise ConfigError("the virtual clock decides who is awake in simulations only")
     policy = admit(config, job.node_config)
     check_request(request, _strategy(config), peers)
     _require_state(request, job, peers, _strategy(config).schedule)

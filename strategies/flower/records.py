@@ -100,6 +100,8 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "refused": list(response.refused),
             "samples": list(response.samples),
             "names": list(response.names),
+            "elapsed": response.elapsed,
+            "ready": list(response.ready),
             "standing": [] if response.standing is None else [response.standing],
             "report-rounds": [report.round for report in response.reports],
             "report-peers": [report.peer for report in response.reports],
@@ -144,6 +146,8 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
         tuple(fields.counts(header, "samples")),
         tuple(fields.list_of(header, "names", str)),
         next(iter(fields.list_of(header, "standing", int)), None),
+        fields.require(header, "elapsed", float),
+        tuple(fields.counts(header, "ready")),
     )
 
 

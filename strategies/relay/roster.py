@@ -17,7 +17,7 @@ class Roster:
     hosts : node -> its peers, in order of the peers.
     without_peers : nodes that said that they host none.
     samples : (n,) each peer's n_i, 0 where it has not been announced.
-    offers : peer -> its newest offer.
+    offers : (peer, round) -> its offers that may be heard in this round or later.
     names : peer -> what people call it, of those whose node has announced it.
 
     A peer belongs to the node that brought it first, and its n_i is what that one announced first.
@@ -28,7 +28,7 @@ class Roster:
         self.hosts: dict[int, tuple[int, ...]] = {}
         self.without_peers: set[int] = set()
         self.samples = np.zeros(peers, dtype=np.int64)
-        self.offers: dict[int, PeerMessage] = {}
+        self.offers: dict[tuple[int, int], PeerMessage] = {}
         self.names: dict[int, str] = {}
         self._wants: dict[int, Edges] = {}
         self._owners: dict[int, int] = {}
@@ -73,10 +73,7 @@ class Roster:
 
     def keep(self, node: int, response: Response) -> None:
         """Keep what a node's peers offer and want for the next round, and what they are called."""
-        for letter in response.letters:
-            known = self.offers.get(letter.sender)
-            if known is None or known.round <= letter.round:
-                self.offers[letter.sender] = letter
+        self.offers |= {(letter.sender, letter.round): letter for letter in response.letters}
         self._wants[node] = response.wants
         if response.names:
             self._rename(response)
@@ -108,7 +105,7 @@ class Roster:
         for peer in self.drop(node):
             del self._owners[peer]
 
-    def offers_since(self, t: int) -> dict[int, PeerMessage]:
-        """The newest offers, those of rounds before `t` are forgotten."""
-        self.offers = {k: letter for k, letter in self.offers.items() if letter.round >= t}
-        return dict(self.offers)
+    def offers_of(self, t: int, max_age: int) -> dict[int, PeerMessage]:
+        """Each peer's newest offer for round `t`; what is too old by then is forgotten."""
+        self.offers = {end: letter for end, letter in self.offers.items() if end[1] >= t - max_age}
+        return {peer: self.offers[peer, s] for peer, s in sorted(self.offers) if s <= t}

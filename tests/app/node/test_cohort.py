@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.node.cohort import Cohort, Mail
+from app.node.cohort import Cohort
+from app.node.stacking import Mail
 from app.wire.payload import Foreign, LetterFormat
 from clients.engine.engine import Engine
 from clients.letters import Letters

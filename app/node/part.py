@@ -1,0 +1,70 @@
+"""Some of a node's peers: the rule and the engine narrowed to them, and their rows of the state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from app.node.costs import Costs
+from clients.engine.data import SplitName
+from clients.engine.engine import Engine
+from clients.letters import Ints
+from clients.rule import Rule
+from strategies.protocol import Report
+
+
+class Part(NamedTuple):
+    """Some hosted peers.
+
+    Attributes
+    ----------
+    rows : local index of each in the cohort.
+    engine, rule, state : of these peers only.
+    """
+
+    rows: Ints
+    engine: Engine
+    rule: Rule[Any]
+    state: Any
+
+    def reports(self, t: int, costs: Costs, *, attendance: bool) -> Iterator[Report]:
+        """Measure the personal models, each on its peer's own data.
+
+        Parameters
+        ----------
+        costs : of the whole cohort. Those of making the personal models are on the report's bill
+            and on no other.
+        attendance : whether the reports say in how many rounds a peer was awake.
+        """
+        splits: tuple[SplitName, ...] = ("test", "validation", "train")
+        columns: dict[str, list[Any]] = {}
+        spent, before = self.engine.n_gradients, self.engine.n_gradients.copy()
+        personal = self.rule.personal(self.state)
+        for split in splits:
+            losses, accuracies = self.rule.evaluate(personal, split)
+            columns[f"{split}_loss"] = losses.tolist()
+            columns[f"{split}_accuracy"] = accuracies.tolist()
+        columns["bytes_sent"] = costs.sent[self.rows].tolist()
+        columns["bytes_received"] = costs.received[self.rows].tolist()
+        total = costs.n_gradients[self.rows] + (0 if spent is costs.n_gradients else spent)
+        columns["gradient_evaluations"] = total.tolist()
+        spent[:] = before
+        columns |= {name: value.tolist() for name, value in self.rule.metrics(self.state).items()}
+        if attendance:
+            columns["awake"] = costs.awake[self.rows].tolist()
+        unsound_p = costs.unsound[self.rows].tolist()
+        refused = [{"unsound_results": k} if k else {} for k in unsound_p]
+        weights = self.rule.weights(self.state)
+        for p, peer in enumerate(self.engine.peers.tolist()):
+            metrics = {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()}
+            yield Report(t, peer, metrics | refused[p], tuple(weights[p].tolist()))
+
+    def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Yield each peer's personal model, as named parameters and buffers."""
+        state = self.rule.personal(self.state)
+        named = self.engine.network.named(state.x) | state.buffers
+        for p, peer in enumerate(self.engine.peers.tolist()):
+            yield peer, {name: value[p] for name, value in named.items()}
