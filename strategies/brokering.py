@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from strategies.changing import Links
 from strategies.protocol import METRICS, Edges
 from strategies.schedule import Schedule
 from strategies.topology import Matrix
@@ -54,6 +55,7 @@ class Brokering(ABC):
     evaluate_every : rounds between two evaluations; the last round is always evaluated.
     metrics : names of what peers may report; the method's own ones beside those that all have.
     schedule : who is awake in which round.
+    links : of a topology that changes, the edges of each round; they lie inside `topology`.
     """
 
     peers: int
@@ -63,6 +65,7 @@ class Brokering(ABC):
     evaluate_every: int = 1
     metrics: frozenset[str] = METRICS
     schedule: Schedule = field(default=None)  # type: ignore[assignment]  # then: see below
+    links: Links | None = None
 
     exchanges: ClassVar[bool] = True
     """Whether models ever travel; if not, nodes need not write offers."""
@@ -133,14 +136,16 @@ class Brokering(ABC):
     def _neighbours(self, t: int) -> Edges:
         """All edges of the topology along which a model can be heard in round `t`."""
         senders, recipients = map(np.flatnonzero, self._ends(t, asked=False))
-        pairs = np.argwhere(self.topology[np.ix_(senders, recipients)].T)
+        graph = self.topology if self.links is None else self.links(t)
+        pairs = np.argwhere(graph[np.ix_(senders, recipients)].T)
         return np.stack([senders[pairs[:, 1]], recipients[pairs[:, 0]]], axis=1)
 
     def _allowed(self, t: int, wants: Edges, *, asked: bool) -> Edges:
         """The wants that topology and schedule allow in round `t`."""
         senders, recipients = wants.T
         can_send, can_hear = self._ends(t, asked=asked)
-        there = self.topology[senders, recipients] & can_send[senders] & can_hear[recipients]
+        graph = self.topology if self.links is None else self.links(t)
+        there = graph[senders, recipients] & can_send[senders] & can_hear[recipients]
         return self._sorted(wants[there])
 
     def _sorted(self, edges: Edges) -> Edges:

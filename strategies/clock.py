@@ -55,11 +55,8 @@ PROFILES: dict[str, tuple[Spread, Spread, Spread, Spread]] = {
         Spread(50.0, 3.0), Spread(8 * _MBIT, 2.5), Spread(40 * _MBIT, 2.5), Spread(0.05, 1.6),
     ),
 }  # fmt: skip
-"""Examples a second, bytes a second up and down, and seconds of latency. Phones: speeds that spread
-over more than a factor of ten between devices (AI Benchmark, as FedScale's traces take them) and
-links like the medians that Speedtest's global index publishes for mobile networks; hospitals: one
-workstation with a GPU each, of different years, on office lines. docs/schedules.md has the sources.
-"""
+"""Examples a second, bytes a second up and down, and seconds of latency: orders of magnitude, see
+docs/schedules.md."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from datasets.partition.options import Partition
 from datasets.table import DATASETS
 from strategies import clock, schedule
 from strategies.brokering import Brokering
+from strategies.changing import changing
 from strategies.errors import ScheduleError, TopologyError
 from strategies.topology import topology
 
@@ -185,7 +186,11 @@ class Config(TopLevel):
                 clock=clock.clock(self.clock, self.peers, self.seed),
                 tick=self.clock.tick, deadline=self.clock.deadline,
             )  # fmt: skip
-        except ScheduleError as error:
+            links = changing(
+                self.topology, self.peers, self.seed,
+                degree=self.topology_degree, hears=method.strategy.hears_on_waking,
+            )  # fmt: skip
+        except (ScheduleError, TopologyError) as error:
             raise ConfigError(str(error)) from None
         return method.brokering(
             self.options,
@@ -195,6 +200,7 @@ class Config(TopLevel):
             topology=self.graph(),
             evaluate_every=self.evaluate_every,
             schedule=attendance,
+            links=links,
         )
 
     def _tables(self) -> dict[str, object]:

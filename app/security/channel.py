@@ -149,8 +149,8 @@ class SecureChannel:
                     raise PayloadError("was not to come here")
                 if ends in found:
                     raise PayloadError("came a second time")
-                self._check_age(letter)
                 opened = self._open(letter, digest, form.max_bytes)
+                self._check_age(letter)
                 found[ends] = form.decode(opened)
                 if self._ledger is not None:
                     plain[letter.sender] = digest_of(opened).hex()
@@ -272,5 +272,7 @@ class SecureChannel:
         self._heard = memory.get("heard", {})
 
     def _remember(self) -> None:
-        memory = {"committed": self._committed, "offered": self._own_offers, "heard": self._heard}
+        memory: dict[str, Any] = {"committed": self._committed, "offered": self._own_offers}
+        if self._max_age:
+            memory["heard"] = self._heard
         atomic.write(self._memory, json.dumps(memory))

@@ -278,9 +278,9 @@ def test_a_plain_simulation_writes_nothing_down(run: Path) -> None:
     assert not list((run / "nodes").iterdir())
 
 
-def test_an_older_offer_is_heard_within_its_age_but_never_after_a_newer_one(tmp_path: Path) -> None:
+def test_an_older_offer_is_heard_within_its_age_but_never_after_a_newer_one(run: Path) -> None:
     """Also by a process that begins anew: a relay that replays what it kept gets nowhere."""
-    sender, node = channel(tmp_path, 1), aged(tmp_path, 0, max_age=2)
+    sender, node = channel(run, 1), aged(run, 0, max_age=2)
     begun(sender, "start", 0)
     letters = {t: offer(sender, 1, t) for t in (1, 2, 3)}
     begun(node, "start", 0)
@@ -288,11 +288,11 @@ def test_an_older_offer_is_heard_within_its_age_but_never_after_a_newer_one(tmp_
     assert list(node.read("offer", FORM)) == [(1, None)]
     begun(node, "update", 4, letters=[letters[3]])
     assert list(node.read("offer", FORM)) == [(1, None)]
-    for late in (node, aged(tmp_path, 0, max_age=2)):
+    for late in (node, aged(run, 0, max_age=2)):
         begun(late, "update", 4, letters=[letters[2]])
         assert not late.read("offer", FORM)
         assert "older than one that came before" in late.finish()[0]
-    strict = begun(channel(tmp_path, 2), "update", 4, letters=[letters[3]])
+    strict = begun(channel(run, 2), "update", 4, letters=[letters[3]])
     assert not strict.read("offer", FORM)
     assert "it is of round 3" in strict.finish()[0]
     begun(node, "update", 4, letters=[replace(letters[2], round=3)])  # the seal says otherwise
