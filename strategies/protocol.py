@@ -27,6 +27,10 @@ METRICS = frozenset(
 """Names of what every method's peers report."""
 
 
+MATRIX = 1024
+"""Peers up to which the collaboration matrix is recorded as a whole."""
+
+
 def no_edges() -> Edges:
     """The empty edge list, shape (0, 2)."""
     return np.empty((0, 2), dtype=np.int64)
@@ -105,7 +109,8 @@ class Report:
     ----------
     round, peer : of what.
     metrics : metrics.jsonl's fields but round and peer; None where a metric does not exist.
-    weights : (n,) row of the collaboration matrix; the diagonal is the self weight, else 1.
+    weights : (n,) row of the collaboration matrix; the diagonal is the self weight, else 1. Empty
+        in a run of more than `MATRIX` peers where the peer slept.
     """
 
     round: int

@@ -25,7 +25,7 @@ from clients.engine.engine import Engine
 from clients.letters import Bools, Ints, Letters
 from clients.rule import Rule
 from strategies.brokering import Round
-from strategies.protocol import Edges, PeerMessage, Report, no_edges
+from strategies.protocol import MATRIX, Edges, PeerMessage, Report, no_edges
 from strategies.schedule import ByClock, Schedule
 
 _TOGETHER = 512
@@ -113,9 +113,7 @@ class Cohort:
     def step(self, this: Round, mail: Mail = no_mail) -> tuple[Report, ...]:
         """Play a round, or what is left of it after `exchange`, and make the next one's offers.
 
-        Returns
-        -------
-        The reports, if the round is evaluated.
+        The reports are there if the round is evaluated.
         """
         if not self.answered:
             self.exchange(this, mail)
@@ -328,11 +326,12 @@ class Cohort:
         The costs reported are those of a run that ends here: making the personal models is among
         them but is not carried over, so they do not depend on how often one measures.
         """
-        attendance = not self.schedule.is_always
+        slept = not self.schedule.is_always
+        with_row = self.schedule.awake(t) | (self.engine.n <= MATRIX)
         return tuple(
             report
             for part in self._parts(self._rows(self.schedule.measured(t)))
-            for report in part.reports(t, self.costs, attendance=attendance)
+            for report in part.reports(t, self.costs, with_row, attendance=slept)
         )
 
     def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from app.node.costs import Costs
 from clients.engine.data import SplitName
 from clients.engine.engine import Engine
-from clients.letters import Ints
+from clients.letters import Bools, Ints
 from clients.rule import Rule
 from strategies.protocol import Report
 
@@ -30,13 +30,16 @@ class Part(NamedTuple):
     rule: Rule[Any]
     state: Any
 
-    def reports(self, t: int, costs: Costs, *, attendance: bool) -> Iterator[Report]:
+    def reports(
+        self, t: int, costs: Costs, with_row: Bools, *, attendance: bool
+    ) -> Iterator[Report]:
         """Measure the personal models, each on its peer's own data.
 
         Parameters
         ----------
         costs : of the whole cohort. Those of making the personal models are on the report's bill
             and on no other.
+        with_row : (n,) whose reports have a row of the collaboration matrix.
         attendance : whether the reports say in how many rounds a peer was awake.
         """
         splits: tuple[SplitName, ...] = ("test", "validation", "train")
@@ -60,7 +63,8 @@ class Part(NamedTuple):
         weights = self.rule.weights(self.state)
         for p, peer in enumerate(self.engine.peers.tolist()):
             metrics = {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()}
-            yield Report(t, peer, metrics | refused[p], tuple(weights[p].tolist()))
+            row = tuple(weights[p].tolist()) if with_row[peer] else ()
+            yield Report(t, peer, metrics | refused[p], row)
 
     def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Yield each peer's personal model, as named parameters and buffers."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from strategies.brokering import Brokering
-from strategies.protocol import PeerMessage, Report, Request, Response
+from strategies.protocol import MATRIX, PeerMessage, Report, Request, Response
 from strategies.schedule import Schedule
 
 _LINES, _LENGTH = 100, 400
@@ -113,10 +113,11 @@ def named(peers: Iterable[int]) -> str:
 
 def _is_sound(report: Report, strategy: Brokering) -> bool:
     metrics: Mapping[str, float | None] = report.metrics
+    n = strategy.peers
     numbers = [*report.weights, *(value for value in metrics.values() if value is not None)]
     return (
         metrics.keys() <= strategy.metrics
-        and len(report.weights) == strategy.peers
+        and (len(report.weights) == n or (n > MATRIX and not report.weights))
         and all(math.isfinite(number) and abs(number) <= _LARGEST for number in numbers)
     )
 
