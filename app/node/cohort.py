@@ -53,6 +53,7 @@ class Cohort:
     answered : whether this round's offers were received, and those that ask for it answered.
     costs : what each peer has spent.
     changed : (P,) whose state is no longer what was saved last.
+    curves : peer -> what can be drawn of its last evaluation.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Cohort:
         self.peers = engine.peers
         self._hosted = np.zeros(engine.n, dtype=np.bool_)
         self._hosted[self.peers] = True
+        self.curves: dict[int, dict[str, Any]] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -94,7 +96,7 @@ class Cohort:
         if t > self.rounds:
             self.offers = Offers()
             return
-        self._forget_old_offers()
+        self.offers = self.offers.since(t - self.schedule.max_age)
         self._offer(self._rows(self.schedule.beginning(t)))
         self._release(t)
 
@@ -126,7 +128,7 @@ class Cohort:
     def exchange(self, this: Round, mail: Mail = no_mail) -> None:
         """Play the first half of a round: receive offers, and answer those that ask for it."""
         self.round = this.t
-        self._forget_old_offers()  # the node may have slept since
+        self.offers = self.offers.since(this.t - self.schedule.max_age)  # it may have slept
         self.receive(this.edges, mail("offer", self.offer_format()), this.ages)
         self.answer(this.t, this.edges[this.asked])
         self.answered = True
@@ -230,9 +232,6 @@ class Cohort:
         self._take(part, state)
         self.coming = self.coming.beside(Offers.made(stacks, rows, self._due(rows), self.precision))
 
-    def _forget_old_offers(self) -> None:
-        self.offers = self.offers.only(self.offers.written >= self.round - self.schedule.max_age)
-
     def _release(self, t: int) -> None:
         """Let offers be heard whose peers are ready in round `t`, in the place of older ones."""
         due = self.coming.written <= t
@@ -328,14 +327,15 @@ class Cohort:
         """
         slept = not self.schedule.is_always
         with_row = self.schedule.awake(t) | (self.engine.n <= MATRIX)
+        curves = self.curves if t == self.rounds else None
         return tuple(
             report
             for part in self._parts(self._rows(self.schedule.measured(t)))
-            for report in part.reports(t, self.costs, with_row, attendance=slept)
+            for report in part.reports(t, self.costs, with_row, curves, attendance=slept)
         )
 
     def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Yield each peer's personal model, as named parameters and buffers."""
+        """Yield each peer's personal model, as named tensors, with what else predicting needs."""
         for part in self._parts(np.arange(len(self.peers))):
             yield from part.models()
 

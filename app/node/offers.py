@@ -56,6 +56,10 @@ class Offers:
         stacks = {name: value[at.to(value.device)] for name, value in self.stacks.items()}
         return Offers(stacks, self.rows[kept], self.written[kept])
 
+    def since(self, t: int) -> Offers:
+        """Those of round `t` and later."""
+        return self.only(self.written >= t)
+
     def beside(self, others: Offers) -> Offers:
         """These and those of other peers; no copy where there are none of one kind."""
         if not len(self.rows) or not len(others.rows):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from clients.engine import optimizers
+from clients.engine import optimizers, probe
 from clients.engine.batches import Ints
 from clients.engine.chunks import Chunks, held_bytes
 from clients.engine.data import Batch, Data
@@ -24,8 +24,10 @@ from clients.engine.streams import Purpose, stream
 from clients.engine.tasks import TASKS
 from clients.letters import Bools
 from clients.models.build import build
+from clients.models.options import MODELS
 
 if TYPE_CHECKING:
+    from clients.models.options import Adaptation
     from clients.training import Training
     from datasets.problem import Problem
 
@@ -54,12 +56,13 @@ class Stack:
     memory : bound in bytes on what one chunk holds for its backward pass; 0 takes a share of
         what the machine has.
     mixed_precision, channels_last : see `clients.engine.network.Network`.
+    adaptation : of the network, see `clients.models.options.Adaptation`.
 
     Attributes
     ----------
     n : peers of the whole run. samples : (n,) their n_i. clusters : (n,) or None, the truth.
     topology : (n, n) who may talk to whom, symmetric, empty diagonal.
-    outputs : classes, or outputs of a regression.
+    kind : the problem's task, by name. outputs : classes, or outputs of a regression.
     noise : (n,) deviation of the gradient noise, where the problem states it, else None.
     batches : draws minibatches of training data, see `clients.engine.data.Data.batches`.
     n_gradients : (P,) examples each peer has differentiated so far: the bill for gradients.
@@ -81,6 +84,7 @@ class Stack:
         memory: int = 0,
         mixed_precision: bool = False,
         channels_last: bool = False,
+        adaptation: Adaptation | None = None,
     ) -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -98,9 +102,9 @@ class Stack:
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
         self.batches: Callable[..., list[Batch]] = self.data.batches
-        self.task = TASKS[problem.task]
+        self.kind, self.task = problem.task, TASKS[problem.task]
         shape = problem.inputs.shape[1:]
-        made_of = model, model_options, problem.task, shape, problem.outputs
+        made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
         self._build: Callable[[], nn.Module] = lambda: build(*made_of)
         self._start = problem.start
         self.network = Network(
@@ -108,8 +112,11 @@ class Stack:
             mixed_precision=mixed_precision,
             channels_last=channels_last,
         )
+        if model not in MODELS:
+            probe.try_out(self.network, problem, model)
         self.d = self.network.d
         self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
+        chunk = 1 if self.network.alone else chunk
         self._chunks = Chunks(self.device, stacks=self.network.stacks, chunk=chunk, memory=memory)
 
     def narrowed(self, rows: Ints, *, idle: bool = False) -> Self:
