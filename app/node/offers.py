@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from app.node.arrays import finite
 from app.wire.payload import LetterFormat, Precision, format_of, layout_of
 from clients.letters import Bools, Ints, nobody
 
@@ -87,8 +88,7 @@ def sound_rows(stacks: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Bool
     sound: Bools = np.array(True)
     for value in stacks.values():
         if value.is_floating_point() and value.numel():
-            largest = torch.linalg.vector_norm(value.reshape(len(value), -1), torch.inf, dim=1)
-            sound = sound & largest.isfinite().cpu().numpy()
+            sound = sound & finite(value).numpy()
     if not sound.all():
         stacks = {name: value.clone() for name, value in stacks.items()}
         for value in stacks.values():
