@@ -24,7 +24,7 @@ from app.runners import cores
 from app.runners.errors import RunError
 from app.runs import plan
 
-_PACKAGES = ("app", "strategies", "clients", "datasets")
+_PACKAGES = ("app", "coterie", "strategies", "clients", "datasets")
 _STORE = 100 << 20
 """Bytes for results of a cluster of our own: hardly anything travels."""
 ALL_MEMORY = sys.maxsize
