@@ -246,16 +246,21 @@ class Engine(Scoring):
         parts = [slice(first, first + width) for first in range(0, whole, width)]
         losses: list[Tensor] = []
         gradients: tuple[Tensor, ...] = ()
+        own = self.personal.leaves(buffers)
+        wanted = (*leaves.values(), *own.values())
         for at in parts if len(parts) > 1 else [slice(None)]:
-            losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, at)
+            losses_eb, after = self._batch_losses(leaves, {**buffers, **own}, batch, examples, at)
             # A single number: torch would import sympy for the weights as a further argument.
             total = losses_eb.flatten() @ batch.weights_eb[:, at].flatten()
-            found = torch.autograd.grad(total, (*leaves.values(),), materialize_grads=True)
+            found = torch.autograd.grad(total, wanted, materialize_grads=True)
             losses.append(losses_eb.detach())
             for summed, more in zip(gradients, found, strict=False):
                 summed.add_(more)
             gradients = gradients or found
         after = {name: value.detach() for name, value in after.items()}
+        if own:
+            gradients, of_own = gradients[: len(leaves)], gradients[len(leaves) :]
+            after |= self.personal.stepped(buffers, of_own, batch.round)
         return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
 
 

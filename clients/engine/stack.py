@@ -19,9 +19,11 @@ from clients.engine.batches import Ints
 from clients.engine.chunks import Chunks, held_bytes
 from clients.engine.data import Batch, Data
 from clients.engine.network import Buffers, Network
+from clients.engine.personal import PersonalLayers
 from clients.engine.streams import Purpose, stream
 from clients.engine.tasks import TASKS
 from clients.letters import Bools
+from clients.models.adaptation import personal_names
 from clients.models.build import build
 from clients.models.options import MODELS
 
@@ -102,11 +104,14 @@ class Stack:
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
         self._build: Callable[[], nn.Module] = lambda: build(*made_of)
         self._start = problem.start
+        template = self._fresh(0).to(self.device, self.dtype)
         self.network = Network(
-            self._fresh(0).to(self.device, self.dtype),
+            template,
             mixed_precision=mixed_precision,
             channels_last=channels_last,
+            personal=personal_names(template, adaptation),
         )
+        self.personal = PersonalLayers(self.network.personal, training)
         if model not in MODELS:
             probe.try_out(self.network, problem, model)
         self.d = self.network.d
@@ -122,7 +127,18 @@ class Stack:
         """Start models (P, d) and buffers: one start for all peers, or each peer its own."""
         common = common or self._start is not None
         x_pd = self.origins(self.peers) if common else self._drawn(self.peers)
-        return x_pd.clone(), self.network.buffers(len(self.peers))
+        buffers = self.network.buffers(len(self.peers))
+        if self.network.personal:
+            peers = np.zeros_like(self.peers) if common else self.peers
+            starts = [dict(self._begun(peer).named_parameters()) for peer in peers]
+            own = {
+                name: torch.stack([start[name].detach() for start in starts])
+                for name in self.network.personal
+            }
+            buffers |= self.personal.buffers(
+                {name: value.to(self.device, self.dtype) for name, value in own.items()}
+            )
+        return x_pd.clone(), buffers
 
     def origins(self, peers: Ints) -> Tensor:
         """Start models (E, d) of any peers, in a run with a common or a prescribed start."""
@@ -142,11 +158,12 @@ class Stack:
 
     def _drawn(self, peers: Iterable[int]) -> Tensor:
         """The start models that some peers draw, (K, d)."""
-        rows = []
-        for peer in peers:
-            key = int(stream(self.seed, int(peer), 0, Purpose.START).integers(2**63))
-            rows.append(self.network.flat(self._fresh(key)).to(self.device, self.dtype))
-        return torch.stack(rows)
+        rows = [self.network.flat(self._begun(peer)) for peer in peers]
+        return torch.stack(rows).to(self.device, self.dtype)
+
+    def _begun(self, peer: int) -> nn.Module:
+        """The module that a peer draws."""
+        return self._fresh(int(stream(self.seed, int(peer), 0, Purpose.START).integers(2**63)))
 
     def _fresh(self, key: int) -> nn.Module:
         """A module initialised from a key; torch's own stream stays where it was."""
