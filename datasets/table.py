@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import plugins
+from datasets.arrays import ArraysOptions, load_arrays, load_own_arrays
 from datasets.own.image_folder import ImageFolderOptions, read_image_folder
 from datasets.own.institutions import deployed, simulated
 from datasets.own.tabular import TableOptions, read_table
@@ -196,6 +197,15 @@ DATASETS: dict[str, Dataset] = {
         TableOptions,
         divided=False,
         deployed=deployed(read_table),
+    ),
+    "arrays": Dataset(
+        "each peer's own arrays, .npz",
+        "data-dir: a file for each peer with x and y; on a deployed node its own",
+        "mlp",
+        load_arrays,
+        ArraysOptions,
+        divided=False,
+        deployed=load_own_arrays,
     ),
     "quadratic": Dataset(
         "one quadratic loss per peer, for exact checks",

@@ -39,6 +39,9 @@ COMMANDS: Mapping[str, Command] = {
     "export": Command(
         "export", "RUN_DIR --peer PEER FILE", "a peer's model as a .pt2 or .onnx file"
     ),
+    "schema": Command(
+        "schema", "TABLE.csv|schema.toml", "what institutions agree on of their tables' columns"
+    ),
     "status": Command(
         "status", "[RUN_DIR|CONNECTION]", "who takes part, who is missing, what went wrong"
     ),

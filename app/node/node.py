@@ -20,6 +20,7 @@ from app.node.checkpoints import CheckpointStore, write
 from app.node.cohort import Cohort
 from app.node.faults import StateError
 from app.node.vetting import check_wanted
+from app.runs import atomic
 from app.security.approval import OWN
 from app.security.channel import SecureChannel
 from app.security.disclosure import limited, protected
@@ -27,6 +28,7 @@ from app.security.ledger import Ledger
 from app.security.policy import Policy, check_counts, is_own
 from app.security.sealing import Sealing, simulated
 from app.trained.about import About
+from app.trained.card import as_json, as_markdown, card
 from clients.engine.engine import Engine
 from strategies.brokering import Round
 from strategies.protocol import PeerMessage, Report, Request, Response
@@ -73,7 +75,12 @@ class Node:
         check_method(config, problem)
         self._policy = policy
         parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
-        self._sizes = {name: int(part.sizes[self.peers[0]]) for name, part in parts.items()}
+        self._sizes_of = {
+            peer: {name: len(part.rows[peer]) for name, part in parts.items()}
+            for peer in self.peers
+        }
+        self._sizes = self._sizes_of[self.peers[0]]
+        self._rarest = 0
         self._is_own = is_own(config.dataset)
         if policy is not None and self._is_own:
             check_counts(policy, self._sizes)
@@ -164,9 +171,6 @@ class Node:
     def _known_names(self) -> Mapping[int, str]:
         return self._channel.names if self._names is None else self._names
 
-    def _name(self, peer: int) -> str:
-        return self._known_names().get(peer) or f"peer {peer}"
-
     def _samples(self, request: Request) -> npt.NDArray[np.float64]:
         """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
         if len(request.samples) != self._cohort.engine.n:
@@ -220,20 +224,32 @@ class Node:
             check_wanted(request, self._strategy, self.peers, self._cohort.wants(t))
         return Round(t, request.edges, request.asked, self._strategy.is_evaluated(t))
 
-    def _end(self, t: int, reports: Iterable[Report]) -> Response:
+    def _end(self, t: int, reports: Sequence[Report]) -> Response:
         """Save what was reached, and write what the relay needs for round `t` + 1."""
         cohort = self._cohort
         self._checkpoints.save((t, 0))
         offers: tuple[PeerMessage, ...] = ()
         if t == cohort.rounds:
-            for peer, tensors in cohort.models().items():
-                file = self._directory / "models" / f"peer-{peer:04d}.safetensors"
-                about = replace(self._about[peer], peer_name=self._name(peer))
-                write(file, tensors, about.strings(), durable=self._deployed)
+            self._keep_models({report.peer: report for report in reports})
         elif self._strategy.exchanges and len(self.peers) < cohort.engine.n:
             offers = self._sealed(cohort.offer_letters(t + 1))
         disclosed = tuple(map(self._disclosed, reports))
         return Response(self.peers, offers, cohort.wants(t + 1), disclosed)
+
+    def _keep_models(self, reports: Mapping[int, Report]) -> None:
+        """Write each peer's model, and the card of one whose last round was played just now."""
+        names, policy = self._known_names(), self._policy
+        for peer, tensors in self._cohort.models().items():
+            about = replace(self._about[peer], peer_name=names.get(peer) or f"peer {peer}")
+            file = self._directory / "models" / f"peer-{peer:04d}.safetensors"
+            write(file, tensors, about.strings(), durable=self._deployed)
+            if peer in reports:
+                found = card(
+                    about, self._sizes_of[peer], reports[peer], names, policy,
+                    self._cohort.curves.get(peer, {}), has_examples="memory.keys" in tensors,
+                )  # fmt: skip
+                atomic.write(file.with_suffix(".json"), as_json(found))
+                atomic.write(file.with_suffix(".md"), as_markdown(found))
 
     def _disclosed(self, report: Report) -> Report:
         """What the relay gets of a report; data that everybody has need no protection."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from app.security.policy import Disclosure, ReportPolicy
-from strategies.protocol import Report
+from strategies.protocol import MEASURES, Report
 
 TRAFFIC = ("bytes_sent", "bytes_received")
 """Metrics that the relay knows in any case."""
@@ -52,13 +52,9 @@ def protected(
     metrics = {
         name: value
         if value is None or name in TRAFFIC
-        else _protected(name, value, policy.training, sizes)
+        else _protected(name, value, policy.training, sizes, rarest)
         for name, value in report.metrics.items()
     }
-    for name in PER_CLASS:
-        value = report.metrics.get(name)
-        if value is not None:
-            metrics[name] = _to_step(value, precision(rarest)) if rarest else None
     weights = tuple(round(weight, _WEIGHT_DIGITS) for weight in report.weights)
     return limited(replace(report, metrics=metrics, weights=weights), policy.disclosure)
 
@@ -75,18 +71,31 @@ def precision(examples: int) -> float:
 
 
 def _protected(
-    name: str, value: float, training: bool, sizes: Mapping[str, int]
+    name: str, value: float, training: bool, sizes: Mapping[str, int], rarest: int
 ) -> float | int | None:
     part = next((part for part in _PARTS if f"{part}_" in name), None)
+    if name in MEASURES:
+        return _measure(name, value, sizes, rarest)
     if part is None and isinstance(value, int):  # work that was done
         return value
     if part is None:  # on which examples is not known
-        return _relative(value, min(filter(None, sizes.values())))
+        return _relative(value, min(filter(None, map(sizes.get, _PARTS))))
     if not sizes[part] or (part == "train" and not training):
         return None
     if name.endswith("accuracy"):
         return _to_step(value, precision(sizes[part]))
     return _relative(value, sizes[part])
+
+
+def _measure(name: str, value: float, sizes: Mapping[str, int], rarest: int) -> float | None:
+    """A measure of the last report, over test examples or those of a class."""
+    if name in PER_CLASS:
+        return _to_step(value, precision(rarest)) if rarest else None
+    if not sizes["test"]:
+        return None
+    if name in ("expected_calibration_error", "r2"):
+        return _to_step(value, precision(sizes["test"]))
+    return _relative(value, sizes["test"])
 
 
 def _relative(value: float, examples: int) -> float:

@@ -176,10 +176,11 @@ class Stack:
         x_ed: Tensor | Mapping[str, Tensor],
         buffers: Buffers,
         batch: Batch,
+        examples: tuple[Tensor, Tensor],
         at: slice = slice(None),
     ) -> tuple[Tensor, Buffers]:
         """Losses (E, b) of minibatches, or of their places `at`, and the buffers after."""
-        inputs, targets = self.data.minibatch(batch)
+        inputs, targets = examples
         if at != slice(None):
             inputs, targets = inputs[:, at], targets[:, at]
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
@@ -197,8 +198,9 @@ class Stack:
         weights = torch.zeros(1, _PROBE, dtype=self.dtype, device=self.device)
         batch = Batch(zeros, zeros.expand(1, _PROBE), weights, np.array([_PROBE]), zeros, None)
         x = torch.zeros(1, self.d, dtype=self.dtype, device=self.device, requires_grad=True)
+        examples = self.data.minibatch(batch)
         held = held_bytes(
-            lambda: self._batch_losses(x, self.network.buffers(1), batch)[0],
+            lambda: self._batch_losses(x, self.network.buffers(1), batch, examples)[0],
             shared=[x, *self.network.module.parameters()],  # they do not grow with the examples
         )
         return held // _PROBE

@@ -121,7 +121,7 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
         found = [path for path in data_dir.glob("*") if path.is_dir()]
-        folders = sorted(found, key=lambda path: _natural(path.name))
+        folders = sorted(found, key=lambda path: natural(path.name))
         if len(folders) != peers:
             raise DataError(
                 f"data-dir {data_dir} has {len(folders)} folders: {peers} peers need one each"
@@ -320,7 +320,7 @@ def numbers(name: str, text: str, count: int | None = None) -> Floats | None:
     return found
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
+def natural(name: str) -> list[tuple[int, int, str]]:
     """Sort key: runs of digits count as numbers."""
     parts = re.split(r"(\d+)", name)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]

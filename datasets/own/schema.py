@@ -12,15 +12,20 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from datasets.own.cells import encoded
 from datasets.preprocessing import Column
 from datasets.problem import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FILE = "schema.toml"
 _KINDS = ("number", "category", "date")
 _KEYS = {field.name for field in fields(Column)} - {"name"}
 _DIGITS = 16
+_MOST_CATEGORIES = 20
 Schema = Mapping[str, Column]
 """Name -> column, the label among them."""
 
@@ -61,3 +66,29 @@ def digest(schema: Schema) -> str:
     columns = {name: asdict(column) for name, column in schema.items()}
     text = json.dumps(columns, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def described(schema: Schema) -> dict[str, Any]:
+    """The content of schema.toml; what is not known is left out."""
+    columns = {}
+    for name, column in schema.items():
+        entry = {key: value for key, value in asdict(column).items() if key != "name"}
+        entry["categories"] = list(column.categories)
+        columns[name] = {key: value for key, value in entry.items() if value not in (None, "", [])}
+    return {"columns": columns}
+
+
+def drafted(table: pa.Table) -> tuple[Schema, list[str]]:
+    """What the columns of a table seem to be, and those that seem to be free text."""
+    schema, left_out = {}, []
+    for name in table.column_names:
+        texts = {str(cell).strip() for cell in table.column(name).to_pylist() if cell is not None}
+        tries = [Column(name), Column(name, "date")]
+        if len(texts) <= _MOST_CATEGORIES:
+            tries.append(Column(name, "category", tuple(sorted(texts))))
+        fits = (column for column in tries if texts and not encoded(table, [column])[1])
+        if found := next(fits, None):
+            schema[name] = found
+        else:
+            left_out.append(name)
+    return schema, left_out
