@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
@@ -65,14 +66,20 @@ def card(
         "policy": None if policy is None else policy.flat(),
         "holds_training_examples": has_examples,
         "config_digest": about.config_digest,
-        "versions": {name: version(name) for name in ("torch", "numpy")},
+        "versions": _versions(),
         "curves": dict(curves),
     }
 
 
+@lru_cache
+def _versions() -> Mapping[str, str]:
+    return {name: version(name) for name in ("torch", "numpy")}
+
+
 def as_json(found: Mapping[str, Any]) -> str:
     """The file for programs."""
-    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+    lines = (f"{json.dumps(key)}: {json.dumps(found[key], allow_nan=False)}" for key in found)
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def as_markdown(found: Mapping[str, Any]) -> str:
