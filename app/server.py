@@ -59,12 +59,12 @@ def main(grid: Grid, context: Context) -> None:
     )  # fmt: skip
     if not (directory / "config.toml").exists():  # a deployment, where the launcher is elsewhere
         (directory / "config.toml").write_text(config.toml(), encoding="utf-8")
-    proves = None
-    if config.trust and not isinstance(grid, InMemoryGrid):
-        trust = read_trust(Path(config.trust))
-        proves = proof(trust, directory.name, config_digest_of(config))
     with rundir.held(directory) if is_bare else nullcontext():  # else its launcher holds it
         try:
+            proves = None
+            if config.trust and not isinstance(grid, InMemoryGrid):
+                trust = read_trust(Path(config.trust))
+                proves = proof(trust, directory.name, config_digest_of(config))
             RelayStrategy(config.strategy()).start(
                 grid,
                 timeout=config.round_seconds,

@@ -82,7 +82,7 @@ Parts = dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 
 
 def _called(own: Arrays, peer: int) -> str:
-    return str(own.get("name", f"peer {peer}"))
+    return str(own.get("name", f"peer {peer}")) if isinstance(own, Mapping) else f"peer {peer}"
 
 
 def _options(partition: Partition) -> HeldOptions:

@@ -103,6 +103,13 @@ class Problem:
         """Number of peers n."""
         return len(self.samples)
 
+    def rarest_class(self, peer: int) -> int:
+        """Test examples that a peer has of the class it has fewest of; 0 without classes."""
+        if self.task != "classification":
+            return 0
+        counts = np.bincount(self.test.targets[peer])
+        return int(min(counts[counts > 0], default=0))
+
     def describe(self) -> list[dict[str, Any]]:
         """Statistics of the split, ready for printing or JSON.
 

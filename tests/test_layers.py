@@ -19,7 +19,7 @@ APP: dict[str, set[str]] = {
     "app.report": {"app.runs", "app.config"},
     "app.client": {"app.node"},
     "app.server": {"app.security", "app.runs", "app.config"},
-    "app.node": {"app.security", "app.trained", "app.wire", "app.runs", "app.config"},
+    "app.node": {"app.trained", "app.security", "app.wire", "app.runs", "app.config"},
     "app.trained": {"app.security", "app.runs", "app.config"},
     "app.security": {"app.wire", "app.runs", "app.config"},
     "app.runs": {"app.config"},

@@ -16,6 +16,7 @@ from app.config import parts, schema
 from app.config.keys import ConfigError, TopLevel, locate, tables
 from app.config.registry import Method, method_of
 from app.config.schema import Scalar
+from clients.models.options import Adaptation
 from datasets.partition.options import Partition
 from datasets.plugins import Kind
 from datasets.table import Dataset, dataset_of
@@ -40,11 +41,13 @@ class Config(TopLevel):
     Attributes
     ----------
     partition : how the examples are split among peers.
+    adaptation : what is done with the network; the keys that begin with "model.".
     options, dataset_options, model_options : tables of the chosen method, dataset and model; None
         where a dataset or model has none. Those of a plugin's kind of partition are in `partition`.
     """
 
     partition: Partition = field(default_factory=Partition)
+    adaptation: Adaptation = field(default_factory=Adaptation)
     options: object = field(kw_only=True)
     dataset_options: object = field(kw_only=True)
     model_options: object = field(kw_only=True)
@@ -129,6 +132,7 @@ class Config(TopLevel):
             config = cls(
                 **top,
                 partition=split if dataset.divided else Partition(),
+                adaptation=made["model"],
                 options=made.get(_table("method", choice["method"])) or method.options(),
                 dataset_options=made.get(_table("dataset", choice["dataset"])),
                 model_options=made.get(_table("model", model)),
@@ -149,6 +153,8 @@ class Config(TopLevel):
         """TOML text that starts the same run again, in a directory of its own."""
         top = {k: v for k, v in schema.values(self).items() if k not in _OF_ONE_RUN}
         used = {table: schema.values(options) for table, options in self._tables().items()}
+        # "model" is a name beside which no table can stand
+        top |= {f"model.{key}": value for key, value in used.pop("model", {}).items()}
         return tomli_w.dumps(top | {table: values for table, values in used.items() if values})
 
     def located(self, stamp: str) -> Config:
@@ -226,6 +232,7 @@ class Config(TopLevel):
         chosen = {
             "partition": self.partition if self.source.divided else None,
             "partition-options": self.partition.options,
+            "model": None if self.adaptation == Adaptation() else self.adaptation,
             self.table_of("method"): self.options,
             self.table_of("dataset"): self.dataset_options,
             self.table_of("model"): self.model_options,

@@ -39,6 +39,8 @@ def section() -> str:
     """Every key with its default, one TOML table per option table."""
     blocks = []
     for table, options in tables().items():
+        if table == "model":  # a name beside which no table can stand
+            continue
         header = f"{_HEADER}.{table}]" if table else f"{_HEADER}]"
         values = schema.defaults(options) if table else _top()
         blocks.append(f"{header}\n{tomli_w.dumps(values)}")
@@ -47,7 +49,9 @@ def section() -> str:
 
 def _top() -> dict[str, Scalar]:
     """The keys of no table, and the tables of plugins' options, which Flower has to know."""
-    return schema.defaults(tables()[""]) | dict.fromkeys(parts.TABLES, "")
+    model = schema.defaults(tables()["model"])
+    of_model = {f"model.{key}": value for key, value in model.items()}
+    return schema.defaults(tables()[""]) | of_model | dict.fromkeys(parts.TABLES, "")
 
 
 def written_into(pyproject: str) -> str:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from app.config.config import Config
 
 _NOT_BOUND = (
-    *("device", "name", "resume", "preflight", "sealing"),
+    *("device", "name", "resume", "preflight", "sealing", "track"),
     *("round-seconds", "join-seconds", "quorum"),
 )
 """Keys that may differ between nodes, or between a run and its resumption."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from app.config import schema
 from app.config.registry import METHODS
 from app.config.schema import Scalar
-from clients.models.options import MODEL_OPTIONS
+from clients.models.options import MODEL_OPTIONS, Adaptation
 from clients.training import Augmentation, Optimizer, Training
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
@@ -62,6 +62,8 @@ class TopLevel:
     out : directory of run directories; a run's is `<out>/<name>`.
     name : name of the run directory; empty: made from the time when the run starts.
     data_dir : directory where data sets lie or are downloaded to.
+    track : where the numbers of every round are logged beside the run directory: "tensorboard",
+        "mlflow", "wandb", or several with commas; each must be installed.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
         takes part in no other run.
     trust : trust file of a deployment's relay: a node has to show, with the key of its peer there,
@@ -104,6 +106,7 @@ class TopLevel:
     payload: Literal["full", "float16", "bfloat16", "int8"] = "full"
     out: Annotated[str, Path] = "runs"
     data_dir: Annotated[str, Path] = "data"
+    track: str = ""
     sealing: bool | Literal["auto"] = "auto"
     name: str = ""
     trust: Annotated[str, Path] = ""
@@ -146,7 +149,7 @@ def tables() -> Mapping[str, type]:
     """Table name -> its dataclass; "" is the top level. Tables without options are left out."""
     options = {name: method.options for name, method in METHODS.items()}
     options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
-    named = {"": TopLevel, "partition": Partition, **options, **MODEL_OPTIONS}
+    named = {"": TopLevel, "partition": Partition, "model": Adaptation, **options, **MODEL_OPTIONS}
     return {name: table for name, table in named.items() if schema.keys(table)}
 
 
@@ -195,6 +198,9 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():
         if isinstance(value, dict):
+            if key == "model" and "name" in value:  # a table cannot stand beside a name
+                value = {**value}
+                flat["model"] = value.pop("name")
             flat |= {f"{key}.{inner}": scalar for inner, scalar in value.items()}
         else:
             flat[key] = value

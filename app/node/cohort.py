@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from app.node.arrays import restored, unsound
+from app.node.arrays import finite, restored, unsound
 from app.wire.payload import Foreign, LetterFormat, Precision, format_of, layout_of
 from clients.engine.data import SplitName
 from clients.engine.engine import Engine, Scores
@@ -311,8 +311,7 @@ def _sound(stacks: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Bools]:
     sound: Bools = np.array(True)
     for value in stacks.values():
         if value.is_floating_point() and value.numel():
-            largest = torch.linalg.vector_norm(value.reshape(len(value), -1), torch.inf, dim=1)
-            sound = sound & largest.isfinite().cpu().numpy()
+            sound = sound & finite(value).numpy()
     if not sound.all():
         stacks = {name: value.clone() for name, value in stacks.items()}
         for value in stacks.values():

@@ -23,7 +23,7 @@ from app.node.vetting import check_wanted
 from app.runs import atomic
 from app.security.approval import OWN
 from app.security.channel import SecureChannel
-from app.security.disclosure import ONE_CLASS, limited, protected
+from app.security.disclosure import limited, protected
 from app.security.ledger import Ledger
 from app.security.policy import Policy, check_counts, is_own
 from app.security.sealing import Sealing, simulated
@@ -80,12 +80,12 @@ class Node:
             for peer in self.peers
         }
         self._sizes = self._sizes_of[self.peers[0]]
-        labels = problem.test.targets[self.peers[0]]
-        of_classes = problem.task == "classification" and len(labels)
-        self._rarest = int(np.bincount(labels, minlength=2).min()) if of_classes else 0
+        self._rarest = 0
         self._is_own = is_own(config.dataset)
         if policy is not None and self._is_own:
             check_counts(policy, self._sizes)
+            rarest = problem.rarest_class(self.peers[0])
+            self._rarest = rarest if rarest >= policy.data.least_examples else 0
         # n_i of the hosted peers, if the node has to learn those of the others.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
@@ -101,6 +101,7 @@ class Node:
             mixed_precision=config.mixed_precision,
             channels_last=config.channels_last,
             topology=self._strategy.topology,
+            adaptation=config.adaptation,
         )
         rounds = config.num_server_rounds
         rule = config.row.rule(engine, config.options, rounds)
@@ -256,8 +257,7 @@ class Node:
             return report
         if not self._is_own:
             return limited(report, self._policy.reports.disclosure)
-        sizes = self._sizes | {ONE_CLASS: self._rarest}
-        return protected(report, self._policy.reports, sizes)
+        return protected(report, self._policy.reports, self._sizes, self._rarest)
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """The letters, sealed for those peers of other nodes that may read them."""

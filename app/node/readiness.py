@@ -22,6 +22,7 @@ from app.config.preflight import check_method, problem_of
 from app.node import faults
 from app.node.faults import MachineError, StartError
 from app.node.job import Job, hosted
+from app.node.vetting import RequestError
 from app.runs import units
 from app.security import approval
 from app.security.approval import ApprovalError
@@ -68,7 +69,15 @@ def of_run(job: Job) -> Iterator[Check]:
 
 
 def answer(request: Request, job: Job) -> Response:
-    """What the relay is told: "ok", a band or a code for each check; this log has the rest."""
+    """What the relay is told: "ok", a band or a code for each check; this log has the rest.
+
+    Raises
+    ------
+    RequestError
+        It asks for more.
+    """
+    if len(request.edges) or request.letters:
+        raise RequestError("a preflight with edges or letters")
     config = job.config()
     checks = (Check("clock", lambda: _clock(request.clock)), *of_node(job), *of_run(job))
     found: dict[str, str] = {}

@@ -92,7 +92,6 @@ def _respond(request: Request, job: Job) -> Response:
         _require_state(request, job, peers)
         return _node(config, peers, None, None).handle(request)
     if request.stage == "preflight":
-        check_request(request, _strategy(config), peers)
         return readiness.answer(request, job)
     policy = admit(config, job.node_config)
     check_request(request, _strategy(config), peers)

@@ -14,9 +14,6 @@ from strategies.brokering import Brokering
 from strategies.protocol import Edges, Request
 from strategies.topology import listed
 
-_BEFORE = ("preflight", "start")
-"""Stages that belong to no round."""
-
 
 class RequestError(ValueError):
     """A request is none that the run allows; says what is wrong with it."""
@@ -32,13 +29,13 @@ def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -
         that the strategy can have in that round, or does not concern this node.
     """
     n, stage = strategy.peers, request.stage
-    if request.last > strategy.rounds or (stage not in _BEFORE and request.round < 1):
+    if request.last > strategy.rounds or (stage != "start" and request.round < 1):
         raise RequestError(f"rounds {request.round} to {request.last} of {strategy.rounds}")
     if stage == "local-rounds" and len(peers) < n:
         raise RequestError(f"{stage} at a node that hosts {len(peers)} of {n} peers")
     if len(request.samples) not in (0, n):
         raise RequestError(f"numbers of examples of {len(request.samples)} peers, not {n}")
-    if stage in (*_BEFORE, "local-rounds"):
+    if stage in ("start", "local-rounds"):
         if len(request.edges) or request.letters:
             raise RequestError(f"a {stage} with edges or letters")
         return

@@ -31,9 +31,7 @@ _LOG_SECONDS = 10.0
 """How long the log of a failed run may take to arrive."""
 
 
-def simulate(
-    config: Config, nodes: int, machines: Sequence[Machine], display: progress.Display
-) -> None:
+def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: progress.Show) -> None:
     """Run `config`, whose directory is there, in Flower's simulation.
 
     Parameters
@@ -49,7 +47,7 @@ def simulate(
     with workspace(_new_log(config)) as space, private_superlink(space) as connection:
         settings = simulation_config(nodes, machines)
         run_id = space.submit(connection, parts.packed(config.absolute().flat()), settings)
-        _follow(space, run_id, connection, config, display)
+        _follow(space, run_id, connection, config, show)
 
 
 def deploy(config: Config, federation: str, console: Console) -> None:
@@ -74,7 +72,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         progress.Display(console, config.num_server_rounds) as display,
     ):
         run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
-        here = _follow(space, run_id, federation, config, display)
+        here = _follow(space, run_id, federation, config, display.show)
     if here:
         conclude(run_dir, console)
     else:
@@ -101,7 +99,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     with workspace(_new_log(config), home) as space, progress.Display(console, 0) as display:
         run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
-        _follow(space, run_id, federation, config, display)
+        _follow(space, run_id, federation, config, display.show)
     file = run_dir / SURVEY
     if not file.exists():
         raise ConfigError(f"the relay, on another machine, has written {file} there")
@@ -118,7 +116,7 @@ def _new_log(config: Config) -> Path:
 
 
 def _follow(
-    space: Workspace, run_id: str, connection: str, config: Config, display: progress.Display
+    space: Workspace, run_id: str, connection: str, config: Config, show: progress.Show
 ) -> bool:
     """Show progress until the run is finished; whether the relay's run directory is here.
 
@@ -128,7 +126,7 @@ def _follow(
         It failed, or the SuperLink is gone for long.
     """
     while True:
-        if _watch(space.stream(run_id, connection), config, display):
+        if _watch(space.stream(run_id, connection), config, show):
             return True
         status, details = _status(space, run_id, connection)
         if status == "finished:completed":
@@ -138,7 +136,7 @@ def _follow(
         time.sleep(_AGAIN_SECONDS)  # the log broke off: the SuperLink is being restarted
 
 
-def _watch(stream: subprocess.Popen[bytes], config: Config, display: progress.Display) -> bool:
+def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show) -> bool:
     """Show progress until the run finished (true) or its log has ended without that (false).
 
     Raises
@@ -150,7 +148,7 @@ def _watch(stream: subprocess.Popen[bytes], config: Config, display: progress.Di
     while True:
         ended = stream.poll() is not None
         now = progress.read(run_dir)
-        display.show(now)
+        show(now)
         if now.get("status") == "finished":
             return True
         if now.get("status") == "failed":

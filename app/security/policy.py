@@ -48,7 +48,8 @@ class DataPolicy:
     mean : of each column or channel, if all institutions have agreed on it; a run with any other
         is refused. "": each institution's own, which never leave it.
     std : the same for the standard deviation.
-    least-examples : that each of the training, test and validation part must have.
+    least-examples : that each of the training, test and validation part must have; and each class
+        of the test part, for what is measured by class to be told.
     least-batch-size : examples that a gradient must be taken over.
     """  # noqa: D205
 

@@ -114,19 +114,20 @@ class Engine(Scoring):
         """All steps of a few models: what they are made of stays in the cache."""
         together = _Some(fit, at, self.network.tensors)
         leaves = self.network.leaves(together.x)
-        for whole in batches:
-            batch, rate = whole.part(at), training.rate(whole.round)
-            for working in _chunked(batch.counts_e, self.network.coupled):
-                if isinstance(working, slice):
-                    some, own, part = together, leaves, batch
-                else:
-                    some = _Some(fit, working + at.start, self.network.tensors)
-                    own, part = self.network.leaves(some.x), batch.part(working)
-                _, found, after = self._differentiate(own, some.buffers, part)
-                for name, value in after.items():
-                    some.buffers[name].copy_(value)
-                self._descend(some, found, training, rate, drift)
-                some.put_back(fit)
+        for few in self.data.together([whole.part(at) for whole in batches]):
+            gathered = self.data.minibatches(few) if few[1:] else [None]
+            for batch, examples in zip(few, gathered, strict=True):
+                for working in _chunked(batch.counts_e, self.network.coupled):
+                    if isinstance(working, slice):
+                        some, own, part = together, leaves, batch
+                    else:
+                        some = _Some(fit, working + at.start, self.network.tensors)
+                        own, part = self.network.leaves(some.x), batch.part(working)
+                    _, found, after = self._differentiate(own, some.buffers, part, examples)
+                    for name, value in after.items():
+                        some.buffers[name].copy_(value)
+                    self._descend(some, found, training, training.rate(batch.round), drift)
+                    some.put_back(fit)
 
     def _descend(
         self,
@@ -204,13 +205,23 @@ class Engine(Scoring):
         return self._chunks.size(models, self.holds(examples))
 
     def _differentiate(
-        self, leaves: dict[str, Tensor], buffers: Buffers, batch: Batch
+        self,
+        leaves: dict[str, Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        examples: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Sequence[Tensor], Buffers]:
-        """Losses (E, b), weighted gradients tensor by tensor, and buffers."""
+        """Losses (E, b), weighted gradients tensor by tensor, and buffers.
+
+        Parameters
+        ----------
+        examples : of the batch, where they are gathered already.
+        """
+        examples = examples or self.data.minibatch(batch)
         if self.task.gradients is None:
-            return self._descents(leaves, buffers, batch)
+            return self._descents(leaves, buffers, batch, examples)
         (x,) = leaves.values()
-        inputs, _ = self.data.minibatch(batch)
+        inputs, _ = examples
         x_ed = x.detach().view(len(inputs), -1)
         losses, values = self.task.gradients(x_ed, inputs, batch.weights_eb)
         if batch.noise_ed is not None:
@@ -218,29 +229,38 @@ class Engine(Scoring):
         return losses, [values], buffers
 
     def _descents(
-        self, leaves: dict[str, Tensor], buffers: Buffers, batch: Batch
+        self,
+        leaves: dict[str, Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        examples: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Sequence[Tensor], Buffers]:
         """The same by autograd.
 
         A batch of which one model alone holds more than fits is worked off in parts. Their sum is
         what the whole gives, unless examples of a batch see each other (batch norm).
         """
-        width = examples = batch.rows_eb.shape[1]
+        width = whole = batch.rows_eb.shape[1]
         if not self.network.coupled:
-            width = self._chunks.width(examples, self.holds(examples))
-        parts = [slice(first, first + width) for first in range(0, examples, width)]
+            width = self._chunks.width(whole, self.holds(whole))
+        parts = [slice(first, first + width) for first in range(0, whole, width)]
         losses: list[Tensor] = []
         gradients: tuple[Tensor, ...] = ()
+        own = self.personal.leaves(buffers)
+        wanted = (*leaves.values(), *own.values())
         for at in parts if len(parts) > 1 else [slice(None)]:
-            losses_eb, after = self._batch_losses(leaves, buffers, batch, at)
-            found = torch.autograd.grad(
-                losses_eb, (*leaves.values(),), batch.weights_eb[:, at], materialize_grads=True
-            )
+            losses_eb, after = self._batch_losses(leaves, {**buffers, **own}, batch, examples, at)
+            # A single number: torch would import sympy for the weights as a further argument.
+            total = losses_eb.flatten() @ batch.weights_eb[:, at].flatten()
+            found = torch.autograd.grad(total, wanted, materialize_grads=True)
             losses.append(losses_eb.detach())
-            for total, more in zip(gradients, found, strict=False):
-                total.add_(more)
+            for summed, more in zip(gradients, found, strict=False):
+                summed.add_(more)
             gradients = gradients or found
         after = {name: value.detach() for name, value in after.items()}
+        if own:
+            gradients, of_own = gradients[: len(leaves)], gradients[len(leaves) :]
+            after |= self.personal.stepped(buffers, of_own, batch.round)
         return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
 
 

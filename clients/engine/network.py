@@ -37,27 +37,39 @@ class Network:
     channels_last : let the channels of images lie innermost in calls of a single model on a GPU,
         whose tensor cores like it; on a CPU they always do. Stacked models are grouped
         convolutions, for which torch would undo it.
+    personal : names of trainable tensors that are among the buffers instead of `names`; see
+        `clients.engine.personal`.
 
     Attributes
     ----------
     names, shapes, sizes : of the trainable tensors, in the order they lie in a row of `x_ed`.
+    personal : names of those that lie in no row.
     d : parameters of one model.
     stacks : whether many models in one call are faster than one after the other on a CPU, where
         grouped convolutions are slow.
+    alone : why its copies cannot share a call, if they cannot; then they are called one after the
+        other, and what they draw comes from torch's generator, seeded by the model's own key.
     coupled : whether an example's output depends on the rest of its batch (batch norm).
     """
 
     def __init__(
-        self, template: nn.Module, *, mixed_precision: bool = False, channels_last: bool = False
+        self,
+        template: nn.Module,
+        *,
+        mixed_precision: bool = False,
+        channels_last: bool = False,
+        personal: Sequence[str] = (),
     ) -> None:
         self.module = prepared(template).train()
         self._mixed_precision, self._channels_last = mixed_precision, channels_last
-        trainable = [(k, v) for k, v in self.module.named_parameters() if v.requires_grad]
-        self.names = [name for name, _ in trainable]
-        self.shapes = [tuple(value.shape) for _, value in trainable]
+        trainable = {k: v for k, v in self.module.named_parameters() if v.requires_grad}
+        self._trainable = list(trainable)
+        self.personal = [name for name in trainable if name in personal]
+        self.names = [name for name in trainable if name not in personal]
+        self.shapes = [tuple(trainable[name].shape) for name in self.names]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.d = sum(self.sizes)
-        buffers = dict(self.module.named_buffers())
+        buffers = dict(self.module.named_buffers()) | {k: trainable[k] for k in self.personal}
         self._dropouts = [name for name in buffers if name.endswith(KEY)]
         self._buffers = {
             name: value.detach().clone()
@@ -70,6 +82,7 @@ class Network:
         self.stacks = self._steps is not None or not any(
             isinstance(m, nn.modules.conv._ConvNd) for m in self.module.modules()
         )
+        self.alone = ""
         self.coupled = any(
             isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules()
         )
@@ -108,15 +121,19 @@ class Network:
     @property
     def head(self) -> list[str]:
         """Names of the tensors of the last layer that has any, the one that gives the outputs."""
-        return [name for name in self.names if _layer(name) == _layer(self.names[-1])]
+        last = _layer(self._trainable[-1])
+        return [name for name in self._trainable if _layer(name) == last]
 
     def below_head(self) -> Network:
         """The network without its last layer: it puts out that layer's inputs."""
-        return Network(
+        below = Network(
             without_head(copy.deepcopy(self.module)),
             mixed_precision=self._mixed_precision,
             channels_last=self._channels_last,
+            personal=self.personal,
         )
+        below.alone = self.alone
+        return below
 
     def buffers(self, models: int) -> Buffers:
         """The template's buffers, once for each model."""
@@ -157,7 +174,8 @@ class Network:
 
         if len(inputs_eb) == 1:  # vmap would make grouped convolutions of it, at twice the time
             alone = _only(parameters) if isinstance(x_ed, Tensor) else parameters
-            outputs, after = one({**alone, **_only(others)}, self._laid_out(inputs_eb[0]))
+            with self._seeded(keys_e, first):
+                outputs, after = one({**alone, **_only(others)}, self._laid_out(inputs_eb[0]))
             return outputs[None], {name: value[None] for name, value in after.items()}
         state = {**parameters, **others}
         if self._steps is None:
@@ -166,6 +184,17 @@ class Network:
         for step in self._steps:
             inputs_eb = step(state, inputs_eb)
         return inputs_eb, buffers
+
+    @contextmanager
+    def _seeded(self, keys_e: Tensor | None, first: int) -> Iterator[None]:
+        """Torch's generator as the model's key has it, for a network that draws from it."""
+        if keys_e is None or not self.alone:
+            yield
+            return
+        devices = [keys_e.device] if keys_e.is_cuda else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(int(keys_e[0]) + first)
+            yield
 
     def _keys(self, keys_e: Tensor | None, inputs_eb: Tensor, first: int) -> dict[str, Tensor]:
         """A key for each model in each dropout layer."""

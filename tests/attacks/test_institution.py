@@ -262,6 +262,25 @@ def test_what_a_report_tells_does_not_change_with_one_label(
     assert reports[0] == reports[1]
 
 
+def test_a_class_of_few_is_not_measured_by_itself(nodes: list[Institution]) -> None:
+    """A sensitivity over one patient is whether the model was right about that one."""
+    node = nodes[0]
+    table = Path(str(node.node_config["data-dir"]), "data.csv")
+    table.write_text(
+        "\n".join(["a,b,y", *(f"{k},1,{'yes' if k < 4 else 'no'}" for k in range(80))])
+    )
+    node.run_config |= {"method": "local", "num-server-rounds": 1}
+    for least, told in ((20, False), (1, True)):
+        node.run_config["name"] = f"least-{least}"
+        node.set_policy(data__least_examples=least)
+        response_of(node, START)
+        response_of(node, replace(START, samples=np.array([40, 25, 20])))
+        request = Request("update", 1, 1, attempt="a", samples=np.array([40, 25, 20]))
+        (report,) = response_of(node, request).reports
+        assert (report.metrics["sensitivity"] is not None) == told
+        assert report.metrics["test_accuracy"] is not None
+
+
 # --- S3: no count, name, value or existence ------------------------------------------------------
 
 
@@ -454,3 +473,5 @@ def test_a_run_that_may_not_start_may_not_look_at_data(nodes: list[Institution])
 def test_only_a_preflight_asks_without_a_run(nodes: list[Institution]) -> None:
     letter = PeerMessage("offer", 1, None, 0, 8, bytes(8))
     assert code_of(nodes[0].handle(Request("preflight", 0, 0, letters=(letter,)))) == "request"
+    nodes[0].run_config["peers"] = 10**9
+    assert asked(nodes[0])["run"] == "policy", "whose graph would not fit into memory"
