@@ -16,7 +16,8 @@ from app.security.policy import Policy
 from app.trained.about import About
 from strategies.protocol import Report
 
-_LEAST = 1e-6  # weight of a collaborator that is named
+_LEAST = 1e-6  # weight of a collaborator
+_NAMED = 50  # of them, the heaviest
 
 
 def card(
@@ -39,9 +40,10 @@ def card(
     curves : what can be drawn of the evaluation (`clients.measures`).
     has_examples : whether the model's file holds something of each training example.
     """
-    weights = sorted(
-        ((weight, peer) for peer, weight in enumerate(report.weights) if weight > _LEAST),
-        key=lambda pair: (-pair[0], pair[1]),
+    others = sorted(
+        (-weight, peer)
+        for peer, weight in enumerate(report.weights)
+        if weight > _LEAST and peer != about.peer
     )
     return {
         "peer": about.peer,
@@ -55,10 +57,10 @@ def card(
         "classes": list(about.classes),
         "columns": list(about.columns),
         "examples": dict(sizes),
+        "collaborators_in_all": len(others),
         "collaborators": [
-            {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": weight}
-            for weight, peer in weights
-            if peer != about.peer
+            {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": -weight}
+            for weight, peer in others[:_NAMED]
         ],
         "own_weight": report.weights[about.peer],
         "metrics": dict(report.metrics),
