@@ -63,11 +63,8 @@ def card(
             {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": -weight}
             for weight, peer in others[:_NAMED]
         ],
-        "own_weight": report.weights[about.peer],
-        "metrics": {
-            name: value if value is None or math.isfinite(value) else None
-            for name, value in report.metrics.items()
-        },
+        "own_weight": _finite(report.weights[about.peer]),
+        "metrics": {name: _finite(value) for name, value in report.metrics.items()},
         "reported_to_the_relay": "all" if policy is None else policy.reports.disclosure,
         "policy": None if policy is None else policy.flat(),
         "holds_training_examples": has_examples,
@@ -75,6 +72,10 @@ def card(
         "versions": _versions(),
         "curves": dict(curves),
     }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 @lru_cache
