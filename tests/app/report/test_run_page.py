@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from app.report import words
 from app.report.run_data import page_data
-from app.report.run_page import write
+from app.report.run_page import content, write
 from app.runners.conclude import digest
 from app.runs.progress import attendance
 from app.runs.rundir import Run
@@ -137,6 +138,28 @@ def test_who_was_not_always_there_is_said_in_table_and_summary(tmp_path: Path) -
     assert "peer 1: in 7 of 200 rounds" in console.file.getvalue()
     many = attendance({f"peer {k}": k for k in range(21)}, 30)
     assert many == ["peers: in 0 to 20 of 30 rounds, half in 10 or more"]
+
+
+@pytest.mark.parametrize(
+    ("topology", "facts"),
+    [
+        ("full", []),
+        ("ring", ["ring topology, 2 neighbours, spectral gap 0.1953"]),
+        ("barabasi-albert", ["barabasi-albert topology, 2 to 6 neighbours (mean 3), spectral gap"]),
+        ("one-peer-exponential", ["one-peer-exponential topology, 1 neighbour heard in a round"]),
+        ("file", ["file topology"]),
+    ],
+)
+def test_the_facts_name_degrees_and_spectral_gap(
+    tmp_path: Path, topology: str, facts: list[str]
+) -> None:
+    """A ring of 8: its second eigenvalue is 1/3 + 2/3 cos(2 pi / 8)."""
+    keys = {"topology": topology, "topology-file": "gone.json"}
+    run = Run.read(write_run(tmp_path / "run", Story(rounds=1), **keys))
+    said = words.graph(run)
+    assert len(said) == len(facts)
+    assert all(each.startswith(fact) for each, fact in zip(said, facts, strict=True))
+    assert set(said) <= set(content(run)["facts"])
 
 
 def test_text_from_files_is_escaped(tmp_path: Path) -> None:
