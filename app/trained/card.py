@@ -7,6 +7,7 @@ report to the relay it is complete.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
@@ -63,7 +64,10 @@ def card(
             for weight, peer in others[:_NAMED]
         ],
         "own_weight": report.weights[about.peer],
-        "metrics": dict(report.metrics),
+        "metrics": {
+            name: value if value is None or math.isfinite(value) else None
+            for name, value in report.metrics.items()
+        },
         "reported_to_the_relay": "all" if policy is None else policy.reports.disclosure,
         "policy": None if policy is None else policy.flat(),
         "holds_training_examples": has_examples,
