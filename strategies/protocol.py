@@ -23,7 +23,10 @@ Stage = Literal["start", "answer", "update", "local-rounds"]
 
 METRICS = frozenset(
     f"{split}_{kind}" for split in ("test", "validation", "train") for kind in ("loss", "accuracy")
-) | {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results"}
+) | {
+    *("bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results"),
+    *("attacker", "epsilon"),
+}
 """Names of what every method's peers report."""
 
 

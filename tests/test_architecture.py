@@ -25,6 +25,7 @@ RELAY = {"app/server.py", "app/runs/recorder.py"}
 """Modules of the relay process, beside all of strategies/."""
 TORCH = {
     "app/node/arrays.py",
+    "app/node/attackers.py",
     "app/node/cohort.py",
     "app/node/node.py",
     "app/node/checkpoints.py",

@@ -12,9 +12,10 @@ import numpy.typing as npt
 import tomli_w
 
 from app.config import schema
-from app.config.keys import ConfigError, TopLevel, locate, nearest, paths, tables
+from app.config.keys import WORLD, ConfigError, TopLevel, locate, nearest, paths, tables
 from app.config.registry import METHODS
 from app.config.schema import Scalar
+from clients.attack import Attack
 from clients.models.options import MODELS
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
@@ -36,11 +37,13 @@ class Config(TopLevel):
     Attributes
     ----------
     partition : how the examples are split among peers.
+    attack : who lies, and how.
     options, dataset_options, model_options : tables of the chosen method, dataset and model; None
         where a dataset or model has none.
     """
 
     partition: Partition = field(default_factory=Partition)
+    attack: Attack = field(default_factory=Attack)
     options: object = field(kw_only=True)
     dataset_options: object = field(kw_only=True)
     model_options: object = field(kw_only=True)
@@ -98,6 +101,7 @@ class Config(TopLevel):
             config = cls(
                 **top,
                 partition=made["partition"] if DATASETS[choice["dataset"]].divided else Partition(),  # type: ignore[arg-type]
+                attack=made["attack"],  # type: ignore[arg-type]
                 options=made.get(choice["method"], METHODS[choice["method"]].options()),
                 dataset_options=made.get(choice["dataset"]),
                 model_options=made.get(model),
@@ -117,7 +121,11 @@ class Config(TopLevel):
     def toml(self) -> str:
         """TOML text that starts the same run again, in a directory of its own."""
         top = {k: v for k, v in schema.values(self).items() if k not in _OF_ONE_RUN}
-        used = {table: schema.values(options) for table, options in self._tables().items()}
+        used = {
+            table: schema.values(options)
+            for table, options in self._tables().items()
+            if table not in WORLD or options != WORLD[table]()
+        }
         return tomli_w.dumps(top | {table: values for table, values in used.items() if values})
 
     def located(self, stamp: str) -> Config:
@@ -179,9 +187,22 @@ class Config(TopLevel):
             evaluate_every=self.evaluate_every,
         )
 
+    def attackers(self) -> npt.NDArray[np.int64]:
+        """The ids of the peers that lie, ascending.
+
+        Raises
+        ------
+        ConfigError : they are no peers, or nobody is honest.
+        """
+        try:
+            return self.attack.attackers(self.peers, self.seed)
+        except ValueError as error:
+            raise ConfigError(f"attack: {error}") from None
+
     def _tables(self) -> dict[str, object]:
         chosen = {
             "partition": self.partition if DATASETS[self.dataset].divided else None,
+            **{table: getattr(self, table) for table in WORLD},
             self.method: self.options,
             self.dataset: self.dataset_options,
             _model(self.model, self.dataset): self.model_options,
@@ -198,6 +219,7 @@ class Config(TopLevel):
                     check(what)
                 except ValueError as error:
                     raise ConfigError(f"{table}: {error}") from None
+        self.attackers()
 
 
 def _model(model: str, dataset: str) -> str:

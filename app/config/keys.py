@@ -16,11 +16,15 @@ from typing import Annotated, Any, Literal
 from app.config import schema
 from app.config.registry import METHODS
 from app.config.schema import Scalar
+from clients.attack import Attack
 from clients.models.options import MODEL_OPTIONS
 from clients.training import Augmentation, Optimizer, Training
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
 
+WORLD: Mapping[str, type] = {"attack": Attack}
+"""Tables of the world around a method, each off by default; config.toml has them where they are on.
+"""
 Topology = Literal["full", "ring", "k-regular", "erdos-renyi", "file"]
 
 
@@ -133,7 +137,7 @@ def tables() -> Mapping[str, type]:
     """Table name -> its dataclass; "" is the top level. Tables without options are left out."""
     options = {name: method.options for name, method in METHODS.items()}
     options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
-    named = {"": TopLevel, "partition": Partition, **options, **MODEL_OPTIONS}
+    named = {"": TopLevel, "partition": Partition, **WORLD, **options, **MODEL_OPTIONS}
     return {name: table for name, table in named.items() if schema.keys(table)}
 
 

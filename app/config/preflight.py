@@ -70,6 +70,8 @@ def check_method(config: Config, problem: Problem) -> None:
             f'augment = "{config.augment}" wants images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
         )
+    if config.attack.kind == "label-flip" and problem.task != "classification":
+        raise ConfigError(f'attack.kind = "label-flip" wants classes, not {problem.task}')
     if config.validates:
         try:
             required(problem)

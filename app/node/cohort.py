@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from app.node.arrays import restored, unsound
+from app.node.attackers import Attackers
 from app.wire.payload import Foreign, LetterFormat, Precision, format_of, layout_of
 from clients.engine.data import SplitName
 from clients.engine.engine import Engine
@@ -64,10 +65,16 @@ class Cohort:
     """
 
     def __init__(
-        self, engine: Engine, rule: Rule[Any], rounds: int, precision: Precision = "full"
+        self,
+        engine: Engine,
+        rule: Rule[Any],
+        rounds: int,
+        precision: Precision = "full",
+        attackers: Attackers | None = None,
     ) -> None:
         self.engine, self.rule, self.rounds = engine, rule, rounds
         self.precision: Precision = precision
+        self._attackers = attackers
         self.peers = engine.peers
         self._hosted = np.zeros(engine.n, dtype=np.bool_)
         self._hosted[self.peers] = True
@@ -90,6 +97,8 @@ class Cohort:
         if t <= self.rounds:
             state, offers = self.rule.offer(self.state, t)
             self._take(state)
+            if self._attackers is not None:
+                offers = self._attackers.offers(t, offers, self.received)
             self.offers = format_of(layout_of(offers), self.precision).rounded(offers)
 
     def step(self, this: Round, mail: Mail = no_mail) -> tuple[Report, ...]:
@@ -143,6 +152,8 @@ class Cohort:
         if not len(letters):
             return
         self.state, tensors = self.rule.answer(self.state, t, letters)
+        if self._attackers is not None:
+            tensors = self._attackers.answers(t, letters, tensors)
         form, rows = self.answer_format(t), np.arange(len(letters))
         answerers, owners = letters.recipients, letters.senders
         self.sent = Letters(answerers, owners, rows, answerers, form.rounded(tensors))
@@ -241,13 +252,16 @@ class Cohort:
         columns["gradient_evaluations"] = self.costs.n_gradients.tolist()
         self.costs.n_gradients[:] = n_gradients
         columns |= {name: value.tolist() for name, value in self.rule.metrics(self.state).items()}
-        refused = [{"unsound_results": k} if k else {} for k in self.costs.unsound.tolist()]
+        marks = [{"unsound_results": k} if k else {} for k in self.costs.unsound.tolist()]
+        if self._attackers is not None:
+            for p in np.flatnonzero(self._attackers.hosted):
+                marks[p]["attacker"] = 1
         weights = self.rule.weights(self.state)
         return tuple(
             Report(
                 t,
                 int(peer),
-                {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()} | refused[p],
+                {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()} | marks[p],
                 tuple(weights[p].tolist()),
             )
             for p, peer in enumerate(self.peers)

@@ -17,6 +17,7 @@ from app.config.config import Config
 from app.config.digest import config_digest_of
 from app.config.preflight import check_method, problem_of
 from app.config.registry import METHODS
+from app.node.attackers import Attackers, deceived
 from app.node.checkpoints import CheckpointStore, write
 from app.node.cohort import Cohort
 from app.node.faults import StateError
@@ -71,6 +72,8 @@ class Node:
         self._strategy = config.strategy()
         problem = problem_of(config, self.peers[0] if deployed else None)
         check_method(config, problem)
+        liars = config.attackers()
+        problem = deceived(problem, config.attack, liars)
         self._policy = policy
         parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
         self._sizes = {name: int(part.sizes[self.peers[0]]) for name, part in parts.items()}
@@ -95,7 +98,8 @@ class Node:
         )
         rounds = config.num_server_rounds
         rule = METHODS[config.method].rule(engine, config.options, rounds)
-        self._cohort = Cohort(engine, rule, rounds, config.payload)
+        attackers = Attackers(config.attack, liars, rule) if len(liars) else None
+        self._cohort = Cohort(engine, rule, rounds, config.payload, attackers)
         self._deployed = deployed
         self._checkpoints = CheckpointStore(
             directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
