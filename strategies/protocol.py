@@ -24,7 +24,7 @@ Stage = Literal["start", "answer", "update", "local-rounds"]
 METRICS = frozenset(
     f"{split}_{kind}" for split in ("test", "validation", "train") for kind in ("loss", "accuracy")
 ) | {
-    *("bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results"),
+    *("bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results", "refused_models"),
     *("attacker", "epsilon"),
 }
 """Names of what every method's peers report."""

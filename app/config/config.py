@@ -16,7 +16,9 @@ from app.config.keys import WORLD, ConfigError, TopLevel, locate, nearest, paths
 from app.config.registry import METHODS
 from app.config.schema import Scalar
 from clients.attack import Attack
+from clients.defence import Defence
 from clients.models.options import MODELS
+from clients.privacy import Privacy
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
 from strategies.brokering import Brokering
@@ -38,12 +40,16 @@ class Config(TopLevel):
     ----------
     partition : how the examples are split among peers.
     attack : who lies, and how.
+    defence : what is done about it.
+    privacy : what protects single examples.
     options, dataset_options, model_options : tables of the chosen method, dataset and model; None
         where a dataset or model has none.
     """
 
     partition: Partition = field(default_factory=Partition)
     attack: Attack = field(default_factory=Attack)
+    defence: Defence = field(default_factory=Defence)
+    privacy: Privacy = field(default_factory=Privacy)
     options: object = field(kw_only=True)
     dataset_options: object = field(kw_only=True)
     model_options: object = field(kw_only=True)
@@ -83,6 +89,7 @@ class Config(TopLevel):
                 said = " ".join(schema.written(value).split())  # a list would be many lines
                 raise ConfigError(f"{key} = {said}: {error}") from None
         made = {table: _make(table, given[table]) for table in given if table}
+        world: dict[str, Any] = {table: made[table] for table in WORLD}
         top: dict[str, Any] = dict(given[""])
         choice = {key: top.get(key, getattr(cls, key)) for key in ("method", "dataset", "model")}
         for key, table_of_names in (("method", METHODS), ("dataset", DATASETS), ("model", MODELS)):
@@ -101,7 +108,7 @@ class Config(TopLevel):
             config = cls(
                 **top,
                 partition=made["partition"] if DATASETS[choice["dataset"]].divided else Partition(),  # type: ignore[arg-type]
-                attack=made["attack"],  # type: ignore[arg-type]
+                **world,
                 options=made.get(choice["method"], METHODS[choice["method"]].options()),
                 dataset_options=made.get(choice["dataset"]),
                 model_options=made.get(model),
@@ -220,6 +227,11 @@ class Config(TopLevel):
                 except ValueError as error:
                     raise ConfigError(f"{table}: {error}") from None
         self.attackers()
+        if self.privacy.kind != "none":
+            if why := METHODS[self.method].exposes:
+                raise ConfigError(f"privacy does not cover {self.method}: {why}")
+            if self.mixed_precision:
+                raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
 
 
 def _model(model: str, dataset: str) -> str:

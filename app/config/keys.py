@@ -17,12 +17,14 @@ from app.config import schema
 from app.config.registry import METHODS
 from app.config.schema import Scalar
 from clients.attack import Attack
+from clients.defence import Defence
 from clients.models.options import MODEL_OPTIONS
+from clients.privacy import Privacy
 from clients.training import Augmentation, Optimizer, Training
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
 
-WORLD: Mapping[str, type] = {"attack": Attack}
+WORLD: Mapping[str, type] = {"attack": Attack, "defence": Defence, "privacy": Privacy}
 """Tables of the world around a method, each off by default; config.toml has them where they are on.
 """
 Topology = Literal["full", "ring", "k-regular", "erdos-renyi", "file"]

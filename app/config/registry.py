@@ -50,6 +50,8 @@ class Method:
     strategy : which edges a round has.
     summary : one line for people.
     strategy_options : fields of `options` that the strategy takes, too.
+    exposes : why differential privacy does not cover the method: what depends on private examples
+        by another way than gradients. "": nothing does.
     learns_graph : whether the weights between peers come out of what the models do on the data.
     """
 
@@ -59,6 +61,7 @@ class Method:
     summary: str
     strategy_options: tuple[str, ...] = ()
     learns_graph: bool = False
+    exposes: str = ""
 
     def brokering(self, options: object, **run: Any) -> Brokering:
         """Make the strategy of a run; `run` are the fields of `Brokering`."""
@@ -70,6 +73,11 @@ class Method:
         """Whether peers judge models by validation data; its options say so."""
         return getattr(self.options, "validates", False)
 
+
+_LOSSES = "losses on private examples choose its weights"
+_CHOICE = "losses on private examples choose its models"
+_MEMORY = "it predicts from a memory of private examples"
+_TUNED = "each evaluation trains on private examples again"
 
 METHODS: dict[str, Method] = {
     "local": Method(local.Local, local.Options, Silent, "every peer trains alone"),
@@ -103,6 +111,7 @@ METHODS: dict[str, Method] = {
         WantedAnswers,
         "trains the models that explain its data and predicts with their mixture",
         learns_graph=True,
+        exposes=_LOSSES,
     ),
     "dpfl": Method(
         dpfl.DPFL,
@@ -110,12 +119,21 @@ METHODS: dict[str, Method] = {
         Wanted,
         "averages with those who lower its validation loss",
         learns_graph=True,
+        exposes=_LOSSES,
     ),
     "random-graph": Method(
-        random_graph.RandomGraph, random_graph.Options, Wanted, "DPFL with random neighbours"
+        random_graph.RandomGraph,
+        random_graph.Options,
+        Wanted,
+        "DPFL with random neighbours",
+        exposes=_CHOICE,
     ),
     "fedavg-ft": Method(
-        fine_tuning.FineTuned, fine_tuning.Options, Everyone, "FedAvg, fine-tuned by each peer"
+        fine_tuning.FineTuned,
+        fine_tuning.Options,
+        Everyone,
+        "FedAvg, fine-tuned by each peer",
+        exposes=_CHOICE,
     ),
     "fedprox": Method(
         fedprox.FedProx, fedprox.Options, Everyone, "FedAvg with a proximal term in local training"
@@ -125,17 +143,26 @@ METHODS: dict[str, Method] = {
         fine_tuning.ProxOptions,
         Everyone,
         "FedProx, fine-tuned by each peer",
+        exposes=_CHOICE,
     ),
     "ditto": Method(
         ditto.Ditto, ditto.Options, Everyone, "an own model each, pulled towards FedAvg's"
     ),
     "apfl": Method(apfl.APFL, apfl.Options, Everyone, "a mixture of an own and FedAvg's model"),
     "perfedavg": Method(
-        perfedavg.PerFedAvg, perfedavg.Options, Everyone, "one model that is good after an own step"
+        perfedavg.PerFedAvg,
+        perfedavg.Options,
+        Everyone,
+        "one model that is good after an own step",
+        exposes=_TUNED,
     ),
     "fedrep": Method(fedrep.FedRep, fedrep.Options, Everyone, "a shared body, a head of one's own"),
     "knn-per": Method(
-        knn_per.KNNPer, knn_per.Options, Everyone, "FedAvg's model and the nearest own examples"
+        knn_per.KNNPer,
+        knn_per.Options,
+        Everyone,
+        "FedAvg's model and the nearest own examples",
+        exposes=_MEMORY,
     ),
     "pfedgraph": Method(
         pfedgraph.PFedGraph,
@@ -150,6 +177,7 @@ METHODS: dict[str, Method] = {
         Wanted,
         "adds what lowers the loss on held-out data",
         learns_graph=True,
+        exposes=_LOSSES,
     ),
     "ifca": Method(
         ifca.Ifca,
@@ -157,6 +185,7 @@ METHODS: dict[str, Method] = {
         Everyone,
         "K models, each trained by those whom it fits best",
         learns_graph=True,
+        exposes=_LOSSES,
     ),
     "federated-clustering": Method(
         federated_clustering.FederatedClustering,
@@ -178,6 +207,7 @@ METHODS: dict[str, Method] = {
         Everyone,
         "data as a mixture of K distributions, learnt by all",
         learns_graph=True,
+        exposes=_LOSSES,
     ),
 }
 """Name -> method."""

@@ -139,8 +139,11 @@ class CheckpointStore:
         cohort.state = unflatten(cohort.state, parts["state"])
         cohort.offers = {name: value.to(device) for name, value in parts["offer"].items()}
         cohort.engine.n_gradients[:] = parts["costs"]["n_gradients"].numpy()
-        costs = {name: parts["costs"][name].numpy() for name in ("sent", "received", "unsound")}
-        cohort.costs = Costs(n_gradients=cohort.engine.n_gradients, **costs)
+        cohort.engine.spent[:] = parts["costs"]["spent"].numpy()
+        counted = ("sent", "received", "unsound", "refused")
+        costs = {name: parts["costs"][name].numpy() for name in counted}
+        engine = cohort.engine
+        cohort.costs = Costs(n_gradients=engine.n_gradients, spent=engine.spent, **costs)
         cohort.answered = version[1] == 1
         if cohort.answered:
             letters = self._load(self._letters)

@@ -18,9 +18,11 @@ from torch import Tensor
 
 from app.node.arrays import restored, unsound
 from app.node.attackers import Attackers
+from app.node.oversized import oversized
 from app.wire.payload import Foreign, LetterFormat, Precision, format_of, layout_of
 from clients.engine.data import SplitName
 from clients.engine.engine import Engine
+from clients.engine.privacy import ANSWER, OFFER, UPDATE
 from clients.letters import Bools, Ints, Letters
 from clients.rule import Rule
 from strategies.brokering import Round
@@ -44,12 +46,16 @@ class Costs:
     sent, received : payload bytes, wherever the other peer is hosted.
     n_gradients : examples differentiated; the engine counts them.
     unsound : results that were not finite, in whose place the old model stayed.
+    refused : models received that were far too large.
+    spent : (P, A) privacy; the engine counts it.
     """
 
     sent: Ints
     received: Ints
     n_gradients: Ints
     unsound: Ints
+    refused: Ints
+    spent: npt.NDArray[np.float64]
 
 
 class Cohort:
@@ -89,12 +95,16 @@ class Cohort:
         self._looked_at: tuple[Mapping[str, Tensor], Mapping[str, Tensor], Bools] | None = None
         none = np.zeros_like(self.peers)
         self.engine.n_gradients[:] = 0
-        self.costs = Costs(none, none.copy(), self.engine.n_gradients, none.copy())
+        self.engine.spent[:] = 0
+        self.costs = Costs(
+            none, none.copy(), self.engine.n_gradients, none.copy(), none.copy(), self.engine.spent
+        )
 
     def begin(self, t: int) -> None:
         """Make the offers of round `t`, unless the run is over."""
         self.offers, self.answered = {}, False
         if t <= self.rounds:
+            self.engine.enter(t, OFFER)
             state, offers = self.rule.offer(self.state, t)
             self._take(state)
             if self._attackers is not None:
@@ -142,6 +152,10 @@ class Cohort:
         self._count_bytes(self.costs.received, came[:, 1], nbytes)
         rows_e = np.searchsorted(authors, came[:, 0])
         self.received = Letters(came[:, 0], came[:, 1], rows_e, authors, stack)
+        if self.engine.defence.norm:
+            kept = ~oversized(self.received, self.peers)
+            np.add.at(self.costs.refused, np.searchsorted(self.peers, came[~kept, 1]), 1)
+            self.received = self.received.select(kept)
         self.sent = no_letters()
 
     def answer(self, t: int, asked: Edges) -> None:
@@ -151,7 +165,12 @@ class Cohort:
         letters = self.received.select(wanted[self.received.senders, self.received.recipients])
         if not len(letters):
             return
+        self.engine.enter(t, ANSWER)
         self.state, tensors = self.rule.answer(self.state, t, letters)
+        if self.engine.guard is not None and self.engine.guard.exhausted.any():
+            paid = ~self.engine.guard.exhausted[np.searchsorted(self.peers, letters.recipients)]
+            letters = letters.select(paid)
+            tensors = {name: value[torch.from_numpy(paid)] for name, value in tensors.items()}
         if self._attackers is not None:
             tensors = self._attackers.answers(t, letters, tensors)
         form, rows = self.answer_format(t), np.arange(len(letters))
@@ -184,6 +203,7 @@ class Cohort:
             answers = Letters(senders, recipients, order, ends[:, 0], stack)
         self._count_bytes(self.costs.received, answers.recipients, form.nbytes)
         offered = np.broadcast_to(self._sound_offers()[1], self.peers.shape)
+        self.engine.enter(t, UPDATE)
         state = self.rule.update(self.state, t, self.received, sent, answers)
         self._take(state, torch.from_numpy(~offered))
 
@@ -251,8 +271,11 @@ class Cohort:
         columns["bytes_received"] = self.costs.received.tolist()
         columns["gradient_evaluations"] = self.costs.n_gradients.tolist()
         self.costs.n_gradients[:] = n_gradients
+        if self.engine.guard is not None:
+            columns["epsilon"] = self.engine.guard.epsilon().tolist()
         columns |= {name: value.tolist() for name, value in self.rule.metrics(self.state).items()}
-        marks = [{"unsound_results": k} if k else {} for k in self.costs.unsound.tolist()]
+        counts = {"unsound_results": self.costs.unsound, "refused_models": self.costs.refused}
+        marks = [{k: int(v[p]) for k, v in counts.items() if v[p]} for p in range(len(self.peers))]
         if self._attackers is not None:
             for p in np.flatnonzero(self._attackers.hosted):
                 marks[p]["attacker"] = 1

@@ -75,6 +75,7 @@ class Node:
         liars = config.attackers()
         problem = deceived(problem, config.attack, liars)
         self._policy = policy
+        self._max_samples = config.defence.max_samples
         parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
         self._sizes = {name: int(part.sizes[self.peers[0]]) for name, part in parts.items()}
         self._is_own = is_own(config.dataset)
@@ -95,7 +96,10 @@ class Node:
             mixed_precision=config.mixed_precision,
             channels_last=config.channels_last,
             topology=self._strategy.topology,
+            defence=config.defence,
+            privacy=config.privacy,
         )
+        engine.samples = self._believed(engine.samples)
         rounds = config.num_server_rounds
         rule = METHODS[config.method].rule(engine, config.options, rounds)
         attackers = Attackers(config.attack, liars, rule) if len(liars) else None
@@ -154,9 +158,14 @@ class Node:
         """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
         if len(request.samples) != self._cohort.engine.n:
             raise NodeError(f"{len(request.samples)} numbers of samples in a request")
-        samples = request.samples.astype(np.float64)
+        samples = self._believed(request.samples.astype(np.float64))
         samples[list(self.peers)] = self._announced
         return samples
+
+    def _believed(self, samples: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Numbers of samples, as far as the run's defence believes them."""
+        most = self._max_samples
+        return np.minimum(samples, most) if most else samples
 
     def _start(self, request: Request) -> Response:
         """Go on from the newest state up to `request.round`, or begin afresh."""

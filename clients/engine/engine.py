@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clients.engine import optimizers, sums
+from clients.engine import optimizers, robust, sums
 from clients.engine.batches import Ints
 from clients.engine.data import Batch
 from clients.engine.network import Buffers
@@ -86,6 +86,8 @@ class Engine(Scoring):
         training : an optimizer other than the run's; `opt_state` are its own.
         """
         training = training or self.training
+        if gradient is None:
+            batches = self._admitted(batches)
         after = _copied(Fit(x_ed, buffers, opt_state))
         if gradient is None:
             size = self._call_size(len(x_ed), batches)
@@ -148,6 +150,7 @@ class Engine(Scoring):
         Models that are made part by part are never there all at once. The returned buffers hold
         updated running statistics; a caller that only computes an answer drops them.
         """
+        (batch,) = self._admitted([batch])
         size = self._call_size(len(x_ed), [batch])
         values = torch.zeros(len(x_ed), self.d, dtype=self.dtype, device=self.device)
         columns = values.split(self.network.sizes, dim=1)
@@ -164,13 +167,27 @@ class Engine(Scoring):
             _store(after, own, at)
         return Gradients(values, losses, after)
 
-    def mix(self, weights_ps: npt.ArrayLike | Tensor, x_sd: Tensor) -> Tensor:
+    def mix(
+        self, weights_ps: npt.ArrayLike | Tensor, x_sd: Tensor, own_pd: Models | None = None
+    ) -> Tensor:
         """Weighted sums of models: (P, S) times (S, d), the same wherever peers live.
 
-        Costs as much as there are weights other than 0 in rows that differ.
+        Costs as much as there are weights other than 0 in rows that differ. Where the run has a
+        defence, its rule takes the place of the mean in the sum.
+
+        Parameters
+        ----------
+        own_pd : where the recipients stand themselves, if not at one of the models.
         """
         weights = torch.as_tensor(weights_ps).cpu().double().numpy()
-        return sums.mixed(weights, x_sd)
+        if self.defence.rule == "none":
+            return sums.mixed(weights, x_sd)
+        heard = []
+        for p, w_s in enumerate(weights):
+            rows = np.flatnonzero(w_s)
+            own = None if own_pd is None else own_pd[p : p + 1][0]
+            heard.append(robust.Heard(rows, w_s[rows], own))
+        return robust.aggregated(self.defence, x_sd, heard)
 
     def collect(
         self, weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints
@@ -182,7 +199,13 @@ class Engine(Scoring):
         from_e : row of the stack that each letter carries.
         to_e : local index of its recipient.
         """
-        return sums.weighted(weights_e, x_sd, from_e, to_e, np.arange(len(self.peers)))
+        everybody = np.arange(len(self.peers))
+        if self.defence.rule == "none":
+            return sums.weighted(weights_e, x_sd, from_e, to_e, everybody)
+        mine = (to_e == p for p in everybody)
+        return robust.aggregated(
+            self.defence, x_sd, (robust.Heard(from_e[e], weights_e[e], None) for e in mine)
+        )
 
     def inner(self, a_ed: Models, b_ed: Models) -> Tensor:
         """Inner products over all parameters, (E,) float64, the same wherever peers live."""
@@ -195,6 +218,15 @@ class Engine(Scoring):
         """Inner products of every model of one stack with every one of another, (E, S)."""
         found: npt.NDArray[np.float64] = sums.products(a_ed, b_sd).cpu().numpy()
         return found
+
+    def enter(self, round_: int, stage: int) -> None:
+        """A stage of a round begins: what is drawn for it is drawn for nothing else."""
+        if self.guard is not None:
+            self.guard.begin(round_, stage)
+
+    def _admitted(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        """The minibatches, paid for where gradients are private."""
+        return batches if self.guard is None else [self.guard.admit(batch) for batch in batches]
 
     def _call_size(self, models: int, batches: Sequence[Batch]) -> int:
         """Models per call to work off some batches; their examples go on the bill."""
@@ -232,14 +264,22 @@ class Engine(Scoring):
         losses: list[Tensor] = []
         gradients: tuple[Tensor, ...] = ()
         for at in parts if len(parts) > 1 else [slice(None)]:
-            losses_eb, after = self._batch_losses(leaves, buffers, batch, at)
-            found = torch.autograd.grad(
-                losses_eb, (*leaves.values(),), batch.weights_eb[:, at], materialize_grads=True
-            )
+            values, weights_eb = (*leaves.values(),), batch.weights_eb[:, at]
+            if self.guard is None:
+                losses_eb, after = self._batch_losses(leaves, buffers, batch, at)
+            else:
+                with self.guard.watching() as traces:
+                    losses_eb, after = self._batch_losses(leaves, buffers, batch, at)
+                weights_eb = weights_eb * self.guard.factors(losses_eb, traces, values)
+            found = torch.autograd.grad(losses_eb, values, weights_eb, materialize_grads=True)
             losses.append(losses_eb.detach())
             for total, more in zip(gradients, found, strict=False):
                 total.add_(more)
             gradients = gradients or found
+        if self.guard is not None:
+            columns = self.guard.noise(batch, self.d).split(self.network.sizes, dim=1)
+            for total, noise in zip(gradients, columns, strict=True):
+                total.add_(noise.reshape(total.shape))
         after = {name: value.detach() for name, value in after.items()}
         return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
 

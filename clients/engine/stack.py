@@ -14,17 +14,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from clients.defence import Defence
 from clients.engine import optimizers
 from clients.engine.batches import Ints
 from clients.engine.chunks import Chunks, held_bytes
 from clients.engine.data import Batch, Data
 from clients.engine.network import Buffers, Network
+from clients.engine.privacy import Guard
 from clients.engine.streams import Purpose, stream
 from clients.engine.tasks import TASKS
 from clients.letters import Bools
 from clients.models.build import build
 
 if TYPE_CHECKING:
+    from clients.privacy import Privacy
     from clients.training import Training
     from datasets.problem import Problem
 
@@ -49,6 +52,8 @@ class Stack:
     memory : bound in bytes on what one chunk holds for its backward pass; 0 takes a share of
         what the machine has.
     mixed_precision, channels_last : see `clients.engine.network.Network`.
+    defence : what takes the place of weighted means; None: nothing.
+    privacy : how gradients are made private; None: not.
 
     Attributes
     ----------
@@ -58,6 +63,8 @@ class Stack:
     noise : (n,) deviation of the gradient noise, where the problem states it, else None.
     batches : draws minibatches of training data, see `clients.engine.data.Data.batches`.
     n_gradients : (P,) examples each peer has differentiated so far: the bill for gradients.
+    guard : what makes gradients private, None where nothing does.
+    spent : (P, A) what that has cost, see `clients.engine.privacy.Guard`; A = 0 where nothing does.
     """
 
     def __init__(
@@ -76,6 +83,8 @@ class Stack:
         memory: int = 0,
         mixed_precision: bool = False,
         channels_last: bool = False,
+        defence: Defence | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -89,6 +98,7 @@ class Stack:
         self.topology = ~np.eye(self.n, dtype=np.bool_) if topology is None else topology
         self.noise = problem.noise
         self.seed, self.training = seed, training
+        self.defence = defence or Defence()
         self.data = Data(
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
@@ -105,6 +115,12 @@ class Stack:
         )
         self.d = self.network.d
         self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
+        self.guard: Guard | None = None
+        if privacy is not None and privacy.kind != "none":
+            examples_p = self.data.shards["train"].lengths_p
+            self.guard = Guard(privacy, self.peers, examples_p, seed, self.network)
+            chunk = chunk if self.network.is_layered else 1  # vmap shows no layers
+        self.spent = np.zeros((len(self.peers), 0)) if self.guard is None else self.guard.rdp
         self._chunks = Chunks(self.device, stacks=self.network.stacks, chunk=chunk, memory=memory)
 
     def tensor(self, values: npt.ArrayLike) -> Tensor:
