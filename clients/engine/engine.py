@@ -264,14 +264,16 @@ class Engine(Scoring):
         losses: list[Tensor] = []
         gradients: tuple[Tensor, ...] = ()
         for at in parts if len(parts) > 1 else [slice(None)]:
-            values, weights_eb = (*leaves.values(),), batch.weights_eb[:, at]
+            weights_eb = batch.weights_eb[:, at]
             if self.guard is None:
                 losses_eb, after = self._batch_losses(leaves, buffers, batch, at)
+                found = torch.autograd.grad(
+                    losses_eb, (*leaves.values(),), weights_eb, materialize_grads=True
+                )
             else:
                 with self.guard.watching() as traces:
                     losses_eb, after = self._batch_losses(leaves, buffers, batch, at)
-                weights_eb = weights_eb * self.guard.factors(losses_eb, traces, values)
-            found = torch.autograd.grad(losses_eb, values, weights_eb, materialize_grads=True)
+                found = self.guard.clipped(losses_eb, weights_eb, traces, leaves)
             losses.append(losses_eb.detach())
             for total, more in zip(gradients, found, strict=False):
                 total.add_(more)

@@ -24,7 +24,7 @@ from clients.engine.mixed_precision import MixedPrecision
 Buffers = dict[str, Tensor]
 """Buffers by name, each with a leading axis of models."""
 
-_Run = Callable[[Mapping[str, Tensor], Tensor], Tensor]
+_Run = Callable[[Mapping[str, Tensor], Tensor], Any]
 LAYER_STEP = 0x9E3779B1  # between the keys of two dropout layers: 2^32 over the golden ratio
 
 
@@ -68,7 +68,7 @@ class Network:
         self._places = _places(self.module, {*self.names, *buffers})
         # Mixed precision asks the layers themselves.
         found = None if mixed_precision else steps(self.module, {*self.names, *buffers})
-        self._steps: list[_Run] | None = None if found is None else [*found]
+        self._steps: Sequence[_Run] | None = found  # type: ignore[assignment]
         self.stacks = self._steps is not None or not any(
             isinstance(m, nn.modules.conv._ConvNd) for m in self.module.modules()
         )

@@ -1,11 +1,11 @@
 """Differential privacy of examples: per-example clipping, keyed noise, and what it has cost.
 
 The gradient of a minibatch B becomes (sum over B of g_e min(1, C / |g_e|) + s C z) / |B| with z
-standard normal (Abadi et al., "Deep learning with differential privacy", CCS 2016). Norms of single
-gradients come from what goes into a layer and from the gradient of what comes out, without any
-gradient of its own (Goodfellow, "Efficient per-example gradient computations", 2015; convolutions:
-Rochette et al. 2019), so a private step is a plain one with weights, half a backward pass and noise
-more. Networks with other layers take a backward pass for each example.
+standard normal (Abadi et al., "Deep learning with differential privacy", CCS 2016). What goes into
+a layer and the gradient of what comes out give the norms of single gradients, and their weighted
+sum, in one backward pass (Goodfellow, "Efficient per-example gradient computations", 2015; Bu et
+al., "Differentially private optimization on large model at small cost", ICML 2023). Networks with
+other layers take a backward pass for each example.
 
 Noise belongs to (seed, peer, round, stage, minibatch, and how often the minibatch was used in the
 stage): the same wherever a peer is hosted, never twice the same. Whoever knows the seed knows the
@@ -16,6 +16,7 @@ layer (tokens, pixels), k = inputs, m = outputs.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -37,7 +41,6 @@ from clients.privacy import Privacy
 
 OFFER, ANSWER, UPDATE = range(3)
 """Stages of a round, in each of which a minibatch may be used anew."""
-_WORDS = 624  # of the state of torch's generator on a CPU
 _USES = 1 << 16
 
 
@@ -72,6 +75,7 @@ class Guard:
             )
         self.options, self._peers, self._examples, self._seed = options, peers, examples_p, seed
         self._traces: list[Trace] | None = None
+        self._names = {id(value): name for name, value in network.module.named_parameters()}
         self._layers = 0
         if is_traceable(network.module):
             self._layers = network.watch(self._see)
@@ -139,62 +143,83 @@ class Guard:
         if self._traces is not None:
             self._traces.append(Trace(layer, inputs.detach(), outputs))
 
-    def factors(self, losses_eb: Tensor, traces: list[Trace], leaves: Sequence[Tensor]) -> Tensor:
-        """min(1, C / norm of the gradient) of each example (E, b)."""
-        if len(traces) != self._layers:  # a layer was used twice: its gradients add up
-            traces = []
-        squares_eb = squared_norms(losses_eb, traces, leaves)
+    def clipped(
+        self, losses_eb: Tensor, weights_eb: Tensor, traces: list[Trace], leaves: dict[str, Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Weighted sums of the examples' clipped gradients, one for each of the leaves.
+
+        Parameters
+        ----------
+        traces : of the forward pass, while which it was `watching`.
+        """
+        if len(traces) != self._layers or not traces:  # a layer used twice: its gradients add up
+            weights_eb = weights_eb * self._factors(_one_by_one(losses_eb, [*leaves.values()]))
+            return torch.autograd.grad(
+                losses_eb, [*leaves.values()], weights_eb, materialize_grads=True
+            )
+        outputs = [trace.outputs for trace in traces]
+        found = torch.autograd.grad(losses_eb.sum(), outputs)
+        with torch.no_grad():
+            layers = [
+                LAYERS[type(trace.layer)](trace, gradient, losses_eb.shape)
+                for trace, gradient in zip(traces, found, strict=True)
+            ]
+            squares_eb = torch.stack([layer.squares() for layer in layers]).sum(dim=0)
+            weights_eb = weights_eb * self._factors(squares_eb)
+            named: dict[str, Tensor] = {}
+            for trace, layer in zip(traces, layers, strict=True):
+                weight, bias = layer.sums(weights_eb)
+                named[self._names[id(trace.layer.weight)]] = weight
+                if trace.layer.bias is not None:
+                    named[self._names[id(trace.layer.bias)]] = bias
+            return tuple(named[name].reshape(leaf.shape) for name, leaf in leaves.items())
+
+    def _factors(self, squares_eb: Tensor) -> Tensor:
+        """min(1, C / norm of the gradient) of each example."""
         return (self.options.clip / squares_eb.sqrt().clamp_min(1e-30)).clamp_max(1.0)
 
     def noise(self, batch: Batch, d: int) -> Tensor:
         """What is added to the mean gradients (E, d)."""
-        noise_ed = batch.weights_eb.new_zeros(len(batch.counts_e), d)
+        noise_ed = batch.weights_eb.new_empty(len(batch.counts_e), d)
         assert batch.uses_e is not None, "a minibatch that was not admitted"
         ends = zip(
             batch.peers_e.tolist(), batch.keys_e.tolist(), batch.uses_e.tolist(), strict=True
         )
         for e, (p, key, use) in enumerate(ends):
-            if self.options.noise and (count := int(batch.counts_e[e])):
-                when, peer = self._when + use, int(self._peers[p])
-                g = generator(stream(self._seed, peer, when, Purpose.PRIVACY, key))
-                deviation = self.options.noise * self.options.clip / count
-                drawn = torch.randn(d, generator=g, dtype=noise_ed.dtype)
-                noise_ed[e] = drawn.to(noise_ed.device).mul_(deviation)
+            deviation = self.options.noise * self.options.clip / max(int(batch.counts_e[e]), 1)
+            if not deviation or not batch.counts_e[e]:
+                noise_ed[e] = 0
+                continue
+            source = stream(self._seed, int(self._peers[p]), self._when + use, Purpose.PRIVACY, key)
+            row_d = noise_ed[e].cpu()  # the row itself on a CPU
+            fill_with_noise(row_d, source, deviation)
+            if noise_ed.device.type != "cpu":
+                noise_ed[e] = row_d
         return noise_ed
 
 
-def generator(source: np.random.Generator) -> torch.Generator:
-    """Torch's generator, which is fast, with a whole state from a stream instead of 32 bits."""
-    made = torch.Generator()
-    state = made.get_state()
-    words = state[24 : 24 + 8 * _WORDS].view(torch.int64)
-    words.copy_(torch.from_numpy(source.integers(0, 2**32, _WORDS, dtype=np.int64)))
-    made.set_state(state)
-    return made
+def fill_with_noise(row_d: Tensor, source: np.random.Generator, deviation: float) -> None:
+    """Normal numbers from AES in counter mode, its key drawn from a stream.
 
-
-def squared_norms(losses_eb: Tensor, traces: Sequence[Trace], leaves: Sequence[Tensor]) -> Tensor:
-    """Squared norm of each example's gradient (E, b), without the gradients where that is possible.
-
-    Parameters
-    ----------
-    traces : of every layer with parameters, if its kind is known and it was used once.
-    leaves : the parameters.
+    Fast, and who sees some of the numbers can tell nothing of the others, as of Mersenne Twister's.
+    Box and Muller's method, with 32 random bits for each number.
     """
-    if not traces:
-        return _one_by_one(losses_eb, leaves)
-    outputs = [trace.outputs for trace in traces]
-    found = torch.autograd.grad(losses_eb.sum(), outputs, retain_graph=True)
-    total = torch.zeros_like(losses_eb)
-    with torch.no_grad():
-        for trace, gradient in zip(traces, found, strict=True):
-            total += NORMS[type(trace.layer)](trace, gradient, losses_eb.shape)
-    return total
+    half = (len(row_d) + 1) // 2
+    bits = np.empty(2 * half, dtype=np.int32)
+    stream_ = Cipher(AES(source.bytes(32)), CTR(bytes(16))).encryptor()
+    stream_.update_into(bytes(bits.nbytes), bits.data.cast("B"))
+    uniform = torch.from_numpy(bits).to(row_d.dtype).mul_(2.0**-31)  # from -1 to 1
+    radius, angle = uniform.split(half)
+    radius.abs_().clamp_(min=2.0**-32).log_().mul_(-2 * deviation**2).sqrt_()
+    angle.mul_(math.pi)
+    row_d[:half] = angle.cos().mul_(radius)
+    row_d[half:] = angle.sin_().mul_(radius)[: len(row_d) - half]
 
 
 def _one_by_one(losses_eb: Tensor, leaves: Sequence[Tensor]) -> Tensor:
+    """Squared norm of each example's gradient (E, b), by a backward pass for each."""
     assert len(losses_eb) == 1, "such networks go alone"
-    squares = losses_eb.new_zeros(losses_eb.shape)
+    squares = torch.zeros_like(losses_eb)
     for b, loss in enumerate(losses_eb[0]):
         for gradient in torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True):
             if gradient is not None:
@@ -202,35 +227,60 @@ def _one_by_one(losses_eb: Tensor, leaves: Sequence[Tensor]) -> Tensor:
     return squares
 
 
-def _linear(trace: Trace, gradient: Tensor, shape: torch.Size) -> Tensor:
-    """|sum_t g_t a_t'|^2 = sum_ts <a_t, a_s> <g_t, g_s>, and the bias's |sum_t g_t|^2."""
-    a = trace.inputs.reshape(*shape, -1, trace.inputs.shape[-1])
-    g = gradient.reshape(*shape, -1, gradient.shape[-1])
-    if a.shape[-2] == 1:
-        square = a.square().sum((-1, -2)) * g.square().sum((-1, -2))
-    else:
-        square = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
-    if trace.layer.bias is not None:
-        square = square + g.sum(-2).square().sum(-1)
-    return square
+class _Linear:
+    """Gradients sum_t g_t a_t' of a linear layer, and sum_t g_t of its bias."""
+
+    def __init__(self, trace: Trace, gradient: Tensor, shape: torch.Size) -> None:
+        self._a = trace.inputs.reshape(*shape, -1, trace.inputs.shape[-1])
+        self._g = gradient.reshape(*shape, -1, gradient.shape[-1])
+        self._biased = trace.layer.bias is not None
+
+    def squares(self) -> Tensor:
+        """|sum_t g_t a_t'|^2 = sum_ts <a_t, a_s> <g_t, g_s>."""
+        a, g = self._a, self._g
+        if a.shape[-2] == 1:
+            square = _squares(a) * _squares(g)
+        else:
+            square = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
+        return square + _squares(g.sum(-2, keepdim=True)) if self._biased else square
+
+    def sums(self, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
+        g = (self._g * weights_eb[..., None, None]).flatten(1, 2)
+        return g.mT @ self._a.flatten(1, 2), g.sum(1)
 
 
-def _convolution(trace: Trace, gradient: Tensor, shape: torch.Size) -> Tensor:
-    """The gradient of each example is small here, and made."""
-    layer = trace.layer
-    assert isinstance(layer, nn.Conv2d)
-    assert not isinstance(layer.padding, str)
-    kernel = layer.kernel_size, layer.dilation, layer.padding, layer.stride
-    windows = F.unfold(trace.inputs, *kernel)
-    g = gradient.flatten(2)
-    square = (g @ windows.mT).square().sum((-1, -2))
-    if layer.bias is not None:
-        square = square + g.sum(-1).square().sum(-1)
-    return square.view(shape)
+class _Convolution:
+    """Those of a convolution, which are small and made for each example."""
+
+    def __init__(self, trace: Trace, gradient: Tensor, shape: torch.Size) -> None:
+        layer = trace.layer
+        assert isinstance(layer, nn.Conv2d)
+        assert not isinstance(layer.padding, str)
+        kernel = layer.kernel_size, layer.dilation, layer.padding, layer.stride
+        g = gradient.flatten(2)
+        self._weight = (g @ F.unfold(trace.inputs, *kernel).mT).unflatten(0, shape)
+        self._bias = g.sum(-1, keepdim=True).unflatten(0, shape)
+        self._biased = layer.bias is not None
+
+    def squares(self) -> Tensor:
+        square = _squares(self._weight)
+        return square + _squares(self._bias) if self._biased else square
+
+    def sums(self, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
+        weights = weights_eb[..., None, None]
+        return (self._weight * weights).sum(1), (self._bias * weights).sum(1)
 
 
-NORMS = {nn.Linear: _linear, nn.Conv2d: _convolution}
-"""Layer type -> squared norms (E, b) of its gradients, example by example."""
+def _squares(x: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(x, dim=(-1, -2)).square()
+    return found
+
+
+LAYERS: dict[type[nn.Module], type[_Linear | _Convolution]] = {
+    nn.Linear: _Linear,
+    nn.Conv2d: _Convolution,
+}
+"""Layer type -> its gradients, example by example (E, b)."""
 
 
 def is_traceable(module: nn.Module) -> bool:
@@ -239,7 +289,7 @@ def is_traceable(module: nn.Module) -> bool:
     for layer in module.modules():
         own = [value for value in layer.parameters(recurse=False) if value.requires_grad]
         owned += own
-        if own and type(layer) not in NORMS:
+        if own and type(layer) not in LAYERS:
             return False
         if isinstance(layer, nn.Conv2d) and (
             layer.groups > 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.optimize import brentq
 from scipy.special import logsumexp
-from scipy.stats import norm
+from scipy.stats import kstest, norm
 from torch import Tensor
 
 from app.config.config import Config, ConfigError
@@ -20,7 +20,7 @@ from app.config.registry import METHODS
 from clients.engine import accountant
 from clients.engine.data import Charge
 from clients.engine.engine import Engine
-from clients.engine.privacy import generator, is_traceable
+from clients.engine.privacy import Guard, fill_with_noise, is_traceable
 from clients.engine.streams import Purpose, stream
 from clients.privacy import Privacy
 from clients.training import Training
@@ -41,6 +41,15 @@ def engine_of(
         Training(batch_size=4, local_steps=2), seed=seed, dtype="float64", device="cpu",
         privacy=privacy,
     )  # fmt: skip
+
+
+def guard_of(engine: Engine) -> Guard:
+    assert engine.guard is not None
+    return engine.guard
+
+
+def charges(batches: Any) -> list[list[int]]:
+    return [[int(charge) for charge in batch.charges_e] for batch in batches]
 
 
 def clipped_by_hand(problem: Problem, model: str, x_pd: Tensor, clip: float) -> Tensor:
@@ -130,13 +139,14 @@ def test_noise_belongs_to_the_peer_wherever_it_is_hosted() -> None:
     assert (every.gradients(x_pd, buffers, every.batches(3)[0]).values != together).all()
 
 
-def test_the_generator_s_whole_state_comes_from_the_stream() -> None:
-    drawn = [
-        torch.randn(2000, generator=generator(stream(0, peer, 1, Purpose.PRIVACY)))
-        for peer in (0, 0, 1)
-    ]
-    assert torch.equal(drawn[0], drawn[1])
-    assert abs(float(torch.corrcoef(torch.stack(drawn[1:]))[0, 1])) < 0.1
+def test_normal_numbers_are_normal_and_their_stream_s_own() -> None:
+    one, again, other = torch.empty(3, 100_001, dtype=torch.float64)
+    for row, peer in ((one, 0), (again, 0), (other, 1)):
+        fill_with_noise(row, stream(0, peer, 1, Purpose.PRIVACY), 1.0)
+    assert torch.equal(one, again)
+    assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 0.02
+    assert kstest(one.numpy(), "norm").pvalue > 0.01
+    assert len(one) == 100_001
 
 
 # ---- accounting -----------------------------------------------------------------------------
@@ -206,19 +216,20 @@ def test_minibatches_are_charged_for_what_they_are() -> None:
         engine.batches(1), engine.batches(2, epochs=2),
         engine.batches(1, Purpose.ESTIMATE, steps=1, halves=True),
     )  # fmt: skip
-    assert {int(c) for b in drawn for c in b.charges_e} == {Charge.DRAWN}
-    assert [int(b.charges_e[1]) for b in epoch][:4] == [1, 2, 1, 2]  # two steps an epoch
-    assert [int(b.charges_e[2]) for b in epoch] == [1, 2, 2, 1, 2, 2]
-    assert {int(c) for b in estimate for c in b.charges_e} == {Charge.WHOLE}
+    assert {c for each in charges(drawn) for c in each} == {Charge.DRAWN}
+    assert [each[1] for each in charges(epoch)][:4] == [1, 2, 1, 2]  # two steps an epoch
+    assert [each[2] for each in charges(epoch)] == [1, 2, 2, 1, 2, 2]
+    assert {c for each in charges(estimate) for c in each} == {Charge.WHOLE}
     x_pd, buffers = engine.initial()
-    assert not engine.guard.epsilon().any()
+    spent = guard_of(engine).rdp
+    assert not guard_of(engine).epsilon().any()
     for batch in epoch[:4]:
         engine.gradients(x_pd, buffers, batch)
-    np.testing.assert_allclose(engine.guard.rdp[1], 2 * accountant.query(6, 6, 4.0, 1))
-    before = engine.guard.rdp[1].copy()
+    np.testing.assert_allclose(spent[1], 2 * np.asarray(accountant.query(6, 6, 4.0, 1)))
+    before = spent[1].copy()
     for _ in range(3):  # the same draw again is one sample with three gradients
         engine.gradients(x_pd, buffers, drawn[0])
-    np.testing.assert_allclose(engine.guard.rdp[1] - before, accountant.query(6, 4, 4.0, 3))
+    np.testing.assert_allclose(spent[1] - before, accountant.query(6, 4, 4.0, 3))
 
 
 # ---- runs -----------------------------------------------------------------------------------
