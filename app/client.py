@@ -7,7 +7,8 @@ import sys
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from app.node.service import Job, handle_request
+from app.node.job import Job
+from app.node.service import handle_request
 
 _STATE = "coterie"
 

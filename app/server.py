@@ -5,20 +5,27 @@ It never imports torch and never opens a payload.
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import InMemoryGrid
 
+from app.config import parts
 from app.config.config import Config, ConfigError
 from app.config.digest import config_digest_of
 from app.config.root import workplace
-from app.runs import bare, logs, rundir
+from app.runs import atomic, bare, logs, rundir
 from app.runs.recorder import RunRecorder
+from app.security.claims import proof
+from app.security.trust import read_trust
 from strategies.errors import RelayError
 from strategies.flower.strategy import RelayStrategy
+from strategies.flower.transport import FlowerTransport
+from strategies.relay.preflight import survey
 
 app = ServerApp()
 
@@ -26,6 +33,8 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run or resume what the run configuration says."""
+    if not isinstance(grid, InMemoryGrid):  # a deployment
+        parts.refuse_modules(context.run_config)
     config = Config.from_flat(context.run_config)
     is_bare = not config.run_dir and isinstance(grid, InMemoryGrid)  # nobody else looks after it
     if is_bare:
@@ -36,6 +45,13 @@ def main(grid: Grid, context: Context) -> None:
     directory, rounds = Path(config.run_dir), config.num_server_rounds
     if (directory / "relay").exists() and not config.resume:
         raise ConfigError(f"{directory} holds a run already: choose another name, or resume it")
+    if config.preflight:
+        if isinstance(grid, InMemoryGrid):
+            raise ConfigError("preflight = true is what `python -m app preflight` sets")
+        directory.mkdir(parents=True, exist_ok=True)
+        found = survey(FlowerTransport(grid, config.round_seconds), config.peers)
+        atomic.write(directory / rundir.SURVEY, json.dumps(asdict(found)))
+        return
     watch = bare.begin(config) if is_bare else None
     recorder = RunRecorder(
         directory, config.peers, rounds, resume=config.resume, watch=watch,
@@ -45,6 +61,10 @@ def main(grid: Grid, context: Context) -> None:
         (directory / "config.toml").write_text(config.toml(), encoding="utf-8")
     with rundir.held(directory) if is_bare else nullcontext():  # else its launcher holds it
         try:
+            proves = None
+            if config.trust and not isinstance(grid, InMemoryGrid):
+                trust = read_trust(Path(config.trust))
+                proves = proof(trust, directory.name, config_digest_of(config))
             RelayStrategy(config.strategy()).start(
                 grid,
                 timeout=config.round_seconds,
@@ -52,6 +72,7 @@ def main(grid: Grid, context: Context) -> None:
                 ledger=recorder.ledger,
                 join_timeout=config.join_seconds,
                 quorum=config.quorum,
+                proves=proves,
             )
         except BaseException as error:
             named = isinstance(error, RelayError)

@@ -30,6 +30,7 @@ from app.runners.superlink import free_port
 from app.runs import atomic, progress
 from app.security import trust
 from app.security.policy import Policy, policy_of
+from benchmarks import hostile_node
 from datasets.table import DATASETS
 
 BIN = Path(sys.executable).parent
@@ -144,7 +145,7 @@ class Deployment:
             tomli_w.dumps({"superlink": {CONNECTION: connection}})
         )
         self._add_relay(("--enable-supernode-auth",) if nodes else ())
-        exchange_keys(self._secrets / "letters", list(nodes))
+        exchange_keys(self.trust.parent, list(nodes))
         self.policy = write_policy(directory / "policy.toml")
         for peer, host in nodes.items():
             self._add_node(peer, host)
@@ -197,6 +198,22 @@ class Deployment:
     def of_node(self, peer: int) -> tuple[str, str]:
         """The names of a node's services."""
         return f"node-{peer}", f"node-{peer}-executor"
+
+    @property
+    def trust(self) -> Path:
+        """The public keys of all peers."""
+        return self._secrets / "letters" / "trust.toml"
+
+    def make_hostile(self, peer: int) -> Path:
+        """Let a node lie from its next start on; the file that says in which manner."""
+        home, (_, executor) = self.home(f"node-{peer}"), self.of_node(peer)
+        (home / "sitecustomize.py").write_text(hostile_node.START)
+        manner = home / "manner"
+        manner.write_text("")
+        service = self.services[executor]
+        own = ("env", f"PYTHONPATH={home}{os.pathsep}{ROOT}", f"HOSTILE={manner}")
+        service.command = (*own, *service.command)
+        return manner
 
     def start_fleet(self, nodes: int) -> None:
         """Start `nodes` SuperNodes in one process: `benchmarks.fleet` in `fleet/`."""
@@ -276,8 +293,8 @@ class Deployment:
         at, home, port = public.parent, self.home(f"node-{peer}"), str(free_port())
         secret = str(at / "superexec.secret")
         node, executor = self.of_node(peer)
-        letters = self._secrets / "letters"
-        own = f'name="{node}" keys="{letters / node}.key" trust="{letters / "trust.toml"}" '
+        keys = self.trust.with_name(f"{node}.key")
+        own = f'name="{node}" keys="{keys}" trust="{self.trust}" '
         own += f'policy="{self.policy}" quadratic.file="{self.problem}"'
         self._add(
             node, host, home, "flower-supernode", "--isolation", "process",

@@ -1,10 +1,12 @@
 """Fault drills: what a deployment does when hosts and links fail. `make drill`, as root.
 
-`python -m benchmarks.drill [link] [node] [superlink]` runs some of them.
+`python -m benchmarks.drill [link] [node] [superlink] [hostile]` runs some of them.
 
 A relay and three nodes are hosts of their own: network namespaces with a link each to a switch.
 One run goes on while a node is cut off, a node is killed, and the SuperLink is killed; each comes
-back. The table says what it cost; the run must finish with nothing lost.
+back. The table says what it cost; the run must finish with nothing lost. Then a node lies, in one
+run with every reply, in another with every letter: the others' numbers must be those of a run from
+which it is absent.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from benchmarks.deployment import Deployment, Host, committed, finish, quadratic
 NODES = 3
 ROUNDS = {"link": 9, "node": 9, "superlink": 4}
 """Fault -> rounds that go by until it is over, at most."""
+HOSTILE = "hostile"
 FIRST = 3  # rounds before the first fault
 ROUND_SECONDS = 30
 OUTAGE = 2  # rounds that the others go on alone before a host comes back
@@ -155,35 +158,104 @@ class Drill:
         return [json.loads(line) for line in file.read_text().splitlines(keepends=True)]
 
 
+@dataclass(frozen=True)
+class Lies:
+    """What came of a node that lied.
+
+    Attributes
+    ----------
+    manner : in which it lied.
+    told : answers to the relay that were lies.
+    faults : times that the relay went on without it.
+    refused : letters that other nodes refused.
+    same : whether the others' numbers are those of the run without it, to the byte.
+    """
+
+    manner: str
+    told: int
+    faults: int
+    refused: int
+    same: bool
+
+
+def lie(deployment: Deployment) -> list[Lies]:
+    """A run for each manner of lying, and one without the node that lies."""
+    liar = NODES - 1
+    node, executor = deployment.of_node(liar)
+    manner = deployment.make_hostile(liar)
+    config = quadratics(deployment.problem, NODES) | {
+        "method": "fedavg", "num-server-rounds": 8, "evaluate-every": 1, "quorum": NODES - 1,
+        "round-seconds": 120, "join-seconds": 20, "trust": str(deployment.trust),
+    }  # fmt: skip
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for name in ("letters", "replies", "absent"):
+        deployment.kill(executor, *([node] if name == "absent" else []))
+        if name != "absent":
+            deployment.start(executor)
+        manner.write_text(name)
+        finish(deployment, deployment.run(config, name))
+        directory = deployment.home("operator") / name
+        found[name] = others(directory, liar), (directory / "flower.log").read_text().splitlines()
+        print(f"{name}: finished", flush=True)
+    told = manner.with_suffix(".told").read_text().split()
+    return [
+        Lies(
+            name,
+            told.count(name),
+            sum("going on without" in line for line in log),
+            sum(f"refused the offer of peer {liar}" in line for line in log),
+            numbers == found["absent"][0],
+        )
+        for name, (numbers, log) in found.items()
+        if name != "absent"
+    ]
+
+
+def others(run: Path, hostile: int) -> list[str]:
+    """What metrics.jsonl says of the other peers, but for the bytes of letters to the hostile."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    kept = [line for line in lines if line["peer"] != hostile]
+    return [json.dumps({k: line[k] for k in line if not k.startswith("bytes_")}) for line in kept]
+
+
 def main() -> None:
     """Run the drills and print the table."""
     if os.geteuid():
         sys.exit("network namespaces need root")
-    faults = sys.argv[1:] or list(ROUNDS)
-    rounds = FIRST + sum(ROUNDS[fault] for fault in faults)
+    chosen = sys.argv[1:] or [*ROUNDS, HOSTILE]
+    faults = [fault for fault in chosen if fault != HOSTILE]
     with tempfile.TemporaryDirectory() as directory, network() as hosts:
         nodes = {peer: hosts[f"node-{peer}"] for peer in range(NODES)}
         place = Path(directory)
         with Deployment(place, hosts["relay"], nodes) as deployment:
-            run = deployment.run(
-                quadratics(deployment.problem, NODES) | {
-                    "method": "fedavg", "num-server-rounds": rounds, "evaluate-every": 1,
-                    "round-seconds": ROUND_SECONDS,
-                }
-            )  # fmt: skip
-            drill = Drill(deployment, run)
             try:
-                rows = [_struck(fault, drill, deployment) for fault in faults]
-                finish(deployment, run)
+                rows = strike(deployment, faults) if faults else []
+                lies = lie(deployment) if HOSTILE in chosen else []
             except BaseException:
                 for log in sorted((place / "logs").glob("*.log")):
                     print(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}")
                 raise
-            finally:
-                run.kill()
-            final = deployment.progress()
+    print(json.dumps([*map(asdict, rows), *map(asdict, lies)], indent=1))
+
+
+def strike(deployment: Deployment, faults: Sequence[str]) -> list[Row]:
+    """One run, and what each fault cost it."""
+    rounds = FIRST + sum(ROUNDS[fault] for fault in faults)
+    run = deployment.run(
+        quadratics(deployment.problem, NODES) | {
+            "method": "fedavg", "num-server-rounds": rounds, "evaluate-every": 1,
+            "round-seconds": ROUND_SECONDS,
+        }
+    )  # fmt: skip
+    drill = Drill(deployment, run)
+    try:
+        rows = [_struck(fault, drill, deployment) for fault in faults]
+        finish(deployment, run)
+    finally:
+        run.kill()
+    final = deployment.progress()
     print(f"{final['status']}: {final['round']} rounds in {final['seconds']:.0f} s")
-    print(json.dumps([asdict(row) for row in rows], indent=1))
+    return rows
 
 
 def _struck(fault: str, drill: Drill, deployment: Deployment) -> Row:

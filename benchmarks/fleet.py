@@ -22,7 +22,7 @@ from flwr.supernode.fleet_http_connection import http_request_response
 
 from app.config.schema import Scalar
 from app.node import service
-from app.node.service import Job
+from app.node.job import Job
 from benchmarks.deployment import write_policy
 
 _POLL = 3.0  # as Flower's SuperNode

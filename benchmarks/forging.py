@@ -47,6 +47,10 @@ def _other_names(r: Response, _: Request, n: int, g: random.Random) -> Response:
     return replace(r, names=tuple(g.choices(_TEXTS, k=g.randint(0, n))))
 
 
+def _other_claims(r: Response, _: Request, n: int, g: random.Random) -> Response:
+    return replace(r, claims=tuple(g.choices([b"", bytes(64), bytes(10_000)], k=g.randint(0, n))))
+
+
 def _more_letters(r: Response, request: Request, n: int, g: random.Random) -> Response:
     """Of somebody else, to somebody who did not ask, of another round, with keys for nobody."""
     away = [peer for peer in range(n + 2) if peer not in r.peers]
@@ -87,7 +91,8 @@ def _loud(r: Response, _: Request, n: int, g: random.Random) -> Response:
 
 
 _LIES: tuple[Callable[[Response, Request, int, random.Random], Response], ...] = (
-    _other_peers, _other_samples, _other_names, _more_letters, _more_reports, _more_wants, _loud,
+    _other_peers, _other_samples, _other_names, _other_claims, _more_letters, _more_reports,
+    _more_wants, _loud,
 )  # fmt: skip
 
 

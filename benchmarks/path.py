@@ -42,7 +42,7 @@ import sys, time
 start = time.perf_counter()
 import app.client
 from app.node import service, worker
-from app.node.service import Job
+from app.node.job import Job
 from strategies.flower.records import encode_request
 from strategies.protocol import Request
 job = Job(7, {run!r}, {node!r}, {version!r})

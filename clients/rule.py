@@ -9,9 +9,9 @@ peers, e = letters, d = parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +73,20 @@ class State:
     def trained(self, fit: Fit) -> Self:
         """The state after the personal models were trained."""
         return replace(self, x=fit.x, buffers=fit.buffers, opt_state=fit.opt_state)
+
+
+class Mixture(NamedTuple):
+    """Models whose predictions are averaged, for each hosted peer.
+
+    Attributes
+    ----------
+    weights : (P, M) of the members; rows sum to 1, and a member of weight 0 is none.
+    models : (P, M, d). buffers : name -> (P, M, ...).
+    """
+
+    weights: Tensor
+    models: Tensor
+    buffers: dict[str, Tensor]
 
 
 S = TypeVar("S", bound=State)
@@ -150,7 +164,34 @@ class Rule(Generic[S]):
 
     def evaluate(self, state: S, split: SplitName) -> Scores:
         """Loss and accuracy of the personal models (see `personal`) on the peers' own split."""
-        return self.engine.losses(state.x, state.buffers, split)
+        mixture = self.mixture(state)
+        if mixture is None:
+            return self.engine.losses(state.x, state.buffers, split)
+        return self.engine.mixture_losses(*mixture, split)
+
+    def mixture(self, state: S) -> Mixture | None:
+        """The models that make each peer's prediction together; None: the personal model alone."""
+        return None
+
+    def saved(self, state: S) -> Sequence[Mapping[str, Tensor]]:
+        """What each hosted peer's prediction needs beside its personal model; its file has it.
+
+        A mixture's weights are called "mixture", its models' tensors "members.<name>" (M, ...).
+        A rule that overrides `evaluate` says here what `app.trained.personal` predicts with.
+        """
+        mixture = self.mixture(state)
+        if mixture is None:
+            return [{}] * len(state.x)
+        peers, members = mixture.weights.shape
+        named = self.engine.network.named(mixture.models.flatten(0, 1))
+        stacks = {name: value.unflatten(0, (peers, members)) for name, value in named.items()}
+        stacks |= mixture.buffers
+        used = mixture.weights > 0
+        return [
+            {"mixture": mixture.weights[p, used[p]]}
+            | {f"members.{name}": value[p, used[p]] for name, value in stacks.items()}
+            for p in range(peers)
+        ]
 
     def metrics(self, state: S) -> Mapping[str, Floats]:
         """The measurements `reported`, name -> (P,); nan where there is none."""

@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from datasets.preprocessing import Preprocessing
+
 Task = Literal["classification", "regression", "quadratic", "language", "segmentation"]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -66,6 +68,8 @@ class Problem:
         them.
     classes : what people call each class, in the order of the outputs; empty where nothing does, or
         where peers mean different things by a class.
+    preprocessing : how each peer made `inputs` of its raw examples; None of a peer whose data are
+        elsewhere. Empty where `inputs` are the raw examples.
     """
 
     name: str
@@ -84,6 +88,7 @@ class Problem:
     validation_key: str = ""
     names: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    preprocessing: tuple[Preprocessing | None, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -97,6 +102,13 @@ class Problem:
     def peers(self) -> int:
         """Number of peers n."""
         return len(self.samples)
+
+    def rarest_class(self, peer: int) -> int:
+        """Test examples that a peer has of the class it has fewest of; 0 without classes."""
+        if self.task != "classification":
+            return 0
+        counts = np.bincount(self.test.targets[peer])
+        return int(min(counts[counts > 0], default=0))
 
     def describe(self) -> list[dict[str, Any]]:
         """Statistics of the split, ready for printing or JSON.

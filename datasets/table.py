@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from datasets import plugins
+from datasets.own.arrays import SUFFIX, ArraysOptions, read_arrays
 from datasets.own.image_folder import ImageFolderOptions, read_image_folder
 from datasets.own.institutions import deployed, simulated
 from datasets.own.tabular import TableOptions, read_table
 from datasets.partition.options import Partition
 from datasets.partition.split import split
+from datasets.per_peer import problem_of_arrays, problem_of_node
 from datasets.problem import DataError, Problem
 from datasets.published.cinic10 import read_cinic10
 from datasets.published.femnist import FemnistOptions, read_femnist
@@ -194,6 +198,15 @@ DATASETS: dict[str, Dataset] = {
         divided=False,
         deployed=deployed(read_table),
     ),
+    "arrays": Dataset(
+        "each peer's own arrays, .npz",
+        "data-dir: a file for each peer with x and y; on a deployed node its own",
+        "mlp",
+        simulated(read_arrays, SUFFIX),
+        ArraysOptions,
+        divided=False,
+        deployed=deployed(read_arrays),
+    ),
     "quadratic": Dataset(
         "one quadratic loss per peer, for exact checks",
         "quadratic.file: a JSON file",
@@ -230,6 +243,59 @@ DATASETS: dict[str, Dataset] = {
 """Name -> data set."""
 
 
+def dataset_of(name: str) -> Dataset:
+    """The data set of that name: built in, or a plugin's.
+
+    Raises
+    ------
+    DataError
+        There is none.
+    """
+    if name in DATASETS:
+        return DATASETS[name]
+    if not plugins.is_named("dataset", name):
+        nearest = get_close_matches(name, DATASETS, n=1, cutoff=0)[0]
+        raise DataError(f"dataset = {name!r} is unknown; nearest: {nearest!r}")
+    return _foreign(name, plugins.load("dataset", name))
+
+
+@lru_cache
+def _foreign(name: str, read: Callable[..., Any]) -> Dataset:
+    """A plugin's data set: a function that may have parameters data_dir, peers, seed and options.
+
+    It gives a `Source`, or a list with the arrays of each peer (see `datasets.per_peer`). Those
+    that a deployed node reads are its own peer's, and protected like those of institutions.
+    """
+
+    @lru_cache(maxsize=2)
+    def found(peers: int, seed: int, data_dir: Path, options: object) -> Any:
+        data = plugins.call(read, name, data_dir=data_dir, peers=peers, seed=seed, options=options)
+        if not isinstance(data, Source | list | tuple):
+            raise plugins.PluginError(
+                f'dataset = "{name}" gives a {type(data).__name__}: it must give a Source, or a '
+                "list with a dict of arrays for each peer"
+            )
+        return data
+
+    @lru_cache(maxsize=2)
+    def load(
+        partition: Partition, peers: int, seed: int, data_dir: Path, options: object
+    ) -> Problem:
+        data = found(peers, seed, data_dir, options)
+        if isinstance(data, Source):
+            return split(data, partition, peers, seed)
+        return problem_of_arrays(name, data, partition, peers, seed)
+
+    def deployed(peer: int, peers: int, seed: int, data_dir: Path, options: object) -> Problem:
+        data = found(peers, seed, data_dir, options)
+        if isinstance(data, Source):
+            raise plugins.PluginError(f"{name} gives a Source: a deployed node needs a list")
+        return problem_of_node(name, data, peer, peers, seed)
+
+    options = plugins.options_of(read, name)
+    return Dataset(f"of {name}", "what it reads", "mlp", load, options, deployed=deployed)
+
+
 def load_problem(
     dataset: str, partition: Partition, peers: int, seed: int, data_dir: Path, options: object
 ) -> Problem:
@@ -246,7 +312,4 @@ def load_problem(
     DataError
         Unknown data set, missing or broken files, or an impossible partition.
     """
-    if dataset not in DATASETS:
-        nearest = get_close_matches(dataset, DATASETS, n=1, cutoff=0)[0]
-        raise DataError(f"dataset = {dataset!r} is unknown; nearest: {nearest!r}")
-    return DATASETS[dataset].load(partition, peers, seed, data_dir, options)
+    return dataset_of(dataset).load(partition, peers, seed, data_dir, options)

@@ -3,7 +3,7 @@
 # Debian made by debootstrap, under the same name. Needs root, debootstrap and buildah.
 set -euo pipefail
 
-image=$(sed -n 's/^FROM \(debian:[^ ]*\).*/\1/p' "$(dirname "$0")/Dockerfile")
+image=$(sed -n 's/^ARG BASE=//p' "$(dirname "$0")/Dockerfile")
 suite=${image#debian:}
 suite=${suite%%-*}
 root=$(mktemp -d)

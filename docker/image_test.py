@@ -67,8 +67,9 @@ class Image:
             source, target, mode = [*volume.split(":"), "rw"][:3]
             inside = source if source.startswith("./") else f"volumes/{source}"
             yield self._mine(self.project / inside), target, mode
-        for target in service.get("tmpfs", ()):
-            yield self._mine(Path(tempfile.mkdtemp(dir=self.project))), target, "rw"
+        for mount in service.get("tmpfs", ()):
+            made = self._mine(Path(tempfile.mkdtemp(dir=self.project)))
+            yield made, mount.partition(":")[0], "rw"
         for secret in service.get("secrets", ()):
             source, target = (
                 (secret, secret)
@@ -99,7 +100,7 @@ def compose() -> dict[str, Any]:
 
 def build(tag: str) -> None:
     """Make the base image unless it is there, and build the Dockerfile on it."""
-    base = re.findall(r"^FROM (debian:\S+)", (HERE / "Dockerfile").read_text("utf-8"), re.M)[0]
+    base = re.findall(r"^ARG BASE=(\S+)", (HERE / "Dockerfile").read_text("utf-8"), re.M)[0]
     if subprocess.run(["buildah", "inspect", f"localhost/{base}"], capture_output=True).returncode:
         _do(str(HERE / "base.sh"))
     with tempfile.TemporaryDirectory() as directory:
@@ -136,7 +137,10 @@ def _torch_index() -> list[str]:
 @contextmanager
 def image(tag: str, project: Path) -> Iterator[Image]:
     """A container of the image, gone at the end."""
-    here = [f"--add-host={name}:127.0.0.1" for name in compose()["services"]]
+    services = compose()["services"]
+    joined = [of["networks"] for of in services.values() if isinstance(of["networks"], dict)]
+    aliases = [name for of in joined for each in of.values() for name in each.get("aliases", ())]
+    here = [f"--add-host={name}:127.0.0.1" for name in (*services, *aliases)]
     container = _said("buildah", "from", "--pull-never", *here, tag)
     try:
         config = json.loads(_said("buildah", "inspect", tag))["OCIv1"]["config"]

@@ -18,15 +18,19 @@ Edges = npt.NDArray[np.int64]
 """(E, 2) directed edges: column 0 is the sender of the model, column 1 its recipient."""
 
 Kind = Literal["offer", "answer"]
-Stage = Literal["start", "answer", "update", "local-rounds"]
+Stage = Literal["preflight", "start", "answer", "update", "local-rounds"]
 
 
-METRICS = frozenset(
-    f"{split}_{kind}" for split in ("test", "validation", "train") for kind in ("loss", "accuracy")
-) | {
-    *("bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results", "refused_models"),
-    *("attacker", "epsilon"),
-}
+MEASURES = frozenset(
+    {"balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specificity"}
+    | {"expected_calibration_error", "mae", "rmse", "r2"}
+)
+"""Names of what the last report has beside; all over a peer's own test examples."""
+METRICS = MEASURES.union(
+    (f"{part}_{kind}" for part in ("test", "validation", "train") for kind in ("loss", "accuracy")),
+    {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results", "refused_models"},
+    {"attacker", "epsilon"},
+)
 """Names of what every method's peers report."""
 
 
@@ -74,8 +78,9 @@ class Request:
 
     Attributes
     ----------
-    stage : "start" goes on from the newest state up to `round`, which becomes that of `round`, or
-        creates and evaluates that of round 0; "answer" computes answers to the offers of `round`;
+    stage : "preflight" asks whether the node is ready for the run, and changes nothing; "start"
+        goes on from the newest state up to `round`, which becomes that of `round`, or creates and
+        evaluates that of round 0; "answer" computes answers to the offers of `round`;
         "update" ends `round`: owners update models and state; "local-rounds" runs `round`..`last`
         inside a node that hosts every peer. All but "start" build on the state of `round` - 1.
     round, last : the round, and the last of several in "local-rounds"; else equal.
@@ -87,6 +92,7 @@ class Request:
     attempt : token of the relay's process; a node obeys the one that started it last.
     samples : (n,) each peer's number of samples n_i, 0 where no node has announced it; empty where
         none has: nodes that see only their own data then announce it and are started again.
+    clock : in a "preflight" the relay's time, in seconds since 1970; else 0.
     """
 
     stage: Stage
@@ -98,6 +104,7 @@ class Request:
     committed: int = 0
     attempt: str = ""
     samples: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    clock: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,9 @@ class Response:
         peers begin afresh.
     names : what people call each hosted peer, "" where nothing names it, in the response to a
         "start"; else empty.
+    claims : in the response to a "start" of a node that has keys: for each hosted peer a signature
+        that it is this peer's node; else empty.
+    checks : in the response to a "preflight": what was checked, and "ok", a band or a code.
     """
 
     peers: tuple[int, ...]
@@ -144,6 +154,8 @@ class Response:
     samples: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     standing: int | None = None
+    claims: tuple[bytes, ...] = ()
+    checks: tuple[tuple[str, str], ...] = ()
 
 
 class Handler(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import settings
@@ -33,9 +32,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     waiting = {item.path for item in items if item.get_closest_marker("e2e")}
     items.sort(key=lambda item: (item.path not in waiting, item.path.name != "test_commands.py"))
-
-
-@pytest.fixture
-def runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runs of a grid happen in this process; its processes have tests of their own."""
-    monkeypatch.setattr("app.runners.sweep._pool", ThreadPoolExecutor)

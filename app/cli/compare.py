@@ -11,12 +11,12 @@ from pathlib import Path
 import tomli_w
 from rich.console import Console
 
-from app.config import schema
+from app.config import parts, schema
 from app.config.config import Config, ConfigError
 from app.config.items import read_items
 from app.config.keys import nearest
 from app.config.preflight import check, problem_of
-from app.config.registry import METHODS
+from app.config.registry import METHODS, method_of
 from app.config.schema import Scalar
 from app.report import comparison, comparison_page, verdict
 from app.report.measures import COLUMNS
@@ -42,8 +42,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags, beside preset and overrides."""
     parser.add_argument("--methods", required=True, help="names with commas, or all")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from `seed` on (3)")
-    parser.add_argument("--tune", action="store_true", help="choose settings on validation data")
-    parser.add_argument("--workers", type=int, help="runs side by side (one per core)")
+    parser.add_argument(
+        "--tune", action="store_const", const=tune.WHOLE, help="choose settings on validation data"
+    )
+    parser.add_argument(
+        "--halving",
+        dest="tune",
+        action="store_const",
+        const=tune.HALVING,
+        help="likewise, and bad trials end early",
+    )
+    parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
     parser.add_argument("--out", help="directory of the comparison (runs/compare/<preset>)")
     usual = ",".join(comparison.IN_LATEX)
     parser.add_argument(
@@ -68,16 +77,15 @@ def run_comparison(
     columns = _columns(given.columns)
     directory = Path(given.out or Path(str(flat.get("out", "runs")), "compare", preset))
     methods = _methods(given.methods)
-    flat = _with_validation_split(flat, methods, given.tune, console)
+    flat = _with_validation_split(flat, methods, bool(given.tune), console)
     wanted = _wanted(methods, given.methods.strip() == "all", given.seeds, flat, console)
-    subject = Subject.of(wanted, flat, tuned=given.tune)
+    subject = Subject.of(wanted, flat, given.tune)
     subject.check(directory)
-    workers = given.workers or sweep.default_workers()
     settings: dict[str, tune.Settings] = {}
     failed: dict[str, str] = {}  # run directory -> why
     if given.tune:
         first = {name: configs[0] for name, configs in wanted.items()}
-        settings, failed = _tuned(first, directory, workers, console)
+        settings, failed = _tuned(first, given.tune, directory, given.workers, console)
     placed = {
         name: [
             sweep.placed(Config.from_flat({**c.flat(), **settings.get(name, {})}), directory)
@@ -86,7 +94,9 @@ def run_comparison(
         for name, configs in wanted.items()
         if name in settings or not given.tune
     }
-    failed |= sweep.run_all([c for configs in placed.values() for c in configs], workers, console)
+    failed |= sweep.run_all(
+        [c for configs in placed.values() for c in configs], given.workers, console
+    )
     runs = {
         name: [Run.read(c.run_dir) for c in configs if c.run_dir not in failed]
         for name, configs in placed.items()
@@ -117,7 +127,8 @@ class Subject:
 
     Attributes
     ----------
-    methods, seeds : compared. tuned : whether each method chose its settings.
+    methods, seeds : compared. tuned : whether each method chose its settings; halved : and bad
+        trials ended early.
     keys : the configuration that all runs share.
     """
 
@@ -125,15 +136,19 @@ class Subject:
     seeds: list[int]
     tuned: bool
     keys: Mapping[str, Scalar]
+    halved: bool = False
 
     @classmethod
     def of(
-        cls, wanted: Mapping[str, Sequence[Config]], flat: Mapping[str, Scalar], *, tuned: bool
+        cls,
+        wanted: Mapping[str, Sequence[Config]],
+        flat: Mapping[str, Scalar],
+        stages: tune.Stages | None,
     ) -> Subject:
         """The subject of these configurations, made from the keys `flat`."""
         seeds = [config.seed for config in next(iter(wanted.values()))]
         keys = {key: value for key, value in sorted(flat.items()) if key not in _NOT_COMPARED}
-        return cls(list(wanted), seeds, tuned, keys)
+        return cls(list(wanted), seeds, bool(stages), keys, stages == tune.HALVING)
 
     def check(self, directory: Path) -> None:
         """Refuse a directory whose comparison has something that this one would not have.
@@ -157,8 +172,9 @@ class Subject:
         else:
             lost = [name for name in there.methods if name not in self.methods]
             lost += [f"seed {seed}" for seed in there.seeds if seed not in self.seeds]
-            if there.tuned != self.tuned:
-                lost = ["--tune" if there.tuned else "no --tune"]
+            if (there.tuned, there.halved) != (self.tuned, self.halved):
+                tuned = "--tune" if there.tuned else "no --tune"
+                lost = ["--halving" if there.halved else tuned]
             differs = ", ".join(lost)
         if differs:
             raise ConfigError(
@@ -182,8 +198,7 @@ def _methods(text: str) -> list[str]:
         return list(METHODS)
     names = list(dict.fromkeys(each.strip() for each in text.split(",")))
     for name in names:
-        if name not in METHODS:
-            raise ConfigError(f'unknown method "{name}"{nearest(name, METHODS)}')
+        parts.chosen({"method": name})
     return names
 
 
@@ -253,7 +268,7 @@ def _with_validation_split(
     after = tune.validating(flat)
     before, config = (Config.from_flat({**keys, "method": "local"}) for keys in (flat, after))
     key, share = config.validation
-    need = [name for name in methods if METHODS[name].validates]
+    need = [name for name in methods if method_of(name).validates]
     if tuned and not any(len(rows) for rows in problem_of(config).validation.rows):
         raise ConfigError(f"--tune chooses by validation data, which {config.dataset} has not")
     if config == before or not (tuned or (need and flat.get(key, "auto") == "auto")):
@@ -264,26 +279,37 @@ def _with_validation_split(
 
 
 def _tuned(
-    configs: Mapping[str, Config], directory: Path, workers: int, console: Console
+    configs: Mapping[str, Config],
+    stages: tune.Stages,
+    directory: Path,
+    workers: int | None,
+    console: Console,
 ) -> tuple[dict[str, tune.Settings], dict[str, str]]:
     """The settings that validation data chooses for each method, and why which trials failed."""
-    trials = {name: tune.trial_configs(config, directory) for name, config in configs.items()}
-    every = {name: of for of_method in trials.values() for name, of in of_method.items()}
-    labels = {
-        name: f"{c.method}: {tune.describe(settings)}" for name, (settings, c) in every.items()
-    }
-    failed = sweep.run_all([config for _, config in every.values()], workers, console, labels)
-    done = {
-        method: [
-            (settings, Run.read(run_dir))
-            for run_dir, (settings, _) in of_method.items()
-            if run_dir not in failed
-        ]
-        for method, of_method in trials.items()
-    }
-    done = {method: of_method for method, of_method in done.items() if of_method}
-    chosen = {method: tune.chosen(of_method) for method, of_method in done.items()}
-    tune.write(done, directory / "tuning.csv")
+    left = {method: tune.trials(config) for method, config in configs.items()}
+    done: dict[str, list[tune.Trial]] = {method: [] for method in configs}
+    failed: dict[str, str] = {}
+    for part, goes_on in stages:
+        trials = {
+            method: tune.trial_configs(configs[method], of_method, directory, part)
+            for method, of_method in left.items()
+        }
+        every = {run_dir: of for of_method in trials.values() for run_dir, of in of_method.items()}
+        labels = {
+            run_dir: f"{c.method}: {tune.describe(settings)}"
+            for run_dir, (settings, c) in every.items()
+        }
+        failed |= sweep.run_all([c for _, c in every.values()], workers, console, labels)
+        for method, of_method in trials.items():
+            ended = [
+                (settings, Run.read(run_dir))
+                for run_dir, (settings, _) in of_method.items()
+                if run_dir not in failed
+            ]
+            done[method] += ended
+            left[method] = tune.best(ended, max(1, len(ended) // goes_on))
+    chosen = {method: settings[0] for method, settings in left.items() if settings}
+    tune.write({method: done[method] for method in chosen}, chosen, directory / "tuning.csv")
     for method, settings in chosen.items():
         console.print(f"tuned {method}: {tune.describe(settings)}", soft_wrap=True)
     return chosen, failed

@@ -33,6 +33,15 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "resume": Command("resume", "RUN_DIR", "continue a run that was stopped"),
     "report": Command("report", "RUN_DIR", "write summary and report of a run again"),
+    "predict": Command(
+        "predict", "RUN_DIR --peer PEER INPUT", "what a peer's model says of new examples"
+    ),
+    "export": Command(
+        "export", "RUN_DIR --peer PEER FILE", "a peer's model as a .pt2 or .onnx file"
+    ),
+    "schema": Command(
+        "schema", "TABLE.csv|schema.toml", "what institutions agree on of their tables' columns"
+    ),
     "status": Command(
         "status", "[RUN_DIR|CONNECTION]", "who takes part, who is missing, what went wrong"
     ),

@@ -1,120 +1,105 @@
-"""`python -m app preflight`: whether a node is ready, before the first run comes.
+"""`python -m app preflight`: who is ready, before the first round of a run.
 
-It is run where the node's executor runs, as its user, with the words of --node-config. Numbers of
-examples are shown as bands, so that the output may be sent to the relay's operator.
+On a node it is run where the node's executor runs, as its user, with the words of --node-config. On
+the relay's machine, with --federation, it asks all nodes through Flower: what they answer is "ok",
+a band or a code. Numbers of examples are shown as bands.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
-import os
-import shutil
 import ssl
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from flwr.common.config import parse_config_args
 from rich.console import Console
 
 from app.config.config import Config, ConfigError
-from app.config.digest import config_digest_of
 from app.config.items import read_items
-from app.config.preflight import check_method, problem_of
-from app.node.faults import StartError
-from app.node.service import Job, hosted
-from app.runs import units
-from app.security import approval
-from app.security.approval import OWN
-from app.security.policy import PolicyError, check_counts, check_run, is_own, read_policy
-from app.security.sealing import deployed
+from app.node import readiness
+from app.node.faults import MEANINGS, MachineError, StartError
+from app.node.job import Job
+from app.node.readiness import CLOCK_SECONDS, Check
+from app.runners import flower
+from app.security.approval import ApprovalError
+from app.security.policy import PolicyError
 from app.security.trust import KeysError
 from datasets.problem import DataError
 
-_BANDS = (20, 50, 100, 500, 1000, 10_000, 100_000, 1_000_000)
 _SECONDS = 10.0
-_CLOCK_SECONDS = 60.0
-_DISK = 2 * 10**9
-_MEMORY = 2 * 10**9
-_WRONG = (ConfigError, DataError, KeysError, PolicyError, StartError, OSError)
+_WRONG = (
+    *(ApprovalError, ConfigError, DataError, KeysError, MachineError, PolicyError, StartError),
+    OSError,
+)
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Check a node and print a line for each thing."""
-    parser.add_argument("--node-config", required=True, help="as flower-supernode gets it")
+    """Check a node, or ask all of them, and print a line for each thing."""
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument("--node-config", help="this node's, as flower-supernode gets it")
+    who.add_argument("--federation", metavar="CONNECTION", help="all nodes of a SuperLink")
     parser.add_argument("--superlink", metavar="HOST:PORT", help="the relay, to be reached")
     parser.add_argument("--root-certificates", type=Path, metavar="CA.crt", help="of the relay")
+    parser.add_argument("--out", help="with --federation: the relay's directory of runs (runs)")
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value", help="of a run")
     given = parser.parse_intermixed_args(arguments)
+    if given.federation:
+        _ask(given, console)
+    else:
+        _check(given, console)
+
+
+def _check(given: argparse.Namespace, console: Console) -> None:
+    """Check the node of this machine."""
     job = Job(0, read_items(given.items)[1], parse_config_args([given.node_config]), None)
-    checks = list(_node(job))
+    checks = list(readiness.of_node(job))
     if given.superlink:
-        checks.append(("relay", lambda: _relay(given.superlink, given.root_certificates)))
+        reach = lambda: _relay(given.superlink, given.root_certificates)  # noqa: E731
+        checks.append(Check("relay", reach))
     if given.items:
-        checks.append(("run", lambda: _run(job)))
-        checks.append(("data", lambda: _data(job)))
+        checks += readiness.of_run(job)
     failed = []
-    for what, check in checks:
+    for check in checks:
         try:
-            console.print(f"ok  {what}: {check()}", soft_wrap=True)
+            console.print(f"ok  {check.name}: {check.run()}", soft_wrap=True)
         except _WRONG as error:
-            failed.append(what)
-            console.print(f"no  {what}: {error}", soft_wrap=True)
+            failed.append(check.name)
+            console.print(f"no  {check.name}: {error}", soft_wrap=True)
     if failed:
         raise ConfigError(f"not ready: {', '.join(failed)}")
     console.print("ready")
 
 
-def _node(job: Job) -> Iterator[tuple[str, Callable[[], str]]]:
-    yield "versions", lambda: ", ".join(f"{name} {version(name)}" for name in ("flwr", "torch"))
-    yield "policy", lambda: _policy(job)
-    yield "keys", lambda: _keys(job)
-    yield "out", lambda: _out(Path(job.config().out))
-    yield "memory", _memory
+def _ask(given: argparse.Namespace, console: Console) -> None:
+    """Ask all nodes, through the relay."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    flat = read_items(given.items)[1] | {"name": f"preflight-{stamp}", "preflight": True}
+    flat |= {"out": given.out} if given.out else {}
+    config = Config.from_flat(flat).located(stamp)
+    found = flower.survey(config, given.federation, console)
+    not_ready = show(found, console)
+    if not_ready:
+        raise ConfigError(f"not ready: {', '.join(not_ready)}")
+    console.print("ready: every peer")
 
 
-def _policy(job: Job) -> str:
-    policy = read_policy(Path(str(job.node_config.get("policy", ""))))
-    return f"approval {policy.approval}, reports {policy.reports.disclosure}"
-
-
-def _keys(job: Job) -> str:
-    required = read_policy(Path(str(job.node_config.get("policy", "")))).sealing
-    (peer,) = hosted(job, 10**6)
-    sealing = deployed(job.config(), job.node_config, peer, required=required)
-    if not sealing.keys:
-        return f"peer {peer}, without: letters are plain"
-    own, trust = sealing.read()
-    if peer not in trust:
-        raise KeysError(f"{sealing.trust} has no entry of this node's own, peer {peer}")
-    return f"peer {peer}, {own[peer].public.fingerprint[:19]} ..., trusts {len(trust) - 1} others"
-
-
-def _out(out: Path) -> str:
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=out):
-        free = shutil.disk_usage(out).free
-    own = out / OWN
-    if own.exists() and not os.access(own, os.W_OK):
-        raise PermissionError(f"{own} cannot be written to by this user")
-    if free < _DISK:
-        raise OSError(f"{units.size(free)} free in {out}: a run may need {units.size(_DISK)}")
-    return f"{out} can be written to, {units.size(free)} free"
-
-
-def _memory() -> str:
-    found = Path("/proc/meminfo")
-    if not found.exists():
-        return "not known here"
-    lines = dict(line.split(":", 1) for line in found.read_text().splitlines())
-    free = 1024 * int(lines["MemAvailable"].split()[0])
-    if free < _MEMORY:
-        raise OSError(f"{units.size(free)} free: a node may need {units.size(_MEMORY)}")
-    return f"{units.size(free)} free"
+def show(found: Mapping[str, Any], console: Console) -> list[str]:
+    """Print what a relay found out (preflight.json); who is not ready."""
+    wrong = []
+    for peer, checks in found["peers"].items():
+        codes = {name: said for name, said in checks.items() if said in MEANINGS}
+        wrong += [peer] if codes else []
+        told = {name: said for name, said in checks.items() if said != "ok"}
+        line = "; ".join(f"{name}: {said}" for name, said in (codes or told).items())
+        console.print(f"{'no' if codes else 'ok'}  peer {peer}: {line}", soft_wrap=True)
+    for line in found["faults"]:
+        console.print(f"no  {line}", soft_wrap=True)
+    return [f"peer {peer}" for peer in (*wrong, *found["missing"])]
 
 
 def _relay(address: str, authority: Path | None) -> str:
@@ -127,35 +112,6 @@ def _relay(address: str, authority: Path | None) -> str:
     if said is None:
         return f"{address} answers, without the time"
     apart = abs(parsedate_to_datetime(said).timestamp() - time.time())
-    if apart > _CLOCK_SECONDS:
+    if apart > CLOCK_SECONDS:
         raise OSError(f"its clock and this one are {apart:.0f} s apart")
     return f"{address} answers, clocks agree"
-
-
-def _run(job: Job) -> str:
-    """Whether the policy allows the run, and whether a person has approved it."""
-    config = job.config()
-    policy = read_policy(Path(str(job.node_config.get("policy", ""))))
-    check_run(policy, config)
-    digest = config_digest_of(config).hex()
-    if policy.approval == "digest" and not approval.is_approved(Path(config.out), digest):
-        raise PolicyError(f"allowed, but it waits for approval: {digest}")
-    return "the policy allows it"
-
-
-def _data(job: Job) -> str:
-    """Whether this node's data fit the run, and roughly how much there is."""
-    config: Config = job.config()
-    (peer,) = hosted(job, config.peers)
-    problem = problem_of(config, peer)
-    check_method(config, problem)
-    parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
-    sizes = {name: int(part.sizes[peer]) for name, part in parts.items()}
-    if is_own(config.dataset):
-        check_counts(read_policy(Path(str(job.node_config["policy"]))), sizes)
-    return ", ".join(f"{name} {_band(size)}" for name, size in sizes.items())
-
-
-def _band(size: int) -> str:
-    low = max((edge for edge in _BANDS if edge <= size), default=0)
-    return f"at least {low}" if low else f"fewer than {_BANDS[0]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,25 +12,26 @@ import numpy as np
 import numpy.typing as npt
 import tomli_w
 
-from app.config import schema
-from app.config.keys import WORLD, ConfigError, TopLevel, locate, nearest, paths, tables
-from app.config.registry import METHODS
+from app.config import parts, schema
+from app.config.keys import WORLD, ConfigError, TopLevel, locate, tables
+from app.config.registry import METHODS, Method, method_of
 from app.config.schema import Scalar
 from clients.attack import Attack
 from clients.defence import Defence
-from clients.models.options import MODELS
+from clients.models.options import Adaptation
 from clients.privacy import Privacy
 from datasets.partition.options import Partition
-from datasets.table import DATASETS
+from datasets.plugins import Kind
+from datasets.table import Dataset, dataset_of
 from strategies.brokering import Brokering
 from strategies.errors import TopologyError
 from strategies.topology import topology
 
-__all__ = ["Config", "ConfigError"]
+__all__ = ["Config", "ConfigError", "named"]
 
 VALIDATION_SHARE = 0.2
 """Of its training examples: what `validation = "auto"` sets aside where a method needs it."""
-_OF_ONE_RUN = ("name", "run-dir", "resume")
+_OF_ONE_RUN = ("name", "run-dir", "resume", "preflight")
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,16 @@ class Config(TopLevel):
     attack : who lies, and how.
     defence : what is done about it.
     privacy : what protects single examples.
+    adaptation : what is done with the network; the keys that begin with "model.".
     options, dataset_options, model_options : tables of the chosen method, dataset and model; None
-        where a dataset or model has none.
+        where a dataset or model has none. Those of a plugin's kind of partition are in `partition`.
     """
 
     partition: Partition = field(default_factory=Partition)
     attack: Attack = field(default_factory=Attack)
     defence: Defence = field(default_factory=Defence)
     privacy: Privacy = field(default_factory=Privacy)
+    adaptation: Adaptation = field(default_factory=Adaptation)
     options: object = field(kw_only=True)
     dataset_options: object = field(kw_only=True)
     model_options: object = field(kw_only=True)
@@ -58,18 +62,28 @@ class Config(TopLevel):
     def validation(self) -> tuple[str, float]:
         """Key and value of the share of its examples that a peer sets aside to judge by."""
         if hasattr(self.dataset_options, "validation"):
-            return f"{self.dataset}.validation", self.dataset_options.validation
+            return f"{self.table_of('dataset')}.validation", self.dataset_options.validation
         return "partition.validation", self.partition.validation_share
 
     @property
     def validates(self) -> bool:
         """Whether peers judge models by validation data."""
-        return METHODS[self.method].validates
+        return self.row.validates
+
+    @property
+    def row(self) -> Method:
+        """The method."""
+        return method_of(self.method)
+
+    @property
+    def source(self) -> Dataset:
+        """The data set."""
+        return dataset_of(self.dataset)
 
     @property
     def network(self) -> str:
         """The model by name, "auto" resolved; "auto" where the problem brings its parameters."""
-        return _model(self.model, self.dataset) or "auto"
+        return (self.source.model if self.model == "auto" else self.model) or "auto"
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Scalar]) -> Config:
@@ -80,38 +94,41 @@ class Config(TopLevel):
         ConfigError
             An unknown key or name, a value of the wrong type, or an impossible combination.
         """
-        given: dict[str, dict[str, Scalar]] = {table: {} for table in tables()}
-        for key, value in flat.items():
-            table, name, annotation = locate(key)
+        flat = parts.unpacked(flat)
+        theirs = parts.plugin_tables(flat)
+        given: dict[str, dict[str, Scalar]] = {table: {} for table in (*tables(), *theirs)}
+        for key, value in parts.used(flat).items():
+            table, name, annotation = locate(key, theirs)
             try:
                 given[table][name] = schema.convert(value, annotation)
             except ValueError as error:
                 said = " ".join(schema.written(value).split())  # a list would be many lines
                 raise ConfigError(f"{key} = {said}: {error}") from None
-        made = {table: _make(table, given[table]) for table in given if table}
-        world: dict[str, Any] = {table: made[table] for table in WORLD}
+        made: dict[str, Any] = {
+            table: _make({**tables(), **theirs}[table], table, given[table])
+            for table in given
+            if table
+        }
         top: dict[str, Any] = dict(given[""])
-        choice = {key: top.get(key, getattr(cls, key)) for key in ("method", "dataset", "model")}
-        for key, table_of_names in (("method", METHODS), ("dataset", DATASETS), ("model", MODELS)):
-            if choice[key] not in table_of_names:
-                raise ConfigError(
-                    f'unknown {key} "{choice[key]}"{nearest(choice[key], table_of_names)}'
-                )
+        choice = parts.chosen(flat)
+        method, dataset = method_of(choice["method"]), dataset_of(choice["dataset"])
         for table in ("partition", choice["dataset"]):  # "auto": what the method needs
             if getattr(made.get(table), "validation", None) == "auto":
-                share = VALIDATION_SHARE if METHODS[choice["method"]].validates else 0.0
-                made[table] = replace(made[table], validation=share)  # type: ignore[type-var]
-        model = _model(choice["model"], choice["dataset"])
+                share = VALIDATION_SHARE if method.validates else 0.0
+                made[table] = replace(made[table], validation=share)
+        model = dataset.model if choice["model"] == "auto" else choice["model"]
         if not top.get("local_steps") and not top.get("local_epochs"):
-            top["local_steps"] = DATASETS[choice["dataset"]].local_steps
+            top["local_steps"] = dataset.local_steps
+        split = replace(made["partition"], options=made.get("partition-options"))
         try:
             config = cls(
                 **top,
-                partition=made["partition"] if DATASETS[choice["dataset"]].divided else Partition(),  # type: ignore[arg-type]
-                **world,
-                options=made.get(choice["method"], METHODS[choice["method"]].options()),
-                dataset_options=made.get(choice["dataset"]),
-                model_options=made.get(model),
+                partition=split if dataset.divided else Partition(),
+                **{table: made[table] for table in WORLD},
+                adaptation=made["model"],
+                options=made.get(_table("method", choice["method"])) or method.options(),
+                dataset_options=made.get(_table("dataset", choice["dataset"])),
+                model_options=made.get(_table("model", model)),
             )
         except ValueError as error:
             raise ConfigError(str(error)) from None
@@ -133,13 +150,16 @@ class Config(TopLevel):
             for table, options in self._tables().items()
             if table not in WORLD or options != WORLD[table]()
         }
+        # "model" is a name beside which no table can stand
+        top |= {f"model.{key}": value for key, value in used.pop("model", {}).items()}
         return tomli_w.dumps(top | {table: values for table, values in used.items() if values})
 
     def located(self, stamp: str) -> Config:
         """The same run with its directory; without a name it gets one that ends in `stamp`."""
         if self.run_dir:
             return self
-        name = self.name or f"{self.method}-{self.dataset}-seed{self.seed}-{stamp}"
+        what = f"{named(self.method)}-{named(self.dataset)}"
+        name = self.name or f"{what}-seed{self.seed}-{stamp}"
         return replace(self, name=name, run_dir=str(Path(self.out, name).absolute()))
 
     def absolute(self, base: Path | None = None) -> Config:
@@ -149,13 +169,24 @@ class Config(TopLevel):
         ----------
         base : where relative paths start; the working directory without.
         """
-        base = (base or Path()).absolute()
+        base, paths = (base or Path()).absolute(), self.paths
         return self.from_flat(
             {
-                key: str(base / str(value)) if value and key in paths() else value
+                key: str(base / str(value)) if value and key in paths else value
                 for key, value in self.flat().items()
             }
         )
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The keys that name a file or a directory."""
+        return parts.paths(parts.plugin_tables(self.chosen))
+
+    @property
+    def chosen(self) -> dict[str, Scalar]:
+        """The keys that choose the parts."""
+        top = {key: getattr(self, key) for key in ("method", "model", "dataset")}
+        return {**top, "partition.kind": self.partition.kind}
 
     def graph(self) -> npt.NDArray[np.bool_]:
         """(n, n) who may talk to whom, symmetric.
@@ -185,7 +216,7 @@ class Config(TopLevel):
         ConfigError
             As `graph`.
         """
-        return METHODS[self.method].brokering(
+        return self.row.brokering(
             self.options,
             peers=self.peers,
             rounds=self.num_server_rounds,
@@ -208,38 +239,56 @@ class Config(TopLevel):
 
     def _tables(self) -> dict[str, object]:
         chosen = {
-            "partition": self.partition if DATASETS[self.dataset].divided else None,
+            "partition": self.partition if self.source.divided else None,
+            "partition-options": self.partition.options,
             **{table: getattr(self, table) for table in WORLD},
-            self.method: self.options,
-            self.dataset: self.dataset_options,
-            _model(self.model, self.dataset): self.model_options,
+            "model": None if self.adaptation == Adaptation() else self.adaptation,
+            self.table_of("method"): self.options,
+            self.table_of("dataset"): self.dataset_options,
+            self.table_of("model"): self.model_options,
         }
         return {name: options for name, options in chosen.items() if options is not None}
+
+    def table_of(self, kind: Kind) -> str:
+        """The table that holds the options of one of its parts."""
+        return _table(kind, self.network if kind == "model" else getattr(self, kind))
 
     def _check(self) -> None:
         """What one table alone cannot see."""
         own = getattr(self.options, "check", None)
         data = getattr(self.dataset_options, "check_peers", None)
-        for table, check, what in ((self.method, own, self), (self.dataset, data, self.peers)):
+        for name, check, what in ((self.method, own, self), (self.dataset, data, self.peers)):
             if check is not None:
                 try:
                     check(what)
                 except ValueError as error:
-                    raise ConfigError(f"{table}: {error}") from None
+                    raise ConfigError(f"{name}: {error}") from None
         self.attackers()
         if self.privacy.kind != "none":
-            if why := METHODS[self.method].exposes:
+            why = self.row.exposes if self.method in METHODS else "nobody has checked a plugin"
+            if why:
                 raise ConfigError(f"privacy does not cover {self.method}: {why}")
             if self.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
 
 
-def _model(model: str, dataset: str) -> str:
-    return DATASETS[dataset].model if model == "auto" else model
+def named(part: str) -> str:
+    """The name of a part as it may stand in that of a directory: a plugin's has a ":"."""
+    return re.sub(r"[^\w.-]+", "-", part)
 
 
-def _make(table: str, values: Mapping[str, Scalar]) -> object:
+def _table(kind: Kind, name: str) -> str:
+    """The table that holds the options of the part of that name."""
+    return name if name in parts.PARTS[kind].built_in else f"{kind}-options"
+
+
+def _make(options: type, table: str, values: Mapping[str, Scalar]) -> object:
+    fields = schema.keys(options)
+    if missing := [key for key, (name, _) in fields.items() if name not in values]:
+        for key in missing:
+            if not schema.has_default(options, key):
+                raise ConfigError(f"{table}.{key} has no default: set it")
     try:
-        return tables()[table](**values)
+        return options(**values)
     except ValueError as error:
         raise ConfigError(f"{table}: {error}") from None

@@ -6,7 +6,7 @@ import tomllib
 
 import tomli_w
 
-from app.config import schema
+from app.config import parts, schema
 from app.config.config import Config, ConfigError
 from app.config.keys import flatten, keys, tables
 from app.config.root import ROOT
@@ -39,9 +39,19 @@ def section() -> str:
     """Every key with its default, one TOML table per option table."""
     blocks = []
     for table, options in tables().items():
+        if table == "model":  # a name beside which no table can stand
+            continue
         header = f"{_HEADER}.{table}]" if table else f"{_HEADER}]"
-        blocks.append(f"{header}\n{tomli_w.dumps(schema.defaults(options))}")
+        values = schema.defaults(options) if table else _top()
+        blocks.append(f"{header}\n{tomli_w.dumps(values)}")
     return "\n".join(blocks)
+
+
+def _top() -> dict[str, Scalar]:
+    """The keys of no table, and the tables of plugins' options, which Flower has to know."""
+    model = schema.defaults(tables()["model"])
+    of_model = {f"model.{key}": value for key, value in model.items()}
+    return schema.defaults(tables()[""]) | of_model | dict.fromkeys(parts.TABLES, "")
 
 
 def written_into(pyproject: str) -> str:

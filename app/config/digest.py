@@ -7,10 +7,9 @@ import json
 from functools import lru_cache
 
 from app.config.config import Config
-from app.config.keys import paths
 
 _NOT_BOUND = (
-    *("device", "name", "resume", "sealing"),
+    *("device", "name", "resume", "preflight", "sealing", "track"),
     *("round-seconds", "join-seconds", "quorum"),
 )
 """Keys that may differ between nodes, or between a run and its resumption."""
@@ -22,6 +21,6 @@ def config_digest_of(config: Config) -> bytes:
 
     Paths are not among them: every node has its own.
     """
-    free = paths() | set(_NOT_BOUND)
+    free = config.paths | set(_NOT_BOUND)
     bound = {key: value for key, value in config.flat().items() if key not in free}
     return hashlib.sha256(json.dumps(bound, sort_keys=True).encode()).digest()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.config import defaults, schema
+from app.config import defaults, parts, schema
 from app.config.keys import ConfigError, flatten, keys, locate, nearest
 from app.config.root import ROOT
 from app.config.schema import Scalar
@@ -24,12 +24,24 @@ def read_items(items: Sequence[str]) -> tuple[str, dict[str, Scalar]]:
     presets = [item for item in items if "=" not in item]
     if len(presets) > 1:
         raise ConfigError(f"one preset at a time, not {' and '.join(presets)}")
-    flat = defaults.of_project()
+    flat = parts.unpacked(defaults.of_project())
+    texts = dict(item.split("=", 1) for item in items if item not in presets)
+    of_plugins = {key: text for key, text in texts.items() if key.partition(".")[0] in parts.TABLES}
+    preset_flat = dict[str, Scalar]()
     for preset in presets:
-        flat |= read_toml(_preset_file(preset))
-    for item in items:
-        if item not in presets:
-            flat |= _override(item)
+        preset_flat = _toml(_preset_file(preset))
+        flat |= preset_flat
+    flat |= {key: _value(key, text, {}) for key, text in texts.items() if key not in of_plugins}
+    theirs = parts.plugin_tables(flat)  # the choices are made: what options their plugins have
+    for preset in presets:
+        needed = {key: value for key, value in preset_flat.items() if key in parts.used(flat)}
+        _check(_preset_file(preset), needed, theirs)
+    flat |= parts.unpacked(
+        {
+            key: text if key in parts.TABLES else _value(key, text, theirs)
+            for key, text in of_plugins.items()
+        }
+    )
     return Path(presets[0]).stem if presets else "default", flat
 
 
@@ -59,30 +71,45 @@ def read_toml(path: Path) -> dict[str, Scalar]:
     ConfigError
         It is not TOML, or has a key that is none.
     """
+    flat = _toml(path)
+    _check(path, flat, parts.plugin_tables(flat))
+    return flat
+
+
+def _toml(path: Path) -> dict[str, Scalar]:
+    """The same without a look at the keys: the command line may choose other plugins."""
     try:
         nested: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
-    flat = flatten(nested)
+    return parts.unpacked(flatten(nested))
+
+
+def _check(path: Path, flat: Mapping[str, Scalar], theirs: Mapping[str, type]) -> None:
+    """Refuse keys of a file that are none.
+
+    Raises
+    ------
+    ConfigError
+        Names the first one.
+    """
     try:
         for key in flat:
-            locate(key)
+            locate(key, theirs)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return flat
 
 
-def _override(item: str) -> dict[str, Scalar]:
-    """The key and value of `key=value`.
+def _value(key: str, text: str, theirs: Mapping[str, type]) -> Scalar:
+    """The value of `key=text`.
 
     Raises
     ------
     ConfigError
         The key is unknown or the value of the wrong type.
     """
-    key, _, text = item.partition("=")
-    _, _, annotation = locate(key)
+    _, _, annotation = locate(key, theirs)
     try:
-        return {key: schema.read(text, annotation)}
+        return schema.read(text, annotation)
     except ValueError as error:
-        raise ConfigError(f"{item}: {error}") from None
+        raise ConfigError(f"{key}={text}: {error}") from None

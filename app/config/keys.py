@@ -18,7 +18,7 @@ from app.config.registry import METHODS
 from app.config.schema import Scalar
 from clients.attack import Attack
 from clients.defence import Defence
-from clients.models.options import MODEL_OPTIONS
+from clients.models.options import MODEL_OPTIONS, Adaptation
 from clients.privacy import Privacy
 from clients.training import Augmentation, Optimizer, Training
 from datasets.partition.options import Partition
@@ -66,8 +66,14 @@ class TopLevel:
     out : directory of run directories; a run's is `<out>/<name>`.
     name : name of the run directory; empty: made from the time when the run starts.
     data_dir : directory where data sets lie or are downloaded to.
+    track : where the numbers of every round are logged beside the run directory: "tensorboard",
+        "mlflow", "wandb", or several with commas; each must be installed.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
         takes part in no other run.
+    trust : trust file of a deployment's relay: a node has to show, with the key of its peer there,
+        that the peer is its own. Empty: a peer belongs to the node that brings it first.
+    preflight : ask a deployment's nodes whether they are ready, and train nothing; set by
+        `python -m app preflight`.
     run_dir : absolute run directory, set by the launcher.
     resume : continue the run in `run_dir`.
     """
@@ -103,8 +109,11 @@ class TopLevel:
     payload: Literal["full", "float16", "bfloat16", "int8"] = "full"
     out: Annotated[str, Path] = "runs"
     data_dir: Annotated[str, Path] = "data"
+    track: str = ""
     sealing: bool | Literal["auto"] = "auto"
     name: str = ""
+    trust: Annotated[str, Path] = ""
+    preflight: bool = False
     run_dir: Annotated[str, Path] = ""
     resume: bool = False
 
@@ -139,7 +148,8 @@ def tables() -> Mapping[str, type]:
     """Table name -> its dataclass; "" is the top level. Tables without options are left out."""
     options = {name: method.options for name, method in METHODS.items()}
     options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
-    named = {"": TopLevel, "partition": Partition, **WORLD, **options, **MODEL_OPTIONS}
+    named = {"": TopLevel, "partition": Partition, **WORLD, "model": Adaptation}
+    named |= {**options, **MODEL_OPTIONS}
     return {name: table for name, table in named.items() if schema.keys(table)}
 
 
@@ -153,8 +163,12 @@ def keys() -> Mapping[str, tuple[str, str, Any]]:
     }
 
 
-def locate(key: str) -> tuple[str, str, Any]:
+def locate(key: str, more: Mapping[str, type] | None = None) -> tuple[str, str, Any]:
     """(table, field name, annotation) of a dotted key.
+
+    Parameters
+    ----------
+    more : tables of plugins' options.
 
     Raises
     ------
@@ -163,7 +177,14 @@ def locate(key: str) -> tuple[str, str, Any]:
     """
     if key in keys():
         return keys()[key]
-    raise ConfigError(f'unknown key "{key}"{nearest(key, keys())}')
+    theirs = {
+        f"{table}.{name}": (table, *found)
+        for table, options in (more or {}).items()
+        for name, found in schema.keys(options).items()
+    }
+    if key in theirs:
+        return theirs[key]
+    raise ConfigError(f'unknown key "{key}"{nearest(key, [*theirs, *keys()])}')
 
 
 @lru_cache
@@ -177,6 +198,9 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():
         if isinstance(value, dict):
+            if key == "model" and "name" in value:  # a table cannot stand beside a name
+                value = {**value}
+                flat["model"] = value.pop("name")
             flat |= {f"{key}.{inner}": scalar for inner, scalar in value.items()}
         else:
             flat[key] = value

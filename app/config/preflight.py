@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.config.config import Config, ConfigError
-from clients.models.options import check_task
+from clients.models.options import MODELS, Adaptation, check_task
 from clients.parts.validation import required
 from datasets.problem import Problem
-from datasets.table import DATASETS, load_problem
+from datasets.table import load_problem
 
 
 def problem_of(config: Config, peer: int | None = None) -> Problem:
@@ -22,7 +22,7 @@ def problem_of(config: Config, peer: int | None = None) -> Problem:
     ------
     DataError : the data set or its partition cannot be had.
     """
-    deployed = DATASETS[config.dataset].deployed
+    deployed = config.source.deployed
     if deployed is not None and peer is not None:
         return deployed(
             peer, config.peers, config.seed, Path(config.data_dir), config.dataset_options
@@ -49,7 +49,27 @@ def check(config: Config) -> Problem:
     config.graph()
     problem = problem_of(config)
     check_method(config, problem)
+    check_model(config, problem)
     return problem
+
+
+def check_model(config: Config, problem: Problem) -> None:
+    """Build and try a network that is not ours, or is changed; loads torch only for that.
+
+    Raises
+    ------
+    ConfigError : it does not learn the problem, or what is done with it cannot be done.
+    """
+    if problem.task == "quadratic" or (
+        config.network in MODELS and config.adaptation == Adaptation()
+    ):
+        return
+    from clients.engine import probe
+
+    try:
+        probe.check(config.network, config.model_options, config.adaptation, problem, config.dtype)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def check_method(config: Config, problem: Problem) -> None:

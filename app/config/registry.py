@@ -31,12 +31,15 @@ from clients.methods import (
     wga,
 )
 from clients.rule import Rule
+from datasets import plugins
 from strategies.brokering import Brokering
 from strategies.everyone import Everyone
 from strategies.pairs import Pairs
 from strategies.protocol import METRICS
 from strategies.silent import Silent
 from strategies.wanted import Wanted, WantedAnswers, WantedHelp
+
+__all__ = ["METHODS", "Method", "method_of"]
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,10 @@ class Method:
 
     Attributes
     ----------
-    rule : what a peer computes.
-    options : dataclass of the method's options, the table named after the method.
     strategy : which edges a round has.
+    rule : what a peer computes.
+    options : frozen dataclass of the method's options: the table named after the method, or
+        [method-options] where the method is a plugin.
     summary : one line for people.
     strategy_options : fields of `options` that the strategy takes, too.
     exposes : why differential privacy does not cover the method: what depends on private examples
@@ -55,10 +59,10 @@ class Method:
     learns_graph : whether the weights between peers come out of what the models do on the data.
     """
 
+    strategy: type[Brokering]
     rule: type[Rule[Any]]
     options: type
-    strategy: type[Brokering]
-    summary: str
+    summary: str = "of a plugin"
     strategy_options: tuple[str, ...] = ()
     learns_graph: bool = False
     exposes: str = ""
@@ -80,134 +84,154 @@ _MEMORY = "it predicts from a memory of private examples"
 _TUNED = "each evaluation trains on private examples again"
 
 METHODS: dict[str, Method] = {
-    "local": Method(local.Local, local.Options, Silent, "every peer trains alone"),
-    "fedavg": Method(fedavg.FedAvg, fedavg.Options, Everyone, "one model, averaged over all"),
-    "oracle": Method(oracle.Oracle, oracle.Options, Wanted, "FedAvg inside the true cluster"),
+    "local": Method(Silent, local.Local, local.Options, "every peer trains alone"),
+    "fedavg": Method(Everyone, fedavg.FedAvg, fedavg.Options, "one model, averaged over all"),
+    "oracle": Method(Wanted, oracle.Oracle, oracle.Options, "FedAvg inside the true cluster"),
     "cobo": Method(
+        Pairs,
         cobo.CoBo,
         cobo.Options,
-        Pairs,
         "pairs whose gradients align at their midpoint attract",
         strategy_options=("sampling", "probability"),
         learns_graph=True,
     ),
-    "wga": Method(wga.Wga, wga.Options, WantedHelp, "own gradient averaged with the helpers'"),
+    "wga": Method(WantedHelp, wga.Wga, wga.Options, "own gradient averaged with the helpers'"),
     "bias-correction": Method(
+        WantedHelp,
         bias_correction.BiasCorrection,
         bias_correction.Options,
-        WantedHelp,
         "WGA less the helpers' bias, which it learns",
     ),
     "all-for-one": Method(
+        WantedHelp,
         all_for_one.AllForOne,
         all_for_one.Options,
-        WantedHelp,
         "averages, at the own model, the gradients that resemble the own one",
         learns_graph=True,
     ),
     "federico": Method(
+        WantedAnswers,
         federico.FedeRiCo,
         federico.Options,
-        WantedAnswers,
         "trains the models that explain its data and predicts with their mixture",
         learns_graph=True,
         exposes=_LOSSES,
     ),
     "dpfl": Method(
+        Wanted,
         dpfl.DPFL,
         dpfl.Options,
-        Wanted,
         "averages with those who lower its validation loss",
         learns_graph=True,
         exposes=_LOSSES,
     ),
     "random-graph": Method(
+        Wanted,
         random_graph.RandomGraph,
         random_graph.Options,
-        Wanted,
         "DPFL with random neighbours",
         exposes=_CHOICE,
     ),
     "fedavg-ft": Method(
+        Everyone,
         fine_tuning.FineTuned,
         fine_tuning.Options,
-        Everyone,
         "FedAvg, fine-tuned by each peer",
         exposes=_CHOICE,
     ),
     "fedprox": Method(
-        fedprox.FedProx, fedprox.Options, Everyone, "FedAvg with a proximal term in local training"
+        Everyone, fedprox.FedProx, fedprox.Options, "FedAvg with a proximal term in local training"
     ),
     "fedprox-ft": Method(
+        Everyone,
         fine_tuning.FineTunedProx,
         fine_tuning.ProxOptions,
-        Everyone,
         "FedProx, fine-tuned by each peer",
         exposes=_CHOICE,
     ),
     "ditto": Method(
-        ditto.Ditto, ditto.Options, Everyone, "an own model each, pulled towards FedAvg's"
+        Everyone, ditto.Ditto, ditto.Options, "an own model each, pulled towards FedAvg's"
     ),
-    "apfl": Method(apfl.APFL, apfl.Options, Everyone, "a mixture of an own and FedAvg's model"),
+    "apfl": Method(Everyone, apfl.APFL, apfl.Options, "a mixture of an own and FedAvg's model"),
     "perfedavg": Method(
+        Everyone,
         perfedavg.PerFedAvg,
         perfedavg.Options,
-        Everyone,
         "one model that is good after an own step",
         exposes=_TUNED,
     ),
-    "fedrep": Method(fedrep.FedRep, fedrep.Options, Everyone, "a shared body, a head of one's own"),
+    "fedrep": Method(Everyone, fedrep.FedRep, fedrep.Options, "a shared body, a head of one's own"),
     "knn-per": Method(
+        Everyone,
         knn_per.KNNPer,
         knn_per.Options,
-        Everyone,
         "FedAvg's model and the nearest own examples",
         exposes=_MEMORY,
     ),
     "pfedgraph": Method(
+        Everyone,
         pfedgraph.PFedGraph,
         pfedgraph.Options,
-        Everyone,
         "averages with those who moved alike",
         learns_graph=True,
     ),
     "fedfomo": Method(
+        Wanted,
         fedfomo.FedFomo,
         fedfomo.Options,
-        Wanted,
         "adds what lowers the loss on held-out data",
         learns_graph=True,
         exposes=_LOSSES,
     ),
     "ifca": Method(
+        Everyone,
         ifca.Ifca,
         ifca.Options,
-        Everyone,
         "K models, each trained by those whom it fits best",
         learns_graph=True,
         exposes=_LOSSES,
     ),
     "federated-clustering": Method(
+        WantedHelp,
         federated_clustering.FederatedClustering,
         federated_clustering.Options,
-        WantedHelp,
         "a mean of gradients that is clipped around the own one",
         learns_graph=True,
     ),
     "clustered-fl": Method(
+        Wanted,
         clustered_fl.ClusteredFL,
         clustered_fl.Options,
-        Wanted,
         "FedAvg in clusters that split",
         learns_graph=True,
     ),
     "fedem": Method(
+        Everyone,
         fedem.FedEM,
         fedem.Options,
-        Everyone,
         "data as a mixture of K distributions, learnt by all",
         learns_graph=True,
         exposes=_LOSSES,
     ),
 }
 """Name -> method."""
+
+
+def method_of(name: str) -> Method:
+    """The method of that name: built in, or a plugin's.
+
+    Raises
+    ------
+    PluginError
+        There is none, or the plugin is no method.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    found = plugins.load("method", name)
+    if not isinstance(found, Method):
+        raise plugins.PluginError(
+            f'method = "{name}" is a {type(found).__name__}: it must be a '
+            "coterie.Method(strategy, rule, options)"
+        )
+    plugins.checked_options(found.options, name)
+    return found

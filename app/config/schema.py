@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import lru_cache
 from pathlib import Path
 from types import UnionType
@@ -36,6 +36,12 @@ def defaults(table: type) -> dict[str, Scalar]:
     """Key -> default value."""
     default = {field.name: field.default for field in fields(table)}
     return {key: default[name] for key, (name, _) in keys(table).items()}  # type: ignore[misc]
+
+
+def has_default(table: type, key: str) -> bool:
+    """Whether an option need not be given."""
+    (default,) = (f.default for f in fields(table) if f.name == keys(table)[key][0])
+    return default is not MISSING
 
 
 def values(options: object) -> dict[str, Scalar]:

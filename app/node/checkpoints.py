@@ -167,11 +167,17 @@ class CheckpointStore:
         return self._run + str(path.relative_to(self._directory)).encode()
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], *, durable: bool = False) -> None:
+def write(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    durable: bool = False,
+) -> None:
     """Write a safetensors file that is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(path, durable=durable) as draft:
-        save_file(_copies(tensors), draft)
+        save_file(_copies(tensors), draft, None if metadata is None else dict(metadata))
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from app.node.arrays import restored, unsound
 from app.node.attackers import Attackers
-from app.node.oversized import oversized
+from app.node.letter_checks import only_sound, oversized
 from app.wire.payload import Foreign, LetterFormat, Precision, format_of, layout_of
 from clients.engine.data import SplitName
-from clients.engine.engine import Engine
+from clients.engine.engine import Engine, Scores
 from clients.engine.privacy import ANSWER, OFFER, UPDATE
 from clients.letters import Bools, Ints, Letters
+from clients.measures import MEASURES
 from clients.rule import Rule
 from strategies.brokering import Round
 from strategies.protocol import Edges, Kind, PeerMessage, Report
@@ -68,6 +69,7 @@ class Cohort:
     received, sent : models received and answers given in this round.
     answered : whether this round's offers were received, and those that ask for it answered.
     costs : what each peer has spent.
+    curves : peer -> what can be drawn of its last evaluation.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Cohort:
         self.peers = engine.peers
         self._hosted = np.zeros(engine.n, dtype=np.bool_)
         self._hosted[self.peers] = True
+        self.curves: dict[int, dict[str, Any]] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -180,7 +183,7 @@ class Cohort:
 
     def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from other nodes."""
-        given, sound = _sound(self.sent.tensors)
+        given, sound = only_sound(self.sent.tensors)
         sent = replace(self.sent, tensors=given)
         inside = np.flatnonzero(self._hosted[sent.recipients] & sound)
         # Where every answer stays on the node, theirs is the stack itself and not a copy.
@@ -208,9 +211,9 @@ class Cohort:
         self._take(state, torch.from_numpy(~offered))
 
     def _sound_offers(self) -> tuple[Mapping[str, Tensor], Bools]:
-        """See `_sound`; looked at once for the offers of a round."""
+        """See `letter_checks.only_sound`; looked at once for the offers of a round."""
         if self._looked_at is None or self._looked_at[0] is not self.offers:
-            self._looked_at = self.offers, *_sound(self.offers)
+            self._looked_at = self.offers, *only_sound(self.offers)
         return self._looked_at[1:]
 
     def _take(self, state: Any, bad_p: Tensor | None = None) -> None:
@@ -263,8 +266,12 @@ class Cohort:
         columns: dict[str, list[Any]] = {}
         n_gradients = self.costs.n_gradients.copy()
         personal = self.rule.personal(self.state)
+        measured: dict[int, dict[str, float]] = {}
         for split in splits:
-            losses, accuracies = self.rule.evaluate(personal, split)
+            if split == "test" and t == self.rounds:
+                (losses, accuracies), measured = self._measured(personal)
+            else:
+                losses, accuracies = self.rule.evaluate(personal, split)
             columns[f"{split}_loss"] = losses.tolist()
             columns[f"{split}_accuracy"] = accuracies.tolist()
         columns["bytes_sent"] = self.costs.sent.tolist()
@@ -284,20 +291,44 @@ class Cohort:
             Report(
                 t,
                 int(peer),
-                {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()} | marks[p],
+                {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()}
+                | marks[p]
+                | {k: v if math.isfinite(v) else None for k, v in measured.get(p, {}).items()},
                 tuple(weights[p].tolist()),
             )
             for p, peer in enumerate(self.peers)
         )
 
+    def _measured(self, personal: Any) -> tuple[Scores, dict[int, dict[str, float]]]:
+        """The scores on test data, and by row the measures that the last report has beside."""
+        engine = self.engine
+        if engine.kind not in MEASURES:
+            return self.rule.evaluate(personal, "test"), {}
+        scores, predicted = engine.recorded(lambda: self.rule.evaluate(personal, "test"))
+        measured, (measure, curves) = {}, MEASURES[engine.kind]
+        shard = engine.data.shards["test"]
+        for p, count in enumerate(shard.lengths_p.tolist()):
+            if predicted is not None and count and scores.losses[p].isfinite():
+                own = predicted[p, :count].numpy(), shard.targets_pn[p, :count].cpu().numpy()
+                measured[p] = measure(*own)
+                self.curves[int(self.peers[p])] = curves(*own)
+        return scores, measured
+
     def models(self) -> dict[int, dict[str, Tensor]]:
-        """Each peer's personal model, as named parameters and buffers."""
+        """Each peer's personal model, as named tensors, with what else its prediction needs."""
         state = self.rule.personal(self.state)
         named = self.engine.network.named(state.x) | state.buffers
+        beside = self.rule.saved(state)
         return {
-            int(peer): {name: value[p] for name, value in named.items()}
+            int(peer): {name: value[p] for name, value in named.items()} | dict(beside[p])
             for p, peer in enumerate(self.peers)
         }
+
+    @property
+    def predicts_as_saved(self) -> bool:
+        """Whether the files of `models` say all of how the rule's predictions are made."""
+        rule = type(self.rule)
+        return rule.evaluate is Rule.evaluate or rule.saved is not Rule.saved
 
     def _count_bytes(self, account: Ints, peers: Ints, nbytes: int) -> None:
         np.add.at(account, np.searchsorted(self.peers, peers), nbytes)
@@ -307,20 +338,3 @@ def no_letters() -> Letters:
     """Nothing came."""
     none: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
     return Letters(none, none, none, none, {})
-
-
-def _sound(stacks: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Bools]:
-    """The stacks with zeros in rows that are not finite; (S,) which rows are, True of no stacks.
-
-    Such a row is nobody's letter, but stands in one stack with those of others.
-    """
-    sound: Bools = np.array(True)
-    for value in stacks.values():
-        if value.is_floating_point() and value.numel():
-            largest = torch.linalg.vector_norm(value.reshape(len(value), -1), torch.inf, dim=1)
-            sound = sound & largest.isfinite().cpu().numpy()
-    if not sound.all():
-        stacks = {name: value.clone() for name, value in stacks.items()}
-        for value in stacks.values():
-            value[torch.from_numpy(~sound).to(value.device)] = 0
-    return stacks, sound

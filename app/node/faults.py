@@ -20,7 +20,16 @@ from datasets.problem import DataError
 from strategies.errors import WireError
 
 Code = Literal[
-    "approval", "budget", "configuration", "data", "failed", "keys", "policy", "request", "state"
+    "approval",
+    "budget",
+    "configuration",
+    "data",
+    "failed",
+    "keys",
+    "machine",
+    "policy",
+    "request",
+    "state",
 ]
 MEANINGS: Mapping[Code, str] = {
     "approval": "the run waits for a person's approval here",
@@ -29,6 +38,7 @@ MEANINGS: Mapping[Code, str] = {
     "data": "this node's data do not fit the run",
     "failed": "something failed here",
     "keys": "keys, trust or the start of this node are not in order",
+    "machine": "disk, memory or clock of this node are not in order",
     "policy": "the institution's policy does not allow the run",
     "request": "no request that the run allows",
     "state": "this node's state is not the one that the request builds on",
@@ -43,9 +53,14 @@ class StartError(ValueError):
     """The node was not started as it has to be; says with what."""
 
 
+class MachineError(RuntimeError):
+    """This machine has too little of something, or its clock is wrong; says what."""
+
+
 _CODES: Mapping[type[Exception], Code] = {
     ApprovalError: "approval",
     LedgerError: "budget",
+    MachineError: "machine",
     ConfigError: "configuration",
     DataError: "data",
     KeysError: "keys",
@@ -60,6 +75,10 @@ _CODES: Mapping[type[Exception], Code] = {
 
 def line_of(error: Exception) -> str:
     """The line for the relay: the same for every error of a kind."""
-    known = (_CODES[kind] for kind in type(error).__mro__ if kind in _CODES)
-    code: Code = next(known, "failed")
+    code = code_of(error)
     return f"{code}: {MEANINGS[code]}; the log of this node says more"
+
+
+def code_of(error: Exception) -> Code:
+    """The code of an error."""
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "failed")

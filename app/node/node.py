@@ -6,7 +6,8 @@ disk (`app.node.checkpoints`) at the end of each request; a version says what a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +17,21 @@ import numpy.typing as npt
 from app.config.config import Config
 from app.config.digest import config_digest_of
 from app.config.preflight import check_method, problem_of
-from app.config.registry import METHODS
 from app.node.attackers import Attackers, deceived
 from app.node.checkpoints import CheckpointStore, write
 from app.node.cohort import Cohort
 from app.node.faults import StateError
 from app.node.vetting import check_wanted
+from app.runs import atomic
 from app.security.approval import OWN
 from app.security.channel import SecureChannel
 from app.security.disclosure import limited, protected
 from app.security.ledger import Ledger
 from app.security.policy import Policy, check_counts, is_own
+from app.security.privacy_ledger import PrivacyLedger
 from app.security.sealing import Sealing, simulated
+from app.trained.about import About
+from app.trained.card import as_json, as_markdown, card
 from clients.engine.engine import Engine
 from strategies.brokering import Round
 from strategies.protocol import PeerMessage, Report, Request, Response
@@ -77,10 +81,17 @@ class Node:
         self._policy = policy
         self._max_samples = config.defence.max_samples
         parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
-        self._sizes = {name: int(part.sizes[self.peers[0]]) for name, part in parts.items()}
+        self._sizes_of = {
+            peer: {name: len(part.rows[peer]) for name, part in parts.items()}
+            for peer in self.peers
+        }
+        self._sizes = self._sizes_of[self.peers[0]]
+        self._rarest = 0
         self._is_own = is_own(config.dataset)
         if policy is not None and self._is_own:
             check_counts(policy, self._sizes)
+            rarest = problem.rarest_class(self.peers[0])
+            self._rarest = rarest if rarest >= policy.data.least_examples else 0
         # n_i of the hosted peers, if the node has to learn those of the others.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
@@ -98,18 +109,29 @@ class Node:
             topology=self._strategy.topology,
             defence=config.defence,
             privacy=config.privacy,
+            adaptation=config.adaptation,
         )
         engine.samples = self._believed(engine.samples)
         rounds = config.num_server_rounds
-        rule = METHODS[config.method].rule(engine, config.options, rounds)
+        rule = config.row.rule(engine, config.options, rounds)
         attackers = Attackers(config.attack, liars, rule) if len(liars) else None
         self._cohort = Cohort(engine, rule, rounds, config.payload, attackers)
+        refused = (
+            ""
+            if self._cohort.predicts_as_saved
+            else (f"{config.method} predicts in a way of its own that its rule does not save")
+        )
+        self._about = {peer: About.of(config, problem, peer, refused) for peer in self.peers}
         self._deployed = deployed
         self._checkpoints = CheckpointStore(
             directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
         )
         sealing = sealing or simulated(config, self.peers, directory)
         ledger = None
+        self._privacy: PrivacyLedger | None = None
+        if deployed and engine.guard is not None:
+            spent = directory.parent / OWN / f"privacy-{self.peers[0]:04d}.jsonl"
+            self._privacy = PrivacyLedger(spent, directory.name)
         if policy is not None:
             file = directory.parent / OWN / f"ledger-{self.peers[0]:04d}.jsonl"
             ledger = Ledger(file, directory.name, policy.answers)
@@ -135,24 +157,49 @@ class Node:
             )
         if self._announced:
             if request.stage == "start" and not len(request.samples):
-                return Response(self.peers, samples=self._announced)
+                claims = self._channel.claims()
+                return Response(self.peers, samples=self._announced, claims=claims)
             self._cohort.engine.samples = self._samples(request)
-        match request.stage:
-            case "start":
-                response = self._start(request)
-            case "answer":
-                response = self._answer(request)
-            case "update":
-                response = self._update(request)
-            case "local-rounds":
-                response = self._run_local_rounds(request)
+        response = self._privately(request)
         refused = self._channel.finish()
         self._checkpoints.forget(before=(request.committed, 0))
         if request.stage != "start":
             return replace(response, refused=refused)
-        names = self._channel.names if self._names is None else self._names
-        called = tuple(names.get(peer, "") for peer in self.peers)
-        return replace(response, refused=refused, samples=self._announced, names=called)
+        called = tuple(self._known_names().get(peer, "") for peer in self.peers)
+        return replace(
+            response,
+            refused=refused,
+            samples=self._announced,
+            names=called,
+            claims=self._channel.claims(),
+        )
+
+    def _privately(self, request: Request) -> Response:
+        """`_done`; where gradients are private, from draws of its own that nobody can repeat."""
+        if self._privacy is None:
+            return self._done(request)
+        guard = self._cohort.engine.draw_anew(secrets.randbits(64))
+        guard.go_on_from(self._privacy.spent()[None])
+        try:
+            return self._done(request)
+        finally:
+            self._privacy.add(guard.charged[0], request.round)
+
+    def _done(self, request: Request) -> Response:
+        match request.stage:
+            case "start":
+                return self._start(request)
+            case "answer":
+                return self._answer(request)
+            case "update":
+                return self._update(request)
+            case "local-rounds":
+                return self._run_local_rounds(request)
+            case "preflight":
+                raise AssertionError
+
+    def _known_names(self) -> Mapping[int, str]:
+        return self._channel.names if self._names is None else self._names
 
     def _samples(self, request: Request) -> npt.NDArray[np.float64]:
         """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
@@ -212,19 +259,32 @@ class Node:
             check_wanted(request, self._strategy, self.peers, self._cohort.wants(t))
         return Round(t, request.edges, request.asked, self._strategy.is_evaluated(t))
 
-    def _end(self, t: int, reports: Iterable[Report]) -> Response:
+    def _end(self, t: int, reports: Sequence[Report]) -> Response:
         """Save what was reached, and write what the relay needs for round `t` + 1."""
         cohort = self._cohort
         self._checkpoints.save((t, 0))
         offers: tuple[PeerMessage, ...] = ()
         if t == cohort.rounds:
-            for peer, tensors in cohort.models().items():
-                file = self._directory / "models" / f"peer-{peer:04d}.safetensors"
-                write(file, tensors, durable=self._deployed)
+            self._keep_models({report.peer: report for report in reports})
         elif self._strategy.exchanges and len(self.peers) < cohort.engine.n:
             offers = self._sealed(cohort.offer_letters(t + 1))
         disclosed = tuple(map(self._disclosed, reports))
         return Response(self.peers, offers, cohort.wants(t + 1), disclosed)
+
+    def _keep_models(self, reports: Mapping[int, Report]) -> None:
+        """Write each peer's model, and the card of one whose last round was played just now."""
+        names, policy = self._known_names(), self._policy
+        for peer, tensors in self._cohort.models().items():
+            about = replace(self._about[peer], peer_name=names.get(peer) or f"peer {peer}")
+            file = self._directory / "models" / f"peer-{peer:04d}.safetensors"
+            write(file, tensors, about.strings(), durable=self._deployed)
+            if peer in reports:
+                found = card(
+                    about, self._sizes_of[peer], reports[peer], names, policy,
+                    self._cohort.curves.get(peer, {}), has_examples="memory.keys" in tensors,
+                )  # fmt: skip
+                atomic.write(file.with_suffix(".json"), as_json(found))
+                atomic.write(file.with_suffix(".md"), as_markdown(found))
 
     def _disclosed(self, report: Report) -> Report:
         """What the relay gets of a report; data that everybody has need no protection."""
@@ -232,7 +292,7 @@ class Node:
             return report
         if not self._is_own:
             return limited(report, self._policy.reports.disclosure)
-        return protected(report, self._policy.reports, self._sizes)
+        return protected(report, self._policy.reports, self._sizes, self._rarest)
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """The letters, sealed for those peers of other nodes that may read them."""

@@ -10,21 +10,18 @@ import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from flwr.app import RecordDict
 
 from app.config.config import Config, ConfigError
 from app.config.digest import config_digest_of
-from app.config.keys import keys, paths, tables
-from app.config.root import workplace
 from app.config.schema import Scalar
-from app.node import faults
+from app.node import faults, readiness
 from app.node.faults import StartError, StateError
+from app.node.job import Job, hosted
 from app.node.vetting import check_request
 from app.runs import logs
 from app.security import approval
@@ -41,45 +38,13 @@ if TYPE_CHECKING:
     from app.node.node import Node
 
 _NODES_IN_MEMORY = 4
+_UNCHANGED = ("preflight", "answer")
+"""Stages after which a node's state is that of the same round as before."""
 _OURS = ("app", "strategies", "clients", "datasets")
 _MOVED = "report"
 """What --node-config said before there were policies."""
 
 _log = logging.getLogger("coterie.node")
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a message comes with.
-
-    Attributes
-    ----------
-    run_id : Flower's number of the run.
-    run_config, node_config : flat keys as Flower has them.
-    version : round of the state that the last message left, None where there was none.
-    simulated : whether Flower's simulation runs the node: what its process is, not what anybody
-        says, decides (`app.client.in_simulation`).
-    """
-
-    run_id: int
-    run_config: Mapping[str, Scalar]
-    node_config: Mapping[str, Scalar]
-    version: int | None
-    simulated: bool = False
-
-    def config(self) -> Config:
-        """The run's configuration on this node.
-
-        Raises
-        ------
-        ConfigError
-            It is wrong.
-        """
-        flat = dict(self.run_config)
-        if not self.simulated:  # who submits a run has no say in which of a node's files are read
-            own = {key: self.node_config.get(key, _default(key)) for key in (*paths(), "device")}
-            flat |= {**own, "run-dir": "", "resume": False}
-        return _parsed(self.run_id, tuple(flat.items()), workplace() if self.simulated else None)
 
 
 def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
@@ -99,7 +64,7 @@ def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None
     _log.info("done", extra=where | {"seconds": round(time.monotonic() - began, 3)})
     for line in response.refused:
         _log.warning("%s", line, extra=where)
-    return encoded, job.version if request.stage == "answer" else request.last
+    return encoded, job.version if request.stage in _UNCHANGED else request.last
 
 
 def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
@@ -118,30 +83,6 @@ def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict
     return encode_fault(line if job.simulated else f"{_who(job)}{faults.line_of(error)}")
 
 
-def hosted(job: Job, peers: int) -> tuple[int, ...]:
-    """Ids of the peers that a node hosts, of `peers` in all.
-
-    A simulated node has an equal share of them, which may be none; the configuration of a deployed
-    one names its peer.
-
-    Raises
-    ------
-    StartError
-        It does not.
-    """
-    node_config = job.node_config
-    if job.simulated:
-        shares = np.array_split(np.arange(peers), int(str(node_config["num-partitions"])))
-        return tuple(int(peer) for peer in shares[int(str(node_config["partition-id"]))])
-    peer = node_config["peer"] if "peer" in node_config else peer_of(node_config)
-    if type(peer) is not int or not 0 <= peer < peers:
-        raise StartError(
-            f"this SuperNode says peer = {peer!r}; start it with --node-config 'peer=K', "
-            f"K from 0 to {peers - 1}, or with a name that its trust file has"
-        )
-    return (peer,)
-
-
 def _respond(request: Request, job: Job) -> Response:
     config = job.config()
     peers = hosted(job, config.peers)
@@ -150,6 +91,8 @@ def _respond(request: Request, job: Job) -> Response:
     if job.simulated:
         _require_state(request, job, peers)
         return _node(config, peers, None, None).handle(request)
+    if request.stage == "preflight":
+        return readiness.answer(request, job)
     policy = admit(config, job.node_config)
     check_request(request, _strategy(config), peers)
     _require_state(request, job, peers)
@@ -224,21 +167,3 @@ def _node(
 @lru_cache(_NODES_IN_MEMORY)
 def _strategy(config: Config) -> Brokering:
     return config.strategy()
-
-
-@lru_cache(_NODES_IN_MEMORY)
-def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None) -> Config:
-    """The configuration of flat keys; a process parses that of a run once.
-
-    Parameters
-    ----------
-    base : of a simulation, where relative paths start; a deployed node's stay as they are.
-    """
-    config = Config.from_flat(dict(flat))
-    return (config if base is None else config.absolute(base)).located(str(run_id))
-
-
-def _default(key: str) -> Scalar:
-    table, name, _ = keys()[key]
-    default: Scalar = getattr(tables()[table], name)
-    return default

@@ -25,7 +25,7 @@ from pathlib import Path
 from flwr.app import RecordDict
 
 from app.node import ipc, service
-from app.node.service import Job, hosted
+from app.node.job import Job, hosted
 from app.runs import logs
 
 IDLE_SECONDS = 900.0

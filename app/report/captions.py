@@ -10,7 +10,13 @@ from app.runs.units import plural
 
 def of_run(data: Mapping[str, Any]) -> dict[str, str]:
     """Write the captions of the figures that show `data`, made by `run_data.page_data`."""
-    figures = {"learning": _learning, "graph": _graph, "data": _split, "peers": _peers}
+    figures = {
+        "learning": _learning,
+        "graph": _graph,
+        "data": _split,
+        "predictions": _predictions,
+        "peers": _peers,
+    }
     return {name: " ".join(write(data)) for name, write in figures.items()}
 
 
@@ -84,6 +90,22 @@ def _split(data: Mapping[str, Any]) -> list[str]:
             "Below: how many of each class, mean as well. split.json has every peer.",
         ]
     return [*listed, "Bars: training examples per peer. Below: how many of each class."]
+
+
+def _predictions(data: Mapping[str, Any]) -> list[str]:
+    if data["predictions"] is None:
+        return []
+    text = [
+        "The personal model of one peer on its own test examples at the end: the peer that you "
+        "follow, else the one that is worst off. A dot of the reliability curve is as large as "
+        "there are examples."
+    ]
+    if len(data["predictions"]) < data["peers"]:
+        text.append(
+            f"The page has those of {len(data['predictions'])} of {data['peers']:,} peers; "
+            "the model cards in models/ have all."
+        )
+    return text
 
 
 def _blocks(data: Mapping[str, Any]) -> str:

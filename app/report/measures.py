@@ -100,6 +100,22 @@ def _improved(run: Run, local: Run | None) -> float | None:
     return mean((gain_n > 0).astype(np.float64)[~np.isnan(gain_n)])
 
 
+def _harmed(run: Run, local: Run | None) -> float | None:
+    if local is None:
+        return None
+    gain_n = gains(run, local)
+    return mean((gain_n < 0).astype(np.float64)[~np.isnan(gain_n)])
+
+
+def _gini(run: Run, _: Run | None) -> float | None:
+    """Half the mean difference between two peers' accuracies, relative to their mean."""
+    accuracy_n = last(run)
+    accuracy_n = accuracy_n[~np.isnan(accuracy_n)]
+    if not accuracy_n.any():
+        return None
+    return float(np.abs(accuracy_n[:, None] - accuracy_n).mean() / (2 * accuracy_n.mean()))
+
+
 def _field(name: str) -> Measure:
     return lambda run, _: mean(last(run, name))
 
@@ -143,6 +159,28 @@ COLUMNS = (
         "Mean test accuracy of the lowest tenth of the peers, at least one.",
     ),
     Column(
+        "gini", "Gini", _gini, _shown(".3f"),
+        "low", "Personal models",
+        "Gini coefficient of the test accuracy over the peers: 0 where all are served alike.",
+    ),
+    Column(
+        "balanced_accuracy", "balanced %", _field("balanced_accuracy"), _percent,
+        "high", "Personal models",
+        "Mean over peers of the accuracy that counts every class alike.",
+        of_peers=lambda run: last(run, "balanced_accuracy"),
+    ),
+    Column(
+        "auroc", "AUROC", _field("auroc"), _shown(".3f"),
+        "high", "Personal models",
+        "Mean over peers of the area under the ROC curve, over classes where there are several.",
+        of_peers=lambda run: last(run, "auroc"),
+    ),
+    Column(
+        "calibration_error", "calibration error", _field("expected_calibration_error"),
+        _shown(".3f"), "low", "Personal models",
+        "Mean over peers of the expected calibration error.",
+    ),
+    Column(
         "best_accuracy", "best on val. %", _statistic("mean_test_accuracy", _best), _percent,
         "high", "Personal models",
         "Mean test accuracy at each peer's own best round on its validation data.",
@@ -172,11 +210,26 @@ COLUMNS = (
         "Share of the peers that end better than under Local.",
     ),
     Column(
+        "harmed", "harmed %", _harmed, _shown(".0f", 100),
+        "low", "Against local",
+        "Share of the peers that end worse than under Local: collaborating has harmed them.",
+    ),
+    Column(
         "loss", "test loss", _field("test_loss"), _plain,
         "low", "Loss",
         "Mean test loss of the personal models at the end.",
         deviation=_short,
         of_peers=lambda run: last(run, "test_loss"),
+    ),
+    Column(
+        "rmse", "RMSE", _field("rmse"), _plain,
+        "low", "Loss",
+        "Mean over peers of the root of the mean squared error, where values are predicted.",
+    ),
+    Column(
+        "r2", "R2", _field("r2"), _shown(".3f"),
+        "high", "Loss",
+        "Mean over peers of the share of the variance that is explained.",
     ),
     Column(
         "diverged", "diverged", lambda run, _: float(run.diverged.sum()), _shown(".3g"),

@@ -5,13 +5,12 @@ Shapes: R evaluated rounds, n peers, C recorded collaboration matrices, B blocks
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.cluster.hierarchy import leaves_list, linkage
-from scipy.spatial.distance import squareform
 
 from app.report import captions
 from app.report.methods import learns_graph
@@ -25,7 +24,7 @@ from app.report.thinning import (
     thin,
 )
 from app.runs.graph_scores import components, learnt_edges, score
-from app.runs.rundir import Floats, Ints, Run
+from app.runs.rundir import Floats, Ints, Run, read_json
 
 CURVE_POINTS = 16_000
 """Most numbers (rounds x peers) a page keeps of one metric."""
@@ -39,6 +38,8 @@ LINKS = 3
 """Links that a page keeps from each peer of a crowd, its strongest."""
 DRAWN_LINKS = 1_200
 """About how many links the graph of a crowd draws."""
+PREDICTIONS = 120_000
+"""Most characters a page keeps of what is drawn of predictions."""
 FIELDS = (
     "test_accuracy",
     "test_loss",
@@ -48,8 +49,11 @@ FIELDS = (
     "bytes_sent",
     "gradient_evaluations",
     "bytes_received",
+    "balanced_accuracy",
+    "auroc",
+    "rmse",
 )
-DRAWN = FIELDS[:-1]
+DRAWN = FIELDS[:7]
 """The fields that curves have as a measure or as their axis."""
 
 
@@ -65,7 +69,8 @@ def page_data(run: Run) -> dict[str, Any]:
     clusters of the last graph where the true ones are not known, or null; `order`, the peers as
     figures list them; `blocks`, where in `order` each block of peers starts, (B,); `labels`,
     (B, classes) training examples of a peer, mean over the block, or null; `diverged`, the peers
-    that did; `graph`, see `graph_data`; `captions`, the paragraph above each figure.
+    that did; `predictions`, what `clients.measures` draws of some peers, by peer, or null; `graph`,
+    see `graph_data`; `captions`, the paragraph above each figure.
     """
     last_n, best_n = run.last_row(), run.best_row()
     keep = thin(len(run.rounds), CURVE_POINTS // run.peers)
@@ -89,9 +94,26 @@ def page_data(run: Run) -> dict[str, Any]:
         "blocks": blocks.tolist(),
         "labels": _labels(run, order, blocks),
         "diverged": np.flatnonzero(run.diverged).tolist(),
+        "predictions": _predictions(run),
         "graph": graph_data(run, order, blocks),
     }
     return data | {"captions": captions.of_run(data)}
+
+
+def _predictions(run: Run) -> dict[int, Any] | None:
+    """What the model cards of the first peers have to draw, as much as a page can hold.
+
+    In a deployment the cards are the nodes', and the relay's pages have none.
+    """
+    found: dict[int, Any] = {}
+    room = PREDICTIONS
+    for peer in range(run.peers):
+        card = read_json(run.directory / "models" / f"peer-{peer:04d}.json", dict) or {}
+        room -= len(json.dumps(card.get("curves", {})))
+        if room < 0 or not card.get("curves"):
+            break
+        found[peer] = card["curves"]
+    return found or None
 
 
 def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
@@ -181,6 +203,9 @@ def peer_order(run: Run) -> Ints:
     recovered = recovered_clusters(run)
     if run.peers < 3 or recovered is None:
         return np.arange(run.peers)
+    from scipy.cluster.hierarchy import leaves_list, linkage  # half a second that few need
+    from scipy.spatial.distance import squareform
+
     tie_nn = finite(run.weights[-1])
     tie_nn = (tie_nn + tie_nn.T) / 2
     np.fill_diagonal(tie_nn, tie_nn.max())

@@ -1,15 +1,18 @@
-"""The environment variables that Flower and Ray need here, for every Python of `.venv`.
+"""What every Python of `.venv` has: the variables that Flower and Ray need, and `import coterie`.
 
 `python -m app.runners.environment` (a part of `make install`) copies this module into `.venv`,
 where a line of a .pth file lets each interpreter call `prepare` as it starts. So a bare `flwr run`
 has them too, in any shell and on any system.
 """
 
+import importlib.machinery
 import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # what is needed is in .venv
@@ -20,6 +23,7 @@ QUIET = {
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 _INSTALLED = "coterie_environment"
+_PACKAGES = ("coterie", "app", "clients", "datasets", "strategies")
 
 
 def prepare() -> None:
@@ -31,9 +35,26 @@ def prepare() -> None:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     os.environ["COTERIE_ROOT"] = os.path.dirname(sys.prefix)
+    sys.meta_path.append(_Checkout())
     places = os.environ.get("PATH", os.defpath).split(os.pathsep)
     if os.path.dirname(sys.executable) not in places:
         os.environ["PATH"] = os.pathsep.join([*places, os.path.dirname(sys.executable)])
+
+
+class _Checkout:
+    """Finds the packages of the checkout, from any directory, where nothing else has that name.
+
+    The checkout is not put on the path itself: its other folders are no packages.
+    """
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Where a package lies, if it is one of ours."""
+        if name not in _PACKAGES:
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, [os.environ["COTERIE_ROOT"]])
 
 
 def install() -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from app.config import parts
 from app.config.config import Config, ConfigError
+from app.runners.cluster import Machine
 from app.runners.conclude import conclude
 from app.runners.errors import FlowerError, RunError
 from app.runners.superlink import Workspace, ask, private_superlink, simulation_config, workspace
 from app.runs import progress
+from app.runs.rundir import SURVEY
 
 _PAUSE = 0.1
 _AGAIN_SECONDS = 2.0
@@ -25,13 +31,13 @@ _LOG_SECONDS = 10.0
 """How long the log of a failed run may take to arrive."""
 
 
-def simulate(config: Config, nodes: int, gpus: int, display: progress.Display) -> None:
+def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: progress.Show) -> None:
     """Run `config`, whose directory is there, in Flower's simulation.
 
     Parameters
     ----------
     nodes : virtual nodes that share the peers.
-    gpus : this machine's, for the run; see `gpus`.
+    machines : what they may use, see `app.runners.cluster.survey`.
 
     Raises
     ------
@@ -39,9 +45,9 @@ def simulate(config: Config, nodes: int, gpus: int, display: progress.Display) -
         It did not run to its end.
     """
     with workspace(_new_log(config)) as space, private_superlink(space) as connection:
-        settings = simulation_config(nodes, gpus)
-        run_id = space.submit(connection, config.absolute().flat(), settings)
-        _follow(space, run_id, connection, config, display)
+        settings = simulation_config(nodes, machines)
+        run_id = space.submit(connection, parts.packed(config.absolute().flat()), settings)
+        _follow(space, run_id, connection, config, show)
 
 
 def deploy(config: Config, federation: str, console: Console) -> None:
@@ -54,6 +60,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     FlowerError, RunError
         It did not run to its end.
     """
+    parts.refuse_modules(config.chosen)
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
@@ -62,8 +69,8 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         workspace(_new_log(config), home) as space,
         progress.Display(console, config.num_server_rounds) as display,
     ):
-        run_id = space.submit(federation, replace(config, run_dir="").flat(), {})
-        here = _follow(space, run_id, federation, config, display)
+        run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
+        here = _follow(space, run_id, federation, config, display.show)
     if here:
         conclude(run_dir, console)
     else:
@@ -71,22 +78,31 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         console.print(f"done; the results are in {where} on the relay's machine")
 
 
-def gpus(device: str) -> int:
-    """GPUs for the run. PyTorch is asked only where there is a driver: importing it takes long.
+def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
+    """Have the relay of Flower connection `federation` ask its nodes whether they are ready.
+
+    Returns
+    -------
+    What it wrote: see `strategies.relay.preflight.Survey`.
 
     Raises
     ------
     ConfigError
-        The run needs one and there is none.
+        The relay is on another machine.
+    FlowerError, RunError
+        It did not ask them.
     """
-    count = 0
-    if device != "cpu" and Path("/dev/nvidiactl").exists():
-        import torch
-
-        count = torch.cuda.device_count()
-    if device == "cuda" and not count:
-        raise ConfigError('device = "cuda": PyTorch finds no GPU here')
-    return count
+    run_dir = Path(config.run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
+    with workspace(_new_log(config), home) as space, progress.Display(console, 0) as display:
+        run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
+        _follow(space, run_id, federation, config, display.show)
+    file = run_dir / SURVEY
+    if not file.exists():
+        raise ConfigError(f"the relay, on another machine, has written {file} there")
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
 
 
 def _new_log(config: Config) -> Path:
@@ -98,7 +114,7 @@ def _new_log(config: Config) -> Path:
 
 
 def _follow(
-    space: Workspace, run_id: str, connection: str, config: Config, display: progress.Display
+    space: Workspace, run_id: str, connection: str, config: Config, show: progress.Show
 ) -> bool:
     """Show progress until the run is finished; whether the relay's run directory is here.
 
@@ -108,7 +124,7 @@ def _follow(
         It failed, or the SuperLink is gone for long.
     """
     while True:
-        if _watch(space.stream(run_id, connection), config, display):
+        if _watch(space.stream(run_id, connection), config, show):
             return True
         status, details = _status(space, run_id, connection)
         if status == "finished:completed":
@@ -118,7 +134,7 @@ def _follow(
         time.sleep(_AGAIN_SECONDS)  # the log broke off: the SuperLink is being restarted
 
 
-def _watch(stream: subprocess.Popen[bytes], config: Config, display: progress.Display) -> bool:
+def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show) -> bool:
     """Show progress until the run finished (true) or its log has ended without that (false).
 
     Raises
@@ -130,7 +146,7 @@ def _watch(stream: subprocess.Popen[bytes], config: Config, display: progress.Di
     while True:
         ended = stream.poll() is not None
         now = progress.read(run_dir)
-        display.show(now)
+        show(now)
         if now.get("status") == "finished":
             return True
         if now.get("status") == "failed":

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from app.config import preflight
 from app.config.config import Config, ConfigError
-from app.runners import flower
+from app.runners import cluster, flower
 from app.runners.conclude import conclude
 from app.runners.errors import RunError
+from app.runners.tracking import Callback, Observers
 from app.runs import progress, rundir, units
 from app.runs.introduction import introduce
 from strategies.errors import RelayError
 
 
-def run(config: Config, nodes: int | None, console: Console) -> None:
+def run(
+    config: Config,
+    nodes: int | None,
+    console: Console,
+    callbacks: Iterable[Callback | Callable[..., object]] = (),
+) -> None:
     """Run `config`, which knows its directory.
 
     Parameters
     ----------
     nodes : virtual nodes of Flower's simulation that share the peers; None: no Flower, all of them
         in this process.
+    callbacks : told of every evaluated round, beside what the configuration tracks.
 
     Raises
     ------
@@ -34,26 +43,32 @@ def run(config: Config, nodes: int | None, console: Console) -> None:
     """
     if nodes is not None and not 1 <= nodes <= config.peers:
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
-    gpus = flower.gpus(config.device)
+    machines = [cluster.here(config.device)] if nodes is None else cluster.survey(config.device)
     problem = preflight.check(config)
     run_dir = Path(config.run_dir)
+    observers = Observers(config, callbacks)
     with rundir.held(run_dir):
         rundir.create(config, problem)
         place = "in this process" if nodes is None else units.plural(nodes, "Flower node")
         introduce(config, problem, place, console)
-        with progress.Display(console, config.num_server_rounds) as display:
+        with progress.Display(console, config.num_server_rounds) as display, observers:
+
+            def show(now: Mapping[str, Any]) -> None:
+                display.show(now)
+                observers.show(now)
+
             if nodes is None:
-                _inline(config, display)
+                _inline(config, show)
             else:
-                flower.simulate(config, nodes, gpus, display)
+                flower.simulate(config, nodes, machines, show)
     conclude(run_dir, console)
 
 
-def _inline(config: Config, display: progress.Display) -> None:
+def _inline(config: Config, show: progress.Show) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads do not burn the cores
     from app.runners import inline  # torch: only where a run is
 
     try:
-        inline.run(config, display.show)
+        inline.run(config, show)
     except RelayError as error:
         raise RunError(str(error)) from None

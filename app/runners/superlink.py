@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +26,11 @@ import tomli_w
 
 from app.config.root import ROOT
 from app.config.schema import Scalar
-from app.runners import cores, guard
+from app.runners import cluster, guard
+from app.runners.cluster import Machine
 from app.runners.environment import QUIET
 from app.runners.errors import FlowerError
+from datasets import plugins
 
 _START_SECONDS = 60.0
 
@@ -136,6 +138,7 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
         "PATH": path,
         "no_proxy": direct,
         "NO_PROXY": direct,
+        plugins.PATH: os.getcwd(),
     }
     cleaner = subprocess.Popen(
         [sys.executable, guard.__file__, str(directory), str(ray)],
@@ -174,18 +177,22 @@ def private_superlink(space: Workspace) -> Iterator[str]:
         process.wait()
 
 
-def simulation_config(nodes: int, gpus: int) -> dict[str, Scalar]:
-    """Federation settings that spread `nodes` over this machine's cores and GPUs.
+def simulation_config(nodes: int, machines: Sequence[Machine]) -> dict[str, Scalar]:
+    """Federation settings that spread `nodes` over the cores and GPUs of some machines.
 
     A Ray cluster that is there already (RAY_ADDRESS) has its own and cannot be told.
     """
+    cpus, gpus = (sum(of) for of in ([m.cpus for m in machines], [m.gpus for m in machines]))
+    share = max(1, cpus // nodes)
+    while share > 1 and sum(machine.cpus // share for machine in machines) < nodes:
+        share -= 1  # no node lies on two machines
     settings: dict[str, Scalar] = {
         "num-supernodes": nodes,
-        "client-resources-num-cpus": max(1, cores.count() // nodes),
+        "client-resources-num-cpus": share,
         "client-resources-num-gpus": min(1.0, gpus / nodes),
     }
-    if "RAY_ADDRESS" not in os.environ:
-        settings |= {"init-args-num-cpus": cores.count(), "init-args-num-gpus": gpus}
+    if not cluster.address():
+        settings |= {"init-args-num-cpus": cpus, "init-args-num-gpus": gpus}
     return settings
 
 

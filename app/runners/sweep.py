@@ -1,33 +1,32 @@
 """A sweep: many configurations, each run in a directory named after its content.
 
 A finished run whose configuration is the same is reused, a stopped one is continued, the rest is
-run: several at a time, one thread each, in processes of their own that end with this one. A run
-that fails, or takes its process with it, costs the others nothing.
+run: one after the other in this process, or several at a time with Ray, on this machine or on the
+cluster that RAY_ADDRESS names (`app.runners.cluster`). Each has one thread. A run that fails, or
+with Ray takes its process with it, costs the others nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
-import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.config.config import Config
-from app.config.keys import paths
+from app.config.config import Config, named
+from app.config.parts import fingerprints
 from app.config.preflight import check
-from app.runners import cores
+from app.runners import cluster, cores, memory
 from app.runs import plan, progress, rundir
 
 _PAUSE = 0.5
@@ -40,14 +39,17 @@ _THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 def placed(config: Config, directory: Path) -> Config:
     """The configuration with its run directory: `<method>-seed<k>-<hash of all that matters>`.
 
-    That is every key but where results go, and the content of the files that keys name.
+    That is every key but where results go, the content of the files that keys name, and the code of
+    plugins.
     """
     flat = {key: value for key, value in config.flat().items() if key not in _BESIDE}
     hashed = hashlib.sha256(json.dumps(flat, sort_keys=True).encode())
-    for key in sorted(paths() & flat.keys()):
+    for code in fingerprints(config.chosen):
+        hashed.update(code)
+    for key in sorted(config.paths & flat.keys()):
         if Path(str(flat[key])).is_file():
             hashed.update(Path(str(flat[key])).read_bytes())
-    name = f"{config.method}-seed{config.seed}-{hashed.hexdigest()[:8]}"
+    name = f"{named(config.method)}-seed{config.seed}-{hashed.hexdigest()[:8]}"
     return replace(config, name=name, run_dir=str((directory / name).absolute()))
 
 
@@ -62,7 +64,7 @@ def _status(config: Config) -> str | None:
 
 def run_all(
     configs: Sequence[Config],
-    workers: int,
+    workers: int | None,
     console: Console,
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
@@ -71,12 +73,16 @@ def run_all(
     Parameters
     ----------
     configs : placed configurations; one that stands there twice runs once.
-    workers : runs side by side.
+    workers : runs side by side; None: as many as there are cores, memory and GPUs for.
     labels : run directory -> what to call a run, where method, seed and accuracy do not tell it.
 
     Returns
     -------
     Run directory -> why in one line, of the runs that failed; the others have their summary.json.
+
+    Raises
+    ------
+    RunError : RAY_ADDRESS names no cluster.
     """
     missing = {config.run_dir: config for config in configs if not is_finished(config)}
     failed = dict[str, str]()
@@ -86,15 +92,13 @@ def run_all(
         plan.write(directory, names)
     watch = _Watch(console, len(missing), labels or {})
     queue = sorted(missing.values(), key=lambda c: -c.num_server_rounds * c.peers)
+    here = min(workers or cores.count(), len(queue))
     with _threads(), watch.bar:
-        while queue:
-            lost = _batch(queue, workers, watch, failed)
-            suspects = [config for config in lost if _status(config) == "running"] or lost[:workers]
-            for config in suspects:  # alone, so that the next to die is known
-                if _batch([config], 1, watch, failed):
-                    failed[config.run_dir] = "its process died, as for want of memory"
-                    watch.ended(config, failed[config.run_dir])
-            queue = [config for config in lost if config not in suspects]
+        ends = _in_turn(queue, watch) if here == 1 and not cluster.address() else None
+        for config, error in ends or _side_by_side(queue, workers, watch):
+            if error is not None:
+                failed[config.run_dir] = error
+            watch.ended(config, error)
     return failed
 
 
@@ -106,38 +110,43 @@ def _by_directory(configs: Sequence[Config]) -> dict[Path, list[str]]:
     return names
 
 
-def _batch(
-    configs: Sequence[Config], workers: int, watch: _Watch, failed: dict[str, str]
-) -> list[Config]:
-    """Run `configs` side by side and note what failed; those lost because a process died."""
-    lost = list[Config]()
-    with _pool(workers) as pool:
-        waiting = dict[Future[str | None], Config]()
-        for config in configs:
-            try:
-                waiting[pool.submit(run_one, config)] = config
-            except BrokenProcessPool:
-                lost.append(config)
-        while waiting:
-            done, _ = wait(waiting, timeout=_PAUSE, return_when=FIRST_COMPLETED)
-            for future in done:
-                config = waiting.pop(future)
-                try:
-                    error = future.result()
-                except BrokenProcessPool:
-                    lost.append(config)
-                    continue
-                if error is not None:
-                    failed[config.run_dir] = error
-                watch.ended(config, error)
-            watch.goes_on([c for f, c in waiting.items() if f.running()][:workers])
-    return lost
+def _in_turn(queue: Sequence[Config], watch: _Watch) -> Iterator[tuple[Config, str | None]]:
+    """Each run, carried out in this process, and why it failed."""
+    for config in queue:
+        yield config, run_one(config, watch.of(config))
 
 
-def run_one(config: Config) -> str | None:
+def _side_by_side(
+    queue: Sequence[Config], workers: int | None, watch: _Watch
+) -> Iterator[tuple[Config, str | None]]:
+    """Each run that Ray carried out, and why it failed; one whose process died has a second try."""
+    limit = workers or len(queue)
+    with ThreadPoolExecutor(1) as aside:  # importing torch takes as long as Ray's start
+        needed = aside.submit(memory.of_runs, queue)
+        with cluster.connected(min(limit, cores.count()), _THREADS):
+            tasks = cluster.Tasks(cluster.Folder.of(Path(queue[0].run_dir).parent), run_one)
+            waiting = [*zip(queue, needed.result(), strict=True)]
+            again = set[str]()
+            while waiting or tasks.going:
+                while waiting and len(tasks.going) < limit:
+                    tasks.send(*waiting.pop(0))
+                for config, error, died in tasks.ended(_PAUSE):
+                    if died and config.run_dir not in again:
+                        again.add(config.run_dir)
+                        waiting.append((config, cluster.ALL_MEMORY))
+                    else:
+                        yield config, error
+                watch.goes_on(tasks.going)
+
+
+def run_one(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None) -> str | None:
     """One run from beginning, or from where it stopped, to its summary; why it failed, if it did.
 
     The whole story of a failure is in error.log of the run directory.
+
+    Parameters
+    ----------
+    watch : called after every round.
     """
     from app.runners import inline
     from app.runs import summary  # torch: only where a run is
@@ -149,7 +158,7 @@ def run_one(config: Config) -> str | None:
             if _status(config) != "finished":
                 config = replace(config, resume=bool(progress.read(directory)))
                 rundir.create(config, check(config))
-                inline.run(config)
+                inline.run(config, watch)
             summary.finish(directory)
     except Exception as error:
         with suppress(OSError):
@@ -164,7 +173,7 @@ class _Watch:
     def __init__(self, console: Console, total: int, labels: Mapping[str, str]) -> None:
         self._console, self._total, self._done = console, total, 0
         self._labels = labels
-        self._spoken = time.monotonic()
+        self._spoken = self._looked = time.monotonic()
         self.bar = Progress(
             MofNCompleteColumn(),
             BarColumn(bar_width=24),
@@ -186,10 +195,20 @@ class _Watch:
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
         self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 
+    def of(self, config: Config) -> Callable[[object], None]:
+        """What a run alone calls after every round."""
+        return lambda _: self.goes_on([config])
+
     def goes_on(self, running: Sequence[Config]) -> None:
+        if time.monotonic() - self._looked < _PAUSE:
+            return
+        self._looked = time.monotonic()
         states = []
         for config in running:
-            done = progress.read(Path(config.run_dir)).get("round", 0)
+            now = progress.read(Path(config.run_dir))
+            if now.get("status") != "running":
+                continue  # it waits, or its folder is on another machine
+            done = now.get("round", 0)
             states.append(f"{config.method}:{config.seed} {done}/{config.num_server_rounds}")
         self.bar.update(self._task, completed=self._done, state="  ".join(states))
         if not self._console.is_terminal and time.monotonic() - self._spoken > _LOG_SECONDS:
@@ -198,34 +217,8 @@ class _Watch:
 
 
 @contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that do not outlive an interruption: what they did so far can be continued."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
-        try:
-            yield pool
-        except BaseException:
-            for process in multiprocessing.active_children():
-                process.terminate()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _end_with_parent() -> None:
-    """Let a worker end when its parent is gone, even by SIGKILL."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def outlive() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=outlive, daemon=True).start()
-
-
-@contextmanager
 def _threads() -> Iterator[None]:
-    """The environment that worker processes inherit."""
+    """The environment of runs, here and in other processes."""
     before = {key: os.environ.get(key) for key in _THREADS}
     os.environ |= _THREADS
     try:
@@ -233,8 +226,3 @@ def _threads() -> Iterator[None]:
     finally:
         for key, value in before.items():
             os.environ.pop(key) if value is None else os.environ.update({key: value})
-
-
-def default_workers() -> int:
-    """One run per core; a GPU is shared by two, so that one computes while the other decides."""
-    return cores.count() if not Path("/dev/nvidiactl").exists() else 2

@@ -14,6 +14,8 @@ from app.runs import units
 from app.runs.rundir import read_json
 
 _PLAIN_SECONDS = 10.0
+Show = Callable[[Mapping[str, Any]], None]
+"""Shows what progress.json says."""
 
 
 def read(run_dir: Path) -> dict[str, Any]:

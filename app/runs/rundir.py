@@ -37,6 +37,9 @@ __all__ = [
     "read_config",
 ]
 
+SURVEY = "preflight.json"
+"""What the relay's nodes answered when they were asked whether they are ready."""
+
 
 def create(config: Config, problem: Problem) -> Path:
     """Make the run directory: config.toml, split.json (statistics of the split), classes.json."""

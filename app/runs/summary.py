@@ -17,6 +17,7 @@ import numpy as np
 from app.runs import atomic, graph
 from app.runs.graph_scores import score
 from app.runs.rundir import Floats, Run
+from strategies.protocol import MEASURES
 
 
 def summarise(run: Run) -> dict[str, Any]:
@@ -41,6 +42,9 @@ def summarise(run: Run) -> dict[str, Any]:
         **{f"best_{name}": value for name, value in accuracy_statistics(best, run.samples).items()},
         "mean_test_loss": None if diverged else mean(loss_n),
         "diverged_peers": diverged,
+        "measures": {
+            name: mean(run.at(name, last_n)) for name in sorted(MEASURES & run.metrics.keys())
+        },
         "breaks": run.progress.get("breaks", []),
         "recovery": recovery(run),
         "total_bytes": _total(run.at("bytes_sent", last_n)),

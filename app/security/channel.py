@@ -16,6 +16,7 @@ from torch import Tensor
 
 from app.runs import atomic
 from app.security.audit import Audit
+from app.security.claims import claim
 from app.security.keys import PrivateKeys
 from app.security.ledger import Ledger
 from app.security.seal import TAG, Scope, SealError, digest_of, seal, unseal
@@ -97,6 +98,10 @@ class SecureChannel:
                 if int(key.partition(" ")[0]) > request.committed
             }
             self._remember()
+
+    def claims(self) -> tuple[bytes, ...]:
+        """For each hosted peer a signature that this is its node; none without keys."""
+        return tuple(claim(peer, self._scope, self._own[peer]) for peer in self._own)
 
     def write(self, letter: PeerMessage, to: Collection[int]) -> PeerMessage | None:
         """Seal a plain letter for those of `to` that are trusted; None where none is.

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from app.security.policy import Disclosure, ReportPolicy
-from strategies.protocol import Report
+from strategies.protocol import MEASURES, Report
 
 TRAFFIC = ("bytes_sent", "bytes_received")
 """Metrics that the relay knows in any case."""
 LOSSES = ("test_loss", "validation_loss", "train_loss")
+PER_CLASS = ("balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specificity")
+"""Metrics that rest on the test examples of each class by itself."""
 _PARTS = ("train", "validation", "test")
 _WEIGHT_DIGITS = 2
 
@@ -32,7 +34,9 @@ def limited(report: Report, disclosure: Disclosure) -> Report:
     return replace(report, metrics=metrics, weights=own)
 
 
-def protected(report: Report, policy: ReportPolicy, sizes: Mapping[str, int]) -> Report:
+def protected(
+    report: Report, policy: ReportPolicy, sizes: Mapping[str, int], rarest: int = 0
+) -> Report:
     """The report of a peer on data that only it has, without what could tell its examples apart.
 
     A number taken over m examples is rounded to `precision(m)`: a share as it is, anything else
@@ -42,11 +46,13 @@ def protected(report: Report, policy: ReportPolicy, sizes: Mapping[str, int]) ->
     Parameters
     ----------
     sizes : part -> number of examples.
+    rarest : test examples of the rarest class; 0 where these are too few: what is measured by class
+        is not told then, since it may be about one person.
     """
     metrics = {
         name: value
         if value is None or name in TRAFFIC
-        else _protected(name, value, policy.training, sizes)
+        else _protected(name, value, policy.training, sizes, rarest)
         for name, value in report.metrics.items()
     }
     weights = tuple(round(weight, _WEIGHT_DIGITS) for weight in report.weights)
@@ -65,18 +71,31 @@ def precision(examples: int) -> float:
 
 
 def _protected(
-    name: str, value: float, training: bool, sizes: Mapping[str, int]
+    name: str, value: float, training: bool, sizes: Mapping[str, int], rarest: int
 ) -> float | int | None:
     part = next((part for part in _PARTS if f"{part}_" in name), None)
+    if name in MEASURES:
+        return _measure(name, value, sizes, rarest)
     if part is None and isinstance(value, int):  # work that was done
         return value
     if part is None:  # on which examples is not known
-        return _relative(value, min(filter(None, sizes.values())))
+        return _relative(value, min(filter(None, map(sizes.get, _PARTS))))
     if not sizes[part] or (part == "train" and not training):
         return None
     if name.endswith("accuracy"):
         return _to_step(value, precision(sizes[part]))
     return _relative(value, sizes[part])
+
+
+def _measure(name: str, value: float, sizes: Mapping[str, int], rarest: int) -> float | None:
+    """A measure of the last report, over test examples or those of a class."""
+    if name in PER_CLASS:
+        return _to_step(value, precision(rarest)) if rarest else None
+    if not sizes["test"]:
+        return None
+    if name in ("expected_calibration_error", "r2"):
+        return _to_step(value, precision(sizes["test"]))
+    return _relative(value, sizes["test"])
 
 
 def _relative(value: float, examples: int) -> float:

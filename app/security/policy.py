@@ -21,9 +21,10 @@ from app.config.config import Config
 from app.config.keys import flatten, nearest
 from app.config.registry import METHODS
 from app.config.schema import Scalar
+from datasets import plugins
 from datasets.own.institutions import words
 from datasets.problem import DataError
-from datasets.table import DATASETS
+from datasets.table import DATASETS, dataset_of
 
 Disclosure = Literal["all", "loss", "none"]
 ANY = "any"
@@ -47,7 +48,8 @@ class DataPolicy:
     mean : of each column or channel, if all institutions have agreed on it; a run with any other
         is refused. "": each institution's own, which never leave it.
     std : the same for the standard deviation.
-    least-examples : that each of the training, test and validation part must have.
+    least-examples : that each of the training, test and validation part must have; and each class
+        of the test part, for what is measured by class to be told.
     least-batch-size : examples that a gradient must be taken over.
     """  # noqa: D205
 
@@ -126,8 +128,8 @@ class Policy:
         PolicyError : names key and remedy.
         """
         for key, text, known in (
-            ("methods", self.methods, METHODS),
-            ("data.sets", self.data.sets, DATASETS),
+            ("methods", self.methods, {*METHODS, *plugins.installed("method")}),
+            ("data.sets", self.data.sets, {*DATASETS, *plugins.installed("dataset")}),
         ):
             for name in words(text) if text != ANY else ():
                 if name not in known:
@@ -235,7 +237,7 @@ def locate(dotted: str) -> tuple[str, str, Any]:
 
 def is_own(dataset: str) -> bool:
     """Whether only the institution has that data set: then its examples are protected."""
-    return DATASETS[dataset].deployed is not None
+    return dataset_of(dataset).deployed is not None
 
 
 def check_run(policy: Policy, config: Config) -> None:

@@ -145,11 +145,8 @@ def unseal(
 
 
 def _header(letter: PeerMessage, scope: Scope, *more: bytes | int) -> bytes:
-    """What a letter is tied to, and `more` of it.
-
-    Each part comes after its length, so two lists of parts never look the same.
-    """
-    parts = (
+    """What a letter is tied to, and `more` of it."""
+    return framed(
         _PROTOCOL,
         scope.run,
         scope.config_digest,
@@ -160,5 +157,9 @@ def _header(letter: PeerMessage, scope: Scope, *more: bytes | int) -> bytes:
         letter.nbytes,
         *more,
     )
+
+
+def framed(*parts: bytes | int | str) -> bytes:
+    """The parts as one, each after its length: two lists of parts never look the same."""
     written = (part if isinstance(part, bytes) else str(part).encode() for part in parts)
     return b"".join(len(part).to_bytes(8, "big") + part for part in written)

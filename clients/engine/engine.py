@@ -219,11 +219,6 @@ class Engine(Scoring):
         found: npt.NDArray[np.float64] = sums.products(a_ed, b_sd).cpu().numpy()
         return found
 
-    def enter(self, round_: int, stage: int) -> None:
-        """A stage of a round begins: what is drawn for it is drawn for nothing else."""
-        if self.guard is not None:
-            self.guard.begin(round_, stage)
-
     def _admitted(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """The minibatches, paid for where gradients are private."""
         return batches if self.guard is None else [self.guard.admit(batch) for batch in batches]

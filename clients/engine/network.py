@@ -45,6 +45,8 @@ class Network:
     d : parameters of one model.
     stacks : whether many models in one call are faster than one after the other on a CPU, where
         grouped convolutions are slow.
+    alone : why its copies cannot share a call, if they cannot; then they are called one after the
+        other, and what they draw comes from torch's generator, seeded by the model's own key.
     coupled : whether an example's output depends on the rest of its batch (batch norm).
     """
 
@@ -72,6 +74,7 @@ class Network:
         self.stacks = self._steps is not None or not any(
             isinstance(m, nn.modules.conv._ConvNd) for m in self.module.modules()
         )
+        self.alone = ""
         self.coupled = any(
             isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules()
         )
@@ -146,12 +149,13 @@ class Network:
 
     def below_head(self) -> Network:
         """The network without its last layer: it puts out that layer's inputs."""
-        module = copy.deepcopy(self.module)
-        parent, _, child = _layer(self.names[-1]).rpartition(".")
-        setattr(module.get_submodule(parent), child, nn.Identity())
-        return Network(
-            module, mixed_precision=self._mixed_precision, channels_last=self._channels_last
+        below = Network(
+            without_head(copy.deepcopy(self.module)),
+            mixed_precision=self._mixed_precision,
+            channels_last=self._channels_last,
         )
+        below.alone = self.alone
+        return below
 
     def buffers(self, models: int) -> Buffers:
         """The template's buffers, once for each model."""
@@ -192,7 +196,8 @@ class Network:
 
         if len(inputs_eb) == 1:  # vmap would make grouped convolutions of it, at twice the time
             alone = _only(parameters) if isinstance(x_ed, Tensor) else parameters
-            outputs, after = one({**alone, **_only(others)}, self._laid_out(inputs_eb[0]))
+            with self._seeded(keys_e, first):
+                outputs, after = one({**alone, **_only(others)}, self._laid_out(inputs_eb[0]))
             return outputs[None], {name: value[None] for name, value in after.items()}
         state = {**parameters, **others}
         if self._steps is None:
@@ -201,6 +206,17 @@ class Network:
         for step in self._steps:
             inputs_eb = step(state, inputs_eb)
         return inputs_eb, buffers
+
+    @contextmanager
+    def _seeded(self, keys_e: Tensor | None, first: int) -> Iterator[None]:
+        """Torch's generator as the model's key has it, for a network that draws from it."""
+        if keys_e is None or not self.alone:
+            yield
+            return
+        devices = [keys_e.device] if keys_e.is_cuda else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(int(keys_e[0]) + first)
+            yield
 
     def _keys(self, keys_e: Tensor | None, inputs_eb: Tensor, first: int) -> dict[str, Tensor]:
         """A key for each model in each dropout layer."""
@@ -234,6 +250,14 @@ class Network:
         if channels == 1:  # either layout; the strides tell which is meant
             return inputs_b.as_strided(inputs_b.shape, (height * width, 1, width, 1))
         return inputs_b.contiguous(memory_format=torch.channels_last)
+
+
+def without_head(module: nn.Module) -> nn.Module:
+    """The module, its last layer that is trained replaced by one that does nothing."""
+    trained = [name for name, value in module.named_parameters() if value.requires_grad]
+    parent, _, child = _layer(trained[-1]).rpartition(".")
+    setattr(module.get_submodule(parent), child, nn.Identity())
+    return module
 
 
 def _only(stacks: Mapping[str, Tensor]) -> dict[str, Tensor]:

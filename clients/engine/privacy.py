@@ -61,7 +61,8 @@ class Guard:
 
     Attributes
     ----------
-    rdp : (P, A) what each peer has spent, see `clients.engine.accountant`.
+    rdp : (P, A) what each peer has spent in the run, see `clients.engine.accountant`.
+    charged : (P, A) the same since `go_on_from`, whatever states the run went back to.
     exhausted : (P,) whether a query of the current stage was beyond the budget.
     """
 
@@ -80,6 +81,8 @@ class Guard:
         if is_traceable(network.module):
             self._layers = network.watch(self._see)
         self.rdp = np.zeros((len(peers), len(accountant.ORDERS)))
+        self.charged = np.zeros_like(self.rdp)
+        self._before: accountant.Floats | None = None
         self.begin(0, OFFER)
 
     def reseed(self, seed: int) -> None:
@@ -94,7 +97,15 @@ class Guard:
 
     def epsilon(self) -> accountant.Floats:
         """(P,) what each peer has spent."""
-        return accountant.epsilon(self.rdp, self.options.delta)
+        return accountant.epsilon(self._total(), self.options.delta)
+
+    def go_on_from(self, spent_pa: accountant.Floats) -> None:
+        """Count on from what a ledger says instead of from what the run's states say."""
+        self._before = spent_pa
+        self.charged = np.zeros_like(self.rdp)
+
+    def _total(self) -> accountant.Floats:
+        return self.rdp if self._before is None else self._before + self.charged
 
     def admit(self, batch: Batch) -> Batch:
         """Charge each peer for a gradient; the minibatches of those who cannot pay are emptied."""
@@ -107,13 +118,15 @@ class Guard:
             uses_e[e] = before = self._uses[p, key]
             cost_a = self._cost(p, int(counts_e[e]), Charge(batch.charges_e[e]), before)
             if self.options.budget and cost_a.any():
-                after = accountant.epsilon((self.rdp[p] + cost_a)[None], self.options.delta)[0]
+                total_1a = (self._total()[p] + cost_a)[None]
+                after = accountant.epsilon(total_1a, self.options.delta)[0]
                 self.exhausted[p] |= after > self.options.budget
             if self.exhausted[p]:
                 counts_e[e] = 0
                 continue
             self._uses[p, key] += 1
             self.rdp[p] += cost_a
+            self.charged[p] += cost_a
         paid_e1 = torch.from_numpy(counts_e > 0).to(batch.weights_eb.device)[:, None]
         weights_eb = batch.weights_eb * paid_e1
         return replace(batch, counts_e=counts_e, weights_eb=weights_eb, uses_e=uses_e)

@@ -30,6 +30,30 @@ class Scores(NamedTuple):
 class Scoring(Stack):
     """A stack that is measured."""
 
+    _recorded: list[tuple[Tensor, Tensor, Tensor]] | None = None
+
+    def recorded(self, evaluate: Callable[[], Scores]) -> tuple[Scores, Tensor | None]:
+        """What `evaluate` measures, and what was predicted meanwhile (P, n, ...) on the host.
+
+        Parameters
+        ----------
+        evaluate : scores one model or mixture of each hosted peer on one split; of what scores
+            others nothing is recorded.
+        """
+        self._recorded = []
+        try:
+            scores = evaluate()
+            parts = self._recorded
+        finally:
+            self._recorded = None
+        if not parts or max(int(at.max()) for at, *_ in parts) >= len(self.peers):
+            return scores, None
+        longest = 1 + max(int(rows.max()) for _, rows, _ in parts)
+        found = torch.zeros(len(self.peers), longest, *parts[0][2].shape[2:], dtype=torch.float64)
+        for at, rows, predictions in parts:
+            found[at[:, None], rows] = predictions
+        return scores, found
+
     def losses(
         self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints | None = None
     ) -> Scores:
@@ -44,7 +68,8 @@ class Scoring(Stack):
         def outputs(at: Tensor, inputs: Tensor) -> Tensor:
             return self.network(x_ed[at], {k: v[at] for k, v in buffers.items()}, inputs)[0]
 
-        return self._score(outputs, self.task.losses, len(x_ed), split, peers)
+        predict = self.task.predict
+        return self._score(outputs, self.task.losses, len(x_ed), split, peers, predict)
 
     @torch.no_grad()
     def example_losses(
@@ -120,13 +145,19 @@ class Scoring(Stack):
         models: int,
         split: SplitName,
         peers: Ints | None,
+        predict: Callable[[Tensor], Tensor] = lambda found: found,
     ) -> Scores:
+        """Mean losses and accuracies of what `outputs` puts out, of which `predict` makes what is
+        recorded.
+        """  # noqa: D205
         peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
         lengths_e = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.device)
         total = torch.zeros(models, dtype=torch.float64, device=self.device)
         right = torch.zeros_like(total)
         for at, rows, inputs, targets in self._sweep(models, split, peers):
             found = outputs(at, inputs)
+            if self._recorded is not None:
+                self._recorded.append((at.cpu(), rows.cpu(), predict(found).double().cpu()))
             valid = rows < lengths_e[at, None]
             total[at] += (losses(found, targets) * valid).sum(dim=1, dtype=torch.float64)
             if self.task.correct is not None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.defence import Defence
-from clients.engine import optimizers
+from clients.engine import optimizers, probe
 from clients.engine.batches import Ints
 from clients.engine.chunks import Chunks, held_bytes
 from clients.engine.data import Batch, Data
@@ -25,8 +25,10 @@ from clients.engine.streams import Purpose, stream
 from clients.engine.tasks import TASKS
 from clients.letters import Bools
 from clients.models.build import build
+from clients.models.options import MODELS
 
 if TYPE_CHECKING:
+    from clients.models.options import Adaptation
     from clients.privacy import Privacy
     from clients.training import Training
     from datasets.problem import Problem
@@ -54,12 +56,13 @@ class Stack:
     mixed_precision, channels_last : see `clients.engine.network.Network`.
     defence : what takes the place of weighted means; None: nothing.
     privacy : how gradients are made private; None: not.
+    adaptation : of the network, see `clients.models.options.Adaptation`.
 
     Attributes
     ----------
     n : peers of the whole run. samples : (n,) their n_i. clusters : (n,) or None, the truth.
     topology : (n, n) who may talk to whom, symmetric, empty diagonal.
-    outputs : classes, or outputs of a regression.
+    kind : the problem's task, by name. outputs : classes, or outputs of a regression.
     noise : (n,) deviation of the gradient noise, where the problem states it, else None.
     batches : draws minibatches of training data, see `clients.engine.data.Data.batches`.
     n_gradients : (P,) examples each peer has differentiated so far: the bill for gradients.
@@ -85,6 +88,7 @@ class Stack:
         channels_last: bool = False,
         defence: Defence | None = None,
         privacy: Privacy | None = None,
+        adaptation: Adaptation | None = None,
     ) -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -103,9 +107,9 @@ class Stack:
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
         self.batches = self.data.batches
-        self.task = TASKS[problem.task]
+        self.kind, self.task = problem.task, TASKS[problem.task]
         shape = problem.inputs.shape[1:]
-        made_of = model, model_options, problem.task, shape, problem.outputs
+        made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
         self._build: Callable[[], nn.Module] = lambda: build(*made_of)
         self._start = problem.start
         self.network = Network(
@@ -113,8 +117,11 @@ class Stack:
             mixed_precision=mixed_precision,
             channels_last=channels_last,
         )
+        if model not in MODELS:
+            probe.try_out(self.network, problem, model)
         self.d = self.network.d
         self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
+        chunk = 1 if self.network.alone else chunk
         self.guard: Guard | None = None
         if privacy is not None and privacy.kind != "none":
             examples_p = self.data.shards["train"].lengths_p
@@ -122,6 +129,18 @@ class Stack:
             chunk = chunk if self.network.is_layered else 1  # vmap shows no layers
         self.spent = np.zeros((len(self.peers), 0)) if self.guard is None else self.guard.rdp
         self._chunks = Chunks(self.device, stacks=self.network.stacks, chunk=chunk, memory=memory)
+
+    def enter(self, round_: int, stage: int) -> None:
+        """A stage of a round begins: what is drawn for it is drawn for nothing else."""
+        if self.guard is not None:
+            self.guard.begin(round_, stage)
+
+    def draw_anew(self, seed: int) -> Guard:
+        """Take minibatches and noise from another seed, which nobody else knows, from now on."""
+        assert self.guard is not None
+        self.data.seed = seed
+        self.guard.reseed(seed)
+        return self.guard
 
     def tensor(self, values: npt.ArrayLike) -> Tensor:
         """A tensor of the engine's precision on its device."""

@@ -30,13 +30,10 @@ import numpy as np
 
 from clients.letters import Letters
 from clients.methods.fedavg import FedAvg
-from clients.rule import Floats, Grid, State
+from clients.rule import Floats, Grid, Mixture, State
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from clients.engine.data import SplitName
-    from clients.engine.engine import Scores
 
 Stacks = dict[str, "Tensor"]
 
@@ -132,16 +129,11 @@ class FedEM(FedAvg[FedEMState]):
 
     def personal(self, state: FedEMState) -> FedEMState:
         largest = np.arange(len(state.pi)), state.pi.argmax(axis=1)
-        members = self.engine.network.named(state.members.flatten(0, 1))
-        everything = self._split({f"members.{name}": v for name, v in members.items()})
-        everything |= {f"members.{name}": v for name, v in state.statistics.items()}
-        everything["mixture"] = self.engine.tensor(state.pi)
         own = {name: value[largest] for name, value in state.statistics.items()}
-        return replace(state, x=state.members[largest], buffers=own | everything)
+        return replace(state, x=state.members[largest], buffers=own)
 
-    def evaluate(self, state: FedEMState, split: SplitName) -> Scores:
-        pi_pk = self.engine.tensor(state.pi)
-        return self.engine.mixture_losses(pi_pk, state.members, state.statistics, split)
+    def mixture(self, state: FedEMState) -> Mixture:
+        return Mixture(self.engine.tensor(state.pi), state.members, state.statistics)
 
     def weights(self, state: FedEMState) -> Floats:
         return state.w

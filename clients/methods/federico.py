@@ -34,13 +34,12 @@ from clients.engine.streams import Purpose, stream
 from clients.letters import Bools, Ints, Letters
 from clients.parts.ensemble import NOBODY, kept, known, mixture
 from clients.parts.exploring import epsilon_greedy
-from clients.rule import Floats, Grid, Rule, State
+from clients.rule import Floats, Grid, Mixture, Rule, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.data import SplitName
-    from clients.engine.engine import Engine, Scores
+    from clients.engine.engine import Engine
     from clients.engine.network import Buffers
 
 _WORST = 1e30  # loss of a model whose loss is not a number: it gets no weight, and spoils nothing
@@ -184,13 +183,15 @@ class FedeRiCo(Rule[FedeRiCoState]):
     def weights(self, state: FedeRiCoState) -> Floats:
         return self._softmax(state, ~np.isnan(state.last) | (self.eye() > 0))
 
-    def evaluate(self, state: FedeRiCoState, split: SplitName) -> Scores:
+    def mixture(self, state: FedeRiCoState) -> Mixture | None:
+        if not state.authors.shape[1]:  # nobody is ever heard
+            return None
         peers = self.engine.peers
         w_pn = self._softmax(state, known(state.authors, peers, self.engine.n))
         w_pm, x_pmd = mixture(state.x, state.members, state.authors, w_pn, peers)
         members = w_pm.shape[1]
         own = {k: v[:, None].expand(-1, members, *v.shape[1:]) for k, v in state.buffers.items()}
-        return self.engine.mixture_losses(self.engine.tensor(w_pm), x_pmd, own, split)
+        return Mixture(self.engine.tensor(w_pm), x_pmd, own)
 
     def _softmax(self, state: FedeRiCoState, among_pn: Bools) -> Floats:
         z_pn = np.where(among_pn, -self.options.sharpness * state.tracked, -np.inf)

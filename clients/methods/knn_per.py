@@ -13,6 +13,7 @@ examples have no label (quadratic problems) there is no vote, and the prediction
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -56,10 +57,9 @@ class KNNPer(GlobalModel[State]):
         engine = self.engine
         if engine.task.certain is None:
             return super().evaluate(state, split)
-        shard = engine.data.shards["train"]
-        keys_pnm = engine.embeddings(state.x, state.buffers, "train")
-        labels_pnk = engine.task.certain(shard.targets_pn, engine.outputs).to(keys_pnm)
-        beyond_pn = np.arange(keys_pnm.shape[1]) >= shard.lengths_p[:, None]
+        keys_pnm, labels_pnk = self._memory(state, engine.task.certain)
+        lengths_p1 = engine.data.shards["train"].lengths_p[:, None]
+        beyond_pn = np.arange(keys_pnm.shape[1]) >= lengths_p1
         far_pn = engine.tensor(np.where(beyond_pn, np.inf, 0.0))
 
         def predict(at: Tensor, inputs_eb: Tensor) -> Tensor:
@@ -72,6 +72,25 @@ class KNNPer(GlobalModel[State]):
             return model_ebk.lerp(vote_ebk, self.options.lambda_)
 
         return engine.prediction_losses(predict, split)
+
+    def saved(self, state: State) -> Sequence[Mapping[str, Tensor]]:
+        """The examples that vote: what the body makes of them, and their labels."""
+        if self.engine.task.certain is None or not self.options.lambda_:
+            return super().saved(state)
+        keys_pnm, labels_pnk = self._memory(state, self.engine.task.certain)
+        lengths = self.engine.data.shards["train"].lengths_p.tolist()
+        return [
+            {"memory.keys": keys_pnm[p, :count], "memory.labels": labels_pnk[p, :count]}
+            for p, count in enumerate(lengths)
+        ]
+
+    def _memory(
+        self, state: State, certain: Callable[[Tensor, int], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Keys (P, n, m) and labels (P, n, k) of the peers' own training examples."""
+        keys_pnm = self.engine.embeddings(state.x, state.buffers, "train")
+        targets_pn = self.engine.data.shards["train"].targets_pn
+        return keys_pnm, certain(targets_pn, self.engine.outputs).to(keys_pnm)
 
 
 def vote(
@@ -103,4 +122,5 @@ def vote(
     rows_ejk = near.indices[..., skip:].flatten(1)[..., None].expand(-1, -1, outputs)
     near_ebjk = labels_enk.gather(1, rows_ejk).view(*weights_ebj.shape, outputs)
     votes_ebk: Tensor = (weights_ebj[..., None] * near_ebjk).sum(dim=2)
-    return votes_ebk.nan_to_num().to(labels_enk)  # no vote where there is no neighbour
+    # No vote where there is no neighbour.
+    return votes_ebk.masked_fill(votes_ebk.isnan(), 0.0).to(labels_enk)

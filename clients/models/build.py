@@ -10,11 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clients.models import convnets
+from clients.models import convnets, libraries, plugin_options
+from clients.models.adaptation import adapted
 from clients.models.convnets import Shape
-from clients.models.options import MODEL_OPTIONS, LinearOptions, MlpOptions, check_task
+from clients.models.options import (
+    MODEL_OPTIONS,
+    Adaptation,
+    LinearOptions,
+    MlpOptions,
+    check_task,
+)
 from clients.models.transformer import gpt2, transformer
 from clients.models.unet import unet3d
+from datasets import plugins
 
 
 class Theta(nn.Module):
@@ -62,13 +70,22 @@ BUILDERS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build(model: str, options: Any, task: str, shape: Shape, outputs: int) -> nn.Module:
+def build(
+    model: str,
+    options: Any,
+    task: str,
+    shape: Shape,
+    outputs: int,
+    adaptation: Adaptation | None = None,
+) -> nn.Module:
     """A freshly initialised network for examples of `shape`.
 
     Parameters
     ----------
-    model : a name of `BUILDERS`, or "auto": mlp, or theta where the problem is quadratic.
+    model : a name of `BUILDERS`, or "auto": mlp, or theta where the problem is quadratic; else that
+        of a library's network, or of a plugin.
     options : the model's option dataclass where it has one; None: its defaults.
+    adaptation : trained weights, adapters and frozen layers.
 
     Raises
     ------
@@ -80,5 +97,35 @@ def build(model: str, options: Any, task: str, shape: Shape, outputs: int) -> nn
         return Theta(outputs)
     model = "mlp" if model == "auto" else model
     check_task(model, task)
-    arguments = (options or MODEL_OPTIONS[model](),) if model in MODEL_OPTIONS else ()
-    return BUILDERS[model](shape, outputs, *arguments)
+    if model in BUILDERS:
+        arguments = (options or MODEL_OPTIONS[model](),) if model in MODEL_OPTIONS else ()
+        network = BUILDERS[model](shape, outputs, *arguments)
+    elif model.partition(":")[0] in plugin_options.LIBRARIES:
+        network = libraries.build_of_library(model, task, shape, outputs)
+    else:
+        network = _of_plugin(model, options, shape, outputs)
+    return network if adaptation is None else adapted(network, adaptation)
+
+
+def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Module:
+    """The network of a plugin: a function or class (shape, outputs), or with options as the third.
+
+    Raises
+    ------
+    PluginError : it cannot be built, or is no network.
+    """
+    function = plugins.load("model", model)
+    table = plugins.options_of(function, model)
+    arguments = () if table is None else (options or table(),)
+    try:
+        network = function(shape, outputs, *arguments)
+    except Exception as error:  # of code that is not ours
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise plugins.PluginError(
+            f'model = "{model}" cannot be built as network({shape}, {outputs}): {why}'
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise plugins.PluginError(
+            f'model = "{model}" gives a {type(network).__name__}: it must give a torch.nn.Module'
+        )
+    return network

@@ -11,6 +11,39 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Adaptation:
+    """What is done with the network, whatever it is.
+
+    A pattern names parameters, or modules with all that is in them: "fc", "layer4, fc",
+    "encoder.*.mlp"; it matches whole parts of a dotted name. "head" is the last layer where nothing
+    is called so.
+
+    Attributes
+    ----------
+    weights : safetensors file of trained weights that all peers start from; tensors of another
+        shape, such as a head for other classes, stay as they are.
+    frozen : pattern of the parameters that are not trained.
+    personal : pattern of the parameters that stay with their peer: they are trained, but neither
+        sent nor averaged.
+    lora_rank : rank of adapters (LoRA) on linear layers; all else is frozen but a last layer that
+        `weights` lack. 0: none.
+    lora_alpha : scale of the adapters: their output is multiplied by lora_alpha / lora_rank.
+    lora_layers : pattern of the linear layers that get adapters; "*": all.
+    """
+
+    weights: Annotated[str, Path] = ""
+    frozen: str = ""
+    personal: str = ""
+    lora_rank: int = 0
+    lora_alpha: float = 16.0
+    lora_layers: str = "*"
+
+    def __post_init__(self) -> None:
+        if self.lora_rank < 0:
+            raise ValueError("lora-rank must be at least 1, or 0 for no adapters")
+
+
+@dataclass(frozen=True)
 class MlpOptions:
     """A multilayer perceptron with ReLU.
 
@@ -167,6 +200,8 @@ def check_task(model: str, task: str) -> None:
     ------
     ValueError : it cannot; names those that can.
     """
+    if model not in MODELS:  # a plugin's: it is tried (`clients.engine.probe`)
+        return
     able = [name for name, kind in _TASKS.items() if kind == task]
     if model in able or (not able and model not in _TASKS):
         return

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NOBODY = -1
-_NEGLIGIBLE = 1e-12  # members below this weight are not evaluated
+_NEGLIGIBLE = 1e-12  # members of at most this weight are not evaluated
 
 
 def kept(
@@ -67,8 +67,9 @@ def mixture(
     peers = np.arange(len(own_p))[:, None]
     all_pm = np.concatenate([own_p[:, None], authors_pk], axis=1)
     w_pm = np.where(all_pm == NOBODY, 0.0, w_pn[peers, all_pm])
+    w_pm[w_pm <= _NEGLIGIBLE] = 0.0  # whatever other peers of the node have
     order_pm = np.argsort(-w_pm, axis=1, kind="stable")
-    used = int((w_pm > _NEGLIGIBLE).sum(axis=1).max())
+    used = int((w_pm > 0).sum(axis=1).max())
     at = peers, order_pm[:, :used]
     x_pmd = x_pd.new_empty((*w_pm.shape, x_pd.shape[1]))
     x_pmd[:, 0], x_pmd[:, 1:] = x_pd, members_pkd

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from datasets.problem import DataError
 
-IMAGES = (".png", ".jpg", ".jpeg")
+IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".dcm")
 
 
 def folder_with(

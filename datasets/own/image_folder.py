@@ -2,15 +2,16 @@
 
     data-dir/train/<class>/*.png    data-dir/test/<class>/*.png    data-dir/validation/<class>/...
 
-or just data-dir/<class>/*.png, of which a share is held out for the test. PNG and JPEG, grey or
-colour, all of the shape that the run says.
+or just data-dir/<class>/*.png, of which a share is held out for the test. PNG, JPEG and TIFF, grey
+(of 8 or 16 bits) or colour, and DICOM where pydicom is installed, all of the shape that the run
+says, or brought to it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,12 @@ from datasets.own.institutions import (  # fmt: skip
 )
 from datasets.problem import DataError
 
-_BANDS = {("1",): 1, ("L",): 1, ("R", "G", "B"): 3}
+if TYPE_CHECKING:
+    from PIL import Image
+
+_BANDS = {("1",): 1, ("L",): 1, ("I",): 1, ("F",): 1, ("R", "G", "B"): 3}
+_DEEP = ("I", "I;16", "I;16B", "F")
+"""Pillow's modes of more than 8 bits."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +45,15 @@ class ImageFolderOptions(HeldOptions):
     ----------
     classes : names of the classes in the order of the model's outputs, "normal, pneumonia".
     shape : channels, height and width of every image, "1x28x28"; 1 channel is grey, 3 are colour.
+    fit : what is done to images of other sides: "exact" refuses them, "resize" scales each side,
+        "crop" scales the shorter one and takes the middle.
     mean : mean of the pixels (0 to 255), a number per channel; empty: each peer's own.
     std : standard deviation of the pixels, a number per channel; empty: each peer's own.
     """
 
     classes: str = ""
     shape: str = "1x28x28"
+    fit: Literal["exact", "resize", "crop"] = "exact"
 
     def __post_init__(self) -> None:
         sides = self.shape.split("x")
@@ -115,36 +124,61 @@ def _read_part(
             f"image-folder: no images in this peer's data-dir, expected folders "
             f"{', '.join(classes)} with {', '.join(IMAGES)}"
         )
-    inputs = np.empty((len(files), *options.sides), dtype=np.uint8)
-    bad = []
-    for row, (path, _) in enumerate(files):
-        found = _pixels(path, options.sides)
-        if isinstance(found, str):
-            bad.append(f"{path} {found}")
-        else:
-            inputs[row] = found
+    found = [read_pixels(path, options) for path, _ in files]
+    bad = [f"{path} {x}" for (path, _), x in zip(files, found, strict=True) if isinstance(x, str)]
     if bad:
         raise RefusedError(
             f"image-folder: {len(bad)} of {len(files)} images are not {options.shape} as the run "
             "expects",
             bad,
         )
-    return inputs, np.array([label for _, label in files], dtype=np.int64)
+    images = [x for x in found if not isinstance(x, str)]
+    return np.stack(images), np.array([label for _, label in files], dtype=np.int64)
 
 
-def _pixels(path: Path, sides: tuple[int, int, int]) -> npt.NDArray[np.uint8] | str:
-    """(channels, height, width), or what is wrong; an image of other sides stays closed."""
-    from PIL import Image  # slow to import
+def read_pixels(path: Path, options: ImageFolderOptions) -> npt.NDArray[Any] | str:
+    """(channels, height, width), or what is wrong; uint8, and float32 of more than 8 bits."""
+    from PIL import Image, ImageOps  # slow to import
 
+    channels, height, width = options.sides
     try:
-        with Image.open(path) as image:
+        with _opened(path) as image:
             bands = _BANDS.get(image.getbands())
             if bands is None:
                 return f"has mode {image.mode}, neither grey nor RGB"
-            if (bands, image.height, image.width) != sides:
+            if bands != channels or (
+                options.fit == "exact" and (image.height, image.width) != (height, width)
+            ):
                 return f"is {bands}x{image.height}x{image.width}"
-            pixels = np.asarray(image.convert("L" if bands == 1 else "RGB"))
+            deep = image.mode in _DEEP
+            readied = image.convert("F" if deep else "L" if bands == 1 else "RGB")
+            if options.fit == "resize":
+                readied = readied.resize((width, height), Image.Resampling.BILINEAR)
+            elif options.fit == "crop":  # the middle, after the shorter side fits
+                readied = ImageOps.fit(readied, (width, height), Image.Resampling.BILINEAR)
+            pixels = np.asarray(readied)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         # Pillow's for a damaged PNG is SyntaxError.
         return f"cannot be read ({error})"
     return pixels[None] if bands == 1 else pixels.transpose(2, 0, 1)
+
+
+def _opened(path: Path) -> Image.Image:
+    """An image, or the picture in a DICOM file, in the units that the file gives it."""
+    from PIL import Image
+
+    if path.suffix.lower() != ".dcm":
+        return Image.open(path)
+    try:
+        import pydicom
+    except ModuleNotFoundError:
+        raise ValueError("DICOM needs pydicom: pip install pydicom") from None
+    from pydicom.errors import InvalidDicomError
+
+    try:
+        scan = pydicom.dcmread(path)
+        values = scan.pixel_array
+    except (InvalidDicomError, AttributeError, RuntimeError) as error:
+        raise ValueError(str(error)) from None
+    scale, shift = float(scan.get("RescaleSlope", 1)), float(scan.get("RescaleIntercept", 0))
+    return Image.fromarray((values * scale + shift).astype(np.float32))

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datasets.partition.options import Partition
+from datasets.preprocessing import NO_CODE, Column, Preprocessing
 from datasets.problem import DataError, Floats, Ints, Problem, Split, Task
 
 PARTS = ("train", "validation", "test")
@@ -42,11 +43,13 @@ class Holding:
     inputs : (N, *shape), normalised by the institution's own statistics unless the run gives some.
     targets : int64 (N,) classes, or float (N, k).
     rows : rows of each of `PARTS`, which share nothing.
+    preprocessing : what made `inputs` of the raw examples.
     """
 
     inputs: npt.NDArray[Any]
     targets: npt.NDArray[Any]
     rows: Mapping[str, Ints]
+    preprocessing: Preprocessing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,25 +106,37 @@ class Expected:
     mean: Floats | None
     std: Floats | None
     classes: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
 
 
 Read = Callable[[Path, Any, int, int], tuple[Expected, Holding]]
 """(folder, options, seed, peer) -> what the run expects, and what is there."""
 
 
-def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Problem]:
-    """The loader of a simulation: every peer's folder in data-dir."""
+def simulated(
+    read: Read, suffix: str = ""
+) -> Callable[[Partition, int, int, Path, object], Problem]:
+    """The loader of a simulation: every peer's folder in data-dir.
+
+    Parameters
+    ----------
+    suffix : of the files that peers have in place of folders.
+    """
 
     @lru_cache(maxsize=2)
     def load(
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
-        found = [path for path in data_dir.glob("*") if path.is_dir()]
+        found = [
+            path
+            for path in data_dir.glob(f"*{suffix}")
+            if (path.is_file() if suffix else path.is_dir())
+        ]
         folders = sorted(found, key=lambda path: _natural(path.name))
         if len(folders) != peers:
+            what = f"files *{suffix}" if suffix else "folders"
             raise DataError(
-                f"data-dir {data_dir} has {len(folders)} folders: {peers} peers need one each"
+                f"data-dir {data_dir} has {len(folders)} {what}: {peers} peers need one each"
             )
         read_p = []
         for peer, folder in enumerate(folders):
@@ -132,16 +147,26 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
                 raise DataError(f"{folder.name}: {error}{which}") from None
         expected = read_p[0][0]
         for folder, (own, _) in zip(folders, read_p, strict=True):
-            if differing := sorted(set(own.columns) ^ set(expected.columns)):
+            if differing := sorted(_names(own) ^ _names(expected)):
                 raise DataError(
                     f"{expected.name}: {folders[0].name} and {folder.name} do not have the same "
                     f"columns ({_listed(differing)}): name those to learn from"
                 )
+            if own.outputs != expected.outputs:
+                raise DataError(f"{expected.name}: {folder.name} has {own.outputs} targets a row")
+        shapes = {holding.inputs.shape[1:] for _, holding in read_p}
+        if len(shapes) > 1:
+            raise DataError(f"{expected.name}: peers have examples of different shapes {shapes}")
         holdings = {peer: holding for peer, (_, holding) in enumerate(read_p)}
-        problem = _joined(expected, holdings, peers)
-        return replace(problem, names=tuple(folder.name for folder in folders))
+        problem = joined(expected, holdings, peers)
+        names = tuple(folder.name.removesuffix(suffix) for folder in folders)
+        return replace(problem, names=names)
 
     return load
+
+
+def _names(expected: Expected) -> set[str]:
+    return {column.name for column in expected.columns}
 
 
 def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
@@ -157,12 +182,12 @@ def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
             for entry in error.entries[:_NAMED]:
                 _log.error("%s: %s", error, entry)
             raise DataError(f"{error}; the log of this node says which") from None
-        return _joined(expected, {peer: holding}, peers)
+        return joined(expected, {peer: holding}, peers)
 
     return load
 
 
-def _joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> Problem:
+def joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> Problem:
     """The problem of `peers` peers, of which some are seen."""
     first = next(iter(holdings.values()))
     starts = np.cumsum([0, *(len(each.inputs) for each in holdings.values())])
@@ -194,6 +219,9 @@ def _joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> 
         samples=train.sizes,
         validation_key=f"{expected.name}.validation",
         classes=expected.classes,
+        preprocessing=tuple(
+            holdings[peer].preprocessing if peer in holdings else None for peer in range(peers)
+        ),
     )
 
 
@@ -230,29 +258,42 @@ def held(
         if not len(rows[name]):
             raise DataError(f"{expected.name}: this peer has no example to {name} with")
     inputs, targets = (np.concatenate([parts[name][k] for name in present]) for k in (0, 1))
-    if np.isnan(inputs).any():
-        inputs = _filled(inputs, rows["train"], expected.mean)
-    if expected.mean is None or expected.std is None:
-        inputs = _standardised(inputs, rows["train"])
-    return Holding(inputs, targets, rows)
+    fitted = _fitted(inputs, rows["train"], expected)
+    return Holding(fitted.apply(inputs), targets, rows, fitted)
 
 
-def _standardised(inputs: npt.NDArray[Any], train: Ints) -> npt.NDArray[np.float32]:
-    """Every channel or column with mean 0 and deviation 1 over the training examples."""
+def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preprocessing:
+    """The preprocessing that these training examples, and the run where it says so, ask for.
+
+    A missing number becomes its column's mean, the run's or that of the training rows; a missing
+    category is none of them.
+    """
+    columns = expected.columns
+    source = code = fill = None
+    if columns:
+        width = [len(column.categories) or 1 for column in columns]
+        source = np.repeat(np.arange(len(columns)), width)
+        codes = [range(len(c.categories)) if c.categories else [NO_CODE] for c in columns]
+        code = np.array([each for own in codes for each in own], dtype=np.int64)
+        means = _means(raw, train) if expected.mean is None else expected.mean
+        fill = np.where(code == NO_CODE, means[source], NO_CODE)
+    filled = Preprocessing(columns, source, code, fill)
+    if expected.mean is not None and expected.std is not None:
+        return filled
+    # Every channel or column gets mean 0 and deviation 1 over the training examples.
+    inputs = filled.apply(raw)
     axes = (0, *range(2, inputs.ndim))
-    raw = inputs[train].astype(np.float64)
-    mean, std = raw.mean(axis=axes, keepdims=True), raw.std(axis=axes, keepdims=True)
-    scaled = (inputs - mean) / np.where(std > 0, std, 1.0)
-    return np.asarray(scaled, dtype=np.float32)
+    own = inputs[train].astype(np.float64)
+    mean, std = own.mean(axis=axes, keepdims=True), own.std(axis=axes, keepdims=True)
+    return replace(filled, mean=mean[0], std=np.where(std > 0, std, 1.0)[0])
 
 
-def _filled(inputs: npt.NDArray[Any], train: Ints, mean: Floats | None) -> npt.NDArray[Any]:
-    """Missing values (NaN) become the column's mean: the run's, else of the training rows."""
-    if mean is None:
-        known = ~np.isnan(inputs[train])
-        total = np.where(known, inputs[train], 0.0).sum(axis=0)
-        mean = total / np.maximum(known.sum(axis=0), 1)
-    return np.where(np.isnan(inputs), mean, inputs)
+def _means(raw: npt.NDArray[Any], train: Ints) -> Floats:
+    """(columns,) mean of the numbers that are not missing; 0 of none."""
+    known = ~np.isnan(raw[train])
+    total = np.where(known, raw[train], 0.0).sum(axis=0)
+    means: Floats = total / np.maximum(known.sum(axis=0), 1)
+    return means
 
 
 class RefusedError(DataError):

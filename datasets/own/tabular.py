@@ -1,19 +1,21 @@
 """Tables of institutions: train.csv or train.parquet, test.* and validation.*, or one data.*.
 
 Every file has the columns that the run names, in any order and among others: numbers to learn
-from, and the label. A missing number is refused, or becomes its column's mean.
+from, and the label. A missing number is refused, or becomes its column's mean. With a schema
+(`datasets.own.schema`) columns may be categories and dates too, and cells are checked.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from datasets.own.cells import FORMATS, encoded, named, open_table, require
 from datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
@@ -24,12 +26,14 @@ from datasets.own.institutions import (  # fmt: skip
     numbers,
     words,
 )
+from datasets.own.schema import Schema, digest, read_schema
+from datasets.preprocessing import Column
 from datasets.problem import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_FORMATS = (".csv", ".parquet")
+_log = logging.getLogger("coterie.data")
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,11 @@ class TableOptions(HeldOptions):
     classes : values of the label in the order of the model's outputs, "no, yes"; empty: the label
         is a number to be predicted.
     missing : what a missing number is: "refuse" the table, or take the "mean" of its column (the
-        run's `mean`, else of the peer's training rows).
+        run's `mean`, else of the peer's training rows); a missing category is then none of them.
+    schema : whether schema.toml describes the columns: the digest that every peer's must have
+        (python -m app schema), in a simulation also "file"; empty: all columns are numbers.
+    bad_rows : of a table with a schema, rows whose cells it does not allow, or that have no label:
+        "refuse" the table, or "leave-out" those rows. The node's log names them by line.
     mean : mean of each column; empty: each peer's own.
     std : standard deviation of each column; empty: each peer's own.
     """
@@ -53,6 +61,8 @@ class TableOptions(HeldOptions):
     label: str = "label"
     classes: str = ""
     missing: Literal["refuse", "mean"] = "refuse"
+    schema: str = ""
+    bad_rows: Literal["refuse", "leave-out"] = "refuse"
 
     def __post_init__(self) -> None:
         self.check_held(None if self.columns == "all" else len(words(self.columns)) or None)
@@ -80,15 +90,19 @@ def read_table(
     DataError
         Columns, values or labels are not what the run expects, or no table is there.
     """
-    classes = words(options.classes)
     files = {name: _file(folder, name) for name in PARTS}
     files["train"] = files["train"] or _file(folder, "data")
     if files["train"] is None:
         raise DataError("table: expected train or data (.csv or .parquet) in this peer's data-dir")
-    tables = {name: _arrow(path, options) for name, path in files.items() if path}
-    columns = words(options.columns)
+    described = _described(folder, options)
+    label = described.get(options.label, Column(options.label))
+    classes = words(options.classes) or list(label.categories)
+    as_text = {options.label, *described} if described or classes else ()
+    tables = {name: open_table(path, as_text) for name, path in files.items() if path}
+    names = words(options.columns)
     if options.columns == "all":
-        columns = sorted({*tables["train"].column_names} - {options.label})
+        names = sorted({*(described or tables["train"].column_names)} - {options.label})
+    columns = tuple(described.get(name, Column(name)) for name in names)
     expected = Expected(
         "table",
         "classification" if classes else "regression",
@@ -96,31 +110,80 @@ def read_table(
         numbers("mean", options.mean),
         numbers("std", options.std),
         tuple(classes),
-        tuple(columns),
+        columns,
     )
+    read = _checked_part if described else _read_part
     parts = {
-        name: _read_part(table, files[name] or folder, columns, options)
+        name: read(table, files[name] or folder, expected, options)
         for name, table in tables.items()
     }
     return expected, held(expected, parts, options, seed, peer)
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    paths = (folder / f"{name}{suffix}" for suffix in _FORMATS)
+    paths = (folder / f"{name}{suffix}" for suffix in FORMATS)
     return next((path for path in paths if path.is_file()), None)
 
 
-def _read_part(
-    table: pa.Table, path: Path, columns: list[str], options: TableOptions
+def _described(folder: Path, options: TableOptions) -> Schema:
+    """The schema that the run wants; empty where it wants none.
+
+    Raises
+    ------
+    DataError : this peer's is another one, or does not have the run's columns.
+    """
+    if not options.schema:
+        return {}
+    if options.mean:
+        raise DataError("table: mean and std are for tables without a schema")
+    schema = read_schema(folder)
+    if options.schema not in ("file", digest(schema)):
+        raise DataError(
+            f"table: schema.toml is not the one that the run wants ({options.schema}): compare it "
+            "with the other institutions"
+        )
+    wanted = [options.label, *(words(options.columns) if options.columns != "all" else ())]
+    if missing := [name for name in wanted if name not in schema]:
+        raise DataError(f"table: schema.toml does not describe {', '.join(missing)}")
+    return schema
+
+
+def _checked_part(
+    table: pa.Table, path: Path, expected: Expected, options: TableOptions
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    missing = [name for name in (*columns, options.label) if name not in table.column_names]
-    if missing:
-        raise DataError(f"table: {path.name} has no column {', '.join(missing)}")
+    """Inputs and targets of a table with a schema."""
+    schema = _described(path.parent, options)
+    label = schema[options.label]
+    if expected.classes:
+        label = replace(label, kind="category", categories=expected.classes)
+    columns = (*expected.columns, label)
+    require(table, [column.name for column in columns], path)
+    values, wrong = encoded(table, columns)
+    checked = values if options.missing == "refuse" else values[:, -1:]
+    for row in np.flatnonzero(np.isnan(checked).any(axis=1)):
+        wrong.setdefault(int(row), []).append("has gaps")
+    if wrong:
+        what = f"table: {len(wrong)} of {len(values)} rows of {path.name} are not as in schema.toml"
+        if options.bad_rows == "refuse":
+            raise RefusedError(f'{what}; table.bad-rows = "leave-out" goes on', named(wrong, path))
+        for entry in named(wrong, path):
+            _log.warning("left out: %s", entry)
+        values = np.delete(values, sorted(wrong), axis=0)
+    inputs, targets = values[:, :-1], values[:, -1]
+    return inputs, targets.astype(np.int64) if expected.classes else targets[:, None]
+
+
+def _read_part(
+    table: pa.Table, path: Path, expected: Expected, options: TableOptions
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Inputs and targets of a table of numbers."""
+    columns = [column.name for column in expected.columns]
+    require(table, [*columns, options.label], path)
     inputs = np.stack([_numbers(table, name, path) for name in columns], axis=1)
     if options.missing == "refuse":
         for name, values in zip(columns, inputs.T, strict=True):
             _check_whole(values, name, path, '; table.missing = "mean" fills them')
-    classes = words(options.classes)
+    classes = expected.classes
     if not classes:
         values = _numbers(table, options.label, path)
         _check_whole(values, options.label, path)
@@ -137,41 +200,16 @@ def _read_part(
     return inputs, np.array([classes.index(label) for label in labels], dtype=np.int64)
 
 
-def _arrow(path: Path, options: TableOptions) -> pa.Table:
-    import pyarrow as pa  # slow to import
-    from pyarrow import csv, parquet
-
-    try:
-        if path.suffix == ".csv":
-            as_text = {options.label: pa.string()} if options.classes else {}
-            convert = csv.ConvertOptions(column_types=as_text, strings_can_be_null=True)
-            found = csv.read_csv(path, convert_options=convert)
-        else:
-            found = parquet.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise RefusedError(f"table: {path.name} cannot be read", [str(error)]) from None
-    twice = sorted(name for name, count in Counter(found.column_names).items() if count > 1)
-    if twice:
-        raise RefusedError(f"table: {path.name} has {len(twice)} columns more than once", twice)
-    return found
-
-
 def _numbers(table: pa.Table, name: str, path: Path) -> npt.NDArray[np.float64]:
     """(N,) a column as numbers; NaN where one is missing."""
-    import pyarrow as pa
-
-    column = table.column(name)
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.uint8())
-    try:
-        values: npt.NDArray[np.float64] = column.cast(pa.float64()).to_numpy()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    values, wrong = encoded(table.select([name]), [Column(name)])
+    if wrong:
         raise RefusedError(
-            f"table: column {name} of {path.name} is not numbers: leave it out, or write what it "
-            "says as 0 and 1, the same way in every institution",
-            [str(error)],
-        ) from None
-    return np.where(np.isfinite(values), values, np.nan)
+            f"table: column {name} of {path.name} is not numbers: leave it out, describe it in "
+            "schema.toml, or write what it says as 0 and 1, the same way in every institution",
+            named(wrong, path),
+        )
+    return values[:, 0]
 
 
 def _check_whole(values: npt.NDArray[np.float64], name: str, path: Path, remedy: str = "") -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
 from math import factorial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from datasets.partition.options import ASSIGN, DIVIDE, RELABEL, Kind, Partition, Shares, stream
+from datasets import plugins
+from datasets.partition.options import ASSIGN, DIVIDE, RELABEL, Partition, Shares, stream
 from datasets.partition.skew import (
     dirichlet,
     groups_of_classes,
@@ -172,7 +176,7 @@ class PartitionKind:
     needs_classes: bool = True
 
 
-KINDS: dict[Kind, PartitionKind] = {
+KINDS: dict[str, PartitionKind] = {
     "iid": PartitionKind("dealt evenly at random", iid, needs_classes=False),
     "dirichlet": PartitionKind("each class divided by Dir(alpha) over the peers", dirichlet),
     "pathological": PartitionKind("classes-per-peer classes for each peer", pathological),
@@ -187,3 +191,48 @@ KINDS: dict[Kind, PartitionKind] = {
     "label-flip": PartitionKind("iid, and some peers have their labels reversed", label_flip),
 }
 """Name -> what it does and how."""
+
+
+def kind_of(name: str) -> PartitionKind:
+    """The kind of partition of that name: built in, or a plugin's.
+
+    Raises
+    ------
+    DataError
+        There is none.
+    """
+    if name in KINDS:
+        return KINDS[name]
+    if not plugins.is_named("partition", name):
+        nearest = get_close_matches(name, KINDS, n=1, cutoff=0)[0]
+        raise DataError(f"partition.kind = {name!r} is unknown; nearest: {nearest!r}")
+    return _foreign(name, plugins.load("partition", name))
+
+
+@lru_cache
+def _foreign(name: str, function: Callable[..., Any]) -> PartitionKind:
+    """A plugin's kind: a function that may have parameters source, peers, seed and options.
+
+    It gives `Shares`, or the training rows of each peer, who are then all tested on everything.
+    """
+
+    def divide(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
+        found = plugins.call(
+            function, name, source=source, peers=peers, seed=seed, options=partition.options
+        )
+        shares = (
+            found
+            if isinstance(found, Shares)
+            else Shares([np.asarray(rows) for rows in found], [source.test] * peers)
+        )
+        for which, parts, known in (
+            ("train", shares.train, source.train),
+            ("test", shares.test, source.test),
+        ):
+            if len(parts) != peers:
+                raise DataError(f"{name} gives {len(parts)} peers {which} rows: there are {peers}")
+            if not all(np.isin(rows, known).all() for rows in parts):
+                raise DataError(f"{name} gives a peer {which} rows that are not in source.{which}")
+        return shares
+
+    return PartitionKind(f"of {name}", divide, needs_classes=False)

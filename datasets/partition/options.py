@@ -7,25 +7,12 @@ its own generator, `numpy.random.default_rng([seed, purpose])`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from datasets.problem import DataError, Ints
 from datasets.source import Source
-
-Kind = Literal[
-    "iid",
-    "dirichlet",
-    "pathological",
-    "natural",
-    "label-groups",
-    "label-groups-dirichlet",
-    "label-permutation",
-    "label-flip",
-]
-
 
 DIVIDE, ASSIGN, RELABEL, KEEP, LEND = range(5)  # never renumber: every split would change
 
@@ -41,7 +28,8 @@ class Partition:
 
     Attributes
     ----------
-    kind : how the examples are divided among the peers.
+    kind : how the examples are divided among the peers: a name of
+        `datasets.partition.kinds.KINDS`, or a plugin's.
     clusters : label-groups, label-permutation: number of clusters of peers; label-groups-dirichlet:
         number of groups of classes.
     cluster_sizes : label-groups, label-permutation: peers of each cluster, "6-6-7-7"; "even" deals
@@ -57,9 +45,10 @@ class Partition:
     min_samples : dirichlet, label-groups-dirichlet, pathological: redraw until every share is at
         least this large; natural: pass over groups with fewer training examples.
     missing_classes : natural: classes that each peer has lost, drawn for each.
+    options : of a plugin's kind: its own dataclass; the table [partition-options].
     """
 
-    kind: Kind = "label-permutation"
+    kind: str = "label-permutation"
     clusters: int = 4
     cluster_sizes: str = ""
     alpha: float = 0.1
@@ -69,6 +58,7 @@ class Partition:
     flip_fraction: float = 0.4
     min_samples: int = 10
     missing_classes: int = 0
+    options: object = None
 
     def __post_init__(self) -> None:
         if self.cluster_sizes not in ("", "even") and not all(
@@ -113,10 +103,6 @@ def check(partition: Partition, source: Source, peers: int, seed: int) -> None:
     DataError
         Names the first such key and the remedy.
     """
-    kinds: tuple[str, ...] = get_args(Kind)
-    if partition.kind not in kinds:
-        nearest = get_close_matches(str(partition.kind), kinds, n=1, cutoff=0)[0]
-        raise DataError(f"partition.kind = {partition.kind!r} is unknown; nearest: {nearest!r}")
     p, size = partition, len(source.train)
     share = p.validation_share
     rules = (

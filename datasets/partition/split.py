@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from datasets.partition.kinds import KINDS
+from datasets.partition.kinds import kind_of
 from datasets.partition.options import KEEP, LEND, Partition, check, stream
 from datasets.partition.skew import ensure_test_examples
 from datasets.problem import DataError, Ints, Problem, Split
@@ -19,8 +19,8 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
     DataError
         The request is impossible; the message names the key and the remedy.
     """
+    kind = kind_of(partition.kind)
     check(partition, source, peers, seed)
-    kind = KINDS[partition.kind]
     if kind.needs_classes and source.task != "classification":
         raise DataError(
             f"partition.kind = {partition.kind!r} needs classes, {source.name} has none; "

@@ -40,6 +40,7 @@ def encode_request(request: Request) -> RecordDict:
             "last": request.last,
             "committed": request.committed,
             "attempt": request.attempt,
+            "clock": request.clock,
             "samples": fields.packed(request.samples, "<i8"),
             "edges": fields.packed(request.edges, "<i8"),
             "asked": fields.packed(request.asked, "u1"),
@@ -81,6 +82,7 @@ def decode_request(record: RecordDict) -> Request:
         committed,
         fields.require(header, "attempt", str),
         _samples(header),
+        fields.require(header, "clock", float),
     )
 
 
@@ -100,6 +102,8 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "refused": list(response.refused),
             "samples": list(response.samples),
             "names": list(response.names),
+            "claims": list(response.claims),
+            "checks": [word for check in response.checks for word in check],
             "standing": [] if response.standing is None else [response.standing],
             "report-rounds": [report.round for report in response.reports],
             "report-peers": [report.peer for report in response.reports],
@@ -144,6 +148,8 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
         tuple(fields.counts(header, "samples")),
         tuple(fields.list_of(header, "names", str)),
         next(iter(fields.list_of(header, "standing", int)), None),
+        tuple(fields.list_of(header, "claims", bytes)),
+        _checks(header),
     )
 
 
@@ -246,6 +252,13 @@ def _reports(record: RecordDict, header: ConfigRecord) -> Iterator[Report]:
     rows = weights.reshape(len(rounds), -1) if rounds else weights
     for t, peer, measured, row in zip(rounds, peers, metrics.values(), rows, strict=True):
         yield Report(t, peer, measured, tuple(row.tolist()))
+
+
+def _checks(header: ConfigRecord) -> tuple[tuple[str, str], ...]:
+    words = fields.list_of(header, "checks", str)
+    if len(words) % 2:
+        raise WireError(f"checks: {len(words)} words are not pairs")
+    return tuple(zip(words[::2], words[1::2], strict=True))
 
 
 # --- arrays ----------------------------------------------------------------------------------

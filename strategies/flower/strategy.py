@@ -15,6 +15,7 @@ from strategies.flower.transport import FlowerTransport
 from strategies.protocol import Transport
 from strategies.relay.broker import Broker
 from strategies.relay.commit import Ledger, Recorder
+from strategies.relay.roster import Proof
 
 _log = logging.getLogger("coterie.relay")
 
@@ -48,6 +49,7 @@ class RelayStrategy(Strategy):
         ledger: Ledger | None = None,
         join_timeout: float = 600,
         quorum: int = 0,
+        proves: Proof | None = None,
     ) -> Result:
         """Run the rounds on Flower's grid.
 
@@ -60,6 +62,7 @@ class RelayStrategy(Strategy):
         ledger : where an interrupted run stopped; a new run starts without.
         join_timeout : seconds to wait for peers: for all of them to begin with, later for a quorum.
         quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
+        proves : how a node shows that a peer is its own; without, who comes first is believed.
         initial_arrays, num_rounds, train_config, evaluate_config, evaluate_fn : Flower's; there
             is no global model to start from or to evaluate, and rounds and configuration belong
             to the run: leave them out.
@@ -81,7 +84,7 @@ class RelayStrategy(Strategy):
         self.summary()
         relay = Broker(
             self.brokering, transport(grid, timeout), recorder, ledger, join_timeout, quorum,
-            patient=not isinstance(grid, InMemoryGrid),
+            patient=not isinstance(grid, InMemoryGrid), proves=proves,
         )  # fmt: skip
         result = Result()
         for t, metrics in relay.run().items():

@@ -22,7 +22,7 @@ from strategies.errors import DesertedError, RelayError, RosterError
 from strategies.protocol import PeerMessage, Report, Request, Response, Stage, Transport
 from strategies.relay.commit import Commit, Ledger, Recorder, means
 from strategies.relay.delivery import answer_requests, deliverable, update_requests
-from strategies.relay.roster import Roster
+from strategies.relay.roster import Proof, Roster
 from strategies.relay.vetting import fault_of, named, one_line, vetted
 
 _log = logging.getLogger("coterie.relay")
@@ -45,6 +45,7 @@ class Broker:
     quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
     patient : whether a node whose set-up fails is invited again until `join_timeout`, since people
         may mend it; else its second failure ends a run that needs it.
+    proves : how a node shows that a peer is its own; without, who comes first is believed.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Broker:
         quorum: int = 0,
         *,
         patient: bool = False,
+        proves: Proof | None = None,
     ) -> None:
         self._strategy = strategy
         self._transport = transport
@@ -66,7 +68,7 @@ class Broker:
         self._quorum = quorum
         self._patient = patient
         self._attempt = secrets.token_hex(8)
-        self._roster = Roster(strategy.peers)
+        self._roster = Roster(strategy.peers, proves)
         self._messages = ledger.messages
         self._nbytes = ledger.nbytes
         self._sealing = ledger.sealing
@@ -262,7 +264,7 @@ class Broker:
 
     def _add(self, node: int, request: Request, response: Response) -> bool:
         """Let a node take part that was not known or had failed, unless it may not."""
-        if why := self._roster.objection(node, response):
+        if why := self._roster.objection(node, response, self._attempt):
             self._fault(node, request, why)
             return False
         self._roster.add(node, response)

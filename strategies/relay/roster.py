@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from strategies.protocol import Edges, PeerMessage, Response, no_edges
 
+Proof = Callable[[int, bytes, str], bool]
+"""Whether a claim, made for an attempt at the run, comes from the node of a peer: (peer, claim,
+attempt)."""
+
 
 class Roster:
     """The nodes that take part in a run of `peers` peers.
+
+    Parameters
+    ----------
+    proves : how a node shows that a peer is its own; without, who comes first is believed.
 
     Attributes
     ----------
@@ -23,7 +31,8 @@ class Roster:
     A peer belongs to the node that brought it first, and its n_i is what that one announced first.
     """
 
-    def __init__(self, peers: int) -> None:
+    def __init__(self, peers: int, proves: Proof | None = None) -> None:
+        self._proves = proves
         self.peers = peers
         self.hosts: dict[int, tuple[int, ...]] = {}
         self.without_peers: set[int] = set()
@@ -48,9 +57,14 @@ class Roster:
         """(W, 2) the edges that peers want in the next round."""
         return np.concatenate([no_edges(), *self._wants.values()])
 
-    def objection(self, node: int, response: Response) -> str | None:
+    def objection(self, node: int, response: Response, attempt: str) -> str | None:
         """Say why a node may not take part with what it answered to a "start", if so."""
         peers, samples = list(response.peers), response.samples
+        if self._proves is not None:
+            claims = response.claims or (b"",) * len(peers)
+            for peer, claim in zip(peers, claims, strict=True):
+                if not self._proves(peer, claim, attempt):
+                    return f"says that it is peer {peer}, without the key that the relay trusts"
         taken = [peer for peer in peers if self._owners.get(peer, node) != node]
         if taken:
             return f"brings peers {taken} of another node: resume the run if theirs has moved"

@@ -42,6 +42,8 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
             return f"has a peer whose number of samples is not from 1 to {MOST_SAMPLES}"
         if response.names and len(response.names) != len(response.peers):
             return f"has {len(response.names)} names for {len(response.peers)} peers"
+        if response.claims and len(response.claims) != len(response.peers):
+            return f"has {len(response.claims)} claims for {len(response.peers)} peers"
     return None
 
 

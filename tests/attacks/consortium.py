@@ -15,7 +15,7 @@ import numpy as np
 from app.config.config import Config
 from app.config.schema import Scalar
 from app.node import service
-from app.node.service import Job
+from app.node.job import Job
 from app.runs import atomic
 from app.security.policy import Policy, policy_of
 from benchmarks.deployment import exchange_keys

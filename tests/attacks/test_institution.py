@@ -6,6 +6,7 @@ The numbers S1, S2, ... are those of the attacks that were tried on an earlier v
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from flwr.app import Context, RecordDict
 from app import client
 from app.config.digest import config_digest_of
 from app.node.faults import MEANINGS
-from app.node.service import Job
+from app.node.job import Job
 from app.runs import atomic
 from app.security import approval
 from strategies.flower.records import decode_response, encode_request
@@ -261,6 +262,25 @@ def test_what_a_report_tells_does_not_change_with_one_label(
     assert reports[0] == reports[1]
 
 
+def test_a_class_of_few_is_not_measured_by_itself(nodes: list[Institution]) -> None:
+    """A sensitivity over one patient is whether the model was right about that one."""
+    node = nodes[0]
+    table = Path(str(node.node_config["data-dir"]), "data.csv")
+    table.write_text(
+        "\n".join(["a,b,y", *(f"{k},1,{'yes' if k < 4 else 'no'}" for k in range(80))])
+    )
+    node.run_config |= {"method": "local", "num-server-rounds": 1}
+    for least, told in ((20, False), (1, True)):
+        node.run_config["name"] = f"least-{least}"
+        node.set_policy(data__least_examples=least)
+        response_of(node, START)
+        response_of(node, replace(START, samples=np.array([40, 25, 20])))
+        request = Request("update", 1, 1, attempt="a", samples=np.array([40, 25, 20]))
+        (report,) = response_of(node, request).reports
+        assert (report.metrics["sensitivity"] is not None) == told
+        assert report.metrics["test_accuracy"] is not None
+
+
 # --- S3: no count, name, value or existence ------------------------------------------------------
 
 
@@ -408,3 +428,50 @@ def test_letters_of_a_run_that_is_allowed_are_exchanged(nodes: list[Institution]
     (report,) = response_of(nodes[0], update).reports
     assert report.metrics["test_accuracy"] is not None
     assert Job(7, RUN, nodes[0].node_config, None).simulated is False
+
+
+# --- preflight, asked by the relay ---------------------------------------------------------------
+
+
+def asked(node: Institution, **request: Any) -> dict[str, str]:
+    """What a node answers to a relay that asks whether it is ready."""
+    ask = Request("preflight", 0, 0, **({"clock": time.time()} | request))
+    return dict(response_of(node, ask).checks)
+
+
+def test_a_relay_that_asks_who_is_ready_gets_bands_and_codes(nodes: list[Institution]) -> None:
+    node = nodes[0]
+    found = asked(node)
+    assert found.pop("versions").startswith("flwr 1.")
+    assert found.pop("data") == "train at least 20, test at least 20, validation fewer than 20"
+    assert found == dict.fromkeys(("clock", "policy", "keys", "out", "memory", "run"), "ok")
+    assert untouched(node)
+    assert node.version is None, "nothing was begun"
+    assert asked(node, clock=time.time() - 100)["clock"] == "machine"
+    node.set_policy(reports__disclosure="loss")
+    assert asked(node)["data"] == "ok", "not even a band"
+
+
+def test_a_run_that_may_not_start_may_not_look_at_data(nodes: list[Institution]) -> None:
+    """Neither one that waits for a person; the approval is still there afterwards."""
+    node = nodes[0]
+    Path(str(node.node_config["data-dir"]), "data.csv").write_text("no table")
+    node.set_policy(methods="fedavg")
+    found = asked(node)
+    assert (found["run"], found["data"]) == ("policy", "not looked at")
+    node.set_policy(approval="digest")
+    found = asked(node)
+    assert (found["run"], found["data"]) == ("approval", "not looked at")
+    approval.approve(node.home, config_digest_of(config_of(node)).hex())
+    for _ in range(2):
+        assert asked(node)["data"] == "data"
+    node.node_config.pop("policy")
+    found = asked(node)
+    assert (found["policy"], found["run"], found["data"]) == ("keys", "keys", "not looked at")
+
+
+def test_only_a_preflight_asks_without_a_run(nodes: list[Institution]) -> None:
+    letter = PeerMessage("offer", 1, None, 0, 8, bytes(8))
+    assert code_of(nodes[0].handle(Request("preflight", 0, 0, letters=(letter,)))) == "request"
+    nodes[0].run_config["peers"] = 10**9
+    assert asked(nodes[0])["run"] == "policy", "whose graph would not fit into memory"

@@ -67,6 +67,15 @@ def services() -> dict[str, Service]:
     return found
 
 
+def hosts() -> Iterator[str]:
+    """Names by which services are reached."""
+    for name, service in services().items():
+        yield name
+        if isinstance(service["networks"], dict):
+            for joined in service["networks"].values():
+                yield from joined.get("aliases", ())
+
+
 def mounts(service: Service) -> Iterator[tuple[Path, str, str]]:
     """Source, target and mode of what a service sees."""
     for volume in service.get("volumes", ()):
@@ -85,7 +94,7 @@ def command(service: Service, arguments: Sequence[str]) -> list[str]:
     STATE.mkdir(exist_ok=True)
     root = STATE / f"root-{os.getpid()}-{time.monotonic_ns()}"
     root.mkdir()
-    names = " ".join(services())
+    names = " ".join(hosts())
     (STATE / "hosts").write_text(f"127.0.0.1 localhost {names}\n")
     bound = [word for mount in mounts(service) for word in map(str, mount)]
     work = CHECKOUT if service.get("working_dir") else "/var/lib/coterie"

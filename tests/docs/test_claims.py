@@ -14,5 +14,8 @@ def test_every_test_that_is_named_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", page))
     assert len(named) > 15
     assert not {name for name in named if f"def {name}(" not in tests}
+    rows = dict(re.findall(r"^\| S(\d+) (.*)\|$", page, re.M))
+    assert [int(number) for number in rows] == list(range(1, 18))
+    assert all("`test_" in row for row in rows.values())
     files = set(re.findall(r"`(tests/[\w/]+\.py)`", page))
     assert not {file for file in files if not (ROOT / file).is_file()}

@@ -42,6 +42,8 @@ HOW: dict[str, dict[str, str]] = {
     "docs/own-data.md": {
         "source .venv/bin/activate": RUN,
         "cat > readmission.toml <<'END'": RUN,
+        "python -m app schema hospitals/0-north/data.csv --out hospitals/schema.toml": RUN,
+        "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
         "python - <<'END'": RUN,
     },
     "docs/watching.md": {

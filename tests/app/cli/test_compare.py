@@ -68,7 +68,6 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "comparison.tex").read_text().count(r"\\") == 4
 
 
-@pytest.mark.usefixtures("runs_here")
 def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path) -> None:
     said = Console(file=io.StringIO(), width=200)
     line = ["--tune", "--methods", "local,dpfl", "--seeds", "1", "--workers", "1"]
@@ -92,6 +91,22 @@ def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path)
         assert best["settings"] == each["settings"]
 
 
+def test_bad_trials_end_early(tmp_path: Path) -> None:
+    flat = TINY | {"num-server-rounds": 9, "evaluate-every": 9, "learning-rate": 1e-6}
+    said = compared("--halving --methods local --seeds 1", tmp_path, flat)
+    assert "9 runs to do" in said
+    assert "3 runs to do" in said
+    trials = read(tmp_path / "tuning.csv")
+    assert [trial["rounds"] for trial in trials] == ["1"] * 9 + ["3"] * 3
+    first = sorted(trials[:9], key=lambda trial: -float(trial["quality"]))
+    assert [trial["settings"] for trial in trials[9:]] == [t["settings"] for t in first[:3]]
+    winner = max(trials[9:], key=lambda trial: float(trial["quality"]))
+    (line,) = read(tmp_path / "comparison.csv")
+    assert line["settings"] == winner["settings"]
+    with pytest.raises(ConfigError, match=r"other settings \(--halving"):
+        compared("--tune --methods local --seeds 1", tmp_path, flat)
+
+
 def compared(words: str, out: Path, flat: dict[str, Scalar] = TINY) -> str:
     """What the command says."""
     said = Console(file=io.StringIO(), width=200)
@@ -102,18 +117,18 @@ def compared(words: str, out: Path, flat: dict[str, Scalar] = TINY) -> str:
     return said.file.getvalue()
 
 
-@pytest.mark.usefixtures("runs_here")
 def test_a_comparison_survives_a_run_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run(config: Config) -> None:
+    def run(config: Config, watch: object) -> None:
         if (config.method, config.seed) == ("fedavg", 1):
             raise ZeroDivisionError("by a test")
         inline_run(config)
 
     inline_run = inline.run
     monkeypatch.setattr(inline, "run", run)
-    given = command("--methods", "local,fedavg", "--seeds", "2", "--out", str(tmp_path))
+    words = ["--methods", "local,fedavg", "--seeds", "2", "--workers", "1"]
+    given = command(*words, "--out", str(tmp_path))
     said = Console(file=io.StringIO(), width=200)
     with pytest.raises(SweepError, match=r"^1 run failed"):
         command_compare.run_comparison(given, "tiny", TINY, said)
@@ -129,7 +144,6 @@ def test_a_comparison_survives_a_run_that_fails(
     assert re.search(r"<code>fedavg-seed1-\w+</code> ZeroDivisionError: by a test", page)
 
 
-@pytest.mark.usefixtures("runs_here")
 def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 3}
     said = compared("--methods local,fedavg --seeds 2 --columns loss,bytes", tmp_path, flat)
@@ -149,7 +163,6 @@ def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> N
     assert len(read(tmp_path / "comparison.csv")) == 6, "nothing of the first is lost"
 
 
-@pytest.mark.usefixtures("runs_here")
 def test_every_method_of_a_comparison_has_the_same_validation_data(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 3, "dpfl.init-epochs": 1}
     said = compared("--methods local,dpfl --seeds 1", tmp_path / "auto", flat)

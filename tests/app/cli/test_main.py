@@ -18,6 +18,7 @@ from app.config.config import Config
 from app.config.registry import METHODS
 from app.config.root import ROOT
 from app.runners import cores, guard, local
+from app.runners.cluster import Machine
 from app.runners.errors import FlowerError
 from app.runners.superlink import ask, simulation_config, workspace
 from app.runs import progress, rundir, units
@@ -250,15 +251,18 @@ def test_the_pace_counts_from_the_round_that_was_seen_first() -> None:
 
 
 def test_nodes_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     for nodes, gpus, cpus_each, gpus_each in ((1, 1, 8, 1.0), (3, 2, 2, 2 / 3), (20, 0, 1, 0.0)):
-        settings = simulation_config(nodes, gpus)
+        settings = simulation_config(nodes, [Machine(8, gpus, 0)])
         assert settings["client-resources-num-cpus"] == cpus_each
         assert settings["client-resources-num-gpus"] == gpus_each
         assert settings["init-args-num-cpus"] == 8
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    assert not [key for key in simulation_config(2, 1) if key.startswith("init-args")]
+    for nodes, cpus_each in ((1, 4), (2, 4), (3, 2), (5, 1), (9, 1)):  # no node on two machines
+        settings = simulation_config(nodes, [Machine(4, 0, 0), Machine(4, 2, 0), Machine(1, 0, 0)])
+        assert settings["client-resources-num-cpus"] == cpus_each
+        assert settings["client-resources-num-gpus"] == min(1, 2 / nodes)
+        assert not [key for key in settings if key.startswith("init-args")]
 
 
 def test_cores_where_the_system_does_not_say_which_are_ours(

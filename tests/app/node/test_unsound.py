@@ -31,8 +31,7 @@ def flat(path: Path, method: str) -> dict[str, Any]:
 
 
 def models(found: Run) -> np.ndarray[Any, Any]:
-    rows = [[value.numpy().ravel() for value in model.values()] for model in found.models()]
-    return np.array([np.concatenate(row) for row in rows])
+    return np.array([model["theta"].numpy() for model in found.models()])
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of its own numbers

@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from app.config.config import Config
 from app.node import ipc, service, worker
-from app.node.service import Job
+from app.node.job import Job
 from benchmarks.deployment import write_policy
 from strategies.flower.records import decode_response, encode_request
 from strategies.protocol import PeerMessage, Request, Response
@@ -281,7 +281,7 @@ def test_flowers_process_of_a_message_loads_no_torch(tmp_path: Path, nodes: Path
     code = """
 import sys
 from app.node.worker import forward_request
-from app.node.service import Job
+from app.node.job import Job
 from benchmarks.deployment import write_policy
 from strategies.flower.records import encode_request
 from strategies.protocol import Request

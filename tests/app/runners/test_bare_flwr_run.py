@@ -98,7 +98,7 @@ def test_it_ends_with_the_table_and_a_finished_run(
     assert (summary["status"], summary["rounds"]) == ("finished", 4)
     assert f"{summary['mean_test_accuracy']:.4f}" in said
     assert (run_dir / "report.html").exists()
-    assert len(list((run_dir / "models").iterdir())) == 4
+    assert len(list((run_dir / "models").glob("*.safetensors"))) == 4
 
 
 def test_a_federation_of_the_user_s_and_a_method_that_needs_validation_data(

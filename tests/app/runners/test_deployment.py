@@ -112,6 +112,20 @@ def test_status_shows_the_run_and_its_nodes(
     assert len(re.findall(r"\d+ +online +2\d{3}-", shown.get())) == PEERS
 
 
+def test_a_relay_says_who_is_ready(
+    deployment: Deployment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(deployment.home("operator")))
+    config, _ = planted(deployment.problem)
+    items = [f"{key}={value}" for key, value in config.items()]
+    out = str(deployment.home("operator"))
+    assert main(["preflight", "--federation", CONNECTION, "--out", out, *items]) == 0
+    *lines, ready = capsys.readouterr().out.splitlines()
+    assert ready == "ready: every peer"
+    for peer in range(PEERS):
+        assert re.search(rf"^ok  peer {peer}: versions: flwr .*; data: train ", lines[peer])
+
+
 # --- hospitals that go ---------------------------------------------------------------------------
 
 
@@ -196,7 +210,7 @@ def watched(deployment: Deployment, overrides: dict[str, Scalar], name: str) -> 
             seen |= {f"memory of {name_of(pid)}"} if holds(memory(pid), needles) else set()
         looks += 1
         with suppress(subprocess.TimeoutExpired):
-            running.wait(1)  # the run needs the core, too
+            running.wait(3)  # the run needs the core, too
     finish(deployment, running)
     assert looks >= 3
     hospitals = {deployment.home(f"node-{peer}") for peer in range(PEERS)}

@@ -14,7 +14,7 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp.client_app import ClientAppException
 
-from app.node.service import Job, hosted
+from app.node.job import Job, hosted
 from app.runs.rundir import Run
 from strategies.errors import RelayError, RosterError
 from strategies.flower.records import decode_request

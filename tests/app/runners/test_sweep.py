@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import pickle
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +72,6 @@ def test_the_content_of_a_file_decides_too(tmp_path: Path) -> None:
     assert names[0] != names[1]
 
 
-@pytest.mark.usefixtures("runs_here")
 def test_finished_runs_are_reused_and_new_ones_added(tmp_path: Path) -> None:
     first = [placed(config(seed=seed), tmp_path) for seed in (0, 1)]
     for each in first:
@@ -141,7 +140,6 @@ def broken(one: Config) -> Config:
     return one
 
 
-@pytest.mark.usefixtures("runs_here")
 def test_a_failed_run_is_one_line_and_the_others_finish(tmp_path: Path) -> None:
     first, bad, last = (placed(config(seed=seed), tmp_path) for seed in range(3))
     broken(bad)
@@ -167,26 +165,6 @@ def test_an_error_of_the_relay_survives_the_trip_between_processes(kind: type[Re
     assert (there.round, there.stage) == (3, "update")
 
 
-@pytest.mark.e2e
-def test_a_run_that_kills_its_process_costs_the_others_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "dying.py").write_text(
-        "import os, signal\n"
-        "from app.runners.sweep import run_one\n"
-        "def run(one):\n"
-        "    if one.seed == 1:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    return run_one(one)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sweep, "run_one", importlib.import_module("dying").run)
-    runs = [placed(config(seed=seed), tmp_path / "runs") for seed in range(3)]
-    failed = run_all(runs, 1, quiet())
-    assert failed == {runs[1].run_dir: "its process died, as for want of memory"}
-    assert [sweep.is_finished(each) for each in runs] == [True, False, True]
-
-
 SCRIPT = """
 import signal
 import sys
@@ -199,18 +177,19 @@ if __name__ == "__main__":
     flat = {"method": "fedavg", "peers": 2, "num-server-rounds": 10**6,
             "evaluate-every": 10**6, "partition.clusters": 2}
     runs = [placed(Config.from_flat({**flat, "seed": s}), Path(sys.argv[1])) for s in (0, 1, 2)]
-    run_all(runs, 1, Console())
+    run_all(runs, 2, Console())
 """
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_no_worker_outlives_an_interruption(tmp_path: Path, how: signal.Signals) -> None:
+def test_no_process_outlives_an_interruption(tmp_path: Path, how: signal.Signals) -> None:
+    mark = str(tmp_path)
     script = tmp_path / "grid_script.py"
     script.write_text(SCRIPT)
     with subprocess.Popen(
         [sys.executable, str(script), str(tmp_path / "runs")],
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "SWEEP": mark},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -223,16 +202,18 @@ def test_no_worker_outlives_an_interruption(tmp_path: Path, how: signal.Signals)
             assert process.wait(20) != 0
         finally:
             process.kill()
-    until = time.monotonic() + 10
-    while (alive := _session(process.pid)) and time.monotonic() < until:
+    until = time.monotonic() + 60  # agents of Ray look for their raylet now and then
+    while (alive := _marked(f"SWEEP={mark}")) and time.monotonic() < until:
         time.sleep(0.1)
     assert not alive
-    assert len(list(tmp_path.glob("runs/*/"))) == 1, "the next run was not begun"
+    assert len(list(tmp_path.glob("runs/*/"))) <= 2, "the next run was not begun"
 
 
-def _session(leader: int) -> list[str]:
-    """The processes of a session that are not zombies."""
-    listed = subprocess.run(
-        ["ps", "-s", str(leader), "-o", "stat=,args="], capture_output=True, text=True, check=False
-    )
-    return [line for line in listed.stdout.splitlines() if not line.startswith("Z")]
+def _marked(variable: str) -> list[str]:
+    """The processes with this variable in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # gone in the meantime, or another user's
+            if variable.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found

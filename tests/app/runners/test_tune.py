@@ -36,7 +36,7 @@ def trial(directory: Path, peers: Peers) -> Run:
 
 def best(tmp_path: Path, *trials: Peers) -> object:
     runs = [({"k": k}, trial(tmp_path / str(k), peers)) for k, peers in enumerate(trials)]
-    return tune.chosen(runs)["k"]
+    return tune.best(runs)[0]["k"]
 
 
 @pytest.mark.parametrize("method", list(METHODS))
@@ -51,7 +51,9 @@ def test_every_method_gets_nine_different_trials(method: str, tmp_path: Path) ->
     assert all(
         each.keys() - {f"{method}.{knob}" for knob in grid} == {"learning-rate"} for each in trials
     )
-    assert len(tune.trial_configs(config, tmp_path)) == 9
+    assert len(tune.trial_configs(config, trials, tmp_path)) == 9
+    short = tune.trial_configs(config, trials, tmp_path, part=9)
+    assert {made.num_server_rounds for _, made in short.values()} == {17}, "a ninth of 150"
 
 
 def test_the_presets_own_rate_is_among_the_trials() -> None:
@@ -65,7 +67,9 @@ def test_the_presets_own_rate_is_among_the_trials() -> None:
 def test_validation_data_is_set_aside_where_there_is_none(tmp_path: Path) -> None:
     for given_share, used in ((0.0, VALIDATION_SHARE), (0.3, 0.3)):
         flat = tune.validating({"method": "dpfl", "partition.validation": given_share})
-        for directory, (_, made) in tune.trial_configs(Config.from_flat(flat), tmp_path).items():
+        config = Config.from_flat(flat)
+        trials = tune.trial_configs(config, tune.trials(config), tmp_path)
+        for directory, (_, made) in trials.items():
             assert made.partition.validation == used
             assert Path(directory).parent == tmp_path / "tuning"
     assert tune.validating({})["partition.validation"] == VALIDATION_SHARE
@@ -96,8 +100,8 @@ def test_losses_decide_where_there_is_no_accuracy(tmp_path: Path) -> None:
         run = trial(directory / str(k), peers)
         run.metrics["validation_accuracy"][:] = math.nan
         runs.append(({"k": k}, run))
-    assert tune.chosen(runs) == {"k": 2}, "and a diverged peer is never the best"
-    assert tune.chosen(runs[:1]) == {"k": 0}
+    assert tune.best(runs, 2) == [{"k": 2}, {"k": 1}], "and a diverged peer is never the best"
+    assert tune.best(runs[:1]) == [{"k": 0}]
 
 
 @settings(max_examples=25, deadline=None)

@@ -38,7 +38,7 @@ def test_it_is_introduced_told_and_lies_in_the_checkout(
     run = Run.read(directory)
     assert run.rounds.tolist() == [0, 2, 4]
     assert run.split is not None
-    assert len(list((directory / "models").iterdir())) == 4
+    assert len(list((directory / "models").glob("*.safetensors"))) == 4
     assert [path.name for path in workplace.parent.iterdir()] == ["checkout"]
 
 

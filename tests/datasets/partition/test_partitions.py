@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datasets.partition.kinds import KINDS
-from datasets.partition.options import Kind, Partition
+from datasets.partition.options import Partition
 from datasets.partition.skew import ensure_test_examples
 from datasets.partition.split import split
 from datasets.problem import DataError, Ints, Problem
@@ -149,8 +149,8 @@ def test_a_cap_keeps_a_subset(request: tuple[Partition, int, int]) -> None:
     np.testing.assert_equal(capped.clusters, whole.clusters)
 
 
-@pytest.mark.parametrize("kind", get_args(Kind))
-def test_the_seed_decides_who_holds_what(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_the_seed_decides_who_holds_what(kind: str) -> None:
     partition = replace(ALL, kind=kind)
     held = {
         tuple(tuple(np.sort(rows)) for rows in split(SOURCE, partition, 6, seed).train.rows)
@@ -176,7 +176,7 @@ def test_the_seed_decides_clusters_and_labels() -> None:
 
 
 @pytest.mark.parametrize("kind", ["iid", "label-flip", "label-permutation"])
-def test_everybody_is_tested_on_everything(kind: Kind) -> None:
+def test_everybody_is_tested_on_everything(kind: str) -> None:
     problem = split(SOURCE, Partition(kind=kind), 6, 0)
     for rows in problem.test.rows:
         np.testing.assert_array_equal(rows, SOURCE.test)
@@ -186,7 +186,7 @@ def test_everybody_is_tested_on_everything(kind: Kind) -> None:
 def test_divided_test_sets_follow_the_training_sets(request: tuple[Partition, int, int]) -> None:
     """Disjoint, complete, and per class within one example of the training proportion."""
     partition, peers, seed = request
-    kind: Kind = "dirichlet" if seed % 2 else "pathological"
+    kind: str = "dirichlet" if seed % 2 else "pathological"
     partition = replace(partition, kind=kind, samples_per_peer=0, validation=0.0, min_samples=30)
     peers = min(peers, 4)
     if partition.classes_per_peer * peers < CLASSES:
@@ -288,7 +288,7 @@ def test_cobos_cross_device_clusters() -> None:
 
 @pytest.mark.parametrize("kind", ["label-groups", "label-permutation"])
 @pytest.mark.parametrize("sizes", ["even", "1-4-2"])
-def test_cluster_sizes(kind: Kind, sizes: str) -> None:
+def test_cluster_sizes(kind: str, sizes: str) -> None:
     partition = replace(ALL, kind=kind, clusters=3, cluster_sizes=sizes)
     problem = split(SOURCE, partition, 7, 0)
     assert problem.clusters is not None

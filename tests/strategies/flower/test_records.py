@@ -221,7 +221,7 @@ BROKEN_ORDERS = [
     *BROKEN_LETTERS,
     (lambda records: records.pop("request"), "no request"),
     (put_record("request", MetricRecord()), "request is MetricRecord"),
-    (put("request", "stage", "explode"), "'explode' is none of start, answer"),
+    (put("request", "stage", "explode"), "'explode' is none of preflight, start, answer"),
     (put("request", "stage", 3), "stage is int"),
     (put("request", "round", -1), "round: -1 is negative"),
     (put("request", "round", True), "round is bool"),

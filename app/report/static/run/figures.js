@@ -3,6 +3,7 @@
 import { byId, DATA, watch } from "../page.js";
 import { startCurves } from "./curves.js";
 import { startNetwork } from "./network.js";
+import { startPredictions } from "./predictions.js";
 import { startSplit } from "./split.js";
 import { startTable } from "./table.js";
 
@@ -10,6 +11,7 @@ export function startFigures() {
   startCurves();
   startNetwork();
   startSplit();
+  startPredictions();
   startTable();
   watch(() => {
     for (const [figure, caption] of Object.entries(DATA.captions))

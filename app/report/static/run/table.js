@@ -55,6 +55,14 @@ function mainColumns() {
     { group, heading: "last", values: last[key], ...(isShare ? { format } : { cell: lossCell }) },
     hasCourse && best && { group, heading: "best", values: best[key], format },
     hasCourse && best && { group, heading: "in round", values: best.round, format: FORMAT.round },
+    ...[
+      ["balanced_accuracy", "balanced", FORMAT.share],
+      ["auroc", "AUROC", FORMAT.fixed],
+      ["rmse", "RMSE", FORMAT.fixed],
+    ].map(
+      ([name, heading, format]) =>
+        last[name] && { group: "Test set, at the end", heading, values: last[name], format },
+    ),
     isShare &&
       last.test_loss && {
         group: "Test loss",

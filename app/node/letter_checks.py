@@ -1,9 +1,12 @@
-"""Models that are finite and yet no model: far larger than all that their recipient knows."""
+"""Letters that are no model: not finite, or far larger than all that their recipient knows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from clients.letters import Bools, Ints, Letters
 
@@ -31,3 +34,20 @@ def oversized(letters: Letters, peers: Ints) -> Bools:
             bound_p[p] = _TIMES * max(own_p[p], most)
     found: Bools = size_e > bound_p[np.searchsorted(peers, letters.recipients)]
     return found
+
+
+def only_sound(stacks: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Bools]:
+    """The stacks with zeros in rows that are not finite; (S,) which rows are, True of no stacks.
+
+    Such a row is nobody's letter, but stands in one stack with those of others.
+    """
+    sound: Bools = np.array(True)
+    for value in stacks.values():
+        if value.is_floating_point() and value.numel():
+            largest = torch.linalg.vector_norm(value.reshape(len(value), -1), torch.inf, dim=1)
+            sound = sound & largest.isfinite().cpu().numpy()
+    if not sound.all():
+        stacks = {name: value.clone() for name, value in stacks.items()}
+        for value in stacks.values():
+            value[torch.from_numpy(~sound).to(value.device)] = 0
+    return stacks, sound

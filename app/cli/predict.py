@@ -1,0 +1,29 @@
+"""`python -m app predict`: what a peer's trained model says of new examples."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Predict the examples of a file with a peer's model, on the machine that has it."""
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--peer", help="number or name (the only one that is here)")
+    parser.add_argument("input", type=Path, help="table (.csv, .parquet), .npz, folder of images")
+    parser.add_argument("--out", type=Path, default=Path("predictions.csv"), help="or .npz")
+    given = parser.parse_intermixed_args(arguments)
+    from app.trained import inputs, predict  # torch: not for --help
+    from app.trained.personal import personal_model
+
+    model = personal_model(given.run_dir, given.peer)
+    examples = inputs.read(given.input, model.about)
+    predict.write(given.out, model, examples)
+    about = model.about
+    console.print(
+        f"{len(examples.raw)} predictions by {about.peer_name}'s model ({about.method}): "
+        f"{given.out}",
+        soft_wrap=True,
+    )

@@ -1,0 +1,35 @@
+"""`python -m app schema`: draft a schema.toml from a table, or show the digest of one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import tomli_w
+from rich.console import Console
+
+from app.config.keys import ConfigError
+from app.runs import atomic
+from datasets.own import cells
+from datasets.own.schema import FILE, described, digest, drafted, read_schema
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Write what a table's columns seem to be, for people to correct, or show what is agreed on."""
+    parser.add_argument("file", type=Path, metavar=f"TABLE.csv|TABLE.parquet|{FILE}")
+    parser.add_argument("--out", type=Path, help=f"({FILE} beside the table)")
+    given = parser.parse_args(arguments)
+    if given.file.name == FILE:
+        schema = read_schema(given.file.parent)
+    else:
+        out = given.out or given.file.with_name(FILE)
+        if out.exists():
+            raise ConfigError(f"{out} exists already")
+        if given.file.suffix not in cells.FORMATS:
+            raise ConfigError(f"{given.file}: expected {' or '.join(cells.FORMATS)}")
+        schema, left_out = drafted(cells.open_table(given.file))
+        atomic.write(out, tomli_w.dumps(described(schema)))
+        if left_out:
+            console.print(f"left out, neither numbers nor categories: {', '.join(left_out)}")
+        console.print(f"{out}: correct it, add units and ranges, and give it to the others")
+    console.print(f'table.schema = "{digest(schema)}"')

@@ -1,0 +1,258 @@
+"""Ray: the cluster that RAY_ADDRESS names, or one of this machine alone for the time of a sweep.
+
+A task that is sent to a machine without the sweep's folder works in a temporary one there, and what
+it wrote comes back with its result.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import tarfile
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from app.config.config import Config, ConfigError
+from app.config.root import ROOT
+from app.runners import cores
+from app.runners.errors import RunError
+from app.runs import plan
+
+_PACKAGES = ("app", "strategies", "clients", "datasets")
+_STORE = 100 << 20
+"""Bytes for results of a cluster of our own: hardly anything travels."""
+ALL_MEMORY = sys.maxsize
+"""What a run asks for that shall be alone on its machine."""
+_GPUS = 0.5
+"""Of a GPU for each run, where memory suffices: one computes while the other decides."""
+
+
+class Machine(NamedTuple):
+    """What a machine has for tasks; memory in bytes, 0 where it is not known."""
+
+    cpus: int
+    gpus: int
+    memory: int
+
+
+class Folder(NamedTuple):
+    """A sweep's folder as the machine that started the sweep sees it."""
+
+    path: str
+    file: tuple[int, float]
+
+    @classmethod
+    def of(cls, directory: Path) -> Folder:
+        """The folder, which `plan.write` has just written to."""
+        return cls(str(directory), _identity(directory))
+
+    def is_here(self) -> bool:
+        """Whether this machine shares it."""
+        try:
+            return _identity(Path(self.path)) == self.file
+        except FileNotFoundError:
+            return False
+
+
+def _identity(directory: Path) -> tuple[int, float]:
+    """Another machine may have a folder of the same name, but not the same file in it."""
+    found = (directory / plan.NAME).stat()
+    return found.st_ino, found.st_mtime
+
+
+def address() -> str:
+    """Where the cluster is; empty without one."""
+    return os.environ.get("RAY_ADDRESS", "")
+
+
+@contextmanager
+def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Be connected to the cluster, or start one here that ends with this process, even by SIGKILL.
+
+    Parameters
+    ----------
+    cpus : of this machine, for a cluster of our own; it has all GPUs.
+    environment : variables of tasks on the cluster; here they have those of this process.
+
+    Raises
+    ------
+    RunError
+        No cluster answers.
+    """
+    import ray
+
+    # A warning says that a later Ray will not hide GPUs from tasks that asked for none.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            if address():
+                sources = [str(ROOT / package) for package in _PACKAGES]
+                sent = {"py_modules": sources, "env_vars": dict(environment or {})}
+                ray.init(address(), runtime_env=sent, **quiet)
+            else:
+                ray.init(
+                    "local", num_cpus=cpus, object_store_memory=_STORE, include_dashboard=False,
+                    _node_ip_address="127.0.0.1", **quiet,
+                )  # fmt: skip
+    except (ConnectionError, ValueError) as error:
+        raise RunError(f"Ray, RAY_ADDRESS={address()}: {' '.join(str(error).split())}") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def machines() -> list[Machine]:
+    """The machines of the cluster that this process is connected to."""
+    import ray
+
+    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    return [
+        Machine(int(has.get("CPU", 0)), int(has.get("GPU", 0)), int(has.get("memory", 0)))
+        for has in found
+    ]
+
+
+def survey(device: str) -> list[Machine]:
+    """The machines that a run may use: those of the cluster, or this one.
+
+    Raises
+    ------
+    ConfigError
+        It needs a GPU and there is none.
+    RunError
+        No cluster answers.
+    """
+    if not address():
+        return [here(device)]
+    with connected():
+        found = machines()
+    return _usable(found, device)
+
+
+def here(device: str) -> Machine:
+    """This machine. PyTorch is asked only where there is a driver: importing it takes long.
+
+    Raises
+    ------
+    ConfigError
+        The run needs a GPU and there is none.
+    """
+    gpus = 0
+    if device != "cpu" and Path("/dev/nvidiactl").exists():
+        import torch
+
+        gpus = torch.cuda.device_count()
+    return _usable([Machine(cores.count(), gpus, 0)], device)[0]
+
+
+def _usable(found: Sequence[Machine], device: str) -> list[Machine]:
+    if device == "cpu":
+        return [machine._replace(gpus=0) for machine in found]
+    if device == "cuda" and not any(machine.gpus for machine in found):
+        raise ConfigError('device = "cuda": there is no GPU')
+    return [*found]
+
+
+class Tasks:
+    """Runs as tasks of the cluster that this process is connected to.
+
+    Parameters
+    ----------
+    folder : of the sweep.
+    run : carries out one run; why it failed, if it did.
+    """
+
+    def __init__(self, folder: Folder, run: Callable[[Config], str | None]) -> None:
+        import ray
+
+        self._ray, self._folder, self._run = ray, folder, run
+        self._machines = machines()
+        self._task = ray.remote(max_retries=0)(_carry_out)
+        self._going: dict[object, Config] = {}
+        self._gpu_bytes = 0
+        if any(machine.gpus for machine in self._machines):
+            self._gpu_bytes = ray.get(ray.remote(num_gpus=0.01)(_gpu_bytes).remote())
+
+    @property
+    def going(self) -> list[Config]:
+        """What was sent and has not ended."""
+        return list(self._going.values())
+
+    def send(self, config: Config, memory: int) -> None:
+        """Have a run carried out once a machine has a core and so many bytes for it."""
+        gpus = 0.0
+        if config.device != "cpu" and any(machine.gpus for machine in self._machines):
+            gpus = _GPUS if memory <= _GPUS * self._gpu_bytes else 1.0
+        room = max(machine.memory for machine in self._machines)  # what asks for more never starts
+        task = self._task.options(num_cpus=1, num_gpus=gpus, memory=min(memory, room))
+        reference = task.remote(self._run, config, self._folder, str(Path.cwd()))
+        self._going[reference] = config
+
+    def ended(self, seconds: float) -> list[tuple[Config, str | None, bool]]:
+        """Wait until a run ends: the run, why it failed, and whether its process died."""
+        ray = self._ray
+        done, _ = ray.wait(list(self._going), timeout=seconds)
+        found = list[tuple[Config, str | None, bool]]()
+        for reference in done:
+            config = self._going.pop(reference)
+            died, error = False, None
+            try:
+                error, files = ray.get(reference)
+                if files is not None:
+                    _unpack(files, Path(config.run_dir))
+            except (
+                ray.exceptions.WorkerCrashedError,
+                ray.exceptions.OutOfMemoryError,
+                ray.exceptions.NodeDiedError,
+            ):
+                died, error = True, "its process died, as for want of memory"
+            except ray.exceptions.RayError as failure:
+                error = " ".join(str(failure).split())
+            found.append((config, error, died))
+        return found
+
+
+def _carry_out(
+    run: Callable[[Config], str | None], config: Config, folder: Folder, place: str
+) -> tuple[str | None, bytes | None]:
+    """Why a run failed, and the files that it wrote if its folder is not on this machine.
+
+    Parameters
+    ----------
+    place : the working directory that relative paths of the configuration start from.
+    """
+    if Path(place).is_dir():
+        os.chdir(place)
+    if folder.is_here():
+        return run(config), None
+    with tempfile.TemporaryDirectory() as directory:
+        there = Path(directory, config.name)
+        return run(replace(config, run_dir=str(there))), _packed(there)
+
+
+def _packed(directory: Path) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(directory, ".")
+    return packed.getvalue()
+
+
+def _unpack(files: bytes, directory: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(files)) as tar:
+        tar.extractall(directory, filter="data")
+
+
+def _gpu_bytes() -> int:
+    """Memory of a GPU of the cluster; they are taken to be alike."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else 0

@@ -1,0 +1,45 @@
+"""How much memory a run takes, by the law of docs/results/memory.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.config.config import Config
+from app.config.preflight import problem_of
+
+_PROCESS = 600 << 20  # PyTorch and everything else that is imported
+
+
+def of_runs(configs: Sequence[Config]) -> list[int]:
+    """Bytes that each of some runs takes; runs that differ in their seed only take the same."""
+    known: dict[tuple[object, ...], int] = {}
+    needed = []
+    for config in configs:
+        alike = (
+            config.dataset, config.dataset_options, config.model, config.model_options,
+            config.peers, config.dtype, config.training,
+        )  # fmt: skip
+        if alike not in known:
+            known[alike] = of_run(config)
+        needed.append(known[alike])
+    return needed
+
+
+def of_run(config: Config) -> int:
+    """Bytes: twice weights and optimizer memory of all peers, one chunk of models, and the data.
+
+    Methods that keep further models take more.
+    """
+    from clients.engine.chunks import BUDGET  # torch
+    from clients.engine.engine import Engine
+
+    problem = problem_of(config)
+    training = config.training
+    one = Engine(
+        problem, config.network, config.model_options, [0], training,
+        device="cpu", dtype=config.dtype,
+    )  # fmt: skip
+    moments = 2 if training.optimizer == "adam" else int(training.momentum > 0)
+    state = config.peers * one.d * one.dtype.itemsize * (1 + moments)
+    chunk = max(*BUDGET.values(), one.holds(training.batch_size))
+    return 2 * state + chunk + 2 * problem.inputs.nbytes + _PROCESS

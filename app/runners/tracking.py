@@ -1,0 +1,184 @@
+"""What is told after every evaluated round: callbacks, TensorBoard, MLflow, Weights & Biases."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from app.config.config import Config, ConfigError
+from app.config.keys import nearest
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class Callback(Protocol):
+    """What is called after every evaluated round."""
+
+    def on_round(self, round: int, metrics: DataFrame) -> object:  # noqa: A002
+        """Hear of a round.
+
+        Parameters
+        ----------
+        metrics : a row for each peer that reported.
+        """
+
+
+class Observers:
+    """Calls back for every round that metrics.jsonl has got complete. A context manager.
+
+    Parameters
+    ----------
+    callbacks : objects with `on_round`, or functions like it, beside what the configuration tracks.
+
+    Raises
+    ------
+    ConfigError
+        `track` names something that is not there.
+    """
+
+    def __init__(
+        self, config: Config, callbacks: Iterable[Callback | Callable[..., object]] = ()
+    ) -> None:
+        self._config, self._file = config, Path(config.run_dir, "metrics.jsonl")
+        self._calls: list[Callable[..., object]] = [
+            each if not hasattr(each, "on_round") else each.on_round for each in callbacks
+        ]
+        self._trackers = [_tracker(name) for name in _names(config.track)]
+        self._read, self._stack = 0, ExitStack()
+
+    def __enter__(self) -> Self:
+        for tracker in self._trackers:
+            self._calls.append(self._stack.enter_context(tracker(self._config)).on_round)
+        if self._config.resume and self._file.exists():
+            self._read = self._file.stat().st_size
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._stack.__exit__(*exception)
+
+    def show(self, progress: Mapping[str, Any]) -> None:
+        """Tell of the rounds that have been written since the last call."""
+        if not self._calls or not progress or not self._file.exists():
+            return
+        with self._file.open("rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        rows = [json.loads(line) for line in whole.splitlines()]
+        for t, of_round in groupby(rows, key=lambda row: int(row["round"])):
+            self._tell(t, list(of_round))
+
+    def _tell(self, t: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        frame = frame_of(rows)
+        for call in self._calls:
+            call(t, frame)
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """Lines of metrics.jsonl as a data frame; what is null is NaN."""
+    import pandas as pd  # half a second, and most runs have no callbacks
+
+    frame = pd.DataFrame(list(rows))
+    return frame.astype({name: float for name in frame if frame[name].isna().all()})
+
+
+def scalars(metrics: DataFrame) -> dict[str, float]:
+    """Each metric's mean over peers, and every peer's own: "test_loss/mean", "test_loss/peer 3"."""
+    found = {}
+    for name in metrics.columns.drop(["round", "peer", "peer_name"], errors="ignore"):
+        values = metrics[name].astype(float)
+        found[f"{name}/mean"] = float(values.mean())
+        names = metrics["peer_name"] if "peer_name" in metrics else metrics["peer"]
+        found |= {f"{name}/{peer}": float(value) for peer, value in zip(names, values, strict=True)}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+class TensorBoard:
+    """Writes event files into the run directory: `tensorboard --logdir runs`."""
+
+    def __init__(self, config: Config) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(config.run_dir)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def on_round(self, t: int, metrics: DataFrame) -> None:
+        """Add the round's numbers."""
+        for name, value in scalars(metrics).items():
+            self._writer.add_scalar(name, value, t)
+
+    def __exit__(self, *exception: object) -> None:
+        self._writer.close()
+
+
+class MLflow:
+    """Logs to MLflow, wherever MLFLOW_TRACKING_URI says."""
+
+    def __init__(self, config: Config) -> None:
+        import mlflow
+
+        self._mlflow, self._config = mlflow, config
+
+    def __enter__(self) -> Self:
+        self._mlflow.start_run(run_name=self._config.name)
+        self._mlflow.log_params(self._config.flat())
+        return self
+
+    def on_round(self, t: int, metrics: DataFrame) -> None:
+        """Log the round's numbers."""
+        self._mlflow.log_metrics(scalars(metrics), step=t)
+
+    def __exit__(self, kind: type | None, *exception: object) -> None:
+        self._mlflow.end_run("FINISHED" if kind is None else "FAILED")
+
+
+class WandB:
+    """Logs to Weights & Biases; WANDB_MODE=offline keeps it in the run directory."""
+
+    def __init__(self, config: Config) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project="coterie", name=config.name, config=config.flat(), dir=config.run_dir
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def on_round(self, t: int, metrics: DataFrame) -> None:
+        """Log the round's numbers."""
+        self._run.log(scalars(metrics), step=t)
+
+    def __exit__(self, kind: type | None, *exception: object) -> None:
+        self._run.finish(exit_code=0 if kind is None else 1)
+
+
+TRACKERS: Mapping[str, tuple[str, Any]] = {
+    "tensorboard": ("tensorboard", TensorBoard),
+    "mlflow": ("mlflow", MLflow),
+    "wandb": ("wandb", WandB),
+}
+"""Name -> the package that it needs, and what logs to it."""
+
+
+def _names(track: str) -> list[str]:
+    return [name.strip() for name in track.split(",") if name.strip()]
+
+
+def _tracker(name: str) -> Any:
+    if name not in TRACKERS:
+        raise ConfigError(f'track: nothing is called "{name}"{nearest(name, TRACKERS)}')
+    package, tracker = TRACKERS[name]
+    if find_spec(package) is None:
+        raise ConfigError(f'track = "{name}": pip install {package}')
+    return tracker

@@ -1,0 +1,50 @@
+"""Claims: how a node shows the relay which peer is its own.
+
+Registered nodes are known to the relay by a key of their transport, which says nothing about peers.
+With the public keys of the peers in a trust file of its own, the relay takes a node for that of a
+peer only if the node has signed, with the peer's key, that it is: for this run, its configuration
+and this process of the relay, so a claim is of no use to anybody who has heard it, nor later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cryptography.exceptions import InvalidSignature
+
+from app.security.keys import PrivateKeys
+from app.security.seal import Scope, framed
+from app.security.trust import Entry
+from strategies.relay.roster import Proof
+
+_PROTOCOL = b"coterie claim 1"
+
+
+def claim(peer: int, scope: Scope, own: PrivateKeys) -> bytes:
+    """Sign that this is the node of a peer; 64 bytes."""
+    return own.sign(_claimed(peer, scope))
+
+
+def proof(trust: Mapping[int, Entry], run: str, config_digest: bytes) -> Proof:
+    """What the relay checks claims with.
+
+    Parameters
+    ----------
+    trust : peer -> its public keys, as the relay's trust file has them.
+    """
+
+    def proves(peer: int, signature: bytes, attempt: str) -> bool:
+        if peer not in trust:
+            return False
+        claimed = _claimed(peer, Scope(run, config_digest, attempt))
+        try:
+            trust[peer].keys.verifier.verify(signature, claimed)
+        except InvalidSignature:
+            return False
+        return True
+
+    return proves
+
+
+def _claimed(peer: int, scope: Scope) -> bytes:
+    return framed(_PROTOCOL, scope.run, scope.config_digest, scope.attempt, peer)

@@ -1,0 +1,127 @@
+"""A model card: what a saved model was learnt from, with whom, and how good it is.
+
+It lies beside the model, on the machine that hosts the peer, and leaves it with nobody: unlike a
+report to the relay it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from app.security.policy import Policy
+from app.trained.about import About
+from strategies.protocol import Report
+
+_LEAST = 1e-6  # weight of a collaborator that is named
+
+
+def card(
+    about: About,
+    sizes: Mapping[str, int],
+    report: Report,
+    names: Mapping[int, str],
+    policy: Policy | None,
+    curves: Mapping[str, Any],
+    *,
+    has_examples: bool,
+) -> dict[str, Any]:
+    """The card as JSON.
+
+    Parameters
+    ----------
+    sizes : part -> the peer's own examples.
+    report : the peer's last, before a policy takes anything away.
+    names : of all peers, as far as known here.
+    curves : what can be drawn of the evaluation (`clients.measures`).
+    has_examples : whether the model's file holds something of each training example.
+    """
+    weights = sorted(
+        ((weight, peer) for peer, weight in enumerate(report.weights) if weight > _LEAST),
+        key=lambda pair: (-pair[0], pair[1]),
+    )
+    return {
+        "peer": about.peer,
+        "name": about.peer_name,
+        "round": report.round,
+        "method": about.method,
+        "method_options": dict(about.method_options),
+        "model": about.model,
+        "dataset": about.dataset,
+        "task": about.task,
+        "classes": list(about.classes),
+        "columns": list(about.columns),
+        "examples": dict(sizes),
+        "collaborators": [
+            {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": weight}
+            for weight, peer in weights
+            if peer != about.peer
+        ],
+        "own_weight": report.weights[about.peer],
+        "metrics": dict(report.metrics),
+        "reported_to_the_relay": "all" if policy is None else policy.reports.disclosure,
+        "policy": None if policy is None else policy.flat(),
+        "holds_training_examples": has_examples,
+        "config_digest": about.config_digest,
+        "versions": {name: version(name) for name in ("torch", "numpy")},
+        "curves": dict(curves),
+    }
+
+
+def as_json(found: Mapping[str, Any]) -> str:
+    """The file for programs."""
+    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+
+
+def as_markdown(found: Mapping[str, Any]) -> str:
+    """The file for people."""
+    examples = ", ".join(f"{count} for {part}" for part, count in found["examples"].items())
+    used = [
+        ("method", f"{found['method']}, {found['round']} rounds"),
+        ("network", found["model"]),
+        ("learns", f"{found['task']} from {found['dataset']}"),
+        ("columns", ", ".join(found["columns"])),
+        ("classes", ", ".join(found["classes"])),
+        ("own examples", examples),
+    ]
+    used = [(name, value) for name, value in used if value]
+    others = [(each["name"], f"{each['weight']:.3g}") for each in found["collaborators"]]
+    measured = [
+        (name, f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
+        for name, value in found["metrics"].items()
+        if value is not None
+    ]
+    privacy = [
+        "The file holds no example of the training data, but a model may remember some: give it "
+        "only to those who may have the data."
+    ]
+    if found["holds_training_examples"]:
+        privacy = [
+            "The file holds the features and the label of each of the peer's training examples: it "
+            "is as confidential as the data."
+        ]
+    if found["policy"] is None:
+        privacy.append("No policy: a simulation, in which every measurement was reported.")
+    else:
+        told = found["reported_to_the_relay"]
+        privacy.append(f"The policy let the relay have: {told} of the reports, rounded.")
+    parts = [
+        f"# Model of {found['name']}",
+        _table(("", ""), used),
+        "## Collaborators\n\nWeight of what came from each other peer in the last round.",
+        _table(("peer", "weight"), others) if others else "None: the peer learnt alone.",
+        "## How good it is\n\nOn the peer's own test examples; costs are sums over the run.",
+        _table(("", ""), measured),
+        "## Privacy\n\n" + "\n\n".join(privacy),
+        f"Configuration {found['config_digest'][:16]}; "
+        + ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+        + ".",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[tuple[str, str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

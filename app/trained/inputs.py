@@ -1,0 +1,103 @@
+"""Examples to predict, from files, in the form in which a saved model takes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from app.config.keys import ConfigError
+from app.trained.about import About
+from datasets.files.folders import IMAGES
+from datasets.own import cells
+from datasets.own.image_folder import ImageFolderOptions, read_pixels
+from datasets.preprocessing import Column
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Raw examples (N, ...), and what each is called: a line of a table, a file."""
+
+    raw: npt.NDArray[Any]
+    kind: str
+    names: Sequence[str | int]
+
+
+def read(path: Path, about: About) -> Inputs:
+    """The examples in a table (.csv, .parquet), an archive (.npz) or a folder of images.
+
+    Raises
+    ------
+    ConfigError, DataError
+        They are not what the model takes; names the lines or files that are not.
+    """
+    if path.is_dir():
+        return _images(path, about)
+    if path.suffix == ".npz":
+        return _arrays(path, about)
+    if path.suffix in cells.FORMATS:
+        return _table(path, about)
+    raise ConfigError(f"{path}: expected .csv, .parquet, .npz or a folder of images")
+
+
+def _table(path: Path, about: About) -> Inputs:
+    fitted = about.preprocessing
+    columns = () if fitted is None else fitted.columns
+    as_text = {column.name for column in columns if column.kind != "number"}
+    table = cells.open_table(path, as_text)
+    if not columns:
+        wanted = math.prod(about.shape)
+        if len(table.column_names) != wanted:
+            raise ConfigError(
+                f"{path}: {len(table.column_names)} columns, but an example of {about.dataset} is "
+                f"{wanted} numbers, whose columns have no names"
+            )
+        columns = tuple(map(Column, table.column_names))
+    cells.require(table, [column.name for column in columns], path)
+    raw, wrong = cells.encoded(table, columns)
+    if wrong:
+        some = cells.named(wrong, path)
+        more = f" and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
+        raise ConfigError("\n".join(some[:_SHOWN]) + more)
+    if fitted is None or not fitted.columns:
+        raw = raw.reshape(-1, *about.shape)
+    return Inputs(raw, "row", range(1, len(raw) + 1))
+
+
+def _arrays(path: Path, about: About) -> Inputs:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            name = "x" if "x" in archive.files else archive.files[0]
+            raw = archive[name]
+    except (ValueError, IndexError, OSError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    fitted = about.preprocessing
+    shape = (len(fitted.columns),) if fitted is not None and fitted.columns else about.shape
+    if raw.shape[1:] != shape:
+        raise ConfigError(
+            f"{path}: an example of {name} is {raw.shape[1:]}, the model takes {shape}"
+        )
+    return Inputs(raw, "row", range(1, len(raw) + 1))
+
+
+def _images(folder: Path, about: About) -> Inputs:
+    if len(about.shape) != 3 or about.shape[0] not in (1, 3):
+        raise ConfigError(f"{folder}: the model takes no images but {about.shape}")
+    sides = "x".join(map(str, about.shape))
+    fit = about.dataset_options.get("fit", "exact")
+    options = ImageFolderOptions(shape=sides, fit=fit)
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES)
+    if not files:
+        raise ConfigError(f"{folder}: no images ({', '.join(IMAGES)})")
+    found = [read_pixels(path, options) for path in files]
+    if bad := [f"{p} {x}" for p, x in zip(files, found, strict=True) if isinstance(x, str)]:
+        more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+        raise ConfigError("\n".join(bad[:_SHOWN]) + more)
+    return Inputs(np.stack(found), "file", [str(path.relative_to(folder)) for path in files])

@@ -1,0 +1,69 @@
+"""A saved model's predictions for examples in files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from app.config.keys import ConfigError
+from app.runs import atomic
+from app.trained.inputs import Inputs
+from app.trained.personal import PersonalModel
+
+_BATCH = 256
+
+
+def predicted(model: PersonalModel, raw: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Probabilities (N, classes, ...) of raw examples; of a regression its values (N, outputs)."""
+    with torch.inference_mode():
+        parts = [
+            model.probabilities(torch.tensor(raw[first : first + _BATCH])).double().numpy()
+            for first in range(0, max(len(raw), 1), _BATCH)
+        ]
+    found: npt.NDArray[np.float64] = np.concatenate(parts)
+    return found
+
+
+def write(path: Path, model: PersonalModel, inputs: Inputs) -> npt.NDArray[np.float64]:
+    """Write what the model predicts, as a table (.csv) or as arrays (.npz); it is returned, too.
+
+    Raises
+    ------
+    ConfigError : a table cannot hold it.
+    """
+    found = predicted(model, inputs.raw)
+    if path.suffix == ".npz":
+        arrays = {"predictions": found, "names": np.array(inputs.names)}
+        with atomic.replacing(path) as draft, draft.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        return found
+    if model.about.task not in ("classification", "regression"):
+        raise ConfigError(f"{model.about.task} does not fit a table: --out predictions.npz")
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(_rows(model, inputs, found))
+    atomic.write(path, text.getvalue())
+    return found
+
+
+def _rows(
+    model: PersonalModel, inputs: Inputs, found: npt.NDArray[np.float64]
+) -> Iterator[list[Any]]:
+    """The header, and a line for each example."""
+    about = model.about
+    if about.task == "regression":
+        more = [f"prediction_{k}" for k in range(1, about.outputs)]
+        yield [inputs.kind, "prediction", *more]
+        for name, values in zip(inputs.names, found.tolist(), strict=True):
+            yield [name, *values]
+        return
+    classes = about.class_names()
+    yield [inputs.kind, "prediction", *(f"probability_{each}" for each in classes)]
+    for name, values in zip(inputs.names, found.tolist(), strict=True):
+        yield [name, classes[int(np.argmax(values))], *values]

@@ -1,0 +1,88 @@
+"""A hostile node of the drill: the node's own code, with what it answers forged on the way out.
+
+Every Python process of the node's executor runs `install`. The file that HOSTILE names says in
+which manner it lies: "replies" (each is one that no relay can use), "letters" (each letter is
+altered, the rest is honest), or not at all; a line for each lie is appended to `<file>.told`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from pathlib import Path
+
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+START = "from benchmarks.hostile_node import install\ninstall()\n"
+"""As `sitecustomize.py` on its path, what makes an executor hostile."""
+
+
+def install() -> None:
+    """Let every ClientApp of this process lie."""
+    honest = ClientApp.__call__
+
+    def lying(app: ClientApp, message: Message, context: Context) -> Message:
+        reply = honest(app, message, context)
+        told = Path(os.environ["HOSTILE"])
+        forge = {"replies": _unusable, "letters": _altered}.get(told.read_text())
+        if forge is None or reply.has_error():
+            return reply
+        record = forge(message.content, reply.content, int(context.run_config["peers"]))
+        with told.with_suffix(".told").open("a") as file:
+            file.write(f"{told.read_text()}\n")
+        return Message(record, reply_to=message)
+
+    ClientApp.__call__ = lying  # type: ignore[method-assign,assignment]
+
+
+# The app that Flower has brought is imported first by the ClientApp, hence these imports inside.
+
+
+def _unusable(asked: RecordDict, said: RecordDict, peers: int) -> RecordDict:
+    """A forged reply by which the node takes no part, or the part of another."""
+    from benchmarks.forging import forged
+    from strategies.flower.records import decode_request, decode_response
+    from strategies.relay.vetting import fault_of
+
+    request, g = decode_request(asked), random.Random()
+    response = decode_response(said, request)
+    if isinstance(response, str):
+        return said
+    while True:
+        record = forged(response, request, peers, g)
+        try:
+            found = decode_response(record, request)
+        except Exception:
+            return record
+        if isinstance(found, str) or found.peers != response.peers:
+            return record
+        if fault_of(found, request, response.peers, peers):
+            return record
+
+
+def _altered(asked: RecordDict, said: RecordDict, peers: int) -> RecordDict:
+    """The reply with each of its letters altered so that no recipient may open it."""
+    from strategies.flower.records import decode_request, decode_response, encode_response
+
+    request, g = decode_request(asked), random.Random()
+    response = decode_response(said, request)
+    if isinstance(response, str):
+        return said
+    letters = []
+    for letter in response.letters:
+        assert isinstance(letter.payload, ArrayRecord)
+        payload = letter.payload["payload"].data
+        match g.choice(("flip", "other", "keys")):
+            case "flip":
+                k = g.randrange(len(payload))
+                payload = payload[:k] + bytes([payload[k] ^ 1]) + payload[k + 1 :]
+            case "other":
+                payload = g.randbytes(len(payload))
+            case "keys":
+                keys = dict.fromkeys(letter.keys, g.choice([b"", g.randbytes(1232)]))
+                letter = replace(letter, keys=keys)
+        array = Array("uint8", (len(payload),), "coterie.payload", payload)
+        letters.append(replace(letter, payload=ArrayRecord({"payload": array})))
+    return encode_response(replace(response, letters=tuple(letters)), request)

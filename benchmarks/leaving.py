@@ -1,0 +1,312 @@
+"""What leaves an institution, byte by byte: `python -m benchmarks.leaving` writes the tables.
+
+They stand in docs/consortium/what-leaves.md, and come from runs of three institutions with tables
+of their own, one for each method. The institutions are deployed nodes with keys, policies and
+sealed letters; their answers are read as they leave, the letters opened with their readers' keys.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr
+from dataclasses import dataclass, replace
+from io import StringIO
+from math import prod
+from pathlib import Path
+from typing import get_args
+
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from safetensors.torch import load
+
+from app.config.digest import config_digest_of
+from app.config.registry import METHODS
+from app.config.schema import Scalar
+from app.node.faults import MEANINGS
+from app.security.policy import Disclosure
+from app.security.seal import KEY, Scope, digest_of, unseal
+from app.security.trust import read_private, read_trust
+from strategies.errors import RelayError
+from strategies.flower.records import encode_response
+from strategies.protocol import METRICS, Kind, Request, Response
+from strategies.relay.broker import Broker
+from tests.attacks.consortium import RUN, Institution, Relay, config_of, institutions
+
+PAGE = Path(__file__).parents[1] / "docs" / "consortium" / "what-leaves.md"
+_OPTIONS: Mapping[str, dict[str, Scalar]] = {"ifca": {"ifca.clusters": 2}}
+"""Of methods that need to be told what institutions' data do not say."""
+FIELDS: Mapping[str, str] = {
+    "stage": "which request this answers",
+    "round": "of which round",
+    "peers": "the institution's number",
+    "wants": "whom it wants to hear or to be helped by in the next round: pairs of numbers",
+    "refused": "a line for each letter it refused: round, sender, reason",
+    "samples": "how many training examples it has, exactly; when a run starts",
+    "names": "its name in its own trust file; when a run starts",
+    "claims": "a signature that this number is its own; when a run starts",
+    "standing": "the round it goes on from; when a run starts",
+    "checks": "only to a preflight: ok, a band or a code for each check",
+    "report-rounds": "the rounds that the measurements are of",
+    "report-peers": "whose they are: its own number",
+    "report-weights": "the weight it gives each peer, rounded to two decimals",
+    "report-metrics": "names of the measurements; the numbers beside them are rounded",
+    "letter-kinds": "of each letter: offer or answer",
+    "letter-senders": "of each letter: its own number",
+    "letter-recipients": "of each letter: whom it is for",
+    "letter-rounds": "of each letter: the round",
+    "letter-nbytes": "of each letter: how many bytes of tensors",
+    "key-letters": "which letter a key is of",
+    "key-peers": "which peer a key is for",
+    "key-bytes": "the letter's key, encrypted for that peer, and a signature",
+}
+"""Every field of a node's answer to the relay, letters apart."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A letter as its reader sees it.
+
+    Attributes
+    ----------
+    tensors : name -> shape.
+    plain, sealed : bytes of the payload, before and after it is encrypted.
+    readers : how many peers it is sealed for.
+    """
+
+    kind: Kind
+    tensors: Mapping[str, tuple[int, ...]]
+    nbytes: int
+    plain: int
+    sealed: int
+    readers: int
+
+
+class Tap(Relay):
+    """A transport that keeps what the institutions answered."""
+
+    def __init__(self, nodes: Sequence[Institution]) -> None:
+        super().__init__(nodes)
+        self.said: list[tuple[Request, Response]] = []
+
+    def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
+        """Deliver the requests, and keep what comes back."""
+        outcome = super().exchange(requests)
+        for node, answer in outcome.items():
+            if isinstance(answer, Response):
+                self.said.append((requests[node], answer))
+        return outcome
+
+
+@dataclass(frozen=True)
+class Left:
+    """What left the institutions in a run: their answers, and the letters of each, opened."""
+
+    said: list[tuple[Request, Response]]
+    letters: list[Opened]
+
+
+def run(method: str, **policy: Scalar) -> Left:
+    """Two rounds of three institutions.
+
+    Raises
+    ------
+    RelayError
+        Institutions cannot run the method on data of their own.
+    """
+    changed: dict[str, Scalar] = {
+        "method": method, "num-server-rounds": 2, "table.validation": 0.2, "dtype": "float32",
+        "model": "mlp", "mlp.hidden": "4",
+    }  # fmt: skip
+    flat = {key: value for key, value in RUN.items() if not key.startswith("cobo.")}
+    flat |= changed | _OPTIONS.get(method, {})
+    with tempfile.TemporaryDirectory() as directory, redirect_stderr(StringIO()):
+        nodes = institutions(Path(directory), flat)
+        for node in nodes:
+            node.set_policy(methods=method, data__least_examples=1, **policy)
+        tap, config = Tap(nodes), config_of(nodes[0])
+        Broker(config.strategy(), tap, join_timeout=0).run()
+        return Left(tap.said, list(_opened(tap.said, nodes, config_digest_of(config))))
+
+
+def _opened(
+    said: Sequence[tuple[Request, Response]], nodes: Sequence[Institution], digest: bytes
+) -> Iterator[Opened]:
+    """The letters, opened by the first peer that can; an answer is tied to an offer."""
+    keys = [read_private(Path(str(node.node_config["keys"]))) for node in nodes]
+    trust = read_trust(Path(str(nodes[0].node_config["trust"])))
+    offers: dict[tuple[int, int], bytes] = {}
+    for request, response in said:
+        scope = Scope("run", digest, request.attempt)
+        for letter in response.letters:
+            assert isinstance(letter.payload, ArrayRecord)
+            payload = letter.payload["payload"].data
+            about, reader = b"", min(letter.keys)
+            if letter.recipient is not None:
+                about = offers[letter.round, letter.recipient]
+            plain = unseal(
+                replace(letter, payload=payload), scope, reader, keys[reader],
+                trust[letter.sender].keys, digest_of(payload), about,
+            )  # fmt: skip
+            if letter.recipient is None:
+                offers[letter.round, letter.sender] = digest_of(plain)
+            shapes = {name: tuple(value.shape) for name, value in load(plain).items()}
+            yield Opened(
+                letter.kind, shapes, letter.nbytes, len(plain), len(payload), len(letter.keys)
+            )
+
+
+def methods_table() -> str:
+    """Method -> what its letters hold, and what it reports beside what all report."""
+    lines = [
+        "| method | an offer holds | an answer holds | says whom it wants | also reports |",
+        "|---|---|---|---|---|",
+    ]
+    for method in METHODS:
+        try:
+            left = run(method)
+        except RelayError:
+            lines.append(f"| `{method}` | refused: it needs what no institution knows | | | |")
+            continue
+        wants = any(len(response.wants) for _, response in left.said)
+        reported = {
+            name for _, response in left.said for report in response.reports
+            for name, value in report.metrics.items() if value is not None
+        }  # fmt: skip
+        own = ", ".join(sorted(name.replace("_", " ") for name in reported - METRICS))
+        cells = [_holding(left, "offer"), _holding(left, "answer"), "yes" if wants else "no", own]
+        lines.append(f"| `{method}` | {' | '.join(cells)} |".replace("|  |", "| |"))
+    return "\n".join(lines)
+
+
+def _holding(left: Left, kind: Kind) -> str:
+    """The tensors of the letters of that kind."""
+    found = set[str]()
+    for letter in left.letters:
+        if letter.kind == kind:
+            tensors = (f"{name} {prod(shape)}" for name, shape in sorted(letter.tensors.items()))
+            found.add(f"{', '.join(tensors)}: {letter.nbytes} bytes")
+    return " or ".join(sorted(found)) or "nothing is sent"
+
+
+def letters_table() -> str:
+    """What becomes of a letter on its way: bytes of FedAvg's offer, and whom it is sealed for."""
+    offer = run("fedavg").letters[0]
+    return "\n".join(
+        [
+            "| part of a letter | bytes |",
+            "|---|---|",
+            f"| the numbers of the model | {offer.nbytes} |",
+            f"| their names and shapes | {offer.plain - offer.nbytes} |",
+            f"| added by encryption | {offer.sealed - offer.plain} |",
+            f"| for each reader, the key and a signature | {KEY:,} |",
+            f"| readers, all of them in the trust file | {offer.readers} |",
+        ]
+    )
+
+
+def disclosure_table() -> str:
+    """Disclosure -> the measurements that are told."""
+    lines = ["| `disclosure` | `training` | measurements | weights |", "|---|---|---|---|"]
+    for level in get_args(Disclosure):
+        for training in (False, True):
+            reports = [
+                report
+                for _, response in run("fedavg", **_reports(level, training=training)).said
+                for report in response.reports
+            ]
+            told = {
+                name
+                for report in reports
+                for name, value in report.metrics.items()
+                if value is not None
+            }
+            shown = ", ".join(sorted(name.replace("_", " ") for name in told))
+            others = any(
+                weight
+                for report in reports
+                for peer, weight in enumerate(report.weights)
+                if peer != report.peer
+            )
+            weights = "of each peer" if others else "none"
+            lines.append(f"| `{level}` | {str(training).lower()} | {shown} | {weights} |")
+    return "\n".join(lines)
+
+
+def _reports(level: str, *, training: bool) -> dict[str, Scalar]:
+    return {"reports__disclosure": level, "reports__training": training}
+
+
+def fields_table() -> str:
+    """Field of an answer -> what it says, and its bytes at a start and at the end of a round."""
+    said = run("cobo").said
+    start = next(found for found in reversed(said) if found[0].stage == "start")
+    update = next(found for found in said if found[0].stage == "update")
+    sizes = [sizes_of(encode_response(response, request)) for request, response in (start, update)]
+    lines = [
+        "| field | what it says | bytes at the start | bytes after a round |",
+        "|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{name}` | {about} | {sizes[0][name]:,} | {sizes[1][name]:,} |"
+        for name, about in FIELDS.items()
+    ]
+    return "\n".join(lines)
+
+
+def sizes_of(record: RecordDict) -> dict[str, int]:
+    """Bytes of each field of an answer's header; a number has eight."""
+    header = record["response"]
+    assert isinstance(header, ConfigRecord)
+    return {name: _size(value) for name, value in header.items()}
+
+
+def _size(value: object) -> int:
+    match value:
+        case bytes():
+            return len(value)
+        case str():
+            return len(value.encode())
+        case list():
+            return sum(map(_size, value))
+        case _:
+            return 8
+
+
+def codes_table() -> str:
+    """Code -> its meaning: all that the relay hears of what goes wrong."""
+    lines = [f"| `{code}` | {meaning} |" for code, meaning in MEANINGS.items()]
+    return "\n".join(["| code | meaning |", "|---|---|", *lines])
+
+
+TABLES: Mapping[str, Callable[[], str]] = {
+    "methods": methods_table,
+    "letters": letters_table,
+    "disclosure": disclosure_table,
+    "fields": fields_table,
+    "codes": codes_table,
+}
+"""Name of a table of the page -> what makes it."""
+
+
+def written(page: str, name: str) -> str:
+    """The table of that name as the page has it."""
+    return _split(page, name)[1]
+
+
+def _split(page: str, name: str) -> tuple[str, str, str]:
+    before, begin, rest = page.partition(f"<!-- table: {name} -->\n")
+    table, end, after = rest.partition("<!-- end -->")
+    return before + begin, table.rstrip("\n"), end + after
+
+
+def main() -> None:
+    """Write the tables anew."""
+    page = PAGE.read_text("utf-8")
+    for name, made in TABLES.items():
+        before, _, after = _split(page, name)
+        page = f"{before}{made()}\n{after}"
+    PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Networks of libraries by name: "torchvision:resnet18", "timm:convnext_atto".
+
+torchvision and timm build them untrained, for the data's channels and classes; a file of trained
+weights is `model.weights`. "transformers:FOLDER" reads configuration and weights from a local
+folder. Nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from datasets.plugins import PluginError
+
+Shape = tuple[int, ...]
+
+SMALLEST = 32
+"""Side that images are enlarged to at least: networks made for photographs halve it five times."""
+
+
+def build_of_library(name: str, task: str, shape: Shape, outputs: int) -> nn.Module:
+    """The network of that name, for examples of `shape`.
+
+    Raises
+    ------
+    PluginError
+        The library is not installed, or has no such network, or it takes no such examples.
+    """
+    library, _, which = name.partition(":")
+    build = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}[library]
+    try:
+        return build(which, task, shape, outputs)
+    except ImportError:
+        raise PluginError(f'model = "{name}": pip install {library}') from None
+    except PluginError as error:
+        raise PluginError(f'model = "{name}": {error}') from None
+    except Exception as error:  # each library has errors of its own
+        why = " ".join(str(error).split())
+        raise PluginError(f'model = "{name}" cannot be built for {shape}: {why}') from error
+
+
+def _torchvision(which: str, task: str, shape: Shape, outputs: int) -> nn.Module:
+    from torchvision.models import get_model
+
+    side = _side(task, shape)
+    own: dict[str, Any] = {"image_size": side} if which.startswith("vit_") else {}
+    if which in ("googlenet", "inception_v3"):
+        own = {"aux_logits": False, "init_weights": True}
+    network = get_model(which, weights=None, num_classes=outputs, **own)
+    _recolour(network, shape[0])
+    return _enlarging(network, side)
+
+
+def _timm(which: str, task: str, shape: Shape, outputs: int) -> nn.Module:
+    import timm
+
+    side = _side(task, shape)
+    make = partial(timm.create_model, which, in_chans=shape[0], num_classes=outputs)
+    try:
+        network = make(img_size=side)  # transformers of images have to know
+    except TypeError:
+        network = make()
+    return _enlarging(network, side)
+
+
+def _transformers(which: str, task: str, shape: Shape, outputs: int) -> nn.Module:
+    import transformers
+
+    folder = Path(which)
+    if not (folder / "config.json").is_file():
+        raise PluginError(f"{folder} is no folder with a config.json and weights of transformers")
+    if task == "language":
+        network = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        vocabulary = network.config.get_text_config().vocab_size
+        if vocabulary < outputs:
+            raise PluginError(f"it knows {vocabulary} tokens, the data set has {outputs}")
+        _linear_instead_of_conv1d(network)
+        return Logits(network, "input_ids", outputs)
+    if task == "classification" and len(shape) == 3:
+        network = transformers.AutoModelForImageClassification.from_pretrained(
+            folder, local_files_only=True, num_labels=outputs, ignore_mismatched_sizes=True
+        )
+        return Logits(network, "pixel_values", outputs)
+    raise PluginError(f"from transformers come networks for language and images, not for {task}")
+
+
+class Logits(nn.Module):
+    """A network of transformers that gives its logits alone, of the first `outputs` classes."""
+
+    def __init__(self, network: nn.Module, argument: str, outputs: int) -> None:
+        super().__init__()
+        self.network = network
+        self._argument, self._outputs = argument, outputs
+
+    def forward(self, examples: Tensor) -> Tensor:
+        own = {"use_cache": False} if self._argument == "input_ids" else {}
+        logits: Tensor = self.network(**{self._argument: examples}, **own).logits
+        return logits[..., : self._outputs]
+
+
+def _linear_instead_of_conv1d(network: nn.Module) -> None:
+    """GPT-2's linear maps are turned the other way there; adapters look for `nn.Linear`."""
+    from transformers.pytorch_utils import Conv1D
+
+    for name, layer in [*network.named_modules()]:
+        if isinstance(layer, Conv1D):
+            linear = nn.Linear(*layer.weight.shape)
+            linear.weight = nn.Parameter(layer.weight.detach().T.contiguous())
+            linear.bias = nn.Parameter(layer.bias.detach())
+            parent, _, child = name.rpartition(".")
+            setattr(network.get_submodule(parent), child, linear)
+
+
+def _side(task: str, shape: Shape) -> int:
+    """Of the square images that the network gets: a multiple of `SMALLEST`."""
+    if task != "classification" or len(shape) != 3:
+        raise PluginError(f"it classifies images, but an example has shape {shape} ({task})")
+    return SMALLEST * math.ceil(max(shape[1:]) / SMALLEST)
+
+
+def _recolour(network: nn.Module, channels: int) -> None:
+    """Let the first convolution take so many channels."""
+    for name, layer in network.named_modules():
+        if isinstance(layer, nn.Conv2d):
+            if layer.in_channels != channels:
+                parent, _, child = name.rpartition(".")
+                setattr(
+                    network.get_submodule(parent),
+                    child,
+                    nn.Conv2d(
+                        channels,
+                        layer.out_channels,
+                        layer.kernel_size,  # type: ignore[arg-type]
+                        layer.stride,  # type: ignore[arg-type]
+                        layer.padding,  # type: ignore[arg-type]
+                        bias=layer.bias is not None,
+                    ),
+                )
+            return
+
+
+def _enlarging(network: nn.Module, side: int) -> nn.Module:
+    """The network, whose images are brought to `side` x `side` first; names stay as they are."""
+    network.register_forward_pre_hook(partial(_enlarge, side))
+    return network
+
+
+def _enlarge(side: int, network: nn.Module, arguments: tuple[Tensor]) -> tuple[Tensor]:
+    (images,) = arguments
+    if images.shape[-2:] == torch.Size((side, side)):
+        return arguments
+    return (F.interpolate(images, (side, side), mode="nearest"),)

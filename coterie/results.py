@@ -1,0 +1,172 @@
+"""What runs left, as data frames and modules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from app.runners.tracking import frame_of
+from app.runs import plan, rundir
+from app.runs.metrics import ResultsError
+
+if TYPE_CHECKING:
+    pass
+
+
+class Run:
+    """One run, read from its directory.
+
+    Attributes
+    ----------
+    directory : where it lies.
+    names : what people call each peer, in their order.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        self._read = rundir.Run.read(self.directory)
+        self.names: tuple[str, ...] = self._read.names
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row for each evaluated round and peer; the columns are those of metrics.jsonl."""
+        return read_metrics(self.directory / "metrics.jsonl")
+
+    @property
+    def weight_rounds(self) -> npt.NDArray[np.int64]:
+        """(rounds,) the rounds of `weights`."""
+        return self._read.weight_rounds
+
+    @property
+    def weights(self) -> npt.NDArray[np.float64]:
+        """(rounds, n, n) the weight that peer i gives peer j in a round: [r, i, j]."""
+        return self._read.weights
+
+    @cached_property
+    def graph(self) -> pd.DataFrame:
+        """The edges: round, from, to, weight.
+
+        An edge leads from the peer whose model or answers are used to the peer that uses them.
+        """
+        weights = self.weights * ~np.eye(len(self.names), dtype=np.bool_)
+        at, to, source = np.nonzero(weights)
+        names = np.array(self.names, dtype=object)
+        return pd.DataFrame(
+            {
+                "round": self.weight_rounds[at],
+                "from": names[source],
+                "to": names[to],
+                "weight": weights[at, to, source],
+            }
+        )
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """summary.json: means, spreads and costs.
+
+        Raises
+        ------
+        ResultsError
+            The run is not finished.
+        """
+        found = rundir.read_json(self.directory / "summary.json", dict)
+        if found is None:
+            raise ResultsError(f"{self.directory}: the run is not finished, so there is no summary")
+        return dict(found)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """config.toml, tables nested."""
+        return self._read.config
+
+    @property
+    def report(self) -> Path:
+        """The page about the run, to be opened in a browser."""
+        return self.directory / "report.html"
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.directory)!r})"
+
+    def _repr_html_(self) -> str:
+        last = self.metrics[self.metrics["round"] == self.metrics["round"].max()]
+        shown = ["peer_name", "test_accuracy", "test_loss"]
+        table = last[[name for name in shown if name in last]].dropna(axis=1, how="all")
+        return f"<p>{self.config['method']}, {self.directory}</p>{table.to_html(index=False)}"
+
+
+class Comparison:
+    """Several methods on the same experiment, read from the comparison's directory.
+
+    Attributes
+    ----------
+    directory : where it lies.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+        if not (self.directory / "comparison.csv").is_file():
+            raise ResultsError(f"{self.directory}: no comparison.csv, so this is no comparison")
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each method: mean and deviation over seeds of what comparison.csv has.
+
+        `table["accuracy"]["mean"]` is one column.
+        """
+        rows = pd.read_csv(self.directory / "comparison.csv").dropna(axis=1, how="all")
+        numbers = rows.select_dtypes("number").columns.drop("seed")
+        return rows.groupby("method", sort=False)[list(numbers)].agg(["mean", "std"])
+
+    @cached_property
+    def runs(self) -> dict[str, list[Run]]:
+        """Method -> its runs, a seed each."""
+        found: dict[str, list[Run]] = {}
+        for name in plan.read(self.directory) or ():
+            run = Run(self.directory / name)
+            found.setdefault(str(run.config["method"]), []).append(run)
+        return {method: sorted(runs, key=_seed) for method, runs in found.items()}
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """`Run.metrics` of all runs, with the columns method and seed in front."""
+        frames = [
+            run.metrics.assign(method=method, seed=_seed(run))
+            for method, runs in self.runs.items()
+            for run in runs
+        ]
+        frame = pd.concat(frames, ignore_index=True)
+        return frame[["method", "seed", *frame.columns.drop(["method", "seed"])]]
+
+    @property
+    def report(self) -> Path:
+        """The page about the comparison, to be opened in a browser."""
+        return self.directory / "comparison.html"
+
+    @property
+    def latex(self) -> str:
+        """The table for a paper."""
+        return (self.directory / "comparison.tex").read_text(encoding="utf-8")
+
+    def __repr__(self) -> str:
+        return f"Comparison({str(self.directory)!r})"
+
+    def _repr_html_(self) -> str:
+        return str(self.table.to_html())
+
+
+def _seed(run: Run) -> int:
+    return int(run.config.get("seed", 0))
+
+
+def read_metrics(path: Path) -> pd.DataFrame:
+    """metrics.jsonl as a data frame; a field that is null has NaN."""
+    if not path.exists():
+        return pd.DataFrame(columns=["round", "peer"])
+    return frame_of([json.loads(line) for line in path.read_text("utf-8").splitlines()])

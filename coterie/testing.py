@@ -1,0 +1,207 @@
+"""A pytest fixture for methods of your own: `check_method` tries one on every kind of problem.
+
+In a test module of yours::
+
+    from coterie.testing import check_method
+
+    def test_my_method(check_method):
+        check_method("my_package.method:METHOD")
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from torch import nn
+
+from app.config.config import Config, ConfigError
+from app.config.preflight import check
+from app.config.registry import Method
+from app.node.node import Node
+from datasets import plugins
+from datasets.source import Source
+from strategies.inprocess import InProcessTransport
+from strategies.protocol import Report, Request, Response
+from strategies.relay.broker import Broker
+from strategies.relay.commit import Commit, Ledger
+
+PEERS, ROUNDS = 4, 4
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+COMMON: Mapping[str, Any] = {
+    "peers": PEERS, "num-server-rounds": ROUNDS, "evaluate-every": 2, "device": "cpu",
+    "batch-size": 5, "local-steps": 2, "learning-rate": 0.05, "momentum": 0.5,
+}  # fmt: skip
+
+
+def small_network(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """A network with batch norm and dropout: what methods forget."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(int(np.prod(shape)), 6), nn.BatchNorm1d(6), nn.ReLU(),
+        nn.Dropout(0.1), nn.Linear(6, outputs),
+    )  # fmt: skip
+
+
+def counting(seed: int) -> Source:
+    """Rows of tokens that count upwards, from anywhere."""
+    tokens = (np.random.default_rng(seed).integers(9, size=(60, 1)) + np.arange(7)) % 9
+    rows = np.arange(60)
+    return Source("counting", tokens[:, :-1], tokens[:, 1:], rows[:40], rows[40:], 9, "language")
+
+
+def quadratic(directory: Path) -> dict[str, Any]:
+    """A loss without data for each peer, with gradient noise and a ring of neighbours."""
+    g = np.random.default_rng(0)
+    file = directory / "quadratic.json"
+    centre = g.normal(size=(PEERS, 3))
+    problem = {
+        "curvature": g.uniform(0.5, 1.5, (PEERS, 3)), "centre": centre,
+        "noise": np.full(PEERS, 0.1), "start": g.normal(size=(PEERS, 3)) + 3,
+        "validation_centre": centre + 0.05,
+    }  # fmt: skip
+    file.write_text(json.dumps({key: value.tolist() for key, value in problem.items()}))
+    return {"dataset": "quadratic", "quadratic.file": str(file), "topology": "ring"}
+
+
+PROBLEMS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
+    "classification": lambda _: {
+        "dataset": "digits", "model": "coterie.testing:small_network", "partition.clusters": 2,
+        "partition.samples-per-peer": 16, "partition.validation": 0.25,
+    },
+    "regression": lambda _: {
+        "dataset": "least-squares", "model": "linear", "least-squares.samples": 20,
+    },
+    "language": lambda _: {
+        "dataset": "coterie.testing:counting", "model": "transformer", "transformer.layers": 1,
+        "transformer.width": 8, "transformer.heads": 2, "partition.kind": "iid",
+        "partition.samples-per-peer": 8, "partition.validation": 0.25,
+    },
+    "segmentation": lambda _: {
+        "dataset": "phantoms", "partition.kind": "iid", "partition.samples-per-peer": 4,
+        "partition.validation": 0.25, "batch-size": 2, "local-steps": 1, "num-server-rounds": 2,
+    },
+    "quadratic": quadratic,
+}  # fmt: skip
+"""Kind of problem -> the keys of a small one."""
+
+
+@pytest.fixture(params=list(PROBLEMS))
+def check_method(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
+    """A function (method, **keys) that tries a method on one problem after the other.
+
+    It fails unless every report makes sense, somebody's training loss falls, and the numbers are
+    the same whoever hosts whom. A problem that the method refuses is skipped.
+
+    Parameters
+    ----------
+    method : a name, or a `Method`.
+    **keys : further keys, as in `coterie.run`.
+    """
+
+    def tried(method: str | Method, **keys: Any) -> None:
+        if isinstance(method, Method):
+            method = plugins.register("method", method.rule.__name__, method)
+        given = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
+        own = PROBLEMS[request.param](tmp_path)
+        config = Config.from_flat({**COMMON, **own, **given, "method": method})
+        try:
+            check(config)
+        except ConfigError as refusal:
+            pytest.skip(str(refusal))
+        one = _Record.of(config, [range(PEERS)], tmp_path / "one")
+        assert_sensible(one, config)
+        several = _Record.of(config, [[0], [1, 2], [3]], tmp_path / "several")
+        assert_same(one, several, TOLERANCE[config.dtype])
+
+    return tried
+
+
+class _Loud:
+    """A node whose exceptions end the test instead of costing the relay a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.error: Exception | None = None
+
+    def handle(self, request: Request) -> Response:
+        """Do what a request says."""
+        try:
+            return self._node.handle(request)
+        except Exception as error:
+            self.error = error
+            raise
+
+
+class _Record:
+    """What the peers of a run reported; it is the relay's recorder."""
+
+    def __init__(self) -> None:
+        self.reports: dict[tuple[int, int], Report] = {}
+        self.complaints: list[str] = []
+
+    @classmethod
+    def of(cls, config: Config, hosting: Sequence[Sequence[int]], directory: Path) -> _Record:
+        """Run on nodes that host these peers, in this process."""
+        record = cls()
+        nodes = [_Loud(Node(config, peers, directory)) for peers in hosting]
+        broker = Broker(
+            config.strategy(), InProcessTransport(nodes), record, Ledger(), join_timeout=1.0
+        )
+        try:
+            broker.run()
+        finally:
+            for node in nodes:
+                if node.error is not None:
+                    raise node.error
+        return record
+
+    def round(self, commit: Commit) -> None:
+        """Note a round."""
+        self.reports |= {(report.round, report.peer): report for report in commit.reports}
+        self.complaints += (*commit.refused, *commit.faults)
+
+    def metric(self, name: str, t: int) -> npt.NDArray[np.float64]:
+        """(n,) a metric after round `t`; nan where there is none."""
+        values = [self.reports[t, peer].metrics[name] for peer in range(PEERS)]
+        return np.array(values, dtype=np.float64)
+
+    def weights(self, t: int) -> npt.NDArray[np.float64]:
+        """(n, n) the weight that each peer gives every peer after round `t`."""
+        return np.array([self.reports[t, peer].weights for peer in range(PEERS)])
+
+
+def assert_sensible(run: _Record, config: Config) -> None:
+    """Every round is reported by everybody, with finite losses and weights; somebody learns."""
+    assert not run.complaints, run.complaints[0]
+    rounds, last = sorted({t for t, _ in run.reports}), config.num_server_rounds
+    assert rounds == sorted({*range(0, last + 1, config.evaluate_every), last})
+    for t in rounds:
+        for name in ("test_loss", "train_loss"):
+            assert np.isfinite(run.metric(name, t)).all(), f"{name} of round {t} is not finite"
+        weights = run.weights(t)
+        assert weights.shape == (PEERS, PEERS), "weights() must give a number for every peer"
+        assert np.isfinite(weights).all(), f"weights() of round {t} are not finite"
+        assert (weights >= 0).all(), f"weights() of round {t} are negative"
+        assert (weights.max(axis=1) > 0).all(), f"in round {t} a peer gives nobody any weight"
+    assert (run.metric("train_loss", last) < run.metric("train_loss", 0)).any(), "nobody learnt"
+
+
+def assert_same(one: _Record, other: _Record, tolerance: float) -> None:
+    """Two runs reported the same numbers."""
+    assert one.reports.keys() == other.reports.keys()
+    for (t, peer), report in one.reports.items():
+        found = other.reports[t, peer]
+        pairs = [(name, value, found.metrics[name]) for name, value in report.metrics.items()]
+        pairs += [("a weight", *pair) for pair in zip(report.weights, found.weights, strict=True)]
+        for name, here, there in pairs:
+            close = here == there or (
+                here is not None
+                and there is not None
+                and abs(here - there) <= tolerance * (1 + abs(here))
+            )
+            assert close, f"{name} of peer {peer} in round {t} depends on who hosts whom"

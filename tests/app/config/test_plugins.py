@@ -1,0 +1,162 @@
+"""Names from outside: found, refused in one line, and their options wherever ours are taken."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli.main import main
+from app.config import parts
+from app.config.config import Config, ConfigError
+from app.config.items import read_items
+from app.config.keys import flatten
+from app.config.preflight import check
+from app.node.job import Job
+from app.runners import sweep, tune
+from datasets import plugins
+from datasets.problem import DataError
+from tests import plugins as theirs
+from tests.inline import run
+
+METHOD, NET = "tests.plugins:METHOD", "tests.plugins:Net"
+DATA, HALVES = "tests.plugins:arrays", "tests.plugins:halves"
+ALL: dict[str, Any] = {
+    "method": METHOD, "method-options.strength": 0.25,
+    "model": NET, "model-options.width": 3, "model-options.file": "x.txt",
+    "dataset": DATA, "dataset-options.size": 20,
+    "partition.kind": HALVES, "peers": 2, "num-server-rounds": 1, "device": "cpu",
+}  # fmt: skip
+
+
+def test_options_survive_flat_toml_and_flower() -> None:
+    config = Config.from_flat(ALL)
+    assert config.options == theirs.MethodOptions(0.25)
+    assert config.model_options == theirs.NetOptions(3, "x.txt")
+    assert config.dataset_options == theirs.DataOptions(20)
+    assert Config.from_flat(config.flat()) == config
+    assert Config.from_flat(flatten(tomllib.loads(config.toml()))) == config
+    packed = parts.packed(config.flat())
+    assert packed["method-options"] == "strength = 0.25"
+    assert not any(key.startswith("method-options.") for key in packed)
+    assert Config.from_flat(packed) == config
+
+
+def test_options_at_the_prompt(tmp_path: Path) -> None:
+    preset = tmp_path / "mine.toml"
+    preset.write_text(f'method = "{METHOD}"\n[method-options]\nstrength = 2\n')
+    _, flat = read_items([str(preset)])
+    assert Config.from_flat(flat).options == theirs.MethodOptions(2.0)
+    for items in (["method-options.strength=3"], ["method-options=strength = 3"]):
+        _, flat = read_items([str(preset), *items])
+        assert Config.from_flat(flat).options == theirs.MethodOptions(3.0)
+    _, flat = read_items([str(preset), "method=fedavg"])  # its options are idle
+    assert Config.from_flat(flat).method == "fedavg"
+
+
+@pytest.mark.parametrize(
+    ("items", "said"),
+    [
+        (["model=tests.plugins:Nett"], '"tests.plugins" has no "Nett", did you mean "Net"?'),
+        (["model=tests.pluggins:Net"], 'no module "tests.pluggins" is installed or in'),
+        (["method=tests.plugins:Net"], "is a type: it must be a coterie.Method"),
+        ([f"model={NET}", "model-options.widht=3"], 'did you mean "model-options.width"?'),
+        ([f"model={NET}", "model-options.width=x"], "model-options.width=x: wants an integer"),
+        (["method-options.strength=1"], 'unknown key "method-options.strength"'),
+        ([f"method={METHOD}", "method-options=strength"], "wants options like"),
+        (["model=tests.plugins:thawed"], "write @dataclass(frozen=True) above Thawed"),
+    ],
+)
+def test_what_is_wrong_is_one_line(items: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)) as refusal:
+        Config.from_flat(read_items(items)[1])
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"method-options.strength": -1.0}, "method-options: strength must not be negative"),
+        ({"dataset-options.size": None}, "dataset-options.size has no default: set it"),
+        ({"dataset": "tests.plugins:wants_folder"}, 'has a parameter "folder"'),
+        ({"dataset": "tests.plugins:number"}, "gives a int: it must give a Source, or a list"),
+        ({"dataset": "digits", "partition.kind": "tests.plugins:foreign_rows"}, "source.train"),
+        ({"model": "tests.plugins:no_network"}, "gives a int: it must give a torch.nn.Module"),
+        ({"model": "tests.plugins:too_narrow"}, 'in layer "1" (Linear): mat1 and mat2 shapes'),
+        ({"model": "tests.plugins:one_output"}, "classification wants (2, 2)"),
+        ({"model": "torchvision:resnet18"}, "it classifies images, but an example has shape (3,)"),
+        ({"model": "transformers:/none"}, "is no folder with a config.json"),
+    ],
+)
+def test_what_does_not_fit_is_found_before_anything_is_written(
+    more: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flat = {key: value for key, value in {**ALL, **more}.items() if value is not None}
+    for key in ("model-options.width", "model-options.file"):
+        flat.pop(key) if flat["model"] != NET else None
+    if flat["dataset"] != DATA:
+        flat.pop("dataset-options.size", None)
+    items = [f"{key}={value}" for key, value in flat.items()]
+    assert main(["run", *items, f"out={tmp_path / 'runs'}"]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_of_nothing_but_plugins(tmp_path: Path) -> None:
+    done = run(ALL, tmp_path / "one")
+    assert done.metric("test_loss", 1).shape == (2,)
+    both = {key: value for key, value in ALL.items() if not key.startswith("dataset-options")}
+    both |= {"dataset": "tests.plugins:source", "partition.samples-per-peer": 0}
+    done = run(both, tmp_path / "two", 2)
+    assert done.metric("test_loss", 1).shape == (2,)
+
+
+def test_a_deployed_node_and_its_relay_take_what_is_installed_only() -> None:
+    for key in ("method", "model", "dataset", "partition.kind"):
+        flat = {key: "no.such.module:anything"}
+        with pytest.raises(ConfigError, match=f'{key} = "no.such.*entry points "coterie'):
+            parts.refuse_modules(flat)
+        with pytest.raises(ConfigError, match="is not installed"):
+            Job(1, flat, {"peer": 0}, None).config()
+    parts.refuse_modules({"model": "torchvision:resnet18"})
+
+
+def test_paths_of_a_plugin_s_options_are_the_node_s() -> None:
+    config = Config.from_flat(ALL)
+    assert "model-options.file" in config.paths
+    assert config.absolute(Path("/base")).flat()["model-options.file"] == "/base/x.txt"
+
+
+def test_a_plugin_s_code_tells_its_runs_apart(tmp_path: Path) -> None:
+    name = plugins.register("method", "Mine", theirs.METHOD)
+    first = sweep.placed(Config.from_flat({**ALL, "method": name}), tmp_path)
+    plugins.register("method", "Mine", theirs.METHOD)
+    again = sweep.placed(Config.from_flat({**ALL, "method": name}), tmp_path)
+    assert first.run_dir != again.run_dir
+    assert "here-Mine-seed0" in first.run_dir
+    assert sweep.placed(Config.from_flat(ALL), tmp_path).name.startswith("tests.plugins-METHOD")
+
+
+def test_tuning_takes_a_plugin_s_grid() -> None:
+    tried = tune.trials(Config.from_flat(ALL))
+    assert {trial["method-options.strength"] for trial in tried} == {0.1, 0.5, 1.0}
+    assert len(tried) == 9
+
+
+def test_what_another_process_was_given_is_named() -> None:
+    with pytest.raises(ConfigError, match="handed over in another Python process"):
+        Config.from_flat({"method": "here:Unknown"})
+
+
+def test_arrays_become_a_problem() -> None:
+    problem = check(Config.from_flat(ALL))
+    assert problem.names == ("site 0", "site 1")
+    assert problem.classes == ("False", "True")
+    assert problem.test.sizes.tolist() == [4, 4]
+    plugins.register("dataset", "two", lambda: theirs.arrays(2, 0, theirs.DataOptions(5)))
+    three = Config.from_flat({"dataset": "here:two", "peers": 3})
+    with pytest.raises(DataError, match="set peers = 2"):
+        check(three)

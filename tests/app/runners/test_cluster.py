@@ -1,0 +1,186 @@
+"""Ray: two real nodes as processes of this machine, for sweeps and for `flwr run`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.config.config import Config, ConfigError
+from app.runners import cluster, memory, sweep
+from app.runners.cluster import Machine
+from app.runs import plan, progress
+from app.runs.rundir import Run
+from tests.inprocess import ROOT, simulate
+
+PEERS, ROUNDS = 3, 2
+TINY = {
+    "method": "local",
+    "peers": 2,
+    "num-server-rounds": 4,
+    "evaluate-every": 2,
+    "local-steps": 1,
+    "partition.clusters": 2,
+}
+
+
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+each = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 << 20}
+head = {**each, "include_dashboard": False, "temp_dir": sys.argv[1]}
+nodes = Cluster(initialize_head=True, head_node_args=head)
+nodes.add_node(**each)
+print(nodes.address, flush=True)
+sys.stdin.read()
+nodes.shutdown()
+"""
+SWEEP = """
+import json, sys
+from pathlib import Path
+from rich.console import Console
+from app.config.config import Config
+from app.runners.sweep import placed, run_all
+runs = [placed(Config.from_flat(flat), Path(sys.argv[1])) for flat in json.loads(sys.argv[2])]
+failed = run_all(runs, None, Console(width=200))
+print(json.dumps([failed.get(run.run_dir) for run in runs]))
+"""
+
+
+@pytest.fixture(scope="module")
+def two_machines() -> Iterator[dict[str, str]]:
+    """The environment of who uses a Ray cluster of two nodes with one core each."""
+    # Sockets lie there: the path must be short.
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as place,
+        subprocess.Popen(
+            [sys.executable, "-c", CLUSTER, place],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        ) as nodes,
+    ):  # fmt: skip
+        assert nodes.stdout is not None
+        yield {**os.environ, "RAY_ADDRESS": nodes.stdout.readline().strip()}
+        nodes.communicate()
+
+
+@pytest.mark.e2e
+def test_flwr_run_on_a_cluster(tmp_path: Path, two_machines: dict[str, str]) -> None:
+    file = tmp_path / "problem.json"
+    problem = {
+        "curvature": [[1.0, 0.5], [0.8, 0.6], [1.2, 0.9]],
+        "centre": [[0.0, 1.0], [0.1, 1.1], [5.0, -3.0]],
+        "noise": [0.1, 0.1, 0.1],
+        "start": [1.0, 1.0],
+    }
+    file.write_text(json.dumps(problem))
+    config: dict[str, str | int] = {
+        "dataset": "quadratic", "quadratic.file": str(file), "peers": PEERS,
+        "num-server-rounds": ROUNDS, "evaluate-every": ROUNDS, "cobo.sampling": "full",
+    }  # fmt: skip
+    simulate({**config, "run-dir": str(tmp_path / "expected")}, nodes=1)
+    overrides = [f"{key}={value}" for key, value in config.items()]
+    place = ["--out", str(tmp_path), "--name", "run", "--nodes", "2"]
+    command = [sys.executable, "-m", "app", "run", *overrides, *place]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=two_machines
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    run, expected = Run.read(tmp_path / "run"), Run.read(tmp_path / "expected")
+    assert run.rounds.tolist() == expected.rounds.tolist() == [0, ROUNDS]
+    for name, values in expected.metrics.items():
+        np.testing.assert_allclose(run.metrics[name], values, rtol=1e-10, err_msg=name)
+    np.testing.assert_allclose(run.weights, expected.weights, rtol=1e-10)
+    assert len(list((tmp_path / "run" / "models").glob("*.safetensors"))) == PEERS
+
+
+def config(directory: Path, **keys: object) -> Config:
+    flat = {key.replace("_", "-"): value for key, value in keys.items()}
+    return sweep.placed(Config.from_flat({**TINY, **flat}), directory)  # type: ignore[dict-item]
+
+
+@pytest.mark.e2e
+def test_runs_spread_over_a_cluster_and_one_that_dies_costs_the_others_nothing(
+    tmp_path: Path, two_machines: dict[str, str]
+) -> None:
+    alone = config(tmp_path / "alone", seed=2)
+    assert sweep.run_one(alone) is None
+    there = tmp_path / "there"
+    endless = [config(there, seed=seed, num_server_rounds=10**6) for seed in (0, 1)]
+    short = config(there, seed=2)
+    over = threading.Event()
+    killer = threading.Thread(target=kill_when_all_run, args=(endless, over))
+    killer.start()
+    flat = json.dumps([each.flat() | {"run-dir": ""} for each in (*endless, short)])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", SWEEP, str(there), flat],
+            cwd=ROOT, capture_output=True, text=True, timeout=300, env=two_machines,
+        )  # fmt: skip
+    finally:
+        over.set()
+        killer.join()
+    assert done.returncode == 0, done.stdout + done.stderr
+    why = "its process died, as for want of memory"
+    assert json.loads(done.stdout.splitlines()[-1]) == [why, why, None]
+    assert done.stdout.count(f"failed: {why}") == 2
+    assert sweep.is_finished(short)
+    metrics = [Path(each.run_dir, "metrics.jsonl").read_bytes() for each in (alone, short)]
+    assert metrics[0] == metrics[1]
+
+
+def kill_when_all_run(configs: list[Config], over: threading.Event) -> None:
+    """Kill whoever works on some runs, once they run side by side: two nodes with a core each."""
+    directories = {Path(each.run_dir) for each in configs}
+    while not over.wait(0.2):
+        if all(progress.read(each).get("status") == "running" for each in directories):
+            break
+    while not over.wait(0.2):
+        for handle in Path("/proc").glob("[0-9]*/fd/*"):
+            with suppress(OSError):  # gone in the meantime, or another user's
+                if handle.readlink() in directories:
+                    os.kill(int(handle.parts[2]), signal.SIGKILL)
+
+
+def test_what_a_machine_without_the_folder_wrote_comes_back(tmp_path: Path) -> None:
+    one = config(tmp_path / "sweep")
+    plan.write(tmp_path / "sweep", [one.name])
+    folder = cluster.Folder.of(tmp_path / "sweep")
+    assert folder.is_here()
+    elsewhere = folder._replace(file=(0, 0.0))
+    assert not elsewhere.is_here()
+    error, files = cluster._carry_out(sweep.run_one, one, elsewhere, str(tmp_path / "missing"))
+    assert error is None
+    assert not Path(one.run_dir).exists()
+    assert files is not None
+    cluster._unpack(files, Path(one.run_dir))
+    assert sweep.is_finished(one)
+    assert Run.read(one.run_dir).rounds.tolist() == [0, 2, 4]
+
+
+def test_a_gpu_is_wanted_where_none_is() -> None:
+    machines = [Machine(4, 2, 0), Machine(4, 0, 0)]
+    assert cluster._usable(machines, "cuda") == machines
+    assert [machine.gpus for machine in cluster._usable(machines, "cpu")] == [0, 0]
+    with pytest.raises(ConfigError, match="no GPU"):
+        cluster._usable(machines[1:], "cuda")
+
+
+def test_a_run_s_memory_follows_the_law(tmp_path: Path) -> None:
+    plain = config(tmp_path, model="mlp")
+    adam = replace(plain, optimizer="adam")
+    state = 4 * (64 * 64 + 64 + 64 * 10 + 10)  # bytes of one model
+    alike = replace(plain, seed=1)
+    needed, again, more = memory.of_runs([plain, alike, adam])
+    assert needed == again
+    assert more - needed == 2 * plain.peers * 2 * state

@@ -1,0 +1,82 @@
+"""A peer is the node's that has its key: who comes first is not believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.config.digest import config_digest_of
+from app.config.schema import Scalar
+from app.security import trust
+from app.security.claims import claim, proof
+from app.security.keys import PrivateKeys
+from app.security.seal import Scope
+from app.security.trust import Entry
+from strategies.protocol import Request, Response
+from strategies.relay.broker import Broker
+from strategies.relay.vetting import fault_of
+from tests.attacks.consortium import Institution, Relay, config_of, institutions
+from tests.strategies.relay.runs import Notes
+
+HERE = Scope("run", b"digest", "attempt")
+
+
+@pytest.fixture(scope="module")
+def own() -> PrivateKeys:
+    return PrivateKeys.generate()
+
+
+def test_a_claim_is_good_for_its_peer_run_configuration_and_attempt_only(own: PrivateKeys) -> None:
+    theirs = {3: Entry("c", 3, own.public), 4: Entry("d", 4, PrivateKeys.generate().public)}
+    proves = proof(theirs, "run", b"digest")
+    good = claim(3, HERE, own)
+    assert proves(3, good, "attempt")
+    assert not proves(3, good, "another attempt")
+    assert not proves(4, claim(4, HERE, own), "attempt"), "signed by another peer"
+    assert not proves(5, claim(5, HERE, own), "attempt"), "a peer that the relay does not know"
+    assert not proof(theirs, "another run", b"digest")(3, good, "attempt")
+    assert not proof(theirs, "run", b"another configuration")(3, good, "attempt")
+    assert not any(proves(3, bad, "attempt") for bad in (b"", good[:-1], good + b"x", bytes(64)))
+
+
+def impostor_of(node: Institution, directory: Path) -> Institution:
+    """A node that says it is another's peer, with keys that it has made for this."""
+    name = str(node.node_config["name"])
+    private, public, _ = trust.create(name, directory, node.peer)
+    own: dict[str, Scalar] = {
+        "keys": str(private),
+        "trust": str(public),
+        "out": str(directory / "out"),
+    }
+    return Institution(node.peer, node.node_config | own, dict(node.run_config))
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_an_impostor_that_comes_first_is_refused(checked: bool, tmp_path: Path) -> None:
+    """S6: its peer's own node takes part; a relay without a trust file believes who comes first."""
+    nodes = institutions(tmp_path)
+    for node in nodes:
+        node.run_config |= {"method": "fedavg", "num-server-rounds": 1}
+    impostor = impostor_of(nodes[2], tmp_path / "impostor")
+    config, known = config_of(nodes[0]), trust.read_trust(tmp_path / "keys" / "trust.toml")
+    proves = proof(known, "run", config_digest_of(config)) if checked else None
+    notes = Notes()
+    Broker(
+        config.strategy(), Relay([impostor, *nodes]), notes, join_timeout=5, patient=True,
+        proves=proves,
+    ).run()  # fmt: skip
+    (fault,) = notes.commits[0].faults
+    trained = [node for node in (*nodes, impostor) if (node.home / "run" / "models").exists()]
+    if checked:
+        assert fault.endswith("says that it is peer 2, without the key that the relay trusts")
+        assert trained == nodes
+        assert notes.refused == []
+    else:
+        assert "node 3: brings peers [2] of another node" in fault
+        assert trained == [nodes[0], nodes[1], impostor]
+
+
+def test_a_node_has_as_many_claims_as_peers() -> None:
+    response = Response((0, 1), claims=(b"",))
+    assert fault_of(response, Request("start", 0, 0), (), 2) == "has 1 claims for 2 peers"

@@ -1,0 +1,166 @@
+"""From institutions' files to predictions, at the prompt."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.cli.main import main
+from tests.inline import Run, run
+
+HEADER = ["age", "sex", "glucose", "readmitted"]
+SCHEMA = """
+[columns.age]
+low = 0
+high = 120
+[columns.sex]
+kind = "category"
+categories = ["f", "m"]
+[columns.glucose]
+unit = "mmol/l"
+[columns.readmitted]
+kind = "category"
+categories = ["no", "yes"]
+"""
+TABLE: dict[str, Any] = {
+    "dataset": "table", "peers": 3, "num-server-rounds": 3, "model": "linear", "method": "fedem",
+    "table.columns": "age, sex, glucose", "table.label": "readmitted", "table.schema": "file",
+    "table.missing": "mean", "device": "cpu", "learning-rate": 0.5, "local-steps": 4,
+}  # fmt: skip
+
+
+def write_hospitals(folder: Path) -> None:
+    """Three hospitals with gaps; in the last one the young are readmitted."""
+    g = np.random.default_rng(0)
+    for number, name in enumerate(("north", "south", "west")):
+        (folder / name).mkdir(parents=True)
+        for part, patients in (("train", 40), ("test", 30)):
+            age = g.normal(60, 12, patients)
+            ill = (age + 3 * g.normal(size=patients) > 60) != (number == 2)
+            with (folder / name / f"{part}.csv").open("w", newline="") as file:
+                rows = csv.writer(file)
+                rows.writerow(HEADER)
+                for k in range(patients):
+                    sex, label = "fm"[int(g.integers(2))], ("no", "yes")[int(ill[k])]
+                    glucose = f"{g.normal(6, 1):.1f}" if k % 7 else ""
+                    rows.writerow([f"{age[k]:.1f}", sex, glucose, label])
+    (folder / "schema.toml").write_text(SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def hospitals(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run]:
+    folder = tmp_path_factory.mktemp("hospitals")
+    write_hospitals(folder)
+    out = tmp_path_factory.mktemp("run")
+    return folder, run(TABLE | {"data-dir": str(folder)}, out)
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_table_with_gaps_is_predicted_as_it_was_evaluated(
+    hospitals: tuple[Path, Run], tmp_path: Path
+) -> None:
+    folder, found = hospitals
+    for peer, name in enumerate(("north", "south", "west")):
+        table, out = folder / name / "test.csv", tmp_path / f"{name}.csv"
+        who = name if peer else "0"
+        assert (
+            main(["predict", str(found.directory), "--peer", who, str(table), "--out", str(out)])
+            == 0
+        )
+        said, truth = lines(out), [row["readmitted"] for row in lines(table)]
+        assert list(said[0]) == ["row", "prediction", "probability_no", "probability_yes"]
+        right = np.mean([row["prediction"] == own for row, own in zip(said, truth, strict=True)])
+        assert right == pytest.approx(found.metric("test_accuracy")[peer], abs=1e-9)
+        p = [float(row[f"probability_{own}"]) for row, own in zip(said, truth, strict=True)]
+        assert -np.log(p).mean() == pytest.approx(found.metric("test_loss")[peer], abs=1e-6)
+
+
+def test_the_last_report_measures_two_classes(hospitals: tuple[Path, Run]) -> None:
+    _, found = hospitals
+    both = found.metric("sensitivity") + found.metric("specificity")
+    assert found.metric("balanced_accuracy") == pytest.approx(both / 2)
+    first = found.reports[found.rounds[0], 0].metrics
+    assert "auroc" not in first
+
+
+def test_a_card_lies_beside_the_model(hospitals: tuple[Path, Run]) -> None:
+    _, found = hospitals
+    card = json.loads((found.directory / "models" / "peer-0002.json").read_text())
+    assert (card["name"], card["examples"]) == ("west", {"train": 40, "test": 30, "validation": 0})
+    assert {each["name"] for each in card["collaborators"]} <= {"north", "south"}
+    assert card["metrics"]["test_loss"] == found.metric("test_loss")[2]
+    assert np.sum(card["curves"]["confusion"]) == 30
+    page = (found.directory / "models" / "peer-0002.md").read_text()
+    assert page.startswith("# Model of west\n")
+    assert "40 for train, 30 for test" in page
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ("age,sex,glucose\n44,d,5.5\n", "line 2: sex 'd' is no category"),
+        ("age,sex,glucose\n144,f,5.5\n", "line 2: age 144 is not 0 to 120"),
+        ("age,sex\n44,f\n", "has no column glucose"),
+    ],
+)
+def test_rows_that_the_model_cannot_take_are_named(
+    hospitals: tuple[Path, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    cells: str, says: str,
+) -> None:  # fmt: skip
+    (tmp_path / "new.csv").write_text(cells)
+    command = ["predict", str(hospitals[1].directory), "--peer", "north", str(tmp_path / "new.csv")]
+    assert main([*command, "--out", str(tmp_path / "out.csv")]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_peer_that_is_not_there(
+    hospitals: tuple[Path, Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(hospitals[1].directory), "--peer", "east", "x.csv"]) == 2
+    assert "which peer? north, south, west" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fit", ["resize", "crop"])
+def test_images_of_any_size(tmp_path: Path, fit: str) -> None:
+    """A folder of what was tested is predicted as it was evaluated, also of 16 bits."""
+    g = np.random.default_rng(1)
+    for peer in ("a", "b"):
+        for part in ("train", "test"):
+            for label in ("dark", "light"):
+                folder = tmp_path / "data" / peer / part / label
+                folder.mkdir(parents=True)
+                for number in range(5):
+                    sides = (int(g.integers(6, 12)), int(g.integers(6, 12)))
+                    pixels = g.integers(0, 30000, sides) + 30000 * (label == "light")
+                    image = Image.fromarray(pixels.astype(np.uint16))
+                    image.save(folder / f"{number}.png")
+    flat: dict[str, Any] = {
+        "dataset": "image-folder", "image-folder.classes": "dark, light", "peers": 2,
+        "image-folder.shape": "1x6x6", "image-folder.fit": fit, "model": "linear",
+        "method": "fedavg", "num-server-rounds": 2, "data-dir": str(tmp_path / "data"),
+        "device": "cpu",
+    }  # fmt: skip
+    found = run(flat, tmp_path / "run")
+    command = [
+        "predict",
+        str(found.directory),
+        "--peer",
+        "b",
+        str(tmp_path / "data" / "b" / "test"),
+    ]
+    assert main([*command, "--out", str(tmp_path / "out.csv")]) == 0
+    said = lines(tmp_path / "out.csv")
+    right = [row["file"].startswith(row["prediction"]) for row in said]
+    assert len(said) == 10
+    assert np.mean(right) == pytest.approx(found.metric("test_accuracy")[1])

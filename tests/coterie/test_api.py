@@ -1,0 +1,162 @@
+"""`import coterie`: arrays, classes and keys in, data frames out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from torch import Tensor, nn
+
+import coterie
+from app.config.registry import METHODS
+from tests import plugins
+
+QUICK: dict[str, Any] = {"num_server_rounds": 4, "evaluate_every": 2, "device": "cpu"}
+
+
+class Mine(nn.Module):
+    """A network of this module."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(shape[0], outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.layer(x)
+        return scores
+
+
+def clinics(count: int = 3, size: int = 20) -> list[dict[str, Any]]:
+    return plugins.arrays(count, 0, plugins.DataOptions(size))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[coterie.Run, list[Any]]:
+    """A run of arrays and a class, and what its callbacks heard."""
+    heard: list[Any] = []
+
+    class Listener:
+        def on_round(self, round: int, metrics: pd.DataFrame) -> None:  # noqa: A002
+            heard.append(("object", round, len(metrics)))
+
+    run = coterie.run(
+        None, {"method": "fedavg", "partition": {"validation": 0.2}},
+        peers_data=clinics(), model=Mine, out=tmp_path_factory.mktemp("runs"), **QUICK,
+        callbacks=[Listener(), lambda t, metrics: heard.append(("function", t, len(metrics)))],
+    )  # fmt: skip
+    return run, heard
+
+
+def test_a_run_of_arrays_and_a_class(done: tuple[coterie.Run, list[Any]]) -> None:
+    run, heard = done
+    assert list(run.metrics["round"].unique()) == [0, 2, 4]
+    assert run.metrics.shape[0] == 9
+    assert run.metrics.query("peer == 1")["peer_name"].unique().tolist() == ["site 1"]
+    assert run.metrics["validation_loss"].notna().all()
+    assert run.weights.shape == (3, 3, 3)
+    assert run.summary["method"] == "fedavg"
+    assert run.report.is_file()
+    assert heard == [(who, t, 3) for t in (0, 2, 4) for who in ("object", "function")]
+
+
+def test_the_graph_s_edges_lead_to_who_uses_a_model(done: tuple[coterie.Run, list[Any]]) -> None:
+    run, _ = done
+    assert list(run.graph) == ["round", "from", "to", "weight"]
+    for t, source, to, weight in run.graph.itertuples(index=False):
+        at = list(run.weight_rounds).index(t)
+        assert run.weights[at, run.names.index(to), run.names.index(source)] == weight
+    assert len(run.graph) == 3 * 6
+
+
+def test_what_was_written_is_loaded(done: tuple[coterie.Run, list[Any]]) -> None:
+    run, _ = done
+    again = coterie.load(run.directory)
+    pd.testing.assert_frame_equal(again.metrics, run.metrics)
+    assert "site 2" in again._repr_html_()
+    with pytest.raises(coterie.ResultsError, match="no such run directory"):
+        coterie.load(run.directory / "none")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"methd": "x"}, 'unknown key "methd", did you mean "method"?'),
+        ({"method": "fedvag"}, 'unknown method "fedvag", did you mean "fedavg"?'),
+        ({"partition__alfa": 1.0}, 'unknown key "partition.alfa", did you mean "partition.alpha"?'),
+        ({"peers": 8.5}, "peers = 8.5: wants an integer"),
+        ({"track": "tensorbord"}, 'nothing is called "tensorbord", did you mean "tensorboard"?'),
+        ({"peers_data": clinics(), "dataset": "digits"}, "give one of peers_data and dataset"),
+        ({"nodes": 9}, "8 peers need 1 to 8 nodes"),
+    ],
+)
+def test_errors_are_one_clear_line(keys: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(coterie.ConfigError) as refusal:
+        coterie.run(out=tmp_path, **keys)
+    assert said in str(refusal.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([{"x": np.ones((4, 2))}], 'peer 0 has no "y"'),
+        ([{"y": [1, 2]}], 'peer 0 has no "x"'),
+        ([{"x": np.ones((4, 2)), "y": [0, 1, 0]}], "one row each"),
+        ([{"x": np.ones((4, 2)), "y": [0, 1, 0, 1], "z": 1}], 'peer 0 has "z"'),
+        ([{"x": np.ones((4, 2)), "y": [0, -1, 0, 1]}], "numbered from 0 to 1"),
+        ([{"x": np.ones((9, 2)), "y": [0, 1, 0] * 3},
+          {"x": np.ones((9, 3)), "y": [0, 1, 0] * 3}], "different shapes"),
+        ([{"x": np.ones((9, 2)), "y": [0, 1, 0] * 3},
+          {"x": np.ones((9, 2)), "y": [0.5] * 9}], "make y one type"),
+        ([{"x": np.ones((9, 2)), "y": ["a", "b", "c"] * 3, "classes": ["a", "b"]}],
+         '"c" is none of its classes'),
+        ([[1, 2]], "a list instead of a dict with x and y"),
+    ],
+)  # fmt: skip
+def test_arrays_that_make_no_problem(data: list[Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(coterie.DataError) as refusal:
+        coterie.run(peers_data=data, method="local", out=tmp_path, **QUICK)
+    assert said in str(refusal.value)
+
+
+def test_a_comparison_of_objects(tmp_path: Path) -> None:
+    def compared(**more: Any) -> coterie.Comparison:
+        return coterie.compare(
+            ["local", METHODS["fedavg"]],
+            seeds=2,
+            peers_data=clinics(),
+            out=tmp_path,
+            **QUICK,
+            **more,
+        )
+
+    found = compared()
+    assert list(found.table.index) == ["local", "here:FedAvg"]
+    assert found.table.loc["local", ("gain", "mean")] == 0
+    assert {method: len(runs) for method, runs in found.runs.items()} == {
+        "local": 2, "here:FedAvg": 2,
+    }  # fmt: skip
+    assert set(found.metrics["seed"]) == {0, 1}
+    assert found.report.is_file()
+    assert "tabular" in found.latex
+    with pytest.raises(coterie.ConfigError, match="put them into a module"):
+        compared(workers=2)
+
+
+@pytest.mark.e2e
+def test_it_is_there_from_any_directory(tmp_path: Path) -> None:
+    """In a process that starts elsewhere, and without torch, pandas or reports for a plugin."""
+    code = (
+        "import sys; from coterie import Method, Rule, Source, Everyone\n"
+        "assert not {'torch', 'pandas', 'app.report'} & sys.modules.keys()\n"
+        "import coterie; print(len(dir(coterie)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,55 @@
+"""The fixture for methods of others: it passes ours, and tells what is wrong with bad ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.config.registry import METHODS
+from clients.letters import Letters
+from clients.methods import fedavg
+from clients.rule import Floats, State
+from coterie.testing import check_method
+
+__all__ = ["check_method"]
+
+
+def test_a_method_of_ours_passes(check_method: Callable[..., None]) -> None:
+    check_method("fedavg")
+
+
+@pytest.mark.parametrize("check_method", ["quadratic"], indirect=True)
+def test_what_a_method_refuses_is_skipped(check_method: Callable[..., None]) -> None:
+    with pytest.raises(pytest.skip.Exception, match="clusters are unknown"):
+        check_method("oracle")
+
+
+class Hosted(fedavg.FedAvg[State]):
+    """Averages those that it finds on its node."""
+
+    def update(
+        self, state: State, round_: int, offers: Letters, sent: Letters, answers: Letters
+    ) -> State:
+        return replace(state, x=state.x.mean(dim=0, keepdim=True).expand_as(state.x))
+
+
+class Unfinite(fedavg.FedAvg[State]):
+    """Reports weights that are none."""
+
+    def weights(self, state: State) -> Floats:
+        return np.full((len(self.engine.peers), self.engine.n), np.nan)
+
+
+@pytest.mark.parametrize("check_method", ["classification"], indirect=True)
+@pytest.mark.parametrize(
+    ("rule", "complaint"),
+    [(Hosted, "depends on who hosts whom"), (Unfinite, "refused a report of peer 0")],
+)
+def test_what_is_wrong_is_said(
+    check_method: Callable[..., None], rule: type[fedavg.FedAvg[State]], complaint: str
+) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        check_method(replace(METHODS["fedavg"], rule=rule))

@@ -1,0 +1,23 @@
+"""The ethics board's page says what leaves an institution: measured again, byte by byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.leaving import FIELDS, PAGE, TABLES, run, sizes_of, written
+from strategies.flower.records import encode_fault, encode_response
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_what_leaves_now(name: str) -> None:
+    """If it is not: python -m benchmarks.leaving, and read what has changed."""
+    assert TABLES[name]() == written(PAGE.read_text("utf-8"), name)
+
+
+def test_an_answer_holds_no_field_that_the_page_does_not_name() -> None:
+    for request, response in run("cobo").said:
+        record = encode_response(response, request)
+        assert sizes_of(record).keys() == FIELDS.keys()
+        letters = {f"letter-{k}" for k in range(len(response.letters))}
+        assert set(record) == {"response", "metrics", *letters}
+    assert set(encode_fault("data")) == {"fault"}

@@ -1,0 +1,133 @@
+"""Parts of a run that tests name "tests.plugins:...", as users name theirs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from app.config.registry import Method
+from clients.methods.fedavg import FedAvg
+from clients.rule import Grid, State
+from datasets.partition.options import Shares
+from datasets.source import Source
+from strategies.everyone import Everyone
+
+
+@dataclass(frozen=True)
+class MethodOptions:
+    """Options of a method."""
+
+    strength: float = 0.5
+    grid: ClassVar[Grid] = {"strength": (0.1, 0.5, 1.0)}
+
+    def __post_init__(self) -> None:
+        if self.strength < 0:
+            raise ValueError("strength must not be negative")
+
+
+class Mine(FedAvg[State]):
+    """FedAvg under another name."""
+
+
+METHOD = Method(Everyone, Mine, MethodOptions, "of a test")
+
+
+@dataclass(frozen=True)
+class NetOptions:
+    """Options of a network."""
+
+    width: int = 4
+    file: Annotated[str, Path] = ""
+
+
+class Net(nn.Module):
+    """A network with options."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int, options: NetOptions) -> None:
+        super().__init__()
+        self.body = nn.Linear(math.prod(shape), options.width)
+        self.norm = nn.BatchNorm1d(options.width)
+        self.fc = nn.Linear(options.width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.fc(self.norm(self.body(x.flatten(1))).relu())
+        return scores
+
+
+class Branching(nn.Module):
+    """A layer whose way depends on its data, and that draws from torch's generator."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = x * 1.5
+        return F.dropout(x, 0.2, self.training)
+
+
+def branching(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), Branching(), nn.Linear(math.prod(shape), outputs))
+
+
+def too_narrow(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape) - 1, outputs))
+
+
+def one_output(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 1))
+
+
+def no_network(shape: tuple[int, ...], outputs: int) -> int:
+    return outputs
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Options of a data set; one of them must be given."""
+
+    size: int
+    noise: float = 0.1
+
+
+def arrays(peers: int, seed: int, options: DataOptions) -> list[dict[str, Any]]:
+    g = np.random.default_rng(seed)
+    x_p = g.normal(size=(peers, options.size, 3))
+    return [{"x": x, "y": x.sum(axis=1) > 0, "name": f"site {k}"} for k, x in enumerate(x_p)]
+
+
+def source() -> Source:
+    g = np.random.default_rng(0)
+    rows = np.arange(40)
+    return Source("made", g.normal(size=(40, 3)), rows % 2, rows[:30], rows[30:], 2)
+
+
+def wants_folder(folder: str) -> Source:
+    raise NotImplementedError
+
+
+def number() -> int:
+    return 3
+
+
+def halves(source: Source, peers: int) -> list[npt.NDArray[np.int64]]:
+    return [*np.array_split(source.train, peers)]
+
+
+def foreign_rows(source: Source, peers: int) -> Shares:
+    return Shares([source.test] * peers, [source.test] * peers)
+
+
+@dataclass
+class Thawed:
+    """Options that can be changed."""
+
+    width: int = 1
+
+
+def thawed(shape: tuple[int, ...], outputs: int, options: Thawed) -> nn.Module:
+    raise NotImplementedError
