@@ -34,7 +34,10 @@ from safetensors.numpy import load_file
 Array = npt.NDArray[Any]
 
 HERE = Path(__file__).resolve().parent.parent
-CHANGED: frozenset[str] = frozenset({"peer_name"})
+CHANGED: frozenset[str] = frozenset(
+    {"peer_name", "balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specificity"}
+    | {"expected_calibration_error", "mae", "rmse", "r2"}
+)
 """Columns of metrics.jsonl that differ on purpose, or that one side does not have yet."""
 
 # What is called in a checkout, newest place first.

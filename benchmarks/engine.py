@@ -90,11 +90,20 @@ def problem(shape: tuple[int, ...], peers: int) -> Problem:
 
 
 def engine_steps(
-    data: Problem, model: str, options: object, batch: int, device: str
+    data: Problem,
+    model: str,
+    options: object,
+    batch: int,
+    device: str,
+    *,
+    mixed_precision: bool = False,
 ) -> Callable[[int], None]:
     """Takes so many steps of every peer with the engine."""
     training = Training(batch_size=batch, learning_rate=RATE)
-    engine = Engine(data, model, options, range(data.peers), training, device=device)
+    engine = Engine(
+        data, model, options, range(data.peers), training, device=device,
+        mixed_precision=mixed_precision,
+    )  # fmt: skip
     x, buffers = engine.initial()
     state = [x]
     rounds = iter(range(10**9))

@@ -17,7 +17,7 @@ from app.runs import plan, rundir
 from app.runs.metrics import ResultsError
 
 if TYPE_CHECKING:
-    pass
+    from torch import nn
 
 
 class Run:
@@ -85,6 +85,39 @@ class Run:
     def config(self) -> Mapping[str, Any]:
         """config.toml, tables nested."""
         return self._read.config
+
+    def model(self, peer: int | str) -> nn.Module:
+        """A peer's model in evaluation mode, which takes raw inputs.
+
+        Normalisation is inside, and so is what the method does to predict: mixtures, votes.
+
+        Parameters
+        ----------
+        peer : its number or its name.
+
+        Raises
+        ------
+        ResultsError
+            There is no such model here; says why.
+        """
+        from app.trained.personal import personal_model  # torch: only where a model is
+
+        return personal_model(self.directory, peer)
+
+    def predict(self, peer: int | str, x: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """What a peer's model predicts for raw inputs (N, ...): probabilities (N, classes).
+
+        Of a regression its values, (N, outputs).
+
+        Raises
+        ------
+        ResultsError
+            As `model`.
+        """
+        from app.trained.personal import personal_model
+        from app.trained.predict import predicted
+
+        return predicted(personal_model(self.directory, peer), np.asarray(x))
 
     @property
     def report(self) -> Path:

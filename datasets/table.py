@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import plugins
-from datasets.own.arrays import SUFFIX, ArraysOptions, read_arrays
+from datasets.arrays import ArraysOptions, load_arrays, load_own_arrays
 from datasets.own.image_folder import ImageFolderOptions, read_image_folder
 from datasets.own.institutions import deployed, simulated
 from datasets.own.tabular import TableOptions, read_table
@@ -202,10 +202,10 @@ DATASETS: dict[str, Dataset] = {
         "each peer's own arrays, .npz",
         "data-dir: a file for each peer with x and y; on a deployed node its own",
         "mlp",
-        simulated(read_arrays, SUFFIX),
+        load_arrays,
         ArraysOptions,
         divided=False,
-        deployed=deployed(read_arrays),
+        deployed=load_own_arrays,
     ),
     "quadratic": Dataset(
         "one quadratic loss per peer, for exact checks",

@@ -42,6 +42,7 @@ API = {
     "strategies": ("*.py", "relay/*.py", "flower/*.py"),
     "clients": ("*.py", "engine/*.py", "parts/*.py"),
     "datasets": ("*.py", "partition/*.py", "own/*.py"),
+    "coterie": ("api.py", "results.py", "testing.py"),
     "app": ("config/*.py", "wire/*.py", "security/*.py", "node/*.py", "runs/*.py"),
 }
 """Package -> the modules on its page, as patterns."""

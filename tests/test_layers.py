@@ -40,6 +40,7 @@ LIBRARY = [
     ["clients.models"],
     ["clients.letters", "clients.measures", "clients.training"],
     ["datasets", "datasets.table"],
+    ["datasets.arrays"],
     ["datasets.per_peer"],
     ["datasets.published", "datasets.synthetic", "datasets.own"],
     ["datasets.files", "datasets.partition"],

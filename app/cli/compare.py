@@ -35,6 +35,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     add_options(parser)
     given = parser.parse_intermixed_args(arguments)
     preset, flat = read_items(given.items)
+    if given.hold_out is not None:
+        flat = {**flat, "hold-out": given.hold_out}
     run_comparison(given, preset, flat, console)
 
 
@@ -52,6 +54,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         const=tune.HALVING,
         help="likewise, and bad trials end early",
     )
+    parser.add_argument(
+        "--hold-out", type=float, metavar="SHARE",
+        help="of the peers that come for the last fifth of the rounds only, to see how they fare",
+    )  # fmt: skip
     parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
     parser.add_argument("--out", help="directory of the comparison (runs/compare/<preset>)")
     usual = ",".join(comparison.IN_LATEX)

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.config import schema
+from app.config import parts, schema
 from app.config.keys import ConfigError, nearest, tables
 from app.config.registry import METHODS
 from app.config.root import ROOT
 from clients.models.options import MODELS
+from datasets import plugins
 from datasets.partition.kinds import KINDS
 from datasets.table import DATASETS
 
@@ -51,6 +52,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         console.print(_keys(what))
     elif what in {*METHODS, *MODELS, *DATASETS}:
         console.print(f"{what} has no keys of its own")
+    elif keys := _keys_of_plugin(what):
+        console.print(keys)
     else:
         raise ConfigError(f'nothing is called "{what}"{nearest(what, [*LISTS, *tables()])}')
 
@@ -85,25 +88,33 @@ def methods() -> Table:
         for name in names:
             mark = " (needs validation data)" if METHODS[name].validates else ""
             table.add_row(name, METHODS[name].summary + mark)
+    if plugins.installed("method"):
+        table.add_section()
+        table.add_row("", Text("Installed here", style="bold"))
+        for name, entry in plugins.installed("method").items():
+            table.add_row(name, entry.value)
     return table
 
 
 def datasets() -> Table:
     """Every dataset and what it needs."""
     rows = ((name, dataset.description, dataset.needs) for name, dataset in DATASETS.items())
-    return _table("datasets", ("dataset", "what it is", "what it needs"), rows)
+    theirs = ((name, entry.value, "") for name, entry in plugins.installed("dataset").items())
+    return _table("datasets", ("dataset", "what it is", "what it needs"), [*rows, *theirs])
 
 
 def partitions() -> Table:
     """Every way to split a dataset among peers."""
     rows = ((name, kind.description) for name, kind in KINDS.items())
-    return _table("partitions", ("partition.kind", "what peers get"), rows)
+    theirs = ((name, entry.value) for name, entry in plugins.installed("partition").items())
+    return _table("partitions", ("partition.kind", "what peers get"), [*rows, *theirs])
 
 
 def models() -> Table:
     """Every model with its option keys."""
     rows = ((name, summary, _keys(name)) for name, summary in MODELS.items())
-    return _table("models", ("model", "what it is", "options and defaults"), rows)
+    theirs = ((name, entry.value, "") for name, entry in plugins.installed("model").items())
+    return _table("models", ("model", "what it is", "options and defaults"), [*rows, *theirs])
 
 
 def presets() -> Table:
@@ -145,6 +156,25 @@ LISTS = {
 def _keys(table: str) -> str:
     options = schema.defaults(tables()[table]) if table in tables() else {}
     return "\n".join(f"{table}.{key} = {schema.written(value)}" for key, value in options.items())
+
+
+def _keys_of_plugin(name: str) -> str:
+    """The option keys of an installed plugin; nothing where there is none of that name.
+
+    Raises
+    ------
+    ConfigError
+        It does not load.
+    """
+    said: list[str] = []
+    for kind, part in parts.PARTS.items():
+        if name in plugins.installed(kind):
+            for table, options in parts.plugin_tables({part.key: name}).items():
+                for key, (field, _) in schema.keys(options).items():
+                    value = getattr(options, field, None)  # a dataclass keeps its defaults
+                    default = "" if value is None else f" = {schema.written(value)}"
+                    said.append(f"{table}.{key}{default}")
+    return "\n".join(said)
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:

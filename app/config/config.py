@@ -31,6 +31,9 @@ __all__ = ["Config", "ConfigError", "named"]
 
 VALIDATION_SHARE = 0.2
 """Of its training examples: what `validation = "auto"` sets aside where a method needs it."""
+LATE = 0.2
+"""Share of the rounds, the last ones, that newcomers take part in."""
+_NEWCOMERS = 0x4EC0
 _OF_ONE_RUN = ("name", "run-dir", "resume", "preflight")
 
 
@@ -74,6 +77,20 @@ class Config(TopLevel):
     def row(self) -> Method:
         """The method."""
         return method_of(self.method)
+
+    @property
+    def newcomers(self) -> tuple[int, ...]:
+        """The peers that come late, drawn by the seed; none unless there is a `hold-out`."""
+        if not self.hold_out:
+            return ()
+        count = min(max(1, round(self.hold_out * self.peers)), self.peers - 1)
+        drawn = np.random.default_rng([self.seed, _NEWCOMERS]).permutation(self.peers)[:count]
+        return tuple(sorted(drawn.tolist()))
+
+    @property
+    def joins(self) -> int:
+        """The round after which the newcomers are there."""
+        return self.num_server_rounds - max(1, round(LATE * self.num_server_rounds))
 
     @property
     def source(self) -> Dataset:

@@ -56,6 +56,8 @@ class TopLevel:
     round_seconds : how long a node may take for one round before the others go on without it.
     join_seconds : how long the relay waits for peers: for all of them to begin with, later for a
         quorum where fewer are left.
+    hold_out : share of the peers that come only for the last fifth of the rounds, to measure how
+        they are received; for runs without Flower (`python -m app compare --hold-out`).
     quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
     device : "auto" takes a GPU if there is one.
     dtype : data type of the parameters; the quadratic problem is always float64.
@@ -101,6 +103,7 @@ class TopLevel:
     evaluate_every: int = 10
     round_seconds: float = 600.0
     join_seconds: float = 600.0
+    hold_out: float = 0.0
     quorum: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
@@ -128,6 +131,10 @@ class TopLevel:
             raise ValueError("seed must not be negative")
         if self.round_seconds <= 0 or self.join_seconds < 0:
             raise ValueError("round-seconds must be above 0 and join-seconds not below it")
+        if not 0 <= self.hold_out < 1:
+            raise ValueError("hold-out must be at least 0 and below 1")
+        if self.hold_out and min(self.peers, self.num_server_rounds) < 2:
+            raise ValueError("hold-out wants at least two peers and two rounds")
         if not 0 <= self.quorum <= self.peers:
             raise ValueError(f"quorum must be 0 to {self.peers}, the number of peers")
         if not 0 < self.topology_probability <= 1:

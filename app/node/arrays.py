@@ -63,10 +63,15 @@ def unsound(state: object) -> Tensor:
         if not (isinstance(value, Tensor) and value.is_floating_point()):
             continue
         if value.dim() > 1 and value.numel():
-            # One pass that allocates nothing of that size; NaN and infinity are the largest.
-            rows = value.reshape(len(value), -1)
-            found.append(~torch.linalg.vector_norm(rows, torch.inf, dim=1).isfinite().cpu())
+            found.append(~finite(value))
     return torch.stack(found).any(dim=0)
+
+
+def finite(value: Tensor) -> Tensor:
+    """(P,) in which rows of a tensor (P, ...) every number is finite."""
+    # Nothing of that size is allocated; NaN and infinity are the largest or the smallest.
+    rows = value.reshape(len(value), -1)
+    return (rows.amax(dim=1).isfinite() & rows.amin(dim=1).isfinite()).cpu()
 
 
 def restored(before: T, after: T, rows_p: Tensor) -> T:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from app.node.arrays import finite
 from clients.letters import Bools, Ints, Letters
 
 _TIMES = 1000.0  # as large; honest models of one run are within ten
@@ -44,8 +45,7 @@ def only_sound(stacks: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Bool
     sound: Bools = np.array(True)
     for value in stacks.values():
         if value.is_floating_point() and value.numel():
-            largest = torch.linalg.vector_norm(value.reshape(len(value), -1), torch.inf, dim=1)
-            sound = sound & largest.isfinite().cpu().numpy()
+            sound = sound & finite(value).numpy()
     if not sound.all():
         stacks = {name: value.clone() for name, value in stacks.items()}
         for value in stacks.values():

@@ -27,7 +27,10 @@ from app.report.paired_test import leaders
 from app.runs.rundir import Floats, Run
 
 _DEVIATION_IN_TERMINAL = ("accuracy", "gain", "loss_gain")
-_IN_TERMINAL = (*_DEVIATION_IN_TERMINAL, "improved", "loss", "diverged", "bytes", "seconds")
+_IN_TERMINAL = (
+    *(*_DEVIATION_IN_TERMINAL, "newcomers", "fine_tuned", "improved"),
+    *("loss", "diverged", "bytes", "seconds"),
+)
 _LOSSES = ("loss", "loss_gain")
 IN_LATEX = ("accuracy", "worst_decile", "loss", "gain", "loss_gain", "bytes")
 """Columns of comparison.tex unless others are asked for; the loss where there is no accuracy."""

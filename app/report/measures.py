@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from app.report.methods import learns_graph
 from app.report.run_data import weights_between
 from app.runs import units
 from app.runs.graph_scores import GraphScores, score
-from app.runs.rundir import Floats, Run
+from app.runs.rundir import Floats, Run, read_json
 from app.runs.summary import accuracy_statistics, mean
 
 Measure = Callable[[Run, Run | None], float | None]
@@ -98,6 +98,23 @@ def _improved(run: Run, local: Run | None) -> float | None:
         return None
     gain_n = gains(run, local)
     return mean((gain_n > 0).astype(np.float64)[~np.isnan(gain_n)])
+
+
+def _newcomers(run: Run, _: Run | None) -> float | None:
+    """Of the peers that came late; see `app.runners.newcomers`."""
+    found = _held_out(run)
+    return mean(last(run)[found["peers"]]) if found else None
+
+
+def _fine_tuned(run: Run, _: Run | None) -> float | None:
+    found = _held_out(run)
+    return mean(np.array(found["fine_tuned_test_accuracy"], dtype=np.float64)) if found else None
+
+
+def _held_out(run: Run) -> dict[str, Any]:
+    if not run.config.get("hold-out"):
+        return {}
+    return read_json(run.directory / "newcomers.json", dict) or {}
 
 
 def _harmed(run: Run, local: Run | None) -> float | None:
@@ -213,6 +230,16 @@ COLUMNS = (
         "harmed", "harmed %", _harmed, _shown(".0f", 100),
         "low", "Against local",
         "Share of the peers that end worse than under Local: collaborating has harmed them.",
+    ),
+    Column(
+        "newcomers", "newcomers %", _newcomers, _percent,
+        "high", "Newcomers",
+        "Mean test accuracy at the end of the peers that came for the last fifth of the rounds.",
+    ),
+    Column(
+        "fine_tuned", "fine-tuned %", _fine_tuned, _percent,
+        "high", "Newcomers",
+        "Their mean test accuracy had each trained the mean of the others' models for as long.",
     ),
     Column(
         "loss", "test loss", _field("test_loss"), _plain,

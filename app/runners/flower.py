@@ -61,6 +61,8 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         It did not run to its end.
     """
     parts.refuse_modules(config.chosen)
+    if config.newcomers:
+        raise ConfigError("hold-out is for runs without Flower: leave --federation out")
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")

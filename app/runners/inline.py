@@ -13,6 +13,7 @@ from typing import Any
 from app.config.config import Config
 from app.config.digest import config_digest_of
 from app.node.node import Node
+from app.runners.newcomers import LateTransport, write_control
 from app.runs.recorder import RunRecorder
 from strategies.inprocess import InProcessTransport
 from strategies.relay.broker import Broker
@@ -43,10 +44,23 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
             watch({**recorder.progress, "round": t})
 
     try:
-        node = Node(config, range(config.peers), directory, on_round=on_round)
-        transport = InProcessTransport([node])
-        Broker(config.strategy(), transport, recorder, recorder.ledger, JOIN_SECONDS).run()
+        if config.newcomers:
+            _run_with_newcomers(config, recorder)
+        else:
+            node = Node(config, range(config.peers), directory, on_round=on_round)
+            transport = InProcessTransport([node])
+            Broker(config.strategy(), transport, recorder, recorder.ledger, JOIN_SECONDS).run()
     except BaseException as error:
         recorder.fail(f"{type(error).__name__}: {error}")
         raise
     recorder.finish()
+
+
+def _run_with_newcomers(config: Config, recorder: RunRecorder) -> None:
+    """The same, with a node of peers that come late."""
+    others = [peer for peer in range(config.peers) if peer not in config.newcomers]
+    directory = Path(config.run_dir)
+    nodes = [Node(config, peers, directory) for peers in (others, config.newcomers)]
+    transport = LateTransport(nodes, lambda: recorder.ledger.round, config.joins)
+    Broker(config.strategy(), transport, recorder, recorder.ledger, 0.0, len(others)).run()
+    write_control(config)

@@ -41,6 +41,8 @@ def run(
     RunError
         It did not run to its end.
     """
+    if nodes is not None and config.newcomers:
+        raise ConfigError("hold-out is for runs without Flower: leave --nodes out")
     if nodes is not None and not 1 <= nodes <= config.peers:
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")
     machines = [cluster.here(config.device)] if nodes is None else cluster.survey(config.device)

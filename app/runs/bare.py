@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from app.config import preflight
-from app.config.config import Config
+from app.config.config import Config, ConfigError
 from app.runs import progress, rundir
 from app.runs.introduction import introduce
 
@@ -29,6 +29,8 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     ConfigError, DataError
         It cannot run. Nothing was written.
     """
+    if config.newcomers:
+        raise ConfigError("hold-out is for runs without Flower: python -m app compare --hold-out")
     console = Console(highlight=False, markup=False)
     problem = preflight.check(config)
     rundir.create(config, problem)

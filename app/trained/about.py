@@ -26,7 +26,7 @@ class About:
     ----------
     peer, peer_name : whose it is.
     method, method_options : how it was trained, and predicts.
-    model, model_options : the network (`clients.models.build.build`).
+    model, model_options, adaptation : the network (`clients.models.build.build`).
     task, outputs : see `datasets.problem.Problem`.
     shape : of the network's input, one example.
     dataset, dataset_options : what it learnt from.
@@ -44,6 +44,7 @@ class About:
     method_options: Mapping[str, Any]
     model: str
     model_options: Mapping[str, Any]
+    adaptation: Mapping[str, Any]
     task: Task
     outputs: int
     shape: tuple[int, ...]
@@ -73,6 +74,7 @@ class About:
             method_options=_values(config.options),
             model=config.network,
             model_options=_values(config.model_options),
+            adaptation=_values(config.adaptation),
             task=problem.task,
             outputs=problem.outputs,
             shape=tuple(problem.inputs.shape[1:]),

@@ -18,8 +18,8 @@ from app.trained.about import About
 from clients.engine.network import without_head
 from clients.engine.tasks import TASKS
 from clients.methods.knn_per import vote
-from clients.models.build import build
-from clients.models.options import MODEL_OPTIONS
+from clients.models.build import build, options_table
+from clients.models.options import Adaptation
 from datasets.preprocessing import NO_CODE
 
 FOLDER = "models"
@@ -48,10 +48,7 @@ class PersonalModel(nn.Module):
         self._task = TASKS[about.task]
         self._dtype: torch.dtype = getattr(torch, about.dtype)
         self._prepare = _Prepare(about, self._dtype)
-        options = MODEL_OPTIONS.get(about.model)
-        arguments = None if options is None else options(**about.model_options)
-        template = build(about.model, arguments, about.task, about.shape, about.outputs)
-        template = template.to(self._dtype)
+        template = _template(about).to(self._dtype)
         weights = tensors.pop("mixture", None)
         members = len(weights) if weights is not None else 1
         # What is not trained, the base of an adapter, is there once.
@@ -107,6 +104,16 @@ class PersonalModel(nn.Module):
         none = self.keys.new_zeros(1, len(self.keys))
         votes = vote(queries[None], self.keys[None], self.labels[None], none, options["neighbours"])
         return self._predicted(self.members[0], inputs).lerp(votes[0], options["lambda_"])
+
+
+def _template(about: About) -> nn.Module:
+    """The network, in which only what is trained has yet to be put."""
+    options = options_table(about.model)
+    arguments = None if options is None else options(**about.model_options)
+    adaptation = Adaptation(**about.adaptation)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what is frozen, as the engine draws it
+        return build(about.model, arguments, about.task, about.shape, about.outputs, adaptation)
 
 
 class _Prepare(nn.Module):

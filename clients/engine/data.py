@@ -7,6 +7,7 @@ p = peers, n = examples of a split, e = models, t = steps, b = batch positions, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from clients.training import Training
     from datasets.problem import Problem, Split
 
+GATHERED = 1 << 20
+"""Bytes of the minibatches that are gathered in one go: they stay in the cache."""
 SplitName = Literal["train", "validation", "test"]
 
 
@@ -166,20 +169,47 @@ class Data:
         return self._readied(inputs), targets
 
     def minibatch(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """`examples` of a training minibatch, augmented as the run wants it.
+        """`examples` of a training minibatch, augmented as the run wants it."""
+        return self.minibatches([batch])[0]
+
+    def minibatches(self, batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
+        """`minibatch` of each of some batches of the same shape and peers, gathered in one go.
 
         Images are padded with zeros before they are normalised: with black.
         """
-        inputs, targets = self._gathered("train", batch.peers_e, batch.rows_eb)
-        if batch.augmented:
-            inputs = AUGMENTATIONS[self.training.augment](inputs, batch.keys_e)
-        return self._readied(inputs), targets
+        rows_teb = torch.stack([batch.rows_eb for batch in batches])
+        inputs, targets = self._gathered("train", batches[0].peers_e, rows_teb)
+        if batches[0].augmented:
+            augment = AUGMENTATIONS[self.training.augment]
+            keys = torch.cat([batch.keys_e for batch in batches])
+            inputs = augment(inputs.flatten(0, 1), keys).view(inputs.shape)
+        return [*zip(self._readied(inputs), targets, strict=True)]
 
-    def _gathered(
-        self, split: SplitName, peers_e: Tensor, rows_eb: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def together(self, batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
+        """The batches in turn: full ones of the same shape as many as `GATHERED` holds."""
+        shape = self._pool.shape[1:]
+        width = shape.numel() * (8 if self._tokens else self.dtype.itemsize)  # tokens: int64
+        few: list[Batch] = []
+        for batch in batches:
+            models, examples = batch.rows_eb.shape
+            full = bool((batch.counts_e == examples).all())
+            room = GATHERED // max(1, models * examples * width)
+            if few and (
+                not full or len(few) >= room or batch.rows_eb.shape != few[0].rows_eb.shape
+            ):
+                yield few
+                few = []
+            few.append(batch)
+            if not full:
+                yield few
+                few = []
+        if few:
+            yield few
+
+    def _gathered(self, split: SplitName, peers_e: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """As they lie in the pool, at rows (..., E, b)."""
         shard = self.shards[split]
-        at = peers_e[:, None], rows_eb
+        at = peers_e[:, None], rows
         targets = shard.targets_pn[at]
         return self._pool[shard.rows_pn[at]], (
             targets if targets.is_floating_point() else targets.long()

@@ -116,19 +116,20 @@ class Engine(Scoring):
         """All steps of a few models: what they are made of stays in the cache."""
         together = _Some(fit, at, self.network.tensors)
         leaves = self.network.leaves(together.x)
-        for whole in batches:
-            batch, rate = whole.part(at), training.rate(whole.round)
-            for working in _chunked(batch.counts_e, self.network.coupled):
-                if isinstance(working, slice):
-                    some, own, part = together, leaves, batch
-                else:
-                    some = _Some(fit, working + at.start, self.network.tensors)
-                    own, part = self.network.leaves(some.x), batch.part(working)
-                _, found, after = self._differentiate(own, some.buffers, part)
-                for name, value in after.items():
-                    some.buffers[name].copy_(value)
-                self._descend(some, found, training, rate, drift)
-                some.put_back(fit)
+        for few in self.data.together([whole.part(at) for whole in batches]):
+            gathered = self.data.minibatches(few) if few[1:] else [None]
+            for batch, examples in zip(few, gathered, strict=True):
+                for working in _chunked(batch.counts_e, self.network.coupled):
+                    if isinstance(working, slice):
+                        some, own, part = together, leaves, batch
+                    else:
+                        some = _Some(fit, working + at.start, self.network.tensors)
+                        own, part = self.network.leaves(some.x), batch.part(working)
+                    _, found, after = self._differentiate(own, some.buffers, part, examples)
+                    for name, value in after.items():
+                        some.buffers[name].copy_(value)
+                    self._descend(some, found, training, training.rate(batch.round), drift)
+                    some.put_back(fit)
 
     def _descend(
         self,
@@ -182,12 +183,7 @@ class Engine(Scoring):
         weights = torch.as_tensor(weights_ps).cpu().double().numpy()
         if self.defence.rule == "none":
             return sums.mixed(weights, x_sd)
-        heard = []
-        for p, w_s in enumerate(weights):
-            rows = np.flatnonzero(w_s)
-            own = None if own_pd is None else own_pd[p : p + 1][0]
-            heard.append(robust.Heard(rows, w_s[rows], own))
-        return robust.aggregated(self.defence, x_sd, heard)
+        return robust.mixed(self.defence, weights, x_sd, own_pd)
 
     def collect(
         self, weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints
@@ -202,10 +198,7 @@ class Engine(Scoring):
         everybody = np.arange(len(self.peers))
         if self.defence.rule == "none":
             return sums.weighted(weights_e, x_sd, from_e, to_e, everybody)
-        mine = (to_e == p for p in everybody)
-        return robust.aggregated(
-            self.defence, x_sd, (robust.Heard(from_e[e], weights_e[e], None) for e in mine)
-        )
+        return robust.collected(self.defence, weights_e, x_sd, from_e, to_e, everybody)
 
     def inner(self, a_ed: Models, b_ed: Models) -> Tensor:
         """Inner products over all parameters, (E,) float64, the same wherever peers live."""
@@ -219,10 +212,6 @@ class Engine(Scoring):
         found: npt.NDArray[np.float64] = sums.products(a_ed, b_sd).cpu().numpy()
         return found
 
-    def _admitted(self, batches: Sequence[Batch]) -> Sequence[Batch]:
-        """The minibatches, paid for where gradients are private."""
-        return batches if self.guard is None else [self.guard.admit(batch) for batch in batches]
-
     def _call_size(self, models: int, batches: Sequence[Batch]) -> int:
         """Models per call to work off some batches; their examples go on the bill."""
         for batch in batches:
@@ -231,13 +220,23 @@ class Engine(Scoring):
         return self._chunks.size(models, self.holds(examples))
 
     def _differentiate(
-        self, leaves: dict[str, Tensor], buffers: Buffers, batch: Batch
+        self,
+        leaves: dict[str, Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        examples: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Sequence[Tensor], Buffers]:
-        """Losses (E, b), weighted gradients tensor by tensor, and buffers."""
+        """Losses (E, b), weighted gradients tensor by tensor, and buffers.
+
+        Parameters
+        ----------
+        examples : of the batch, where they are gathered already.
+        """
+        examples = examples or self.data.minibatch(batch)
         if self.task.gradients is None:
-            return self._descents(leaves, buffers, batch)
+            return self._descents(leaves, buffers, batch, examples)
         (x,) = leaves.values()
-        inputs, _ = self.data.minibatch(batch)
+        inputs, _ = examples
         x_ed = x.detach().view(len(inputs), -1)
         losses, values = self.task.gradients(x_ed, inputs, batch.weights_eb)
         if batch.noise_ed is not None:
@@ -245,39 +244,46 @@ class Engine(Scoring):
         return losses, [values], buffers
 
     def _descents(
-        self, leaves: dict[str, Tensor], buffers: Buffers, batch: Batch
+        self,
+        leaves: dict[str, Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        examples: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Sequence[Tensor], Buffers]:
         """The same by autograd.
 
         A batch of which one model alone holds more than fits is worked off in parts. Their sum is
         what the whole gives, unless examples of a batch see each other (batch norm).
         """
-        width = examples = batch.rows_eb.shape[1]
+        width = whole = batch.rows_eb.shape[1]
         if not self.network.coupled:
-            width = self._chunks.width(examples, self.holds(examples))
-        parts = [slice(first, first + width) for first in range(0, examples, width)]
+            width = self._chunks.width(whole, self.holds(whole))
+        parts = [slice(first, first + width) for first in range(0, whole, width)]
         losses: list[Tensor] = []
         gradients: tuple[Tensor, ...] = ()
+        own = self.personal.leaves(buffers)
+        wanted = (*leaves.values(), *own.values())
         for at in parts if len(parts) > 1 else [slice(None)]:
-            weights_eb = batch.weights_eb[:, at]
-            if self.guard is None:
-                losses_eb, after = self._batch_losses(leaves, buffers, batch, at)
-                found = torch.autograd.grad(
-                    losses_eb, (*leaves.values(),), weights_eb, materialize_grads=True
-                )
-            else:
+            if self.guard is not None:
                 with self.guard.watching() as traces:
-                    losses_eb, after = self._batch_losses(leaves, buffers, batch, at)
-                found = self.guard.clipped(losses_eb, weights_eb, traces, leaves)
+                    losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, at)
+                found = self.guard.clipped(losses_eb, batch.weights_eb[:, at], traces, leaves)
+            else:
+                more = {**buffers, **own}
+                losses_eb, after = self._batch_losses(leaves, more, batch, examples, at)
+                # A single number: torch would import sympy for the weights as another argument.
+                total = losses_eb.flatten() @ batch.weights_eb[:, at].flatten()
+                found = torch.autograd.grad(total, wanted, materialize_grads=True)
             losses.append(losses_eb.detach())
-            for total, more in zip(gradients, found, strict=False):
-                total.add_(more)
+            for summed, part in zip(gradients, found, strict=False):
+                summed.add_(part)
             gradients = gradients or found
         if self.guard is not None:
-            columns = self.guard.noise(batch, self.d).split(self.network.sizes, dim=1)
-            for total, noise in zip(gradients, columns, strict=True):
-                total.add_(noise.reshape(total.shape))
+            self.guard.add_noise(gradients, batch)
         after = {name: value.detach() for name, value in after.items()}
+        if own:
+            gradients, of_own = gradients[: len(leaves)], gradients[len(leaves) :]
+            after |= self.personal.stepped(buffers, of_own, batch.round)
         return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
 
 

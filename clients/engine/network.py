@@ -38,10 +38,13 @@ class Network:
     channels_last : let the channels of images lie innermost in calls of a single model on a GPU,
         whose tensor cores like it; on a CPU they always do. Stacked models are grouped
         convolutions, for which torch would undo it.
+    personal : names of trainable tensors that are among the buffers instead of `names`; see
+        `clients.engine.personal`.
 
     Attributes
     ----------
     names, shapes, sizes : of the trainable tensors, in the order they lie in a row of `x_ed`.
+    personal : names of those that lie in no row.
     d : parameters of one model.
     stacks : whether many models in one call are faster than one after the other on a CPU, where
         grouped convolutions are slow.
@@ -51,16 +54,23 @@ class Network:
     """
 
     def __init__(
-        self, template: nn.Module, *, mixed_precision: bool = False, channels_last: bool = False
+        self,
+        template: nn.Module,
+        *,
+        mixed_precision: bool = False,
+        channels_last: bool = False,
+        personal: Sequence[str] = (),
     ) -> None:
         self.module = prepared(template).train()
         self._mixed_precision, self._channels_last = mixed_precision, channels_last
-        trainable = [(k, v) for k, v in self.module.named_parameters() if v.requires_grad]
-        self.names = [name for name, _ in trainable]
-        self.shapes = [tuple(value.shape) for _, value in trainable]
+        trainable = {k: v for k, v in self.module.named_parameters() if v.requires_grad}
+        self._trainable = list(trainable)
+        self.personal = [name for name in trainable if name in personal]
+        self.names = [name for name in trainable if name not in personal]
+        self.shapes = [tuple(trainable[name].shape) for name in self.names]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.d = sum(self.sizes)
-        buffers = dict(self.module.named_buffers())
+        buffers = dict(self.module.named_buffers()) | {k: trainable[k] for k in self.personal}
         self._dropouts = [name for name in buffers if name.endswith(KEY)]
         self._buffers = {
             name: value.detach().clone()
@@ -145,7 +155,8 @@ class Network:
     @property
     def head(self) -> list[str]:
         """Names of the tensors of the last layer that has any, the one that gives the outputs."""
-        return [name for name in self.names if _layer(name) == _layer(self.names[-1])]
+        last = _layer(self._trainable[-1])
+        return [name for name in self._trainable if _layer(name) == last]
 
     def below_head(self) -> Network:
         """The network without its last layer: it puts out that layer's inputs."""
@@ -153,6 +164,7 @@ class Network:
             without_head(copy.deepcopy(self.module)),
             mixed_precision=self._mixed_precision,
             channels_last=self._channels_last,
+            personal=self.personal,
         )
         below.alone = self.alone
         return below

@@ -6,17 +6,17 @@ process and resumed like everything else a peer keeps. Legend: e = models, d = p
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import Tensor
-
     from clients.training import Training
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as in torch.optim and the papers
-OptState = dict[str, "Tensor"]
+OptState = dict[str, Tensor]
 COUNT = "count"
 
 
@@ -66,5 +66,4 @@ def step(
         for velocity, g in zip(velocities, gradients, strict=True):
             velocity.mul_(training.momentum).add_(g)
         gradients = velocities
-    for x, g in zip(models, gradients, strict=True):
-        x.sub_(g, alpha=rate)
+    torch._foreach_add_([*models], [*gradients], alpha=-rate)

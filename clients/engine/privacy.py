@@ -74,6 +74,8 @@ class Guard:
                 "privacy: batch norm lets examples of a minibatch see each other, so none can be "
                 "protected alone: take a model without it"
             )
+        if network.personal:
+            raise ValueError("privacy: what model.personal keeps at home is trained without it")
         self.options, self._peers, self._examples, self._seed = options, peers, examples_p, seed
         self._traces: list[Trace] | None = None
         self._names = {id(value): name for name, value in network.module.named_parameters()}
@@ -191,8 +193,15 @@ class Guard:
         """min(1, C / norm of the gradient) of each example."""
         return (self.options.clip / squares_eb.sqrt().clamp_min(1e-30)).clamp_max(1.0)
 
-    def noise(self, batch: Batch, d: int) -> Tensor:
-        """What is added to the mean gradients (E, d)."""
+    def add_noise(self, gradients: Sequence[Tensor], batch: Batch) -> None:
+        """Add what hides single examples to the mean gradients, given tensor by tensor."""
+        models = len(batch.counts_e)
+        sizes = [gradient.numel() // models for gradient in gradients]
+        noise_ed = self._noise(batch, sum(sizes))
+        for gradient, noise in zip(gradients, noise_ed.split(sizes, dim=1), strict=True):
+            gradient.add_(noise.reshape(gradient.shape))
+
+    def _noise(self, batch: Batch, d: int) -> Tensor:
         noise_ed = batch.weights_eb.new_empty(len(batch.counts_e), d)
         assert batch.uses_e is not None, "a minibatch that was not admitted"
         ends = zip(

@@ -16,7 +16,7 @@ recipient, p = recipients, s = rows of a stack, d = parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +25,18 @@ from torch import Tensor
 
 from clients.defence import Defence
 from clients.engine import sums
-from clients.letters import Ints
+from clients.letters import Ints, Part
 
 Floats = npt.NDArray[np.float64]
 _ITERATIONS = 2000
 _STILL = 1e-12  # of the weights of the geometric median: they move no more
 _SORTED = 1 << 16  # columns that are sorted at once
+
+
+class Models(Protocol):
+    """Models (P, d) of which a part is made when it is asked for."""
+
+    def __getitem__(self, at: Part, /) -> Tensor: ...
 
 
 class Heard(NamedTuple):
@@ -45,6 +51,28 @@ class Heard(NamedTuple):
     rows: Ints
     weights: Floats
     own: Tensor | None
+
+
+def mixed(defence: Defence, weights_ps: Floats, x_sd: Tensor, own_pd: Models | None) -> Tensor:
+    """`aggregated` of rows of weights (P, S); of those other than 0.
+
+    Parameters
+    ----------
+    own_pd : where the recipients stand themselves, if that is known.
+    """
+    heard = []
+    for p, w_s in enumerate(weights_ps):
+        rows = np.flatnonzero(w_s)
+        heard.append(Heard(rows, w_s[rows], None if own_pd is None else own_pd[p : p + 1][0]))
+    return aggregated(defence, x_sd, heard)
+
+
+def collected(
+    defence: Defence, weights_e: Floats, x_sd: Tensor, from_e: Ints, to_e: Ints, recipients: Ints
+) -> Tensor:
+    """`aggregated` of letters, each of a row of the stack to a recipient."""
+    mine = (to_e == p for p in recipients)
+    return aggregated(defence, x_sd, (Heard(from_e[e], weights_e[e], None) for e in mine))
 
 
 def aggregated(defence: Defence, x_sd: Tensor, heard: Iterable[Heard]) -> Tensor:

@@ -20,10 +20,12 @@ from clients.engine.batches import Ints
 from clients.engine.chunks import Chunks, held_bytes
 from clients.engine.data import Batch, Data
 from clients.engine.network import Buffers, Network
+from clients.engine.personal import PersonalLayers
 from clients.engine.privacy import Guard
 from clients.engine.streams import Purpose, stream
 from clients.engine.tasks import TASKS
 from clients.letters import Bools
+from clients.models.adaptation import personal_names
 from clients.models.build import build
 from clients.models.options import MODELS
 
@@ -112,11 +114,14 @@ class Stack:
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
         self._build: Callable[[], nn.Module] = lambda: build(*made_of)
         self._start = problem.start
+        template = self._fresh(0).to(self.device, self.dtype)
         self.network = Network(
-            self._fresh(0).to(self.device, self.dtype),
+            template,
             mixed_precision=mixed_precision,
             channels_last=channels_last,
+            personal=personal_names(template, adaptation),
         )
+        self.personal = PersonalLayers(self.network.personal, training)
         if model not in MODELS:
             probe.try_out(self.network, problem, model)
         self.d = self.network.d
@@ -142,6 +147,10 @@ class Stack:
         self.guard.reseed(seed)
         return self.guard
 
+    def _admitted(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        """The minibatches, paid for where gradients are private."""
+        return batches if self.guard is None else [self.guard.admit(batch) for batch in batches]
+
     def tensor(self, values: npt.ArrayLike) -> Tensor:
         """A tensor of the engine's precision on its device."""
         return torch.tensor(np.asarray(values), dtype=self.dtype, device=self.device)
@@ -150,7 +159,18 @@ class Stack:
         """Start models (P, d) and buffers: one start for all peers, or each peer its own."""
         common = common or self._start is not None
         x_pd = self.origins(self.peers) if common else self._drawn(self.peers)
-        return x_pd.clone(), self.network.buffers(len(self.peers))
+        buffers = self.network.buffers(len(self.peers))
+        if self.network.personal:
+            peers = np.zeros_like(self.peers) if common else self.peers
+            starts = [dict(self._begun(peer).named_parameters()) for peer in peers]
+            own = {
+                name: torch.stack([start[name].detach() for start in starts])
+                for name in self.network.personal
+            }
+            buffers |= self.personal.buffers(
+                {name: value.to(self.device, self.dtype) for name, value in own.items()}
+            )
+        return x_pd.clone(), buffers
 
     def origins(self, peers: Ints) -> Tensor:
         """Start models (E, d) of any peers, in a run with a common or a prescribed start."""
@@ -170,11 +190,12 @@ class Stack:
 
     def _drawn(self, peers: Iterable[int]) -> Tensor:
         """The start models that some peers draw, (K, d)."""
-        rows = []
-        for peer in peers:
-            key = int(stream(self.seed, int(peer), 0, Purpose.START).integers(2**63))
-            rows.append(self.network.flat(self._fresh(key)).to(self.device, self.dtype))
-        return torch.stack(rows)
+        rows = [self.network.flat(self._begun(peer)) for peer in peers]
+        return torch.stack(rows).to(self.device, self.dtype)
+
+    def _begun(self, peer: int) -> nn.Module:
+        """The module that a peer draws."""
+        return self._fresh(int(stream(self.seed, int(peer), 0, Purpose.START).integers(2**63)))
 
     def _fresh(self, key: int) -> nn.Module:
         """A module initialised from a key; torch's own stream stays where it was."""
@@ -187,10 +208,11 @@ class Stack:
         x_ed: Tensor | Mapping[str, Tensor],
         buffers: Buffers,
         batch: Batch,
+        examples: tuple[Tensor, Tensor],
         at: slice = slice(None),
     ) -> tuple[Tensor, Buffers]:
         """Losses (E, b) of minibatches, or of their places `at`, and the buffers after."""
-        inputs, targets = self.data.minibatch(batch)
+        inputs, targets = examples
         if at != slice(None):
             inputs, targets = inputs[:, at], targets[:, at]
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
@@ -208,8 +230,9 @@ class Stack:
         weights = torch.zeros(1, _PROBE, dtype=self.dtype, device=self.device)
         batch = Batch(zeros, zeros.expand(1, _PROBE), weights, np.array([_PROBE]), zeros, None)
         x = torch.zeros(1, self.d, dtype=self.dtype, device=self.device, requires_grad=True)
+        examples = self.data.minibatch(batch)
         held = held_bytes(
-            lambda: self._batch_losses(x, self.network.buffers(1), batch)[0],
+            lambda: self._batch_losses(x, self.network.buffers(1), batch, examples)[0],
             shared=[x, *self.network.module.parameters()],  # they do not grow with the examples
         )
         return held // _PROBE

@@ -60,12 +60,30 @@ def adapted(network: nn.Module, adaptation: Adaptation) -> nn.Module:
         parameters = dict(network.named_parameters())
         for name in _matching(list(parameters), "frozen", adaptation.frozen):
             parameters[name].requires_grad_(False)
-    trainable = [name for name, value in network.named_parameters() if value.requires_grad]
-    if not trainable:
+    if not any(value.requires_grad for value in network.parameters()):
         raise ValueError(f'model.frozen = "{adaptation.frozen}" leaves nothing to train')
-    if adaptation.personal:
-        _matching(trainable, "personal", adaptation.personal)
+    personal_names(network, adaptation)
     return network
+
+
+def personal_names(network: nn.Module, adaptation: Adaptation | None) -> list[str]:
+    """The parameters that stay with their peer.
+
+    Raises
+    ------
+    ValueError
+        The pattern names none, or all.
+    """
+    if adaptation is None or not adaptation.personal:
+        return []
+    trainable = [name for name, value in network.named_parameters() if value.requires_grad]
+    found = _matching(trainable, "personal", adaptation.personal)
+    if len(found) == len(trainable):
+        raise ValueError(
+            f'model.personal = "{adaptation.personal}" leaves nothing to share: take method = '
+            '"local", or fewer layers'
+        )
+    return found
 
 
 def _adapt(network: nn.Module, adaptation: Adaptation, loaded: frozenset[str]) -> None:

@@ -15,6 +15,7 @@ from clients.models.adaptation import adapted
 from clients.models.convnets import Shape
 from clients.models.options import (
     MODEL_OPTIONS,
+    MODELS,
     Adaptation,
     LinearOptions,
     MlpOptions,
@@ -105,6 +106,16 @@ def build(
     else:
         network = _of_plugin(model, options, shape, outputs)
     return network if adaptation is None else adapted(network, adaptation)
+
+
+def options_table(model: str) -> type | None:
+    """The dataclass of a network's options, where it has any.
+
+    Raises
+    ------
+    PluginError : it is a plugin's, and cannot be had.
+    """
+    return MODEL_OPTIONS.get(model) if model in MODELS else plugin_options.of(model)
 
 
 def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Module:

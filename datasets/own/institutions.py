@@ -113,30 +113,18 @@ Read = Callable[[Path, Any, int, int], tuple[Expected, Holding]]
 """(folder, options, seed, peer) -> what the run expects, and what is there."""
 
 
-def simulated(
-    read: Read, suffix: str = ""
-) -> Callable[[Partition, int, int, Path, object], Problem]:
-    """The loader of a simulation: every peer's folder in data-dir.
-
-    Parameters
-    ----------
-    suffix : of the files that peers have in place of folders.
-    """
+def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Problem]:
+    """The loader of a simulation: every peer's folder in data-dir."""
 
     @lru_cache(maxsize=2)
     def load(
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
-        found = [
-            path
-            for path in data_dir.glob(f"*{suffix}")
-            if (path.is_file() if suffix else path.is_dir())
-        ]
-        folders = sorted(found, key=lambda path: _natural(path.name))
+        found = [path for path in data_dir.glob("*") if path.is_dir()]
+        folders = sorted(found, key=lambda path: natural(path.name))
         if len(folders) != peers:
-            what = f"files *{suffix}" if suffix else "folders"
             raise DataError(
-                f"data-dir {data_dir} has {len(folders)} {what}: {peers} peers need one each"
+                f"data-dir {data_dir} has {len(folders)} folders: {peers} peers need one each"
             )
         read_p = []
         for peer, folder in enumerate(folders):
@@ -152,15 +140,9 @@ def simulated(
                     f"{expected.name}: {folders[0].name} and {folder.name} do not have the same "
                     f"columns ({_listed(differing)}): name those to learn from"
                 )
-            if own.outputs != expected.outputs:
-                raise DataError(f"{expected.name}: {folder.name} has {own.outputs} targets a row")
-        shapes = {holding.inputs.shape[1:] for _, holding in read_p}
-        if len(shapes) > 1:
-            raise DataError(f"{expected.name}: peers have examples of different shapes {shapes}")
         holdings = {peer: holding for peer, (_, holding) in enumerate(read_p)}
         problem = joined(expected, holdings, peers)
-        names = tuple(folder.name.removesuffix(suffix) for folder in folders)
-        return replace(problem, names=names)
+        return replace(problem, names=tuple(folder.name for folder in folders))
 
     return load
 
@@ -338,7 +320,7 @@ def numbers(name: str, text: str, count: int | None = None) -> Floats | None:
     return found
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
+def natural(name: str) -> list[tuple[int, int, str]]:
     """Sort key: runs of digits count as numbers."""
     parts = re.split(r"(\d+)", name)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]

@@ -170,10 +170,10 @@ def test_numbers_about_own_data_are_rounded_and_training_stays_at_home() -> None
     assert told.metrics["train_accuracy"] == 1.0
     by_class = Report(3, 1, {"sensitivity": 0.8437, "auroc": 0.93, "mae": 0.123}, ())
     assert protected(by_class, ReportPolicy(), sizes, 100).metrics == {
-        "sensitivity": 0.85, "auroc": 0.95, "mae": 0.12,
+        "sensitivity": 0.85, "auroc": 0.95, "mae": 0.125,
     }  # fmt: skip
     rare = protected(by_class, ReportPolicy(), sizes, 0).metrics
-    assert rare == {"sensitivity": None, "auroc": None, "mae": 0.12}
+    assert rare == {"sensitivity": None, "auroc": None, "mae": 0.125}
     less = protected(Report(3, 1, metrics, (1.0, 0.0)), ReportPolicy("loss"), sizes)
     assert less.metrics["test_accuracy"] is None
     assert less.metrics["test_loss"] == 0.695

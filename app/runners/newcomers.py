@@ -1,0 +1,80 @@
+"""Peers that join at the end, to measure how well a method receives them.
+
+They join as a node does that comes late to a deployment, in the way of the method. The control is
+what anybody could do with the others' models: take their mean, and train it on the own data for as
+many rounds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from app.config.config import Config
+from app.config.preflight import problem_of
+from app.runs import atomic
+from clients.engine.engine import Engine
+from clients.engine.network import Buffers
+from strategies.inprocess import InProcessTransport
+from strategies.protocol import Handler
+
+FILE = "newcomers.json"
+
+
+class LateTransport(InProcessTransport):
+    """Nodes of which the last cannot be reached until a round is reached.
+
+    Parameters
+    ----------
+    ended : the round that was ended last. joins : that after which the last node is there.
+    """
+
+    def __init__(self, nodes: Sequence[Handler], ended: Callable[[], int], joins: int) -> None:
+        super().__init__(nodes)
+        self._ended, self._joins = ended, joins
+
+    def nodes(self) -> list[int]:
+        return super().nodes()[: None if self._ended() + 1 >= self._joins else -1]
+
+
+def write_control(config: Config) -> None:
+    """Fine-tune the mean of the others' models for each newcomer, and write newcomers.json."""
+    run_dir, newcomers = Path(config.run_dir), config.newcomers
+    others = [peer for peer in range(config.peers) if peer not in newcomers]
+    engine = Engine(
+        problem_of(config), config.network, config.model_options, newcomers, config.training,
+        seed=config.seed, device=config.device, dtype=config.dtype,
+        mixed_precision=config.mixed_precision, channels_last=config.channels_last,
+    )  # fmt: skip
+    models = [load_file(run_dir / "models" / f"peer-{peer:04d}.safetensors") for peer in others]
+    count = len(newcomers)
+
+    def mean_of(name: str) -> torch.Tensor:
+        values = torch.stack([model[name] for model in models])
+        mean = values.double().mean(dim=0).to(values.dtype)
+        return mean.to(engine.device).expand(count, *mean.shape).clone()
+
+    x_pd = torch.cat([mean_of(name).flatten(1) for name in engine.network.names], dim=1)
+    buffers: Buffers = {name: mean_of(name) for name in engine.network.buffers(1)}
+    opt_state = engine.opt_state(x_pd)
+    for t in range(config.joins + 1, config.num_server_rounds + 1):
+        x_pd, buffers, opt_state = engine.fit(x_pd, buffers, opt_state, engine.batches(t))
+    losses, accuracies = engine.losses(x_pd, buffers, "test")
+    found = {
+        "peers": list(newcomers),
+        "joined": config.joins,
+        "fine_tuned_test_loss": _numbers(losses),
+        "fine_tuned_test_accuracy": _numbers(accuracies),
+    }
+    atomic.write(run_dir / FILE, json.dumps(found) + "\n")
+
+
+def _numbers(values: torch.Tensor) -> list[Any]:
+    """Numbers for JSON, null of what is not finite."""
+    return [value if np.isfinite(value) else None for value in values.tolist()]

@@ -1,0 +1,27 @@
+"""Three rows of the engine benchmark in half a minute, as ratios: `python -m benchmarks.ratios`.
+
+CI prints them beside what docs/results/speed.md has; a change that halves one shows. They fail
+nothing, as machines of CI are shared: only processor seconds of the two ways are compared.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks import engine
+
+ROWS = (("mlp-64", 8, 10, 4.0), ("mlp-784", 20, 10, 2.1), ("cnn", 1, 10, 1.0))
+"""Network, peers, batch; the ratio when it was last measured with care."""
+
+
+def main() -> None:
+    """Measure and print."""
+    engine.clock = time.process_time
+    for network, peers, batch, before in ROWS:
+        row = engine.compare("cpu", network, peers, batch)
+        slow = "  slower than half of that" if row.ratio < before / 2 else ""
+        print(f"{network}, {peers} peers: {row.ratio} times a plain loop ({before}){slow}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Personal layers: trained as in a plain loop, averaged by nobody, never sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.config.config import Config
+from clients.engine.engine import Engine
+from clients.models.options import Adaptation, MlpOptions
+from clients.training import Training
+from tests.inline import run
+from tests.problems import classification
+from tests.test_table import NEEDS
+
+DIGITS: dict[str, Any] = {
+    "model": "mlp", "mlp.hidden": "5", "model.personal": "head", "peers": 3,
+    "num-server-rounds": 2, "evaluate-every": 1, "local-steps": 2, "batch-size": 8,
+    "partition.samples-per-peer": 12, "partition.clusters": 3, "partition.validation": 0.25,
+    "momentum": 0.5, "device": "cpu",
+}  # fmt: skip
+HEAD = ["3.weight", "3.bias"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_training_is_that_of_the_whole_network(optimizer: str) -> None:
+    """Of a peer alone it does not matter which layers are personal."""
+    training = Training(
+        batch_size=4, local_steps=3, optimizer=optimizer, learning_rate=0.05, weight_decay=0.01,  # type: ignore[arg-type]
+        momentum=0.5 if optimizer == "sgd" else 0.0,
+    )  # fmt: skip
+    ends = []
+    for adaptation in (None, Adaptation(personal="head")):
+        engine = Engine(
+            classification([6, 9]), "mlp", MlpOptions("5"), [0, 1], training,
+            dtype="float64", device="cpu", adaptation=adaptation,
+        )  # fmt: skip
+        x_pd, buffers = engine.initial(common=False)
+        for round_ in (1, 2):
+            fit = engine.fit(x_pd, buffers, engine.opt_state(x_pd), engine.batches(round_))
+            x_pd, buffers = fit.x, fit.buffers
+            if adaptation is None:  # fresh memory each round, of all or of none
+                continue
+            for name in [key for key in buffers if key not in HEAD]:
+                buffers[name] = torch.zeros_like(buffers[name])
+        named = {**engine.network.named(x_pd), **buffers}
+        ends.append([named[name] for name in ("1.weight", "1.bias", *HEAD)])
+    for whole, split in zip(*ends, strict=True):
+        assert torch.allclose(whole, split, atol=1e-12)
+
+
+def test_it_is_not_sent() -> None:
+    engine = Engine(
+        classification([6]), "mlp", MlpOptions("5"), [0], Training(), device="cpu",
+        adaptation=Adaptation(personal="head"),
+    )  # fmt: skip
+    assert engine.network.names == ["1.weight", "1.bias"]
+    assert engine.d == 16 * 5 + 5
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dpfl", "wga", "ifca", "fedem"])
+def test_whoever_hosts_whom_keeps_its_own(method: str, tmp_path: Path) -> None:
+    flat = {**DIGITS, **NEEDS.get(method, {}), "method": method}
+    one = run(flat, tmp_path / "one")
+    several = run(flat, tmp_path / "several", [[0], [1, 2]])
+    for t in (0, 1, 2):
+        assert np.allclose(one.metric("test_loss", t), several.metric("test_loss", t), rtol=1e-5)
+    assert one.metric("train_loss", 2).mean() < one.metric("train_loss", 0).mean()
+    if method == "fedavg":
+        models = one.models()
+        assert torch.equal(models[0]["1.weight"], models[1]["1.weight"])
+        assert not torch.allclose(models[0]["3.weight"], models[1]["3.weight"])
+        d = sum(models[0][name].numel() for name in ("1.weight", "1.bias"))
+        assert one.metric("bytes_sent", 1)[0] == 2 * 4 * d
+
+
+def test_the_configuration_goes_through_toml() -> None:
+    config = Config.from_flat(DIGITS)
+    assert '"model.personal" = "head"' in config.toml()
+    assert 'model = "mlp"' in config.toml()

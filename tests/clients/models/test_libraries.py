@@ -1,0 +1,64 @@
+"""Networks of libraries by name: built for any channels and classes, tried, and trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from clients.engine import probe
+from clients.engine.network import Network
+from clients.models.build import build
+from clients.models.options import Adaptation
+from datasets.plugins import PluginError
+from datasets.problem import Problem, Split
+from tests.problems import classification
+
+
+@pytest.mark.parametrize("name", ["torchvision:squeezenet1_1", "timm:test_resnet"])
+def test_a_network_for_these_images(name: str) -> None:
+    pytest.importorskip(name.partition(":")[0])
+    problem = classification([4], shape=(2, 20, 28))
+    module = build(name, None, "classification", (2, 20, 28), 3, Adaptation(frozen="head"))
+    network = Network(module)
+    probe.try_out(network, problem, name)
+    assert module(torch.zeros(2, 2, 20, 28)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("torchvision:resnet19", "cannot be built for .*resnet19"),
+        ("transformers:none", "is no folder with a config.json"),
+    ],
+)
+def test_what_there_is_not(name: str, said: str) -> None:
+    pytest.importorskip(name.partition(":")[0])
+    with pytest.raises(PluginError, match=said):
+        build(name, None, "classification", (3, 32, 32), 10)
+
+
+def test_a_language_model_from_a_folder(tmp_path: Path) -> None:
+    """With adapters on GPT-2's linear maps, which transformers keep the other way round."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=9, n_positions=8, n_embd=8, n_layer=1, n_head=2, attn_pdrop=0.0
+    )
+    reference = transformers.GPT2LMHeadModel(config)
+    reference.save_pretrained(tmp_path)
+    name = f"transformers:{tmp_path}"
+    module = build(name, None, "language", (6,), 9, Adaptation(lora_rank=2))
+    tokens = torch.arange(12).view(2, 6) % 9
+    expected = reference.eval()(tokens).logits
+    assert torch.allclose(module.eval()(tokens), expected, atol=1e-6)
+    trained = [key for key, value in module.named_parameters() if value.requires_grad]
+    assert trained
+    assert all(key.endswith((".A", ".B")) for key in trained)
+    rows = tokens.numpy()
+    split = Split((torch.arange(2).numpy(),), (rows,))
+    problem = Problem(
+        "toy", "language", rows, split, split, split, 9, torch.zeros(1).double().numpy(),
+        torch.ones(1).double().numpy(), torch.tensor([2]).numpy(),
+    )  # fmt: skip
+    probe.try_out(Network(module), problem, name)

@@ -1,0 +1,51 @@
+"""A file of arrays for each peer; what arrays may be is tested with `datasets.per_peer`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets.arrays import ArraysOptions
+from datasets.partition.options import Partition
+from datasets.problem import DataError
+from datasets.table import DATASETS
+
+G = np.random.default_rng(0)
+SOUND: dict[str, Any] = {"x": G.normal(3, 2, (20, 3)), "y": G.integers(2, size=20)}
+CLASSES = ArraysOptions(classes="no, yes")
+ROW = DATASETS["arrays"]
+
+
+def write(folder: Path, **peers: dict[str, Any]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, arrays in peers.items():
+        np.savez(folder / f"{name}.npz", **arrays)
+    return folder
+
+
+def test_a_node_has_what_its_peer_has_in_a_simulation(tmp_path: Path) -> None:
+    other = {"x": SOUND["x"] + 1, "y": SOUND["y"][::-1]}
+    folder = write(tmp_path / "all", north=SOUND, south=other)
+    problem = ROW.load(Partition(), 2, 0, folder, CLASSES)
+    assert (problem.names, problem.classes) == (("north", "south"), ("no", "yes"))
+    assert ROW.deployed is not None
+    own = ROW.deployed(1, 2, 0, write(tmp_path / "own", south=other), CLASSES)
+    for there, here in ((problem.train, own.train), (problem.test, own.test)):
+        inputs = problem.inputs[there.rows[1]]
+        assert len(inputs)
+        assert np.array_equal(inputs, own.inputs[here.rows[1]])
+        assert np.array_equal(there.targets[1], here.targets[1])
+
+
+def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
+    write(tmp_path, one=SOUND | {"y": np.array([{}] * 20)})
+    with pytest.raises(DataError, match=r"one\.npz cannot be read"):
+        ROW.load(Partition(), 1, 0, tmp_path, CLASSES)
+
+
+def test_every_peer_has_a_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="1 files"):
+        ROW.load(Partition(), 2, 0, write(tmp_path, one=SOUND), CLASSES)
