@@ -6,7 +6,7 @@ Legend: e = letters (edges), s = rows of the stack, p = peers of this node, n = 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +19,11 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Part = slice | Ints
 """Some models of a stack."""
+
+
+def nobody() -> Ints:
+    """No peers, (0,)."""
+    return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,9 @@ class Letters:
     authors : (S,) peer that wrote each row, ascending among offers. A node's own offers are always
         in the stack, whether or not an edge carries them.
     tensors : name -> (S, ...).
+    ages : (S,) rounds since each row was written; empty where every row is of this round.
+    expired : hosted peers that slept when the others wrote: their own rows are what they woke with,
+        and count for nobody, unless nothing else came.
     """
 
     senders: Ints
@@ -58,6 +66,8 @@ class Letters:
     rows: Ints
     authors: Ints
     tensors: Mapping[str, Tensor]
+    ages: Ints = field(default_factory=nobody)
+    expired: Ints = field(default_factory=nobody)
 
     def __len__(self) -> int:
         return len(self.senders)
@@ -76,12 +86,12 @@ class Letters:
 
     def select(self, mask: Bools) -> Letters:
         """Some of the letters; the stack stays whole."""
-        return Letters(
-            self.senders[mask], self.recipients[mask], self.rows[mask], self.authors, self.tensors
-        )
+        senders, recipients, rows = self.senders[mask], self.recipients[mask], self.rows[mask]
+        return replace(self, senders=senders, recipients=recipients, rows=rows)
 
     def senders_to(self, peers: Ints, n: int) -> Bools:
-        """(P, n) who among all peers each of `peers` has a letter from."""
-        mask = np.zeros((n, n), dtype=np.bool_)
-        mask[self.recipients, self.senders] = True
-        return mask[peers]
+        """(P, n) who among all peers each of `peers`, ascending, has a letter from."""
+        mask = np.zeros((len(peers), n), dtype=np.bool_)
+        here = np.isin(self.recipients, peers)
+        mask[np.searchsorted(peers, self.recipients[here]), self.senders[here]] = True
+        return mask

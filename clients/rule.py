@@ -112,6 +112,10 @@ class Rule(Generic[S]):
     def __init__(self, engine: Engine, options: Any, rounds: int) -> None:
         self.engine, self.options, self.rounds = engine, options, rounds
 
+    def narrowed(self, engine: Engine) -> Self:
+        """The same rule for the peers of another engine: some of this one's."""
+        return type(self)(engine, self.options, self.rounds)
+
     def start(self) -> State:
         """The shared part of a fresh state."""
         x_pd, buffers = self.engine.initial(common=self.common_start)
@@ -226,15 +230,18 @@ class Rule(Generic[S]):
         return away
 
     def present(self, offers: Letters) -> Bools:
-        """(P, n) whose models each peer has: those it received, and its own."""
-        return offers.senders_to(self.engine.peers, self.engine.n) | (self.eye() > 0)
+        """(P, n) whose models each peer has: those it received, and its own unless that expired."""
+        own_pn = self.eye() > 0
+        own_pn[np.isin(self.engine.peers, offers.expired)] = False
+        return offers.senders_to(self.engine.peers, self.engine.n) | own_pn
 
     def average(self, offers: Letters, name: str, weights_pn: Floats) -> Tensor:
         """Each peer's weighted sum of the models it received and its own (P, d).
 
-        Weights are taken at those models and scaled to sum to 1.
+        Weights are taken at those models and scaled to sum to 1. A peer without any keeps its own.
         """
         weights_pn = np.where(self.present(offers), weights_pn, 0.0)
+        weights_pn = np.where(weights_pn.any(axis=1, keepdims=True), weights_pn, self.eye())
         weights_pn /= weights_pn.sum(axis=1, keepdims=True)
         own_pd = Rows(offers[name], np.searchsorted(offers.authors, self.engine.peers))
         return self.engine.mix(weights_pn[:, offers.authors], offers[name], own_pd)

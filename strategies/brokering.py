@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from strategies.changing import Links
 from strategies.protocol import METRICS, Edges
-from strategies.topology import Matrix, listed, matrix_of
+from strategies.schedule import Schedule
+from strategies.topology import Matrix
 
 Marks = npt.NDArray[np.bool_]
 """(E,) one mark for each edge."""
@@ -27,12 +29,14 @@ class Round:
     edges : (E, 2) without repeats, sorted by (recipient, sender), all inside the topology.
     asked : (E,) whether the recipient answers the sender.
     evaluated : whether the peers measure themselves when the round ends.
+    ages : sender -> how many rounds old its letter is, where a node knows better than the schedule.
     """
 
     t: int
     edges: Edges
     asked: Marks
     evaluated: bool
+    ages: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,6 +54,8 @@ class Brokering(ABC):
     topology : (n, n) bool, who may talk to whom at all; symmetric, empty diagonal.
     evaluate_every : rounds between two evaluations; the last round is always evaluated.
     metrics : names of what peers may report; the method's own ones beside those that all have.
+    schedule : who is awake in which round.
+    links : of a topology that changes, the edges of each round; they lie inside `topology`.
     """
 
     peers: int
@@ -58,14 +64,20 @@ class Brokering(ABC):
     topology: Matrix
     evaluate_every: int = 1
     metrics: frozenset[str] = METRICS
+    schedule: Schedule = field(default=None)  # type: ignore[assignment]  # then: see below
+    links: Links | None = None
 
     exchanges: ClassVar[bool] = True
     """Whether models ever travel; if not, nodes need not write offers."""
     wanted_by: ClassVar[Literal[0, 1] | None] = None
     """Column of an edge with the peer that may want it: sender, recipient, or nobody."""
+    hears_on_waking: ClassVar[bool] = False
+    """Whether a peer that wakes hears the offers of the round before, see `Schedule`."""
 
     def __post_init__(self) -> None:
         assert self.topology.shape == (self.peers, self.peers)
+        schedule = self.schedule or Schedule(self.peers, self.rounds)  # everybody, always
+        object.__setattr__(self, "schedule", schedule)
 
     @abstractmethod
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
@@ -110,11 +122,38 @@ class Brokering(ABC):
         """Warnings about a run that can be started but is unlikely to do what it is meant for."""
         return ()
 
-    def _allowed(self, wants: Edges) -> Matrix:
-        """The wants that the topology allows, as a matrix [sender, recipient]."""
-        return matrix_of(wants, self.peers) & self.topology
+    def _ends(self, t: int, *, asked: bool) -> tuple[Marks, Marks]:
+        """(n,) whose model can be heard in round `t`, and who hears.
 
-    def _asking(self, matrix: Matrix, asked: Matrix | bool) -> tuple[Edges, Marks]:
-        """The edges of `matrix` and which of them are marked in `asked`."""
-        edges = listed(matrix)
-        return edges, np.broadcast_to(asked, matrix.shape)[edges[:, 0], edges[:, 1]].copy()
+        Parameters
+        ----------
+        asked : by edges that are answered: both ends are awake.
+        """
+        if asked:
+            return self.schedule.awake(t), self.schedule.awake(t)
+        return self.schedule.offered(t) > 0, self.schedule.ending(t)
+
+    def _neighbours(self, t: int) -> Edges:
+        """All edges of the topology along which a model can be heard in round `t`."""
+        senders, recipients = map(np.flatnonzero, self._ends(t, asked=False))
+        graph = self.topology if self.links is None else self.links(t)
+        pairs = np.argwhere(graph[np.ix_(senders, recipients)].T)
+        return np.stack([senders[pairs[:, 1]], recipients[pairs[:, 0]]], axis=1)
+
+    def _allowed(self, t: int, wants: Edges, *, asked: bool) -> Edges:
+        """The wants that topology and schedule allow in round `t`."""
+        senders, recipients = wants.T
+        can_send, can_hear = self._ends(t, asked=asked)
+        graph = self.topology if self.links is None else self.links(t)
+        there = graph[senders, recipients] & can_send[senders] & can_hear[recipients]
+        return self._sorted(wants[there])
+
+    def _sorted(self, edges: Edges) -> Edges:
+        """The edges by (recipient, sender), each once."""
+        recipients, senders = np.divmod(np.unique(self._number(edges)), self.peers)
+        return np.stack([senders, recipients], axis=1)
+
+    def _number(self, edges: Edges) -> npt.NDArray[np.int64]:
+        """A number for each edge, in the order of edges."""
+        numbers: npt.NDArray[np.int64] = edges[:, 1] * self.peers + edges[:, 0]
+        return numbers

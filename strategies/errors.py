@@ -6,6 +6,7 @@ RuntimeError
     └── RosterError     some peer is hosted by no node, or there is no quorum
 ValueError
 ├── TopologyError       the user asked for a graph that does not exist
+├── ScheduleError       the file of a schedule is missing or wrong
 └── WireError           a message that is not one of ours; names the key that is wrong
 """
 
@@ -39,6 +40,10 @@ class RosterError(RelayError):
 
 class TopologyError(ValueError):
     """The graph of the configuration does not exist."""
+
+
+class ScheduleError(ValueError):
+    """The file of a schedule is missing or wrong."""
 
 
 class WireError(ValueError):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+import numpy as np
+
 from strategies.brokering import Brokering, Marks
 from strategies.protocol import Edges
 
@@ -9,6 +13,9 @@ from strategies.protocol import Edges
 class Everyone(Brokering):
     """Every edge of the topology, in both directions; nobody answers."""
 
+    hears_on_waking: ClassVar[bool] = True
+
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
         """All edges of the topology."""
-        return self._asking(self.topology, asked=False)
+        edges = self._neighbours(t)
+        return edges, np.zeros(len(edges), dtype=np.bool_)

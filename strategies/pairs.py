@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from strategies.brokering import Brokering, Marks
 from strategies.protocol import Edges
@@ -41,8 +40,9 @@ class Pairs(Brokering):
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
         """The sampled pairs of round `t` (asked) and the wants (not asked)."""
-        sampled = self._sampled(t)
-        return self._asking(sampled | self._allowed(wants), asked=sampled)
+        sampled, wanted = self._sampled(t), self._allowed(t, wants, asked=False)
+        edges = self._sorted(np.concatenate([sampled, wanted]))
+        return edges, np.isin(self._number(edges), self._number(sampled))
 
     def probability_at(self, t: int) -> float:
         """Compute p_t, the chance of each pair in round `t`.
@@ -79,10 +79,11 @@ class Pairs(Brokering):
             f'need about {_UPDATES}: take more rounds, or sampling = "full"',
         )
 
-    def _sampled(self, t: int) -> npt.NDArray[np.bool_]:
-        """One draw for each unordered pair, whatever the topology is."""
-        upper = np.triu_indices(self.peers, 1)
-        draws = np.random.default_rng((self.seed, t, _PURPOSE)).random(len(upper[0]))
-        sampled = np.zeros((self.peers, self.peers), dtype=np.bool_)
-        sampled[upper] = draws < self.probability_at(t)
-        return (sampled | sampled.T) & self.topology
+    def _sampled(self, t: int) -> Edges:
+        """One draw for each unordered pair of peers that are awake, whatever the topology is."""
+        awake = np.flatnonzero(self.schedule.awake(t))
+        one, other = awake[np.stack(np.triu_indices(len(awake), 1))]
+        draws = np.random.default_rng((self.seed, t, _PURPOSE)).random(len(one))
+        met = (draws < self.probability_at(t)) & self.topology[one, other]
+        pairs = np.stack([one[met], other[met]], axis=1)
+        return np.concatenate([pairs, pairs[:, ::-1]])

@@ -29,9 +29,13 @@ MEASURES = frozenset(
 METRICS = MEASURES.union(
     (f"{part}_{kind}" for part in ("test", "validation", "train") for kind in ("loss", "accuracy")),
     {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results", "refused_models"},
-    {"attacker", "epsilon"},
+    {"attacker", "awake", "epsilon"},
 )
 """Names of what every method's peers report."""
+
+
+MATRIX = 1024
+"""Peers up to which the collaboration matrix is recorded as a whole."""
 
 
 def no_edges() -> Edges:
@@ -115,7 +119,8 @@ class Report:
     ----------
     round, peer : of what.
     metrics : metrics.jsonl's fields but round and peer; None where a metric does not exist.
-    weights : (n,) row of the collaboration matrix; the diagonal is the self weight, else 1.
+    weights : (n,) row of the collaboration matrix; the diagonal is the self weight, else 1. Empty
+        in a run of more than `MATRIX` peers where the peer slept.
     """
 
     round: int
@@ -144,6 +149,9 @@ class Response:
     claims : in the response to a "start" of a node that has keys: for each hosted peer a signature
         that it is this peer's node; else empty.
     checks : in the response to a "preflight": what was checked, and "ok", a band or a code.
+    elapsed : seconds on the virtual clock that the request's rounds took here.
+    ready : the round by whose end each hosted peer's work is done, where the schedule is by the
+        clock; else empty.
     """
 
     peers: tuple[int, ...]
@@ -156,6 +164,8 @@ class Response:
     standing: int | None = None
     claims: tuple[bytes, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
+    elapsed: float = 0.0
+    ready: tuple[int, ...] = ()
 
 
 class Handler(Protocol):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +15,10 @@ from strategies.protocol import Edges
 
 Matrix = npt.NDArray[np.bool_]
 
+KINDS = (
+    *("full", "ring", "torus", "k-regular", "erdos-renyi", "small-world", "barabasi-albert"),
+    *("hypercube", "one-peer-exponential", "epidemic", "file"),
+)
 _ATTEMPTS = 1000
 _SWAPS_PER_EDGE = 10
 
@@ -37,11 +42,13 @@ def topology(
 
     Parameters
     ----------
-    kind : "full", "ring", "k-regular", "erdos-renyi" or "file".
+    kind : one of `KINDS`. Of a changing one (`strategies.changing`) it is every edge that may ever
+        be there.
     peers : number of peers n.
     seed : of the random kinds; the same seed gives the same graph on every machine.
-    degree : neighbours of each peer in "k-regular".
-    probability : of each edge in "erdos-renyi".
+    degree : neighbours of each peer in "k-regular", and before rewiring in "small-world"; edges
+        that each new peer brings in "barabasi-albert".
+    probability : of each edge in "erdos-renyi"; of rewiring one in "small-world".
     file : JSON for "file": a list of [i, j] pairs or an (n, n) matrix of 0 and 1.
 
     Returns
@@ -55,8 +62,27 @@ def topology(
     """
     rng = np.random.default_rng((seed, 0x70B0))
     match kind:
-        case "full":
+        case "full" | "epidemic":
             return ~np.eye(peers, dtype=np.bool_)
+        case "one-peer-exponential":
+            return _steps(peers, powers_of_two(peers))
+        case "torus":
+            return _torus(peers)
+        case "hypercube":
+            if peers & (peers - 1):
+                raise TopologyError(f"a hypercube has 2, 4, 8, ... peers, not {peers}")
+            return _of(nx.hypercube_graph(peers.bit_length() - 1))
+        case "small-world":
+            if not 2 <= degree < peers or degree % 2:
+                raise TopologyError(f"a small world of {peers} peers needs an even degree below it")
+            return _connected(
+                lambda: _of(nx.watts_strogatz_graph(peers, degree, probability, _seed(rng))),
+                f"small world of degree {degree}",
+            )
+        case "barabasi-albert":
+            if not 1 <= degree < peers:
+                raise TopologyError(f"each of {peers} peers brings 1 to {peers - 1} edges")
+            return _of(nx.barabasi_albert_graph(peers, degree, _seed(rng)))
         case "ring":
             return _circulant(peers, min(2, peers - 1))
         case "k-regular":
@@ -75,9 +101,25 @@ def topology(
             )
         case "file":
             return _read(Path(file), peers)
-    raise TopologyError(
-        f"unknown topology {kind!r}; known: full, ring, k-regular, erdos-renyi, file"
-    )
+    raise TopologyError(f"unknown topology {kind!r}; known: {', '.join(KINDS)}")
+
+
+def spectral_gap(graph: Matrix) -> float:
+    """1 - the second largest modulus of an eigenvalue of the graph's Metropolis weights.
+
+    How fast averages spread: the distance from consensus shrinks at least by that share in a round
+    of averaging with weights 1 / (1 + max(deg_i, deg_j)). 0 where the graph falls apart.
+    """
+    degrees = graph.sum(axis=1)
+    weights = graph / (1 + np.maximum.outer(degrees, degrees))
+    weights[np.diag_indices_from(weights)] = 1 - weights.sum(axis=1)
+    moduli = np.sort(np.abs(np.linalg.eigvalsh(weights)))
+    return float(1 - moduli[-2]) if len(moduli) > 1 else 1.0
+
+
+def powers_of_two(peers: int) -> list[int]:
+    """1, 2, 4, ... below the number of peers."""
+    return [1 << k for k in range((peers - 1).bit_length())]
 
 
 def is_connected(graph: Matrix) -> bool:
@@ -100,11 +142,34 @@ def _symmetric(graph: Matrix) -> Matrix:
     return graph | graph.T
 
 
+def _of(graph: nx.Graph) -> Matrix:
+    """A graph of networkx, its nodes in sorted order."""
+    matrix: Matrix = nx.to_numpy_array(graph, nodelist=sorted(graph), dtype=np.bool_)
+    return matrix
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**31))
+
+
+def _torus(peers: int) -> Matrix:
+    """A grid as square as it can be, whose borders meet."""
+    height = max(k for k in range(1, int(peers**0.5) + 1) if peers % k == 0)
+    if height < 2:
+        raise TopologyError(f"no torus of {peers} peers: it needs a number that is no prime")
+    matrix = _of(nx.grid_2d_graph(height, peers // height, periodic=True))
+    return matrix & ~np.eye(peers, dtype=np.bool_)
+
+
 def _circulant(peers: int, degree: int) -> Matrix:
     """Each peer linked to its nearest `degree` on a circle; an odd degree adds the opposite one."""
+    return _steps(peers, [*range(1, degree // 2 + 1), *([peers // 2] if degree % 2 else [])])
+
+
+def _steps(peers: int, steps: Iterable[int]) -> Matrix:
+    """Each peer linked to those so many steps away on a circle."""
     graph = np.zeros((peers, peers), dtype=np.bool_)
     at = np.arange(peers)
-    steps = [*range(1, degree // 2 + 1), *([peers // 2] if degree % 2 else [])]
     for step in steps:
         graph[at, (at + step) % peers] = True
     return _symmetric(graph)

@@ -54,8 +54,8 @@ class Stepping:
         )  # fmt: skip
         rounds = config.num_server_rounds
         self.rule = METHODS[config.method].rule(engine, config.options, rounds)
-        self.cohort = Cohort(engine, self.rule, rounds)
         self.strategy = config.strategy()
+        self.cohort = Cohort(engine, self.rule, rounds, schedule=self.strategy.schedule)
         self.reaches, self.ended = reaches, ended
         self.round = 0
         self.cohort.begin(1)

@@ -23,8 +23,10 @@ from clients.privacy import Privacy
 from datasets.partition.options import Partition
 from datasets.plugins import Kind
 from datasets.table import Dataset, dataset_of
+from strategies import clock, schedule
 from strategies.brokering import Brokering
-from strategies.errors import TopologyError
+from strategies.changing import changing
+from strategies.errors import ScheduleError, TopologyError
 from strategies.topology import topology
 
 __all__ = ["Config", "ConfigError", "named"]
@@ -47,6 +49,8 @@ class Config(TopLevel):
     attack : who lies, and how.
     defence : what is done about it.
     privacy : what protects single examples.
+    schedule : who is awake in which round.
+    clock : the virtual clock.
     adaptation : what is done with the network; the keys that begin with "model.".
     options, dataset_options, model_options : tables of the chosen method, dataset and model; None
         where a dataset or model has none. Those of a plugin's kind of partition are in `partition`.
@@ -56,6 +60,8 @@ class Config(TopLevel):
     attack: Attack = field(default_factory=Attack)
     defence: Defence = field(default_factory=Defence)
     privacy: Privacy = field(default_factory=Privacy)
+    schedule: schedule.Options = field(default_factory=schedule.Options)
+    clock: clock.Options = field(default_factory=clock.Options)
     adaptation: Adaptation = field(default_factory=Adaptation)
     options: object = field(kw_only=True)
     dataset_options: object = field(kw_only=True)
@@ -141,6 +147,8 @@ class Config(TopLevel):
             config = cls(
                 **top,
                 partition=split if dataset.divided else Partition(),
+                schedule=made["schedule"],
+                clock=made["clock"],
                 **{table: made[table] for table in WORLD},
                 adaptation=made["model"],
                 options=made.get(_table("method", choice["method"])) or method.options(),
@@ -233,13 +241,29 @@ class Config(TopLevel):
         ConfigError
             As `graph`.
         """
-        return self.row.brokering(
+        method, rounds = self.row, self.num_server_rounds
+        try:
+            attendance = schedule.schedule(
+                self.schedule, self.peers, rounds, self.seed,
+                hears_on_waking=method.strategy.hears_on_waking,
+                clock=clock.clock(self.clock, self.peers, self.seed),
+                tick=self.clock.tick, deadline=self.clock.deadline,
+            )  # fmt: skip
+            links = changing(
+                self.topology, self.peers, self.seed,
+                degree=self.topology_degree, hears=method.strategy.hears_on_waking,
+            )  # fmt: skip
+        except (ScheduleError, TopologyError) as error:
+            raise ConfigError(str(error)) from None
+        return method.brokering(
             self.options,
             peers=self.peers,
-            rounds=self.num_server_rounds,
+            rounds=rounds,
             seed=self.seed,
             topology=self.graph(),
             evaluate_every=self.evaluate_every,
+            schedule=attendance,
+            links=links,
         )
 
     def attackers(self) -> npt.NDArray[np.int64]:
@@ -257,6 +281,8 @@ class Config(TopLevel):
     def _tables(self) -> dict[str, object]:
         chosen = {
             "partition": self.partition if self.source.divided else None,
+            "schedule": self.schedule,
+            "clock": self.clock,
             "partition-options": self.partition.options,
             **{table: getattr(self, table) for table in WORLD},
             "model": None if self.adaptation == Adaptation() else self.adaptation,
@@ -280,7 +306,9 @@ class Config(TopLevel):
                     check(what)
                 except ValueError as error:
                     raise ConfigError(f"{name}: {error}") from None
-        self.attackers()
+        liars = self.attackers()
+        if self.schedule.kind != "all" and (len(liars) or self.privacy.kind != "none"):
+            raise ConfigError('attack and privacy go with schedule.kind = "all" so far')
         if self.privacy.kind != "none":
             why = self.row.exposes if self.method in METHODS else "nobody has checked a plugin"
             if why:

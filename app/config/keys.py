@@ -23,11 +23,24 @@ from clients.privacy import Privacy
 from clients.training import Augmentation, Optimizer, Training
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
+from strategies import clock, schedule
 
 WORLD: Mapping[str, type] = {"attack": Attack, "defence": Defence, "privacy": Privacy}
 """Tables of the world around a method, each off by default; config.toml has them where they are on.
 """
-Topology = Literal["full", "ring", "k-regular", "erdos-renyi", "file"]
+Topology = Literal[
+    "full",
+    "ring",
+    "torus",
+    "k-regular",
+    "erdos-renyi",
+    "small-world",
+    "barabasi-albert",
+    "hypercube",
+    "one-peer-exponential",
+    "epidemic",
+    "file",
+]
 
 
 class ConfigError(Exception):
@@ -48,9 +61,12 @@ class TopLevel:
     model : name of the model, see `python -m app list models`; "auto" follows the data set.
     local_steps : minibatches a round; 0 follows the data set (10 for digits, else 1) unless there
         are local_epochs.
-    topology : which peers may talk to each other at all.
-    topology_degree : neighbours of each peer in a "k-regular" topology.
-    topology_probability : probability of an edge in an "erdos-renyi" topology.
+    topology : which peers may talk to each other at all; "one-peer-exponential" and "epidemic"
+        change from round to round and go with methods that only hear.
+    topology_degree : neighbours of each peer in a "k-regular" topology, and before rewiring in a
+        "small-world"; edges that a new peer brings in "barabasi-albert"; peers heard in "epidemic".
+    topology_probability : probability of an edge in an "erdos-renyi" topology; of rewiring one in a
+        "small-world".
     topology_file : JSON list of the edges, [[0, 1], [1, 2]], of a "file" topology.
     evaluate_every : rounds between two evaluations; the last round is always evaluated.
     round_seconds : how long a node may take for one round before the others go on without it.
@@ -155,8 +171,9 @@ def tables() -> Mapping[str, type]:
     """Table name -> its dataclass; "" is the top level. Tables without options are left out."""
     options = {name: method.options for name, method in METHODS.items()}
     options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
-    named = {"": TopLevel, "partition": Partition, **WORLD, "model": Adaptation}
-    named |= {**options, **MODEL_OPTIONS}
+    run = {"": TopLevel, "partition": Partition, "schedule": schedule.Options}
+    run |= {"clock": clock.Options, **WORLD, "model": Adaptation}
+    named = {**run, **options, **MODEL_OPTIONS}
     return {name: table for name, table in named.items() if schema.keys(table)}
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -81,3 +82,23 @@ def restored(before: T, after: T, rows_p: Tensor) -> T:
         mask = rows_p.to(value.device).view(-1, *(1,) * (value.dim() - 1))
         new[name] = torch.where(mask, old[name], value)
     return unflatten(after, new)
+
+
+def rows_of(state: T, rows: npt.NDArray[np.int64]) -> T:
+    """A copy of some peers' rows."""
+    return unflatten(state, {name: value[rows] for name, value in flatten(state).items()})
+
+
+def put_rows(state: object, rows: npt.NDArray[np.int64], part: object) -> None:
+    """Overwrite some peers' rows, where they lie; no two arrays of `state` may share memory."""
+    new = flatten(part)
+    for name, value in flatten(state).items():
+        value[torch.from_numpy(rows).to(value.device)] = new[name].to(value.dtype)
+
+
+def owned(state: T) -> T:
+    """A copy in which every array has memory of its own."""
+    own = torch.contiguous_format
+    return unflatten(
+        state, {name: value.clone(memory_format=own) for name, value in flatten(state).items()}
+    )

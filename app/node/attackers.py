@@ -22,6 +22,7 @@ from clients.engine.streams import Purpose, stream
 from clients.letters import Ints, Letters
 from clients.rule import Rule
 from datasets.problem import Problem
+from strategies.protocol import Report
 
 Tensors = Mapping[str, Tensor]
 _LETTERS = {"nan", "scale", "sign-flip", "gaussian", "ipm", "alie", "mimic", "stale"}
@@ -33,17 +34,18 @@ class Attackers:
     Parameters
     ----------
     ids : of all attackers of the run.
-
-    Attributes
-    ----------
-    hosted : (P,) whether each hosted peer attacks.
     """
 
     def __init__(self, attack: Attack, ids: Ints, rule: Rule[Any]) -> None:
         self._attack, self._ids, self._rule = attack, ids, rule
         self._engine: Engine = rule.engine
         self._first: Tensors | None = None
-        self.hosted = np.isin(self._engine.peers, ids)
+
+    def marked(self, report: Report) -> Report:
+        """A report, which says so if its peer attacks."""
+        if report.peer not in self._ids:
+            return report
+        return replace(report, metrics={**report.metrics, "attacker": 1})
 
     def offers(self, t: int, offers: Tensors, received: Letters) -> Tensors:
         """What the hosted peers show in round `t`, after the models `received` in the last one."""
@@ -61,7 +63,7 @@ class Attackers:
             aim = heard_kd.mean(dim=0) if len(heard_kd) else own
             return self._lie(own, heard_kd, aim, self._noise(t, row, 0, own))
 
-        return self._replaced(offers, np.flatnonzero(self.hosted), lie)
+        return self._replaced(offers, np.flatnonzero(np.isin(self._engine.peers, self._ids)), lie)
 
     def answers(self, t: int, asked: Letters, answers: Tensors) -> Tensors:
         """What the hosted peers answer, one row for each letter that asks."""

@@ -1,4 +1,4 @@
-"""Letters that are no model: not finite, or far larger than all that their recipient knows."""
+"""Letters that are none: models far too large, and answers that a peer had no privacy left for."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.node.arrays import finite
-from clients.letters import Bools, Ints, Letters
+from app.wire.payload import LetterFormat
+from clients.engine.engine import Engine
+from clients.letters import Bools, Letters
 
 _TIMES = 1000.0  # as large; honest models of one run are within ten
 _MOST = 3  # models of which one that lies is not the one in the middle
 
 
-def oversized(letters: Letters, peers: Ints) -> Bools:
+def oversized(letters: Letters) -> Bools:
     """(E,) which models have a number far larger than any that the recipient knows.
 
     It knows its own model, and what most of three or more models of the round are like.
@@ -26,28 +27,24 @@ def oversized(letters: Letters, peers: Ints) -> Bools:
             largest = torch.linalg.vector_norm(value.reshape(len(value), -1), torch.inf, dim=1)
             size_s = np.maximum(size_s, largest.double().cpu().numpy())
     size_e = size_s[letters.rows]
-    own_p = size_s[np.searchsorted(letters.authors, peers)]
-    bound_p = np.full(len(peers), np.inf)
-    for p, peer in enumerate(peers):
-        heard = np.sort(size_e[letters.recipients == peer])
-        most = heard[(len(heard) - 1) // 2] if len(heard) >= _MOST else 0.0
-        if max(own_p[p], most) > 0:
-            bound_p[p] = _TIMES * max(own_p[p], most)
-    found: Bools = size_e > bound_p[np.searchsorted(peers, letters.recipients)]
+    found = np.zeros(len(letters), dtype=np.bool_)
+    for peer in np.unique(letters.recipients):
+        mine = letters.recipients == peer
+        heard = np.sort(size_e[mine])
+        known = size_s[letters.authors == peer].max(initial=0.0)
+        if len(heard) >= _MOST:
+            known = max(known, heard[(len(heard) - 1) // 2])
+        found[mine] = (known > 0) & (size_e[mine] > _TIMES * known)
     return found
 
 
-def only_sound(stacks: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Bools]:
-    """The stacks with zeros in rows that are not finite; (S,) which rows are, True of no stacks.
-
-    Such a row is nobody's letter, but stands in one stack with those of others.
-    """
-    sound: Bools = np.array(True)
-    for value in stacks.values():
-        if value.is_floating_point() and value.numel():
-            sound = sound & finite(value).numpy()
-    if not sound.all():
-        stacks = {name: value.clone() for name, value in stacks.items()}
-        for value in stacks.values():
-            value[torch.from_numpy(~sound).to(value.device)] = 0
-    return stacks, sound
+def given(
+    engine: Engine, asked: Letters, tensors: Mapping[str, Tensor], form: LetterFormat
+) -> Letters:
+    """Answers as letters, but for those of peers that had no privacy left for all of them."""
+    if engine.guard is not None and engine.guard.exhausted.any():
+        paid = ~engine.guard.exhausted[np.searchsorted(engine.peers, asked.recipients)]
+        at = torch.from_numpy(paid)
+        asked, tensors = asked.select(paid), {name: value[at] for name, value in tensors.items()}
+    answerers, rows = asked.recipients, np.arange(len(asked))
+    return Letters(answerers, asked.senders, rows, answerers, form.rounded(tensors))

@@ -21,6 +21,7 @@ from app.node.attackers import Attackers, deceived
 from app.node.checkpoints import CheckpointStore, write
 from app.node.cohort import Cohort
 from app.node.faults import StateError
+from app.node.part import predicts_as_saved
 from app.node.vetting import check_wanted
 from app.runs import atomic
 from app.security.approval import OWN
@@ -114,11 +115,12 @@ class Node:
         engine.samples = self._believed(engine.samples)
         rounds = config.num_server_rounds
         rule = config.row.rule(engine, config.options, rounds)
-        attackers = Attackers(config.attack, liars, rule) if len(liars) else None
-        self._cohort = Cohort(engine, rule, rounds, config.payload, attackers)
+        attackers = Attackers(config.attack, liars, rule)
+        schedule = self._strategy.schedule
+        self._cohort = Cohort(engine, rule, rounds, config.payload, schedule, attackers)
         refused = (
             ""
-            if self._cohort.predicts_as_saved
+            if predicts_as_saved(type(rule))
             else (f"{config.method} predicts in a way of its own that its rule does not save")
         )
         self._about = {peer: About.of(config, problem, peer, refused) for peer in self.peers}
@@ -135,7 +137,9 @@ class Node:
         if policy is not None:
             file = directory.parent / OWN / f"ledger-{self.peers[0]:04d}.jsonl"
             ledger = Ledger(file, directory.name, policy.answers)
-        self._channel = SecureChannel(self.peers, directory, sealing, ledger)
+        self._channel = SecureChannel(
+            self.peers, directory, sealing, ledger, self._strategy.schedule.max_age
+        )
         # A deployed peer is called as in the trust file; what its own data is called stays there.
         self._names = None if deployed else dict(enumerate(problem.names))
 
@@ -221,7 +225,9 @@ class Node:
         known = [v for v in self._checkpoints.versions() if v[1] == 0] if t else []
         if known:
             self._checkpoints.recall(known[-1])
-            return replace(self._end(t, ()), standing=known[-1][0])
+            self._cohort.go_on(t + 1)
+            since = max(1, t + 1 - self._strategy.schedule.max_age)
+            return replace(self._end(t, (), since), standing=known[-1][0])
         self._checkpoints.restart()
         reports = self._cohort.evaluate(t)
         self._cohort.begin(t + 1)
@@ -257,24 +263,35 @@ class Node:
         done = self._cohort.answered and self._strategy.wanted_by == 1
         if self._policy is not None and not done:
             check_wanted(request, self._strategy, self.peers, self._cohort.wants(t))
-        return Round(t, request.edges, request.asked, self._strategy.is_evaluated(t))
+        ages = {letter.sender: t - letter.round for letter in request.letters}
+        return Round(t, request.edges, request.asked, self._strategy.is_evaluated(t), ages)
 
-    def _end(self, t: int, reports: Sequence[Report]) -> Response:
-        """Save what was reached, and write what the relay needs for round `t` + 1."""
-        cohort = self._cohort
+    def _end(self, t: int, reports: Sequence[Report], since: int = 0) -> Response:
+        """Save what was reached, and write what the relay needs for round `t` + 1.
+
+        Parameters
+        ----------
+        since : round of the oldest offers that it needs; that round itself without.
+        """
+        cohort, since = self._cohort, since or t + 1
         self._checkpoints.save((t, 0))
         offers: tuple[PeerMessage, ...] = ()
         if t == cohort.rounds:
             self._keep_models({report.peer: report for report in reports})
         elif self._strategy.exchanges and len(self.peers) < cohort.engine.n:
-            offers = self._sealed(cohort.offer_letters(t + 1))
+            offers = self._sealed(cohort.offer_letters(since))
         disclosed = tuple(map(self._disclosed, reports))
-        return Response(self.peers, offers, cohort.wants(t + 1), disclosed)
+        # Peers that sleep until then say now what they want when they wake.
+        wants = cohort.wants(self._strategy.schedule.next_ending(self.peers, t))
+        elapsed, cohort.elapsed = cohort.elapsed, 0.0
+        by_clock = not self._strategy.schedule.foresees
+        ready = tuple(cohort.costs.ready.tolist()) if by_clock else ()
+        return Response(self.peers, offers, wants, disclosed, elapsed=elapsed, ready=ready)
 
     def _keep_models(self, reports: Mapping[int, Report]) -> None:
         """Write each peer's model, and the card of one whose last round was played just now."""
         names, policy = self._known_names(), self._policy
-        for peer, tensors in self._cohort.models().items():
+        for peer, tensors in self._cohort.models():
             about = replace(self._about[peer], peer_name=names.get(peer) or f"peer {peer}")
             file = self._directory / "models" / f"peer-{peer:04d}.safetensors"
             write(file, tensors, about.strings(), durable=self._deployed)

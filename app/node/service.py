@@ -33,6 +33,7 @@ from strategies.brokering import Brokering
 from strategies.flower.records import decode_request, encode_fault, encode_response
 from strategies.protocol import Request, Response
 from strategies.relay.vetting import named
+from strategies.schedule import Schedule
 
 if TYPE_CHECKING:
     from app.node.node import Node
@@ -89,13 +90,15 @@ def _respond(request: Request, job: Job) -> Response:
     if not peers:
         return Response(())
     if job.simulated:
-        _require_state(request, job, peers)
+        _require_state(request, job, peers, _strategy(config).schedule)
         return _node(config, peers, None, None).handle(request)
     if request.stage == "preflight":
         return readiness.answer(request, job)
+    if not _strategy(config).schedule.foresees:
+        raise ConfigError("the virtual clock decides who is awake in simulations only")
     policy = admit(config, job.node_config)
     check_request(request, _strategy(config), peers)
-    _require_state(request, job, peers)
+    _require_state(request, job, peers, _strategy(config).schedule)
     sealing = deployed(config, job.node_config, peers[0], required=policy.sealing)
     return _node(config, peers, sealing, policy).handle(request)
 
@@ -140,11 +143,14 @@ def _who(job: Job) -> str:
     return ""
 
 
-def _require_state(request: Request, job: Job, peers: tuple[int, ...]) -> None:
-    if request.stage != "start" and job.version != request.round - 1:
+def _require_state(request: Request, job: Job, peers: tuple[int, ...], schedule: Schedule) -> None:
+    before = request.round - 1
+    if request.stage == "start" or job.version == before:
+        return
+    if job.version is None or not schedule.last_change(peers, before) <= job.version <= before:
         raise StateError(
             f"peers {list(peers)} stand at round {job.version}, the request builds on "
-            f"{request.round - 1}: a state update was lost, or the node restarted"
+            f"{before}: a state update was lost, or the node restarted"
         )
 
 

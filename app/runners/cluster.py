@@ -24,7 +24,7 @@ from app.runners import cores
 from app.runners.errors import RunError
 from app.runs import plan
 
-_PACKAGES = ("app", "strategies", "clients", "datasets")
+_PACKAGES = ("app", "coterie", "strategies", "clients", "datasets")
 _STORE = 100 << 20
 """Bytes for results of a cluster of our own: hardly anything travels."""
 ALL_MEMORY = sys.maxsize
@@ -189,10 +189,13 @@ class Tasks:
 
     def send(self, config: Config, memory: int) -> None:
         """Have a run carried out once a machine has a core and so many bytes for it."""
+        takes = [machine for machine in self._machines if machine.cpus]
+        with_gpu = [machine for machine in takes if machine.gpus and config.device != "cpu"]
         gpus = 0.0
-        if config.device != "cpu" and any(machine.gpus for machine in self._machines):
+        if with_gpu:
             gpus = _GPUS if memory <= _GPUS * self._gpu_bytes else 1.0
-        room = max(machine.memory for machine in self._machines)  # what asks for more never starts
+        # What asks for more than any machine has never starts.
+        room = max((machine.memory for machine in with_gpu or takes), default=0)
         task = self._task.options(num_cpus=1, num_gpus=gpus, memory=min(memory, room))
         reference = task.remote(self._run, config, self._folder, str(Path.cwd()))
         self._going[reference] = config

@@ -17,10 +17,13 @@ def of_runs(configs: Sequence[Config]) -> list[int]:
     for config in configs:
         alike = (
             config.dataset, config.dataset_options, config.model, config.model_options,
-            config.peers, config.dtype, config.training,
+            config.adaptation, config.peers, config.dtype, config.training,
         )  # fmt: skip
         if alike not in known:
-            known[alike] = of_run(config)
+            try:
+                known[alike] = of_run(config)
+            except Exception:  # a network of the user's that fails: its runs will say how
+                known[alike] = _PROCESS
         needed.append(known[alike])
     return needed
 
@@ -37,7 +40,7 @@ def of_run(config: Config) -> int:
     training = config.training
     one = Engine(
         problem, config.network, config.model_options, [0], training,
-        device="cpu", dtype=config.dtype,
+        device="cpu", dtype=config.dtype, adaptation=config.adaptation,
     )  # fmt: skip
     moments = 2 if training.optimizer == "adam" else int(training.momentum > 0)
     state = config.peers * one.d * one.dtype.itemsize * (1 + moments)

@@ -73,7 +73,8 @@ def run_all(
     Parameters
     ----------
     configs : placed configurations; one that stands there twice runs once.
-    workers : runs side by side; None: as many as there are cores, memory and GPUs for.
+    workers : runs side by side; None: as many as there are cores, memory and GPUs for. With 1 they
+        take place in this process.
     labels : run directory -> what to call a run, where method, seed and accuracy do not tell it.
 
     Returns
@@ -92,10 +93,11 @@ def run_all(
         plan.write(directory, names)
     watch = _Watch(console, len(missing), labels or {})
     queue = sorted(missing.values(), key=lambda c: -c.num_server_rounds * c.peers)
-    here = min(workers or cores.count(), len(queue))
+    alone = min(cores.count(), len(queue)) == 1 and not cluster.address()
     with _threads(), watch.bar:
-        ends = _in_turn(queue, watch) if here == 1 and not cluster.address() else None
-        for config, error in ends or _side_by_side(queue, workers, watch):
+        in_turn = alone or workers == 1
+        ends = _in_turn(queue, watch) if in_turn else _side_by_side(queue, workers, watch)
+        for config, error in ends:
             if error is not None:
                 failed[config.run_dir] = error
             watch.ended(config, error)

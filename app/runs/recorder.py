@@ -12,8 +12,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ import numpy as np
 
 from app.runs import atomic
 from app.runs.rundir import ResultsError
-from strategies.protocol import Report
+from strategies.protocol import MATRIX, Report
 from strategies.relay.commit import Commit, Ledger, means
 
 if TYPE_CHECKING:
@@ -98,18 +98,13 @@ class RunRecorder:
         self._names |= commit.names
         lines = (json.dumps(self._line(report)) + "\n" for report in commit.reports)
         self._append(self._metrics, "".join(lines).encode())
-        for t in sorted({report.round for report in commit.reports}):
-            matrix = np.eye(self._peers)  # of a peer that did not report: it received nothing
-            for report in commit.reports:
-                if report.round == t:
-                    matrix[report.peer] = report.weights
-            self._append(self._weights, np.float64(t).tobytes() + matrix.tobytes())
+        self._append(self._weights, b"".join(self._weights_of(commit.reports)))
         self.ledger = ledger = commit.ledger
         self._refused += len(commit.refused)
         self._refusals = [*self._refusals, *commit.refused][-_LINES:]
         self._faults = [*self._faults, *commit.faults][-_LINES:]
         self._last_seen |= dict.fromkeys(commit.present, (ledger.round, round(time.time(), 3)))
-        self._latest |= {report.peer: report for report in commit.reports}
+        self._latest |= {r.peer: replace(r, weights=()) for r in commit.reports}
         self._had_loss |= {r.peer for r in commit.reports if r.metrics.get("test_loss") is not None}
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self._save_collaboration()
@@ -124,6 +119,20 @@ class RunRecorder:
         sealed = json.dumps({"sha256": self._digest(content)}) + "\n" + content + "\n"
         atomic.write(self._checkpoint, sealed, durable=self._durable)
         self._progress("running")
+
+    def _weights_of(self, reports: Sequence[Report]) -> Iterator[bytes]:
+        """Records of the weights: a matrix for each round, or rows where there are many peers."""
+        if self._peers > MATRIX:
+            for report in reports:
+                if report.weights:
+                    yield np.array([report.round, report.peer, *report.weights]).tobytes()
+            return
+        for t in sorted({report.round for report in reports}):
+            matrix = np.eye(self._peers)  # of a peer that did not report: it received nothing
+            for report in reports:
+                if report.round == t:
+                    matrix[report.peer] = report.weights
+            yield np.float64(t).tobytes() + matrix.tobytes()
 
     def _append(self, path: Path, content: bytes) -> None:
         with path.open("ab") as file:
@@ -189,18 +198,21 @@ class RunRecorder:
         return sha256(sha256(self._run).digest() + content.encode()).hexdigest()
 
     def _collaboration(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """(R, 1 + n * n): round and collaboration matrix of each evaluated round."""
-        width = 1 + self._peers**2
+        """The records of `_weights_of`, one a row."""
+        width = 1 + self._peers**2 if self._peers <= MATRIX else 2 + self._peers
         flat = np.fromfile(self._weights) if self._weights.exists() else np.empty(0)
         return flat[: flat.size // width * width].reshape(-1, width)
 
     def _save_collaboration(self) -> None:
         records = self._collaboration()
-        matrices = records[:, 1:].reshape(-1, self._peers, self._peers)
-        rounds = records[:, 0].astype(np.int64)
+        rounds, found = records[:, 0].astype(np.int64), dict[str, Any]()
+        if self._peers > MATRIX:
+            found = {"peers": records[:, 1].astype(np.int64), "rows": records[:, 2:]}
+        else:
+            found = {"weights": records[:, 1:].reshape(-1, self._peers, self._peers)}
         target = self._directory / "collaboration.npz"
         with atomic.replacing(target) as draft, draft.open("wb") as file:
-            np.savez_compressed(file, rounds=rounds, weights=matrices)
+            np.savez_compressed(file, rounds=rounds, **found)
         self._saved = time.monotonic()
 
     def _progress(self, status: str, error: str | None = None) -> None:
@@ -254,5 +266,5 @@ class RunRecorder:
 
 def _ledger(saved: Mapping[str, Any]) -> Ledger:
     """The ledger, in which JSON made lists of tuples."""
-    lists = {name: tuple(saved[name]) for name in ("ended", "breaks")}
+    lists = {name: tuple(saved[name]) for name in ("ended", "breaks", "awake")}
     return Ledger(**{**saved, **lists})

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from app.runs.metrics import Bools, Floats, Ints, Metrics, ResultsError
+from strategies.protocol import MATRIX
 
 if TYPE_CHECKING:
     from app.config.config import Config
@@ -314,12 +315,15 @@ def _describes_a_peer(row: object) -> bool:
 
 
 def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Floats]:
-    """The collaboration matrices: of a run that has not ended, those that the relay keeps."""
+    """The collaboration matrices: of a run that has not ended, those that the relay keeps.
+
+    None where the run kept rows of those who were awake only, as there are too many peers.
+    """
     rows = directory / "relay" / "weights.f64"
-    if status == "running" and rows.exists():
+    if status == "running" and rows.exists() and peers <= MATRIX:
         return _read_rows(rows, peers)
     path = directory / "collaboration.npz"
-    if not path.exists():
+    if peers > MATRIX or not path.exists():
         return np.empty(0, dtype=np.int64), np.empty((0, peers, peers))
     try:
         with np.load(path, allow_pickle=False) as archive:

@@ -35,6 +35,8 @@ class SecureChannel:
     directory : the run directory on the node's disk; its name is that of the run.
     sealing : whether letters are sealed, and with which keys.
     ledger : of a deployed node: what its peer hears and answers is counted there.
+    max_age : how many rounds old an offer may be that is heard; an older one of a peer is never
+        accepted after a newer one.
 
     Attributes
     ----------
@@ -47,8 +49,10 @@ class SecureChannel:
         directory: Path,
         sealing: Sealing,
         ledger: Ledger | None = None,
+        max_age: int = 0,
     ) -> None:
         self._ledger = ledger
+        self._max_age = max_age
         self._peers = tuple(peers)
         self._sealing = sealing
         self._run = directory.name
@@ -60,6 +64,7 @@ class SecureChannel:
         self.names: dict[int, str] = {}
         self._committed = 0  # the last round that the relay said it has committed
         self._own_offers: dict[str, str] = {}  # "round peer" -> digest of a hosted peer's offer
+        self._heard: dict[str, int] = {}  # sender -> round of the newest offer that was accepted
 
     def begin(self, request: Request) -> None:
         """Get ready for the letters of a request.
@@ -150,6 +155,7 @@ class SecureChannel:
                 if ends in found:
                     raise PayloadError("came a second time")
                 opened = self._open(letter, digest, form.max_bytes)
+                self._check_age(letter)
                 found[ends] = form.decode(opened)
                 if self._ledger is not None:
                     plain[letter.sender] = digest_of(opened).hex()
@@ -159,7 +165,19 @@ class SecureChannel:
                 self._log_received(letter, digest, "accepted")
         if self._ledger is not None:
             self._count(self._ledger, kind, plain)
+        if kind == "offer" and self._max_age and found:
+            written = {str(k.sender): k.round for k in self._request.letters if k.kind == "offer"}
+            self._heard |= {str(k): written[str(k)] for k, _ in found}
+            if self._sealing.keys:
+                self._remember()
         return found
+
+    def _check_age(self, letter: PeerMessage) -> None:
+        t = self._request.round
+        if not t - (self._max_age if letter.kind == "offer" else 0) <= letter.round <= t:
+            raise PayloadError(f"is of round {letter.round}")
+        if letter.kind == "offer" and letter.round < self._heard.get(str(letter.sender), 0):
+            raise PayloadError(f"is of round {letter.round}, older than one that came before")
 
     def _count(self, ledger: Ledger, kind: Kind, plain: Mapping[int, str]) -> None:
         """Write down what was heard, and the answers that are given to it."""
@@ -256,7 +274,10 @@ class SecureChannel:
         except FileNotFoundError:
             memory = {"committed": 0, "offered": {}}
         self._committed, self._own_offers = memory["committed"], memory["offered"]
+        self._heard = memory.get("heard", {})
 
     def _remember(self) -> None:
-        memory = {"committed": self._committed, "offered": self._own_offers}
+        memory: dict[str, Any] = {"committed": self._committed, "offered": self._own_offers}
+        if self._max_age:
+            memory["heard"] = self._heard
         atomic.write(self._memory, json.dumps(memory))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
@@ -15,7 +16,8 @@ from app.security.policy import Policy
 from app.trained.about import About
 from strategies.protocol import Report
 
-_LEAST = 1e-6  # weight of a collaborator that is named
+_LEAST = 1e-6  # weight of a collaborator
+_NAMED = 50  # of them, the heaviest
 
 
 def card(
@@ -38,9 +40,10 @@ def card(
     curves : what can be drawn of the evaluation (`clients.measures`).
     has_examples : whether the model's file holds something of each training example.
     """
-    weights = sorted(
-        ((weight, peer) for peer, weight in enumerate(report.weights) if weight > _LEAST),
-        key=lambda pair: (-pair[0], pair[1]),
+    others = sorted(
+        (-weight, peer)
+        for peer, weight in enumerate(report.weights)
+        if weight > _LEAST and peer != about.peer
     )
     return {
         "peer": about.peer,
@@ -54,10 +57,10 @@ def card(
         "classes": list(about.classes),
         "columns": list(about.columns),
         "examples": dict(sizes),
+        "collaborators_in_all": len(others),
         "collaborators": [
-            {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": weight}
-            for weight, peer in weights
-            if peer != about.peer
+            {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": -weight}
+            for weight, peer in others[:_NAMED]
         ],
         "own_weight": report.weights[about.peer],
         "metrics": dict(report.metrics),
@@ -65,14 +68,20 @@ def card(
         "policy": None if policy is None else policy.flat(),
         "holds_training_examples": has_examples,
         "config_digest": about.config_digest,
-        "versions": {name: version(name) for name in ("torch", "numpy")},
+        "versions": _versions(),
         "curves": dict(curves),
     }
 
 
+@lru_cache
+def _versions() -> Mapping[str, str]:
+    return {name: version(name) for name in ("torch", "numpy")}
+
+
 def as_json(found: Mapping[str, Any]) -> str:
     """The file for programs."""
-    return json.dumps(found, indent=1, allow_nan=False) + "\n"
+    lines = (f"{json.dumps(key)}: {json.dumps(found[key], allow_nan=False)}" for key in found)
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def as_markdown(found: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ p = peers, n = examples of a split, e = models, t = steps, b = batch positions, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal
@@ -45,6 +46,10 @@ class Shard:
     rows_pn: Tensor
     targets_pn: Tensor
     lengths_p: Ints
+
+    def narrowed(self, rows: Ints, at: Tensor) -> Shard:
+        """Some of its peers, given by local index on the host and on the device."""
+        return Shard(self.rows_pn[at], self.targets_pn[at], self.lengths_p[rows])
 
 
 class Charge(IntEnum):
@@ -140,6 +145,15 @@ class Data:
         noise = np.zeros(1) if problem.noise is None else problem.noise[peers]
         self._noise_p = self._tensor(noise) if noise.any() else None
         self._noise_dimension = problem.outputs if noise.any() else 0
+
+    def narrowed(self, rows: Ints) -> Data:
+        """The data of some of these peers, given by local index; the pool is shared."""
+        some, at = copy(self), torch.from_numpy(rows).to(self.device)
+        some.peers = self.peers[rows]
+        some.shards = {name: shard.narrowed(rows, at) for name, shard in self.shards.items()}
+        if self._noise_p is not None:
+            some._noise_p = self._noise_p[at]
+        return some
 
     def _shard(self, split: Split, kept: Ints) -> Shard:
         rows = [np.searchsorted(kept, split.rows[p]) for p in self.peers]

@@ -6,8 +6,9 @@ Legend: p = peers of this node, e = models, d = parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from clients.privacy import Privacy
     from clients.training import Training
     from datasets.problem import Problem
+
+
+def _no_batches(*which: Any, **how: Any) -> list[Batch]:
+    return []
 
 
 _PROBE = 2  # examples; batch norm needs two, and activations grow in proportion
@@ -108,7 +113,7 @@ class Stack:
         self.data = Data(
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
-        self.batches = self.data.batches
+        self.batches: Callable[..., list[Batch]] = self.data.batches
         self.kind, self.task = problem.task, TASKS[problem.task]
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
@@ -150,6 +155,20 @@ class Stack:
     def _admitted(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """The minibatches, paid for where gradients are private."""
         return batches if self.guard is None else [self.guard.admit(batch) for batch in batches]
+
+    def narrowed(self, rows: Ints, *, idle: bool = False) -> Self:
+        """An engine of some of these peers, given by local index; it counts gradients anew.
+
+        Parameters
+        ----------
+        idle : none of them trains: there are no minibatches.
+        """
+        some = copy(self)
+        some.peers = self.peers[rows]
+        some.data = self.data.narrowed(rows)
+        some.batches = _no_batches if idle else some.data.batches
+        some.n_gradients = np.zeros(len(rows), dtype=np.int64)
+        return some
 
     def tensor(self, values: npt.ArrayLike) -> Tensor:
         """A tensor of the engine's precision on its device."""

@@ -67,7 +67,7 @@ def decode_request(record: RecordDict) -> Request:
         raise WireError(f"asked: not {len(edges)} marks of 0 and 1")
     letters = tuple(_letters(record, header, 1, opened=True))
     for letter in letters:
-        if letter.round != t:
+        if letter.round != t and (letter.kind == "answer" or letter.round > t):
             raise WireError(f"a letter of round {letter.round} in a request of round {t}")
     committed = fields.count(header, "committed")
     if committed > t:  # or a node would forget what it needs
@@ -104,6 +104,8 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "names": list(response.names),
             "claims": list(response.claims),
             "checks": [word for check in response.checks for word in check],
+            "elapsed": response.elapsed,
+            "ready": list(response.ready),
             "standing": [] if response.standing is None else [response.standing],
             "report-rounds": [report.round for report in response.reports],
             "report-peers": [report.peer for report in response.reports],
@@ -150,6 +152,8 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
         next(iter(fields.list_of(header, "standing", int)), None),
         tuple(fields.list_of(header, "claims", bytes)),
         _checks(header),
+        fields.require(header, "elapsed", float),
+        tuple(fields.counts(header, "ready")),
     )
 
 

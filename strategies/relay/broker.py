@@ -24,6 +24,7 @@ from strategies.relay.commit import Commit, Ledger, Recorder, means
 from strategies.relay.delivery import answer_requests, deliverable, update_requests
 from strategies.relay.roster import Proof, Roster
 from strategies.relay.vetting import fault_of, named, one_line, vetted
+from strategies.schedule import ByClock
 
 _log = logging.getLogger("coterie.relay")
 _JOIN_PAUSE = 0.1
@@ -73,7 +74,9 @@ class Broker:
         self._nbytes = ledger.nbytes
         self._sealing = ledger.sealing
         self._ended = ledger.ended or (-1,) * strategy.peers
+        self._awake = ledger.awake or (0,) * strategy.peers
         self._breaks = ledger.breaks
+        self._seconds = ledger.virtual_seconds
         self._reports: list[Report] = []
         self._refused: list[str] = []
         self._latest_faults: list[str] = []  # for error messages
@@ -176,12 +179,14 @@ class Broker:
         request = Request("local-rounds", first, last)
         for node, response in self._exchange(dict.fromkeys(self._roster.hosts, request)).items():
             self._keep(node, response)
+            self._seconds += response.elapsed
         self._require_nodes(first, "local-rounds")
         self._commit(last)
 
     def _play(self, this: Round) -> None:
         """Deliver offers, collect answers, and let everybody update."""
-        roster, offers = self._roster, self._roster.take_offers()
+        roster, schedule = self._roster, self._strategy.schedule
+        offers = roster.offers_of(this.t, schedule.max_age)
         this = deliverable(this, roster.hosts, offers)
         to_ask = answer_requests(this, roster.hosts, offers)
         answers: list[PeerMessage] = []
@@ -190,28 +195,34 @@ class Broker:
             answers = [letter for response in responses.values() for letter in response.letters]
             self._require_nodes(this.t, "answer")
             this = deliverable(this, roster.hosts, offers)
-        requests = update_requests(this, roster.hosts, offers, answers, served=to_ask.keys())
+        changes = schedule.changes(this.t)
+        hosts = {node: peers for node, peers in roster.hosts.items() if changes[[*peers]].any()}
+        requests = update_requests(this, hosts, offers, answers, served=to_ask.keys())
         if roster.missing:
             requests |= self._invitations(this.t)
+        seconds = [0.0]
         for node, response in self._exchange(requests).items():
             if requests[node].stage == "update":
                 self._keep(node, response)
+                seconds.append(response.elapsed)
             else:
                 self._add(node, requests[node], response)
+        self._seconds += schedule.elapsed(np.array(seconds))
         self._require_nodes(this.t, "update")
 
     def _commit(self, t: int) -> None:
         """Tell the recorder that round `t` is over for good."""
-        hosted = self._roster.hosted
-        self._ended = tuple(t if p in hosted else was for p, was in enumerate(self._ended))
+        self._note_presence(t)
         self._ledger = Ledger(
-            t, self._messages, self._nbytes, self._sealing, self._ended, self._breaks
-        )
+            t, self._messages, self._nbytes, self._sealing, self._ended, self._breaks, self._awake,
+            self._seconds,
+        )  # fmt: skip
         by_peer = {(report.round, report.peer): report for report in self._reports}
-        reports = tuple(by_peer[key] for key in sorted(by_peer))
+        reports = tuple(self._timed(by_peer[key]) for key in sorted(by_peer))
         for evaluated in sorted({report.round for report in reports}):
             self._means[evaluated] = means(r for r in reports if r.round == evaluated)
-        refused, faults, present = tuple(self._refused), tuple(self._faults), self._roster.hosted
+        refused, faults = tuple(self._refused), tuple(self._faults)
+        present = frozenset(peer for peer, ended in enumerate(self._ended) if ended == t)
         if self._recorder is not None:
             names = dict(self._roster.names)
             self._recorder.round(Commit(self._ledger, reports, refused, present, faults, names))
@@ -226,6 +237,34 @@ class Broker:
             },
         )
         self._reports, self._refused, self._faults = [], [], []
+
+    def _note_ready(self, request: Request, response: Response) -> None:
+        """Let a schedule that goes by the clock know when peers have done their work."""
+        schedule = self._strategy.schedule
+        if not (isinstance(schedule, ByClock) and response.ready):
+            return
+        if request.stage == "start":
+            last = {k.sender: k.round for k in response.letters if k.round <= request.round + 1}
+            at = [last.get(peer, 0) for peer in response.peers]
+            schedule.recall(response.peers, response.ready, at)
+        else:
+            schedule.note(request.last, response.peers, response.ready)
+
+    def _timed(self, report: Report) -> Report:
+        """A report with what the virtual clock says."""
+        if self._strategy.schedule.clock is None:
+            return report
+        return replace(report, metrics={**report.metrics, "virtual_seconds": self._seconds})
+
+    def _note_presence(self, t: int) -> None:
+        """Note who ended round `t`, and who took part in the rounds since the last commit."""
+        schedule, hosted = self._strategy.schedule, self._roster.hosted
+        took, ended = np.array(self._awake), np.array(self._ended)
+        here = np.isin(np.arange(self._roster.peers), list(hosted))
+        for s in range(self._ledger.round + 1, t + 1):
+            took += here & schedule.awake(s)
+        ended[here & schedule.changes(t)] = t
+        self._awake, self._ended = tuple(took.tolist()), tuple(ended.tolist())
 
     def _invitations(self, t: int) -> dict[int, Request]:
         """A "start" for each reachable node that does not take part but may."""
@@ -257,6 +296,7 @@ class Broker:
                 self._fault(node, request, fault)
                 continue
             responses[node], refused = vetted(response, request, self._strategy)
+            self._note_ready(request, responses[node])
             for line in refused:
                 _log.warning("%s", line, extra={"round": request.round, "stage": request.stage})
             self._refused += refused

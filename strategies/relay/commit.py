@@ -21,6 +21,8 @@ class Ledger:
     sealing : bytes of the sealed letters' keys delivered with them.
     ended : (n,) the last round that each peer ended, -1 of one that has not come; empty at first.
     breaks : a line for each time that peers went on from less than that: their state was lost.
+    awake : (n,) rounds in which each peer was awake and took part; empty at first.
+    virtual_seconds : what the virtual clock says.
     """
 
     round: int = 0
@@ -29,6 +31,8 @@ class Ledger:
     sealing: int = 0
     ended: tuple[int, ...] = ()
     breaks: tuple[str, ...] = ()
+    awake: tuple[int, ...] = ()
+    virtual_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

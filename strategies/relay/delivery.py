@@ -19,13 +19,22 @@ Offers = Mapping[int, PeerMessage]
 def deliverable(this: Round, hosts: Hosts, offers: Offers) -> Round:
     """Keep the edges whose ends both take part, and whose letter is there if it must travel.
 
-    A sealed letter is there only for those whom its sender trusts.
+    A sealed letter is there only for those whom its sender trusts. One of an earlier round is there
+    for all who ask nothing back, though its sender is gone.
     """
     home = {peer: node for node, peers in hosts.items() for peer in peers}
-    alive = [
-        s in home and r in home and (home[s] == home[r] or (s in offers and offers[s].opens_for(r)))
-        for s, r in this.edges.tolist()
-    ]
+
+    def is_alive(s: int, r: int, asked: bool) -> bool:
+        if r not in home:
+            return False
+        if s in home and home[s] == home[r]:
+            return True
+        if s not in offers or not offers[s].opens_for(r):
+            return False
+        return s in home if offers[s].round == this.t else not asked
+
+    ends = this.edges.tolist()
+    alive = [is_alive(s, r, ask) for (s, r), ask in zip(ends, this.asked.tolist(), strict=True)]
     mask = np.array(alive, dtype=np.bool_)
     return replace(this, edges=this.edges[mask], asked=this.asked[mask])
 

@@ -25,7 +25,7 @@ class Roster:
     hosts : node -> its peers, in order of the peers.
     without_peers : nodes that said that they host none.
     samples : (n,) each peer's n_i, 0 where it has not been announced.
-    offers : peer -> its offer for the next round.
+    offers : (peer, round) -> its offers that may be heard in this round or later.
     names : peer -> what people call it, of those whose node has announced it.
 
     A peer belongs to the node that brought it first, and its n_i is what that one announced first.
@@ -37,7 +37,7 @@ class Roster:
         self.hosts: dict[int, tuple[int, ...]] = {}
         self.without_peers: set[int] = set()
         self.samples = np.zeros(peers, dtype=np.int64)
-        self.offers: dict[int, PeerMessage] = {}
+        self.offers: dict[tuple[int, int], PeerMessage] = {}
         self.names: dict[int, str] = {}
         self._wants: dict[int, Edges] = {}
         self._owners: dict[int, int] = {}
@@ -87,7 +87,7 @@ class Roster:
 
     def keep(self, node: int, response: Response) -> None:
         """Keep what a node's peers offer and want for the next round, and what they are called."""
-        self.offers |= {letter.sender: letter for letter in response.letters}
+        self.offers |= {(letter.sender, letter.round): letter for letter in response.letters}
         self._wants[node] = response.wants
         if response.names:
             self._rename(response)
@@ -119,7 +119,7 @@ class Roster:
         for peer in self.drop(node):
             del self._owners[peer]
 
-    def take_offers(self) -> dict[int, PeerMessage]:
-        """The offers of the round that begins; those of the next one replace them."""
-        offers, self.offers = self.offers, {}
-        return offers
+    def offers_of(self, t: int, max_age: int) -> dict[int, PeerMessage]:
+        """Each peer's newest offer for round `t`; what is too old by then is forgotten."""
+        self.offers = {end: letter for end, letter in self.offers.items() if end[1] >= t - max_age}
+        return {peer: self.offers[peer, s] for peer, s in sorted(self.offers) if s <= t}

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from strategies.brokering import Brokering
-from strategies.protocol import PeerMessage, Report, Request, Response
+from strategies.protocol import MATRIX, PeerMessage, Report, Request, Response
+from strategies.schedule import Schedule
 
 _LINES, _LENGTH = 100, 400
 """What a node says goes into logs and terminals: so many lines, so many characters each."""
@@ -33,6 +34,10 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
     """
     if hosted and response.peers != tuple(hosted):
         return f"hosts peers {named(response.peers)} now, not {named(hosted)}"
+    if not 0 <= response.elapsed <= _LARGEST:
+        return "has an elapsed time that is none"
+    if response.ready and len(response.ready) != len(response.peers):
+        return f"has {len(response.ready)} rounds to be ready for {len(response.peers)} peers"
     if request.stage == "start":
         if list(response.peers) != sorted(set(response.peers) & set(range(n))):
             return f"hosts peers {named(response.peers)}: not some of 0 to {n - 1}, ascending"
@@ -57,7 +62,7 @@ def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[R
     """
     n, peers = strategy.peers, frozenset(response.peers)
     bad: list[str] = []
-    expected = _expected(peers, request)
+    expected = _expected(response, request, strategy.schedule)
     letters: list[PeerMessage] = []
     for letter in response.letters:
         ends = (letter.kind, letter.sender, letter.recipient, letter.round)
@@ -110,10 +115,11 @@ def named(peers: Iterable[int]) -> str:
 
 def _is_sound(report: Report, strategy: Brokering) -> bool:
     metrics: Mapping[str, float | None] = report.metrics
+    n = strategy.peers
     numbers = [*report.weights, *(value for value in metrics.values() if value is not None)]
     return (
         metrics.keys() <= strategy.metrics
-        and len(report.weights) == strategy.peers
+        and (len(report.weights) == n or (n > MATRIX and not report.weights))
         and all(math.isfinite(number) and abs(number) <= _LARGEST for number in numbers)
     )
 
@@ -127,12 +133,18 @@ def _evaluated(request: Request, strategy: Brokering) -> Iterable[int]:
     return filter(strategy.is_evaluated, range(request.round, request.last + 1))
 
 
-def _expected(peers: frozenset[int], request: Request) -> set[tuple[str, int, int | None, int]]:
+def _expected(
+    response: Response, request: Request, schedule: Schedule
+) -> set[tuple[str, int, int | None, int]]:
     """(kind, sender, recipient, round) of the letters that may come back."""
+    peers, t = response.peers, request.last + 1
     if request.stage == "answer":
         return {
             ("answer", answerer, owner, request.round)
             for owner, answerer in request.edges[request.asked].tolist()
             if answerer in peers and owner not in peers
         }
-    return {("offer", peer, None, request.last + 1) for peer in peers}
+    first = t - (schedule.max_age if request.stage == "start" else 0)
+    offers = {("offer", peer, None, s) for peer in peers for s in range(max(1, first), t + 1)}
+    coming = zip(peers, response.ready or (t,) * len(peers), strict=True)
+    return offers | {("offer", peer, None, ready) for peer, ready in coming}

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strategies.changing import changing
 from strategies.errors import TopologyError
-from strategies.topology import Matrix, is_connected, listed, matrix_of, topology
+from strategies.topology import (
+    Matrix,
+    is_connected,
+    listed,
+    matrix_of,
+    spectral_gap,
+    topology,
+)
 
 quick = settings(derandomize=True, deadline=None)
 
@@ -117,8 +125,8 @@ def test_missing_file() -> None:
 
 
 def test_unknown_kind() -> None:
-    with pytest.raises(TopologyError, match="unknown topology 'torus'"):
-        topology("torus", 3, 0)
+    with pytest.raises(TopologyError, match="unknown topology 'star'"):
+        topology("star", 3, 0)
 
 
 @quick
@@ -129,3 +137,73 @@ def test_listed_is_sorted_and_the_inverse_of_matrix_of(pairs: list[tuple[int, in
     back = listed(matrix_of(edges, 6))
     assert [(r, s) for s, r in back.tolist()] == expected
     assert back.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("kind", "peers", "options", "degrees"),
+    [
+        ("torus", 12, {}, {4}), ("torus", 4, {}, {2}), ("hypercube", 16, {}, {4}),
+        ("one-peer-exponential", 8, {}, {5}), ("epidemic", 5, {}, {4}),
+        ("small-world", 20, {"degree": 4, "probability": 0.0}, {4}),
+    ],
+)  # fmt: skip
+def test_graphs_with_known_degrees(
+    kind: str, peers: int, options: dict[str, float], degrees: set[int]
+) -> None:
+    graph = topology(kind, peers, 0, **options)  # type: ignore[arg-type]
+    assert is_simple(graph)
+    assert is_connected(graph)
+    assert set(graph.sum(axis=0).tolist()) == degrees
+
+
+@pytest.mark.parametrize("kind", ["small-world", "barabasi-albert"])
+def test_random_graphs_are_fixed_by_their_seed(kind: str) -> None:
+    one, same, other = (topology(kind, 40, seed, degree=4) for seed in (1, 1, 2))
+    assert is_simple(one)
+    assert is_connected(one)
+    assert one.sum() == {"small-world": 40 * 4, "barabasi-albert": 2 * 4 * 36}[kind]
+    assert (one == same).all()
+    assert (one != other).any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "peers", "degree"),
+    [("torus", 7, 2), ("hypercube", 6, 2), ("small-world", 9, 3), ("barabasi-albert", 3, 3)],
+)
+def test_graphs_that_cannot_be(kind: str, peers: int, degree: int) -> None:
+    with pytest.raises(TopologyError):
+        topology(kind, peers, 0, degree=degree)
+
+
+def test_the_spectral_gap_of_graphs_that_have_a_formula() -> None:
+    """Metropolis weights of a ring are 1/3: eigenvalues 1/3 + 2/3 cos(2 pi k / n)."""
+    assert spectral_gap(topology("full", 6, 0)) == pytest.approx(1.0)
+    second = 1 / 3 + 2 / 3 * np.cos(2 * np.pi / 12)
+    assert spectral_gap(topology("ring", 12, 0)) == pytest.approx(1 - second)
+    assert spectral_gap(np.zeros((4, 4), dtype=np.bool_)) == pytest.approx(0.0)
+
+
+def test_one_peer_exponential_averages_exactly_in_log_n_rounds() -> None:
+    links = changing("one-peer-exponential", 8, 0, degree=1, hears=True)
+    assert links is not None
+    x = np.random.default_rng(0).normal(size=8)
+    mixed = x
+    for t in (4, 5, 6):  # from any round on
+        assert (links(t).sum(axis=0) == 1).all()
+        mixed = (mixed + links(t).T @ mixed) / 2
+    assert mixed == pytest.approx(np.full(8, x.mean()))
+
+
+def test_an_epidemic_draws_whom_each_peer_hears_anew() -> None:
+    links = changing("epidemic", 9, 5, degree=3, hears=True)
+    assert links is not None
+    drawn = [links(t) for t in range(1, 400)]
+    assert all((graph.sum(axis=0) == 3).all() and not graph.diagonal().any() for graph in drawn)
+    assert (drawn[0] == links(1)).all()
+    often = np.mean(drawn, axis=0)[~np.eye(9, dtype=np.bool_)]
+    assert abs(often - 3 / 8).max() < 4 * np.sqrt(3 / 8 * 5 / 8 / 399)
+
+
+def test_who_asks_has_no_use_for_edges_with_a_direction() -> None:
+    with pytest.raises(TopologyError, match="this method asks along them"):
+        changing("epidemic", 9, 5, degree=3, hears=False)

@@ -221,8 +221,8 @@ def test_absolute_touches_paths_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_keys_that_name_paths_are_those_annotated_so() -> None:
     assert paths() == {
-        "data-dir", "gpt2.weights-file", "model.weights", "out", "quadratic.file", "run-dir",
-        "topology-file", "trust",
+        "clock.file", "data-dir", "gpt2.weights-file", "out", "quadratic.file", "run-dir",
+        "model.weights", "schedule.file", "topology-file", "trust",
     }  # fmt: skip
 
 

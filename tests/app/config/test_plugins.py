@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.common.config import flatten_dict, fuse_dicts
 
 from app.cli.main import main
 from app.config import parts
@@ -15,6 +16,7 @@ from app.config.config import Config, ConfigError
 from app.config.items import read_items
 from app.config.keys import flatten
 from app.config.preflight import check
+from app.config.root import ROOT
 from app.node.job import Job
 from app.runners import sweep, tune
 from datasets import plugins
@@ -43,6 +45,15 @@ def test_options_survive_flat_toml_and_flower() -> None:
     assert packed["method-options"] == "strength = 0.25"
     assert not any(key.startswith("method-options.") for key in packed)
     assert Config.from_flat(packed) == config
+
+
+def test_flower_knows_every_key() -> None:
+    """It refuses a run configuration with keys that pyproject.toml lacks."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    known = flatten_dict(project["tool"]["flwr"]["app"]["config"])
+    given = parts.packed(Config.from_flat(ALL | {"model.personal": "fc"}).flat())
+    fused = fuse_dicts(known, given)
+    assert Config.from_flat(fused) == Config.from_flat(given)
 
 
 def test_options_at_the_prompt(tmp_path: Path) -> None:

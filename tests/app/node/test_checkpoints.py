@@ -23,6 +23,7 @@ from app.node.checkpoints import (
     write,
 )
 from app.node.cohort import Cohort
+from app.node.offers import Offers
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.methods.fedavg import FedAvg
@@ -100,7 +101,7 @@ def rows_of(state: Everything, peers: list[int]) -> Everything:
 def test_a_cohort_comes_back_from_the_disk(tmp_path: Path) -> None:
     peers = [0, 1, 3]
     saved = cohort_of(peers, state_of(3))
-    saved.offers = {"x": torch.randn(3, 5)}
+    saved.offers = Offers({"x": torch.randn(3, 5)}, np.arange(3), np.array([4, 5, 5]))
     saved.costs.sent[:], saved.costs.received[:] = [1, 2, 3], [4, 5, 6]
     saved.engine.n_gradients[:] = [7, 8, 9]
     CheckpointStore(tmp_path, saved).save((4, 0))
@@ -108,7 +109,8 @@ def test_a_cohort_comes_back_from_the_disk(tmp_path: Path) -> None:
     CheckpointStore(tmp_path, again).recall((4, 0))
     for name, value in vars(saved.state).items():
         assert same(value, getattr(again.state, name)), name
-    assert same(dict(saved.offers), dict(again.offers))
+    for name, value in vars(saved.offers).items():
+        assert same(value, getattr(again.offers, name)), name
     for name, value in vars(saved.costs).items():
         assert same(value, getattr(again.costs, name)), name
     assert again.costs.n_gradients is again.engine.n_gradients  # the engine counts on

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.node.cohort import Cohort, Mail
+from app.node.cohort import Cohort
+from app.node.stacking import Mail
 from app.wire.payload import Foreign, LetterFormat
 from clients.engine.engine import Engine
 from clients.letters import Letters
@@ -190,7 +191,7 @@ def test_a_round_in_two_messages_is_the_round_in_one() -> None:
         assert not part.answered
         assert [(report.round, report.peer) for report in reports] == [(1, 0), (1, 3)]
         offers, sent, answers = seen(part)
-        assert part.offers["x"][:, 0].tolist() == [2.0, 5.0]  # of round 2
+        assert part.offers.stacks["x"][:, 0].tolist() == [2.0, 5.0]  # of round 2
         found.append((read(offers, "x"), read(sent, "g"), read(answers, "g"), reports))
     assert found[0] == found[1]
 
@@ -218,7 +219,7 @@ def test_a_cohort_writes_letters_to_peers_of_other_nodes() -> None:
 def test_nothing_is_shown_after_the_last_round(t: int) -> None:
     part = cohort_of([0, 3])
     part.begin(t)
-    assert bool(part.offers) == (t <= ROUNDS)
+    assert bool(part.offers.stacks) == (t <= ROUNDS)
 
 
 def test_a_restart_forgets_the_costs() -> None:

@@ -34,7 +34,15 @@ NO_KEYS = Sealing(b"", audited=True)
 
 def channel(directory: Path, *peers: int, sealing: Sealing | None = None) -> SecureChannel:
     """A new process of a node."""
-    return SecureChannel(peers, directory, sealing or simulated(CONFIG, peers, directory))
+    return aged(directory, *peers, sealing=sealing)
+
+
+def aged(
+    directory: Path, *peers: int, sealing: Sealing | None = None, max_age: int = 0
+) -> SecureChannel:
+    """One that hears offers of earlier rounds, too."""
+    sealing = sealing or simulated(CONFIG, peers, directory)
+    return SecureChannel(peers, directory, sealing, max_age=max_age)
 
 
 def begun(
@@ -268,3 +276,24 @@ def test_a_plain_simulation_writes_nothing_down(run: Path) -> None:
     assert read(begun(node, "update", 1, letters=[letter]))
     assert [path.name for path in run.iterdir()] == ["nodes"]
     assert not list((run / "nodes").iterdir())
+
+
+def test_an_older_offer_is_heard_within_its_age_but_never_after_a_newer_one(run: Path) -> None:
+    """Also by a process that begins anew: a relay that replays what it kept gets nowhere."""
+    sender, node = channel(run, 1), aged(run, 0, max_age=2)
+    begun(sender, "start", 0)
+    letters = {t: offer(sender, 1, t) for t in (1, 2, 3)}
+    begun(node, "start", 0)
+    begun(node, "update", 3, letters=[letters[1]])
+    assert list(node.read("offer", FORM)) == [(1, None)]
+    begun(node, "update", 4, letters=[letters[3]])
+    assert list(node.read("offer", FORM)) == [(1, None)]
+    for late in (node, aged(run, 0, max_age=2)):
+        begun(late, "update", 4, letters=[letters[2]])
+        assert not late.read("offer", FORM)
+        assert "older than one that came before" in late.finish()[0]
+    strict = begun(channel(run, 2), "update", 4, letters=[letters[3]])
+    assert not strict.read("offer", FORM)
+    assert "it is of round 3" in strict.finish()[0]
+    begun(node, "update", 4, letters=[replace(letters[2], round=3)])  # the seal says otherwise
+    assert not node.read("offer", FORM)

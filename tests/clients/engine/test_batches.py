@@ -99,7 +99,7 @@ def batches_of(peers: list[int], n: int = 6, **wanted: int) -> list[Batch]:
     problem = classification([9, 4, 12, 7, 5, 30][:n])
     training = Training(batch_size=4, local_steps=3)
     engine = Engine(problem, "linear", None, peers, training, seed=5, device="cpu", chunk=1)
-    return engine.batches(3, **wanted)  # type: ignore[arg-type]
+    return engine.batches(3, **wanted)
 
 
 @pytest.mark.parametrize("wanted", [{"steps": 4}, {"epochs": 2}])

@@ -1,0 +1,96 @@
+"""What peers of a node show to others: their newest offers, stacked.
+
+Legend: s = offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from app.node.arrays import finite
+from app.wire.payload import LetterFormat, Precision, format_of, layout_of
+from clients.letters import Bools, Ints, nobody
+
+UNWRITTEN = -1
+"""In the place of a round: a model that its peer has written for nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class Offers:
+    """The offers of some hosted peers.
+
+    Attributes
+    ----------
+    stacks : name -> (S, ...).
+    rows : (S,) local index of each offer's peer, ascending.
+    written : (S,) the round that each is of, or `UNWRITTEN`.
+    """
+
+    stacks: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: Ints = field(default_factory=nobody)
+    written: Ints = field(default_factory=nobody)
+
+    @classmethod
+    def made(
+        cls, stacks: Mapping[str, Tensor], rows: Ints, written: Ints, precision: Precision
+    ) -> Offers:
+        """Offers as they travel, in a payload's precision."""
+        return cls(format_of(layout_of(stacks), precision).rounded(stacks), rows, written)
+
+    def format(self, precision: Precision) -> LetterFormat:
+        """The format of a letter with one of them."""
+        return format_of(layout_of(self.stacks), precision)
+
+    def only(self, kept: Bools) -> Offers:
+        """Those that are marked (S,)."""
+        if kept.all():
+            return self
+        if not kept.any():
+            return Offers()
+        at = torch.from_numpy(np.flatnonzero(kept))
+        stacks = {name: value[at.to(value.device)] for name, value in self.stacks.items()}
+        return Offers(stacks, self.rows[kept], self.written[kept])
+
+    def since(self, t: int) -> Offers:
+        """Those of round `t` and later."""
+        return self.only(self.written >= t)
+
+    def beside(self, others: Offers) -> Offers:
+        """These and those of other peers; no copy where there are none of one kind."""
+        if not len(self.rows) or not len(others.rows):
+            return self if len(self.rows) else others
+        rows = np.concatenate([self.rows, others.rows])
+        order = np.argsort(rows)
+        stacks = {
+            name: torch.cat([value, others.stacks[name]])[torch.from_numpy(order)]
+            for name, value in self.stacks.items()
+        }
+        return Offers(stacks, rows[order], np.concatenate([self.written, others.written])[order])
+
+    @cached_property
+    def sound(self) -> tuple[Mapping[str, Tensor], Bools]:
+        """See `sound_rows`; looked at once."""
+        stacks, sound = sound_rows(self.stacks)
+        return stacks, np.broadcast_to(sound, self.rows.shape)
+
+
+def sound_rows(stacks: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Bools]:
+    """The stacks with zeros in rows that are not finite; (S,) which rows are, True of no stacks.
+
+    Such a row is nobody's letter, but stands in one stack with those of others.
+    """
+    sound: Bools = np.array(True)
+    for value in stacks.values():
+        if value.is_floating_point() and value.numel():
+            sound = sound & finite(value).numpy()
+    if not sound.all():
+        stacks = {name: value.clone() for name, value in stacks.items()}
+        for value in stacks.values():
+            value[torch.from_numpy(~sound).to(value.device)] = 0
+    return stacks, sound

@@ -1,0 +1,112 @@
+"""Some of a node's peers: the rule and the engine narrowed to them, and their rows of the state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from app.node.costs import Costs
+from clients.engine.data import SplitName
+from clients.engine.engine import Engine, Scores
+from clients.letters import Bools, Ints
+from clients.measures import MEASURES
+from clients.rule import Rule
+from strategies.protocol import Report
+
+
+class Part(NamedTuple):
+    """Some hosted peers.
+
+    Attributes
+    ----------
+    rows : local index of each in the cohort.
+    engine, rule, state : of these peers only.
+    """
+
+    rows: Ints
+    engine: Engine
+    rule: Rule[Any]
+    state: Any
+
+    def reports(
+        self,
+        t: int,
+        costs: Costs,
+        with_row: Bools,
+        curves: dict[int, dict[str, Any]] | None,
+        *,
+        attendance: bool,
+    ) -> Iterator[Report]:
+        """Measure the personal models, each on its peer's own data.
+
+        Parameters
+        ----------
+        costs : of the whole cohort. Those of making the personal models are on the report's bill
+            and on no other.
+        with_row : (n,) whose reports have a row of the collaboration matrix.
+        curves : of the last report, which has more measures: gets what can be drawn, by peer.
+        attendance : whether the reports say in how many rounds a peer was awake.
+        """
+        splits: tuple[SplitName, ...] = ("test", "validation", "train")
+        columns: dict[str, list[Any]] = {}
+        spent, before = self.engine.n_gradients, self.engine.n_gradients.copy()
+        personal = self.rule.personal(self.state)
+        measured: dict[int, dict[str, float]] = {}
+        for split in splits:
+            if split == "test" and curves is not None:
+                (losses, accuracies), measured = self._measured(personal, curves)
+            else:
+                losses, accuracies = self.rule.evaluate(personal, split)
+            columns[f"{split}_loss"] = losses.tolist()
+            columns[f"{split}_accuracy"] = accuracies.tolist()
+        columns["bytes_sent"] = costs.sent[self.rows].tolist()
+        columns["bytes_received"] = costs.received[self.rows].tolist()
+        total = costs.n_gradients[self.rows] + (0 if spent is costs.n_gradients else spent)
+        columns["gradient_evaluations"] = total.tolist()
+        spent[:] = before
+        columns |= {name: value.tolist() for name, value in self.rule.metrics(self.state).items()}
+        if attendance:
+            columns["awake"] = costs.awake[self.rows].tolist()
+        if self.engine.guard is not None:
+            columns["epsilon"] = self.engine.guard.epsilon().tolist()
+        counts = {"unsound_results": costs.unsound, "refused_models": costs.refused}
+        counted = [{k: int(v[row]) for k, v in counts.items() if v[row]} for row in self.rows]
+        weights = self.rule.weights(self.state)
+        for p, peer in enumerate(self.engine.peers.tolist()):
+            metrics = {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()}
+            metrics |= counted[p]
+            metrics |= {k: v if math.isfinite(v) else None for k, v in measured.get(p, {}).items()}
+            yield Report(t, peer, metrics, tuple(weights[p].tolist()) if with_row[peer] else ())
+
+    def _measured(
+        self, personal: Any, curves: dict[int, dict[str, Any]]
+    ) -> tuple[Scores, dict[int, dict[str, float]]]:
+        """The scores on test data, and by row the measures that the last report has beside."""
+        engine = self.engine
+        if engine.kind not in MEASURES:
+            return self.rule.evaluate(personal, "test"), {}
+        scores, predicted = engine.recorded(lambda: self.rule.evaluate(personal, "test"))
+        measured, (measure, curves_of) = {}, MEASURES[engine.kind]
+        shard = engine.data.shards["test"]
+        for p, count in enumerate(shard.lengths_p.tolist()):
+            if predicted is not None and count and scores.losses[p].isfinite():
+                own = predicted[p, :count].numpy(), shard.targets_pn[p, :count].cpu().numpy()
+                measured[p] = measure(*own)
+                curves[int(engine.peers[p])] = curves_of(*own)
+        return scores, measured
+
+    def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Yield each peer's personal model, as named tensors, with what else predicting needs."""
+        state = self.rule.personal(self.state)
+        named = self.engine.network.named(state.x) | state.buffers
+        beside = self.rule.saved(state)
+        for p, peer in enumerate(self.engine.peers.tolist()):
+            yield peer, {name: value[p] for name, value in named.items()} | dict(beside[p])
+
+
+def predicts_as_saved(rule: type[Rule[Any]]) -> bool:
+    """Whether the files of `Part.models` say all of how the rule's predictions are made."""
+    return rule.evaluate is Rule.evaluate or rule.saved is not Rule.saved

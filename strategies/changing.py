@@ -1,0 +1,66 @@
+"""Topologies that change from round to round, and whose edges have a direction.
+
+Only methods that hear without being asked anything can use them: nobody can answer along an edge
+that is not there in that direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from strategies.errors import TopologyError
+from strategies.topology import Matrix, powers_of_two
+
+Links = Callable[[int], Matrix]
+"""Round -> (n, n) the edges of that round, [sender, recipient]."""
+
+_PURPOSE = 0x11CC
+
+
+def changing(kind: str, peers: int, seed: int, *, degree: int, hears: bool) -> Links | None:
+    """Make the edges of each round; None of a topology that stays.
+
+    "one-peer-exponential" (Ying et al., NeurIPS 2021): in round t each peer hears the one 2^(t mod
+    log2 n) steps before it, so that averages of n = 2^k peers are exact after k rounds. "epidemic"
+    (de Vos et al., NeurIPS 2023): each peer hears `degree` others, drawn anew in each round.
+
+    Parameters
+    ----------
+    hears : whether the method only hears, see above.
+
+    Raises
+    ------
+    TopologyError
+        The method asks, or there are not so many others.
+    """
+    if kind not in ("one-peer-exponential", "epidemic"):
+        return None
+    if not hears:
+        raise TopologyError(
+            f"the edges of {kind} have a direction, and this method asks along them"
+        )
+    at = np.arange(peers)
+
+    def exponential(t: int) -> Matrix:
+        steps = powers_of_two(peers)
+        links = np.zeros((peers, peers), dtype=np.bool_)
+        links[(at - steps[(t - 1) % len(steps)]) % peers, at] = True
+        return links
+
+    def epidemic(t: int) -> Matrix:
+        draws = np.random.default_rng((seed, t, _PURPOSE)).random((peers, peers))
+        draws[at, at] = 2.0  # nobody draws itself
+        heard = np.argpartition(draws, degree - 1, axis=1)[:, :degree]
+        links = np.zeros((peers, peers), dtype=np.bool_)
+        links[heard, at[:, None]] = True
+        return links
+
+    if peers < 2:
+        raise TopologyError(f"{kind} needs more than one peer")
+    if kind == "one-peer-exponential":
+        return exponential
+    if not 1 <= degree < peers:
+        raise TopologyError(f"no {degree} others among {peers} peers")
+    return epidemic

@@ -1,0 +1,107 @@
+"""What is told after every round: rounds once each, and to trackers by name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from app.config.config import Config, ConfigError
+from app.runners.tracking import Observers, scalars
+
+ROWS = [
+    {"round": t, "peer": p, "peer_name": name, "test_loss": 1.0 / (t + p + 1), "epsilon": None}
+    for t in (0, 5)
+    for p, name in enumerate(("north", "south"))
+]
+
+
+def config(tmp_path: Path, **keys: Any) -> Config:
+    (tmp_path / "run").mkdir(exist_ok=True)
+    return Config.from_flat({"out": str(tmp_path), "name": "run", **keys}).located("")
+
+
+def write(tmp_path: Path, rows: list[dict[str, Any]], end: str = "") -> None:
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows) + end)
+
+
+def test_every_round_is_told_once(tmp_path: Path) -> None:
+    heard: list[tuple[int, list[str]]] = []
+    calls = [lambda t, metrics: heard.append((t, metrics["peer_name"].tolist()))]
+    with Observers(config(tmp_path), calls) as observers:
+        observers.show({"round": 0})
+        write(tmp_path, ROWS[:2], end='{"round": 5, ')  # a line that is being written
+        observers.show({"round": 1})
+        observers.show({"round": 2})
+    assert heard == [(0, ["north", "south"])]
+
+
+def test_a_resumed_run_tells_what_is_new(tmp_path: Path) -> None:
+    resumed = config(tmp_path, resume=True)
+    write(tmp_path, ROWS[:2])
+    heard: list[int] = []
+    calls = [lambda t, _: heard.append(t)]
+    with Observers(resumed, calls) as observers:
+        write(tmp_path, ROWS[2:])
+        observers.show({"round": 5})
+    assert heard == [5]
+
+
+def test_scalars_are_means_and_each_peer_s() -> None:
+    assert scalars(pd.DataFrame(ROWS[:2])) == {
+        "test_loss/mean": 0.75, "test_loss/north": 1.0, "test_loss/south": 0.5,
+    }  # fmt: skip
+
+
+def tracked(tmp_path: Path, track: str) -> None:
+    with Observers(config(tmp_path, track=track)) as observers:
+        write(tmp_path, ROWS)
+        observers.show({"round": 5})
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    tracked(tmp_path, "tensorboard")
+    (file,) = (tmp_path / "run").glob("events.out.tfevents.*")
+    assert b"test_loss/south" in file.read_bytes()
+
+
+def test_mlflow_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins that note how these libraries are called."""
+    calls: list[tuple[str, Any]] = []
+    mlflow, wandb = ModuleType("mlflow"), ModuleType("wandb")
+    for name in ("start_run", "log_params", "end_run"):
+        monkeypatch.setattr(
+            mlflow, name, lambda *a, _n=name, **k: calls.append((_n, k or a)), raising=False
+        )
+    monkeypatch.setattr(
+        mlflow, "log_metrics", lambda m, step: calls.append(("mlflow", step)), raising=False
+    )
+    run = SimpleNamespace(
+        log=lambda m, step: calls.append(("wandb", step)),
+        finish=lambda exit_code: calls.append(("finish", exit_code)),
+    )
+    monkeypatch.setattr(wandb, "init", lambda **k: run, raising=False)
+    for module in (mlflow, wandb):
+        module.__spec__ = SimpleNamespace()  # type: ignore[assignment]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    tracked(tmp_path, "mlflow, wandb")
+    assert ("start_run", {"run_name": "run"}) in calls
+    assert [step for name, step in calls if name == "mlflow"] == [0, 5]
+    assert [step for name, step in calls if name == "wandb"] == [0, 5]
+    assert ("finish", 0) in calls
+    assert ("end_run", ("FINISHED",)) in calls
+
+
+def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match='nothing is called "tensorbord", did you mean'):
+        Observers(config(tmp_path, track="tensorbord"))
+    monkeypatch.setattr("app.runners.tracking.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match='track = "wandb": pip install wandb'):
+        Observers(config(tmp_path, track="wandb"))

@@ -1,0 +1,214 @@
+"""Peers that sleep: every method under schedules, and federated averaging against its paper.
+
+Runs are on quadratics in float64, where what a round computes is known to the last digits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.config.config import Config
+from app.config.registry import METHODS
+from app.node.arrays import flatten
+from tests.inline import Run, run
+from tests.metering import Metered
+from tests.problems import write_quadratic
+from tests.stepping import Stepping
+from tests.test_costs import formula
+from tests.test_table import COMMON, NEEDS, PEERS, REFUSES, ROUNDS, configuration
+
+CHURN: dict[str, Any] = {
+    "schedule.kind": "churn", "schedule.mean-up": 2.0, "schedule.mean-down": 1.5,
+}  # fmt: skip
+SAMPLE: dict[str, Any] = {"schedule.kind": "sample", "schedule.fraction": 0.5}
+OF_EACH_KIND = ("local", "fedavg", "dpfl", "cobo", "all-for-one", "federico", "fedem")
+"""Of each way to exchange; and one that sends more than its model."""
+ON_QUADRATICS = [method for method in METHODS if method not in REFUSES]
+
+
+def scheduled(method: str, directory: Path, options: dict[str, Any]) -> dict[str, Any]:
+    flat = configuration(method, "quadratic", directory) | {"num-server-rounds": 8}
+    return flat | {"evaluate-every": 1, "topology": "full"} | options
+
+
+def assert_same(one: Run, other: Run, tolerance: float) -> None:
+    assert one.reports.keys() == other.reports.keys()
+    assert not other.ledger.breaks
+    assert not one.refused
+    assert not other.refused
+    for key, report in one.reports.items():
+        again = other.reports[key]
+        assert report.metrics.keys() - {"awake"} == again.metrics.keys() - {"awake"}
+        for name, value in report.metrics.items():
+            pair = np.array([value, again.metrics[name]], dtype=np.float64)
+            assert np.allclose(pair[0], pair[1], tolerance, tolerance, True), (key, name)
+        assert np.allclose(report.weights, again.weights, rtol=tolerance, atol=tolerance), key
+    assert np.allclose(one.theta(), other.theta(), rtol=tolerance, atol=tolerance)
+
+
+def test_fedavg_with_a_sample_is_mcmahans_algorithm_1(tmp_path: Path) -> None:
+    """Server and clients written out: the sampled clients start from the global model.
+
+    It is compared with what every peer holds after each round that it took part in ending.
+    """
+    n, d, steps, rate, rounds = 7, 3, 4, 0.15, 9
+    g = np.random.default_rng(3)
+    curvature, centre = g.uniform(0.5, 2.0, (n, d)), g.normal(size=(n, d))
+    start, samples = g.normal(size=d), g.integers(1, 30, n)
+    flat = write_quadratic(
+        tmp_path / "problem.json", curvature, centre, start, samples=samples.tolist()
+    )
+    flat |= COMMON | {
+        "method": "fedavg", "num-server-rounds": rounds, "local-steps": steps, "momentum": 0.0,
+        "learning-rate": rate, "evaluate-every": 1, "schedule.kind": "sample",
+        "schedule.fraction": 0.4,
+    }  # fmt: skip
+    found = run({**flat, "peers": n}, tmp_path)
+    strategy = Config.from_flat({**flat, "peers": n}).strategy()
+    w = start
+    for t in range(1, rounds + 1):
+        chosen = np.flatnonzero(strategy.schedule.awake(t))
+        assert len(chosen) == 3
+        trained = np.tile(w, (len(chosen), 1))
+        for _ in range(steps):
+            trained -= rate * curvature[chosen] * (trained - centre[chosen])
+        w = samples[chosen] @ trained / samples[chosen].sum()
+        reports = {peer: report for (s, peer), report in found.reports.items() if s == t}
+        next_ = range(n) if t == rounds else np.flatnonzero(strategy.schedule.awake(t + 1))
+        assert reports.keys() == {*chosen.tolist(), *next_}
+        for peer, report in reports.items():
+            loss = (curvature[peer] * (w - centre[peer]) ** 2).sum() / 2
+            assert report.metrics["test_loss"] == pytest.approx(loss, abs=1e-10)
+    assert np.abs(found.theta() - w).max() < 1e-10
+
+
+@pytest.mark.parametrize("method", ON_QUADRATICS)
+def test_narrowed_to_everybody_is_not_narrowed(tmp_path: Path, method: str) -> None:
+    """A trace in which nobody ever sleeps, against no schedule: the same to the last bit."""
+    trace = tmp_path / "trace.csv"
+    lines = [f"{peer},1,{ROUNDS * 2}" for peer in range(PEERS)]
+    trace.write_text("\n".join(["peer,from,to", *lines]), encoding="utf-8")
+    awake = {"schedule.kind": "trace", "schedule.file": str(trace)}
+    plain = run(scheduled(method, tmp_path, {}), tmp_path / "plain")
+    assert_same(plain, run(scheduled(method, tmp_path, awake), tmp_path / "trace"), 0.0)
+
+
+def speeds(directory: Path, *speeds: float) -> dict[str, Any]:
+    """A clock by file: examples a second of each peer, and links that take no time."""
+    file = directory / "clock.csv"
+    head = "peer,examples-per-second,up-bytes-per-second,down-bytes-per-second,latency-seconds"
+    lines = [f"{peer},{speed},1e9,1e9,0" for peer, speed in enumerate(speeds)]
+    file.write_text("\n".join([head, *lines]), encoding="utf-8")
+    return {"clock.profile": "file", "clock.file": str(file)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [(kind, method) for kind in ("sample", "churn") for method in ON_QUADRATICS]
+    + [(kind, method) for kind in ("clock", "deadline") for method in OF_EACH_KIND],
+)
+def test_neither_who_hosts_whom_nor_a_restart_matters(
+    tmp_path: Path, kind: str, method: str
+) -> None:
+    options = {
+        "sample": SAMPLE,
+        "churn": CHURN | {"schedule.max-age": 1, "schedule.mean-down": 4.0},
+        "clock": {"schedule.kind": "clock", "schedule.max-age": 3, "clock.tick": 3.0},
+        "deadline": {"clock.deadline": 3.0, "schedule.max-age": 1},
+    }[kind]
+    options = options | speeds(tmp_path, 4.0, 2.0, 1.0, 0.5)
+    flat = scheduled(method, tmp_path, options)
+    whole = run(flat, tmp_path / "whole")
+    half = run(flat, tmp_path / "shared", PEERS, until=3)
+    assert_same(whole, run(flat, tmp_path / "shared", [[0], [1, 2], [3]], after=half), 1e-10)
+
+
+@pytest.mark.parametrize("method", ON_QUADRATICS)
+def test_who_sleeps_stands_still_and_pays_nothing(tmp_path: Path, method: str) -> None:
+    """Round by round: nothing of a peer changes that is awake neither now nor next."""
+    flat = scheduled(method, tmp_path, CHURN | {"schedule.max-age": 1})
+    stepping = Stepping(flat)
+    schedule, cohort = stepping.strategy.schedule, stepping.cohort
+    slept = 0
+    for t in range(1, ROUNDS + 1):
+        before = {k: v.clone() for k, v in flatten(cohort.state).items()}
+        paid = {k: v.copy() for k, v in vars(cohort.costs).items()}
+        stepping.to(t)
+        still = ~(schedule.awake(t) | schedule.awake(t + 1))
+        slept += int(still.sum())
+        for name, value in flatten(cohort.state).items():
+            assert np.array_equal(value[still], before[name][still], equal_nan=True), (t, name)
+        for name, value in vars(cohort.costs).items():
+            assert (value[still] == paid[name][still]).all(), (t, name)
+    assert slept
+
+
+@pytest.mark.parametrize("method", ON_QUADRATICS)
+def test_virtual_time_is_what_the_formulas_of_the_methods_page_say(
+    tmp_path: Path, method: str
+) -> None:
+    """Equal machines and links, nobody sleeps: a round takes as long as its dearest peer."""
+    file = tmp_path / "clock.csv"
+    line = "{},3.0,40.0,80.0,0.25"
+    columns = "examples-per-second,up-bytes-per-second,down-bytes-per-second,latency-seconds"
+    file.write_text("\n".join([f"peer,{columns}", *map(line.format, range(PEERS))]))
+    flat = scheduled(method, tmp_path, {"clock.profile": "file", "clock.file": str(file)})
+    found, metered = run(flat, tmp_path), Metered(flat)
+    total = 0.0
+    for t, (names, _) in enumerate(metered.rounds, start=1):
+        seconds = []
+        for mine in names:
+            sent, received = (formula(method, name, mine) for name in ("sent", "received"))
+            latency = 0.25 * ((sent > 0) + (received > 0))
+            examples = formula(method, "gradients", mine)
+            seconds.append(examples / 3 + sent / 40 + received / 80 + latency)
+        total += max(seconds)
+        assert found.metric("virtual_seconds", t) == pytest.approx([total] * PEERS, rel=1e-12)
+
+
+def test_who_is_slow_works_on_while_others_go_on(tmp_path: Path) -> None:
+    """By the clock: peer 1 needs three ticks a step; what it hears is what it had not heard yet."""
+    flat = write_quadratic(tmp_path / "problem.json", np.ones((2, 1)), [[0.0], [8.0]], [4.0])
+    flat |= speeds(tmp_path, 2.0, 0.4) | COMMON | {
+        "method": "fedavg", "num-server-rounds": 7, "evaluate-every": 1, "momentum": 0.0,
+        "learning-rate": 0.5, "local-steps": 1, "schedule.kind": "clock", "clock.tick": 1.0,
+    }  # fmt: skip
+    found = run({**flat, "peers": 2}, tmp_path)
+    zero, one, expected = 4.0, 4.0, {}
+    for t in range(1, 8):
+        zero = zero / 2
+        if t % 3 == 0:  # its step from where it stood three ticks ago is done
+            one = (one + 8) / 2
+            zero = one = (zero + one) / 2
+        expected[t] = zero
+    for t, x in expected.items():
+        assert found.reports[t, 0].metrics["test_loss"] == pytest.approx(x * x / 2, abs=1e-12)
+        assert found.reports[t, 0].metrics["virtual_seconds"] == t
+    assert [t for t, peer in sorted(found.reports) if peer == 1] == [0, 3, 6, 7]
+    assert found.reports[6, 1].metrics["awake"] == 2
+
+
+def test_a_letter_is_heard_until_it_is_too_old(tmp_path: Path) -> None:
+    """Peer 1 sleeps from round 2 on; FedAvg's peer 0 hears it for `max-age` more rounds."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("peer,from,to\n0,1,9\n1,1,1\n", encoding="utf-8")
+    flat = write_quadratic(tmp_path / "problem.json", np.ones((2, 1)), [[0.0], [8.0]], [4.0])
+    flat |= COMMON | NEEDS.get("fedavg", {}) | {
+        "method": "fedavg", "num-server-rounds": 5, "evaluate-every": 1, "momentum": 0.0,
+        "learning-rate": 0.5, "local-steps": 1, "schedule.kind": "trace",
+        "schedule.file": str(trace), "schedule.max-age": 2,
+    }  # fmt: skip
+    found = run({**flat, "peers": 2}, tmp_path)
+    x, received = 4.0, []
+    for t in range(1, 6):
+        x /= 2  # a step towards 0; the letter of peer 1 is half-way from 4 to 8
+        x = (x + 6) / 2 if t <= 3 else x
+        report = found.reports[t, 0]
+        assert report.metrics["test_loss"] == pytest.approx(x * x / 2, abs=1e-12)
+        received.append(report.metrics["bytes_received"])
+    assert received == [8, 16, 24, 24, 24]
+    assert [t for t, peer in sorted(found.reports) if peer == 1] == [0, 1, 5]
