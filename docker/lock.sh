@@ -15,7 +15,7 @@ import tomllib
 
 with open("pyproject.toml", "rb") as file:
     dependencies = tomllib.load(file)["project"]["dependencies"]
-kept = [name for name in dependencies if not name.startswith(("torch>", "torchvision"))]
+kept = [name for name in dependencies if not name.startswith(("torch>", "torchvision", "pandas"))]
 print("\n".join(kept).replace("[simulation]", ""))
 PYTHON
 )

@@ -7,6 +7,7 @@ report to the relay it is complete.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
@@ -62,8 +63,8 @@ def card(
             {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": -weight}
             for weight, peer in others[:_NAMED]
         ],
-        "own_weight": report.weights[about.peer],
-        "metrics": dict(report.metrics),
+        "own_weight": _finite(report.weights[about.peer]),
+        "metrics": {name: _finite(value) for name, value in report.metrics.items()},
         "reported_to_the_relay": "all" if policy is None else policy.reports.disclosure,
         "policy": None if policy is None else policy.flat(),
         "holds_training_examples": has_examples,
@@ -71,6 +72,10 @@ def card(
         "versions": _versions(),
         "curves": dict(curves),
     }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 @lru_cache

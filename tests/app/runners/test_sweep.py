@@ -194,7 +194,7 @@ def test_no_process_outlives_an_interruption(tmp_path: Path, how: signal.Signals
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as process:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while not any(tmp_path.glob("runs/*/progress.json")) and time.monotonic() < until:
             time.sleep(0.1)
         process.send_signal(how)
@@ -202,7 +202,7 @@ def test_no_process_outlives_an_interruption(tmp_path: Path, how: signal.Signals
             assert process.wait(20) != 0
         finally:
             process.kill()
-    until = time.monotonic() + 60  # agents of Ray look for their raylet now and then
+    until = time.monotonic() + 120  # agents of Ray look for their raylet now and then
     while (alive := _marked(f"SWEEP={mark}")) and time.monotonic() < until:
         time.sleep(0.1)
     assert not alive
