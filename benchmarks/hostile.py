@@ -140,12 +140,14 @@ def main() -> None:
     console, table = Console(), Table(title="Honest peers' test accuracy, %")
     for name in ("setting", "attack", "method", "no defence", "best rule", "", "to attackers"):
         table.add_column(name)
-    chosen = (getattr(given, key).split(",") for key in ("settings", "methods", "attacks"))
+    settings, methods, attacks = (
+        getattr(given, key).split(",") for key in ("settings", "methods", "attacks")
+    )
     OUT.mkdir(parents=True, exist_ok=True)
     with (OUT / "table.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(Outcome.__dataclass_fields__), lineterminator="\n")
         writer.writeheader()
-        for row in outcomes(*chosen, seeds=given.seeds):
+        for row in outcomes(settings, methods, attacks, given.seeds):
             writer.writerow(asdict(row))
             file.flush()
             share = "" if row.to_attackers is None else f"{row.to_attackers:.2f}"
