@@ -24,7 +24,7 @@ from app.config.preflight import check
 from app.config.schema import Scalar
 from app.runners import inline
 from app.runs.graph import weight_to
-from app.runs.rundir import Run, create
+from app.runs.rundir import Run, create, held
 
 METHODS = (
     *("local", "fedavg", "ditto", "cobo", "wga", "bias-correction", "all-for-one", "federico"),
@@ -98,8 +98,10 @@ def made(case: Case) -> Run:
     directory = Path(config.run_dir)
     finished = directory / "models" / "peer-0000.safetensors"
     if not finished.exists():
-        create(config, check(config))
-        inline.run(replace(config, resume=(directory / "relay" / "checkpoint.json").exists()))
+        config = replace(config, resume=(directory / "relay" / "checkpoint.json").exists())
+        with held(directory):
+            create(config, check(config))
+            inline.run(config)
     return Run.read(directory)
 
 
