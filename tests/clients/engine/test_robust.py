@@ -18,6 +18,9 @@ from tests.problems import write_quadratic
 
 Floats = npt.NDArray[np.float64]
 RULES = ("clip", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median")
+USED: list[tuple[str, dict[str, Any]]] = [
+    ("fedavg", {}), ("cobo", {"cobo.rho": 0.3, "cobo.gamma": 1.0}), ("wga", {"wga.alpha": 0.8}),
+]  # fmt: skip
 CASES = 150  # of each rule, with and without mixing; 10,000 in all were tried once
 
 
@@ -166,10 +169,8 @@ def flat(path: Path, **keys: Any) -> dict[str, Any]:
     return problem | training | {k.replace("_", "-"): v for k, v in keys.items()}
 
 
-@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(
-    ("method", "more"),
-    [("fedavg", {}), ("cobo", {"cobo.rho": 0.3, "cobo.gamma": 1.0}), ("wga", {"wga.alpha": 0.8})],
+    ("rule", "method", "more"), [(r, *m) for r, m in zip(RULES, 2 * USED, strict=False)]
 )
 def test_runs_are_defended_wherever_peers_live(
     tmp_path: Path, method: str, more: dict[str, Any], rule: str
