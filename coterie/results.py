@@ -131,7 +131,7 @@ class Run:
         last = self.metrics[self.metrics["round"] == self.metrics["round"].max()]
         shown = ["peer_name", "test_accuracy", "test_loss"]
         table = last[[name for name in shown if name in last]].dropna(axis=1, how="all")
-        return f"<p>{self.config['method']}, {self.directory}</p>{table.to_html(index=False)}"
+        return f"<p>{self.config['method']}, {self.directory.name}</p>{table.to_html(index=False)}"
 
 
 class Comparison:

@@ -102,6 +102,16 @@ def keys_page() -> str:
         _rows("partition", tables()["partition"]),
         _choices("partition.kind", {name: kind.description for name, kind in KINDS.items()}),
     ]
+    parts += [
+        "## Network",
+        "What is done with the network, whatever it is.",
+        _rows("model", tables()["model"]),
+        "## Plugins",
+        "Options of methods, models, data sets and partitions that are not built in stand in "
+        "[method-options], [model-options], [dataset-options] and [partition-options]: `python -m "
+        "app list NAME` shows those of an installed one, [Own methods and networks](../extend.md) "
+        "how to write one.",
+    ]
     for title, (key, names) in _GROUPS.items():
         parts += [f"## {title}", _choices(key, names)]
         for name in names:

@@ -16,12 +16,18 @@ from typing import Annotated, Any, Literal
 from app.config import schema
 from app.config.registry import METHODS
 from app.config.schema import Scalar
+from clients.attack import Attack
+from clients.defence import Defence
 from clients.models.options import MODEL_OPTIONS, Adaptation
+from clients.privacy import Privacy
 from clients.training import Augmentation, Optimizer, Training
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
 from strategies import clock, schedule
 
+WORLD: Mapping[str, type] = {"attack": Attack, "defence": Defence, "privacy": Privacy}
+"""Tables of the world around a method, each off by default; config.toml has them where they are on.
+"""
 Topology = Literal[
     "full",
     "ring",
@@ -169,7 +175,7 @@ def tables() -> Mapping[str, type]:
     options = {name: method.options for name, method in METHODS.items()}
     options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
     run = {"": TopLevel, "partition": Partition, "schedule": schedule.Options}
-    run |= {"clock": clock.Options, "model": Adaptation}
+    run |= {"clock": clock.Options, **WORLD, "model": Adaptation}
     named = {**run, **options, **MODEL_OPTIONS}
     return {name: table for name, table in named.items() if schema.keys(table)}
 

@@ -11,6 +11,7 @@ import numpy as np
 from app.config.keys import TopLevel
 from app.report.methods import is_yardstick, learns_graph
 from app.report.run_data import weights_between
+from app.runs.graph import weight_to
 from app.runs.rundir import Floats, Ints, Run
 from app.runs.units import NONE, count, duration, number, percent, plural, size
 from strategies.changing import changing
@@ -75,7 +76,7 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
         text = f"{after}, {lost}" if accuracy is None else f"{text}. {lost[0].upper()}{lost[1:]}"
     if _has_learnt(run):
         text += _told_recovery(summary["recovery"])
-    text += "."
+    text += "." + _told_attackers(run)
     return text.replace(" %", "\u00a0%")
 
 
@@ -250,6 +251,19 @@ def _told_recovery(recovery: Mapping[str, Any] | None) -> str:
             f"at the end its F1 is {_two(recovery['f1'])}"
         )
     return f". The learnt graph matches the true clusters with an F1 of {_two(recovery['f1'])}"
+
+
+def _told_attackers(run: Run) -> str:
+    """How many attack, and what honest peers gave them."""
+    if not run.attackers.any():
+        return ""
+    text = f" {count(int(run.attackers.sum()))} of {plural(run.peers, 'peer')} attack"
+    shares = [weight_to(run.attackers, weights_nn) for weights_nn in run.weights]
+    given = [share for share in shares if share is not None]
+    if given:
+        text += f"; they have {percent(given[-1])} of the weight that honest peers give to others"
+        text += f", at most {percent(max(given))} over the rounds"
+    return text + "."
 
 
 def _per_peer(total: float | None, run: Run) -> float | None:

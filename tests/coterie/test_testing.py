@@ -36,17 +36,17 @@ class Hosted(fedavg.FedAvg[State]):
         return replace(state, x=state.x.mean(dim=0, keepdim=True).expand_as(state.x))
 
 
-class Unfinite(fedavg.FedAvg[State]):
-    """Reports weights that are none."""
+class Careless(fedavg.FedAvg[State]):
+    """Gives nobody any weight."""
 
     def weights(self, state: State) -> Floats:
-        return np.full((len(self.engine.peers), self.engine.n), np.nan)
+        return np.zeros((len(self.engine.peers), self.engine.n))
 
 
 @pytest.mark.parametrize("check_method", ["classification"], indirect=True)
 @pytest.mark.parametrize(
     ("rule", "complaint"),
-    [(Hosted, "depends on who hosts whom"), (Unfinite, "refused a report of peer 0")],
+    [(Hosted, "depends on who hosts whom"), (Careless, "a peer gives nobody any weight")],
 )
 def test_what_is_wrong_is_said(
     check_method: Callable[..., None], rule: type[fedavg.FedAvg[State]], complaint: str
