@@ -68,7 +68,7 @@ def _table(path: Path, about: About) -> Inputs:
         raise ConfigError("\n".join(some[:_SHOWN]) + more)
     if fitted is None or not fitted.columns:
         raw = raw.reshape(-1, *about.shape)
-    return Inputs(raw, "row", range(1, len(raw) + 1))
+    return Inputs(fitting(raw, about, str(path)), "row", range(1, len(raw) + 1))
 
 
 def _arrays(path: Path, about: About) -> Inputs:
@@ -78,13 +78,34 @@ def _arrays(path: Path, about: About) -> Inputs:
             raw = archive[name]
     except (ValueError, IndexError, OSError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
-    fitted = about.preprocessing
-    shape = (len(fitted.columns),) if fitted is not None and fitted.columns else about.shape
-    if raw.shape[1:] != shape:
-        raise ConfigError(
-            f"{path}: an example of {name} is {raw.shape[1:]}, the model takes {shape}"
-        )
+    raw = fitting(raw, about, f"{path}: {name}")
     return Inputs(raw, "row", range(1, len(raw) + 1))
+
+
+def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any]:
+    """Raw examples (N, ...), if the model can take them: of its shape, without gaps it cannot fill.
+
+    Raises
+    ------
+    ConfigError
+        It cannot.
+    """
+    fitted = about.preprocessing
+    fills = fitted is not None and bool(fitted.columns)
+    shape = (len(fitted.columns),) if fitted is not None and fills else about.shape
+    if raw.dtype.kind not in "iubf":
+        raise ConfigError(f"{called} holds {raw.dtype}, the model takes numbers")
+    if raw.ndim != 1 + len(shape) or raw.shape[1:] != shape:
+        raise ConfigError(
+            f"{called} is {raw.shape}, the model takes (N, {', '.join(map(str, shape))})"
+        )
+    unsound = np.isinf(raw) if fills else ~np.isfinite(raw)
+    if rows := np.flatnonzero(unsound.reshape(len(raw), -1).any(axis=1)).tolist():
+        raise ConfigError(
+            f"{called}: {len(rows)} examples have NaN or infinity, the first is number "
+            f"{rows[0] + 1}: fill these values, or leave the examples out"
+        )
+    return raw
 
 
 def _images(folder: Path, about: About) -> Inputs:

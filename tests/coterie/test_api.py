@@ -91,6 +91,12 @@ def test_what_was_written_is_loaded(done: tuple[coterie.Run, list[Any]]) -> None
         ({"peers": 8.5}, "peers = 8.5: wants an integer"),
         ({"track": "tensorbord"}, 'nothing is called "tensorbord", did you mean "tensorboard"?'),
         ({"peers_data": clinics(), "dataset": "digits"}, "give one of peers_data and dataset"),
+        (
+            {"callbacks": ["mlflow"]},
+            "'mlflow' cannot be called: it must be a function (round, metr",
+        ),
+        ({"callbacks": ["mlflow"]}, 'write track="mlflow"'),
+        ({"callbacks": [lambda t: t]}, "too many positional arguments: it must be a function"),
         ({"nodes": 9}, "8 peers need 1 to 8 nodes"),
     ],
 )
@@ -99,6 +105,9 @@ def test_errors_are_one_clear_line(keys: dict[str, Any], said: str, tmp_path: Pa
         coterie.run(out=tmp_path, **keys)
     assert said in str(refusal.value)
     assert not list(tmp_path.iterdir())
+
+
+SOUND: dict[str, Any] = {"x": np.ones((9, 2)), "y": [0, 1, 0] * 3}
 
 
 @pytest.mark.parametrize(
@@ -115,6 +124,11 @@ def test_errors_are_one_clear_line(keys: dict[str, Any], said: str, tmp_path: Pa
           {"x": np.ones((9, 2)), "y": [0.5] * 9}], "make y one type"),
         ([{"x": np.ones((9, 2)), "y": ["a", "b", "c"] * 3, "classes": ["a", "b"]}],
          '"c" is none of its classes'),
+        ([SOUND, SOUND | {"x": np.full((9, 2), np.nan)}], "peer 1 has NaN or infinity in x"),
+        ([SOUND | {"y": [np.inf] * 9}], "peer 0 has NaN or infinity in y"),
+        ([SOUND | {"x": [["a", 1.0]] * 9}], "peer 0 has x of <U32, not of numbers"),
+        ([SOUND | {"name": "north"}] * 2, 'two peers are called "north"'),
+        ([SOUND, {"x": np.ones((1, 2)), "y": [0]}], "peer 1: here:peers_data: this peer has no ex"),
         ([[1, 2]], "a list instead of a dict with x and y"),
     ],
 )  # fmt: skip
