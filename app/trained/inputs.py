@@ -16,6 +16,7 @@ from app.trained.about import About
 from datasets.files.folders import IMAGES
 from datasets.own import cells
 from datasets.own.image_folder import ImageFolderOptions, read_pixels
+from datasets.own.institutions import RefusedError
 from datasets.preprocessing import Column
 
 _SHOWN = 5
@@ -38,6 +39,8 @@ def read(path: Path, about: About) -> Inputs:
     ConfigError, DataError
         They are not what the model takes; names the lines or files that are not.
     """
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file or folder")
     if path.is_dir():
         return _images(path, about)
     if path.suffix == ".npz":
@@ -51,7 +54,10 @@ def _table(path: Path, about: About) -> Inputs:
     fitted = about.preprocessing
     columns = () if fitted is None else fitted.columns
     as_text = {column.name for column in columns if column.kind != "number"}
-    table = cells.open_table(path, as_text)
+    try:
+        table = cells.open_table(path, as_text)
+    except RefusedError as error:  # what a deployed node keeps from the relay is told here
+        raise ConfigError(f"{error}: {', '.join(error.entries)}") from None
     if not columns:
         wanted = math.prod(about.shape)
         if len(table.column_names) != wanted:
@@ -102,8 +108,8 @@ def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any
     unsound = np.isinf(raw) if fills else ~np.isfinite(raw)
     if rows := np.flatnonzero(unsound.reshape(len(raw), -1).any(axis=1)).tolist():
         raise ConfigError(
-            f"{called}: {len(rows)} examples have NaN or infinity, the first is number "
-            f"{rows[0] + 1}: fill these values, or leave the examples out"
+            f"{called}: {len(rows)} of {len(raw)} examples have NaN or infinity, the first is "
+            f"number {rows[0] + 1}: fill these values, or leave the examples out"
         )
     return raw
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,25 @@ def test_a_run_of_arrays_and_a_class(done: tuple[coterie.Run, list[Any]]) -> Non
     assert run.summary["method"] == "fedavg"
     assert run.report.is_file()
     assert heard == [(who, t, 3) for t in (0, 2, 4) for who in ("object", "function")]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: x[0], r"x is \(.*, the model takes \(N, "),
+        (lambda x: x[:, :1], "the model takes"),
+        (lambda x: x.astype(str), "the model takes numbers"),
+        (lambda x: x * [[1], [np.nan]], "x: 1 of 2 examples have NaN or infinity, .* number 2"),
+    ],
+)
+def test_inputs_that_the_model_does_not_take(
+    done: tuple[coterie.Run, list[Any]], change: Callable[[Any], Any], said: str
+) -> None:
+    run, _ = done
+    inputs = clinics()[0]["x"][:2]
+    assert run.predict(0, inputs).shape[0] == 2
+    with pytest.raises(coterie.ConfigError, match=said):
+        run.predict(0, change(inputs))
 
 
 def test_the_graph_s_edges_lead_to_who_uses_a_model(done: tuple[coterie.Run, list[Any]]) -> None:
@@ -136,6 +156,11 @@ def test_arrays_that_make_no_problem(data: list[Any], said: str, tmp_path: Path)
     with pytest.raises(coterie.DataError) as refusal:
         coterie.run(peers_data=data, method="local", out=tmp_path, **QUICK)
     assert said in str(refusal.value)
+
+
+def test_a_comparison_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(coterie.ConfigError, match="there are no methods to compare"):
+        coterie.compare([], out=tmp_path)
 
 
 def test_a_comparison_of_objects(tmp_path: Path) -> None:
