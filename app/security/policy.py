@@ -37,7 +37,7 @@ class PolicyError(ValueError):
 @dataclass(frozen=True)
 class DataPolicy:
     """[data]: which data a run may use. The limits are for data that only the institution has
-    (`table`, `image-folder`), not for published or made-up data sets.
+    (`table`, `image-folder`, `text`, `arrays`), not for published or made-up data sets.
 
     Attributes
     ----------
@@ -267,6 +267,8 @@ def check_run(policy: Policy, config: Config) -> None:
             where = f"{config.dataset}.{key}"
             _listed(f"data.{key}", allowed, where, words(wanted) if key == "columns" else [wanted])
     for key in ("classes", "mean", "std"):
+        if not hasattr(own, key):
+            continue
         allowed, wanted = getattr(data, key), getattr(own, key)
         if words(wanted) != words(allowed) and (key, allowed) != ("classes", ANY):
             raise PolicyError(

@@ -47,6 +47,8 @@ def read(path: Path, about: About) -> Inputs:
         return _arrays(path, about)
     if path.suffix in cells.FORMATS:
         return _table(path, about)
+    if about.task == "language":
+        raise ConfigError(f"{path}: a language model takes tokens: an .npz with x, rows of them")
     raise ConfigError(f"{path}: expected .csv, .parquet, .npz or a folder of images")
 
 
