@@ -46,6 +46,8 @@ FIELDS: Mapping[str, str] = {
     "claims": "a signature that this number is its own; when a run starts",
     "standing": "the round it goes on from; when a run starts",
     "checks": "only to a preflight: ok, a band or a code for each check",
+    "elapsed": "virtual seconds of its work, 0 unless the run has a virtual clock",
+    "ready": "nothing: who is awake by a virtual clock, in simulations",
     "report-rounds": "the rounds that the measurements are of",
     "report-peers": "whose they are: its own number",
     "report-weights": "the weight it gives each peer, rounded to two decimals",

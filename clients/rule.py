@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 import numpy as np
 import numpy.typing as npt
 
-from clients.letters import Bools, Ints, Letters
+from clients.letters import Bools, Ints, Letters, Rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -243,7 +243,8 @@ class Rule(Generic[S]):
         weights_pn = np.where(self.present(offers), weights_pn, 0.0)
         weights_pn = np.where(weights_pn.any(axis=1, keepdims=True), weights_pn, self.eye())
         weights_pn /= weights_pn.sum(axis=1, keepdims=True)
-        return self.engine.mix(weights_pn[:, offers.authors], offers[name])
+        own_pd = Rows(offers[name], np.searchsorted(offers.authors, self.engine.peers))
+        return self.engine.mix(weights_pn[:, offers.authors], offers[name], own_pd)
 
     def answered(self, answers: Letters, name: str, weights_pn: Floats) -> Tensor:
         """Each peer's weighted sum of the answers it got (P, d); 0 where none came."""

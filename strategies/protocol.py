@@ -28,7 +28,8 @@ MEASURES = frozenset(
 """Names of what the last report has beside; all over a peer's own test examples."""
 METRICS = MEASURES.union(
     (f"{part}_{kind}" for part in ("test", "validation", "train") for kind in ("loss", "accuracy")),
-    {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results", "awake"},
+    {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results", "refused_models"},
+    {"attacker", "awake", "epsilon"},
 )
 """Names of what every method's peers report."""
 

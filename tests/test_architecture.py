@@ -28,7 +28,10 @@ KEYS_OF_PEERS = {"app.security.claims.proof", "app.security.trust.read_trust"}
 """What the relay tells nodes by: public keys, which open nothing."""
 TORCH = {
     "app/node/arrays.py",
+    "app/node/attackers.py",
     "app/node/cohort.py",
+    "app/node/letter_checks.py",
+    "app/node/letters.py",
     "app/node/node.py",
     "app/node/checkpoints.py",
     "app/node/offers.py",
@@ -48,6 +51,8 @@ TORCH = {
     "clients/engine/engine.py",
     "clients/engine/layers.py",
     "clients/engine/network.py",
+    "clients/engine/privacy.py",
+    "clients/engine/robust.py",
     "clients/engine/personal.py",
     "clients/engine/probe.py",
     "clients/engine/mixed_precision.py",

@@ -13,10 +13,13 @@ import numpy.typing as npt
 import tomli_w
 
 from app.config import parts, schema
-from app.config.keys import ConfigError, TopLevel, locate, tables
-from app.config.registry import Method, method_of
+from app.config.keys import WORLD, ConfigError, TopLevel, locate, tables
+from app.config.registry import METHODS, Method, method_of
 from app.config.schema import Scalar
+from clients.attack import Attack
+from clients.defence import Defence
 from clients.models.options import Adaptation
+from clients.privacy import Privacy
 from datasets.partition.options import Partition
 from datasets.plugins import Kind
 from datasets.table import Dataset, dataset_of
@@ -43,6 +46,9 @@ class Config(TopLevel):
     Attributes
     ----------
     partition : how the examples are split among peers.
+    attack : who lies, and how.
+    defence : what is done about it.
+    privacy : what protects single examples.
     schedule : who is awake in which round.
     clock : the virtual clock.
     adaptation : what is done with the network; the keys that begin with "model.".
@@ -51,6 +57,9 @@ class Config(TopLevel):
     """
 
     partition: Partition = field(default_factory=Partition)
+    attack: Attack = field(default_factory=Attack)
+    defence: Defence = field(default_factory=Defence)
+    privacy: Privacy = field(default_factory=Privacy)
     schedule: schedule.Options = field(default_factory=schedule.Options)
     clock: clock.Options = field(default_factory=clock.Options)
     adaptation: Adaptation = field(default_factory=Adaptation)
@@ -140,6 +149,7 @@ class Config(TopLevel):
                 partition=split if dataset.divided else Partition(),
                 schedule=made["schedule"],
                 clock=made["clock"],
+                **{table: made[table] for table in WORLD},
                 adaptation=made["model"],
                 options=made.get(_table("method", choice["method"])) or method.options(),
                 dataset_options=made.get(_table("dataset", choice["dataset"])),
@@ -160,7 +170,11 @@ class Config(TopLevel):
     def toml(self) -> str:
         """TOML text that starts the same run again, in a directory of its own."""
         top = {k: v for k, v in schema.values(self).items() if k not in _OF_ONE_RUN}
-        used = {table: schema.values(options) for table, options in self._tables().items()}
+        used = {
+            table: schema.values(options)
+            for table, options in self._tables().items()
+            if table not in WORLD or options != WORLD[table]()
+        }
         # "model" is a name beside which no table can stand
         top |= {f"model.{key}": value for key, value in used.pop("model", {}).items()}
         return tomli_w.dumps(top | {table: values for table, values in used.items() if values})
@@ -238,6 +252,7 @@ class Config(TopLevel):
             links = changing(
                 self.topology, self.peers, self.seed,
                 degree=self.topology_degree, hears=method.strategy.hears_on_waking,
+                file=self.topology_file,
             )  # fmt: skip
         except (ScheduleError, TopologyError) as error:
             raise ConfigError(str(error)) from None
@@ -252,12 +267,25 @@ class Config(TopLevel):
             links=links,
         )
 
+    def attackers(self) -> npt.NDArray[np.int64]:
+        """The ids of the peers that lie, ascending.
+
+        Raises
+        ------
+        ConfigError : they are no peers, or nobody is honest.
+        """
+        try:
+            return self.attack.attackers(self.peers, self.seed)
+        except ValueError as error:
+            raise ConfigError(f"attack: {error}") from None
+
     def _tables(self) -> dict[str, object]:
         chosen = {
             "partition": self.partition if self.source.divided else None,
             "schedule": self.schedule,
             "clock": self.clock,
             "partition-options": self.partition.options,
+            **{table: getattr(self, table) for table in WORLD},
             "model": None if self.adaptation == Adaptation() else self.adaptation,
             self.table_of("method"): self.options,
             self.table_of("dataset"): self.dataset_options,
@@ -279,6 +307,15 @@ class Config(TopLevel):
                     check(what)
                 except ValueError as error:
                     raise ConfigError(f"{name}: {error}") from None
+        liars = self.attackers()
+        if self.schedule.kind != "all" and (len(liars) or self.privacy.kind != "none"):
+            raise ConfigError('attack and privacy go with schedule.kind = "all" so far')
+        if self.privacy.kind != "none":
+            why = self.row.exposes if self.method in METHODS else "nobody has checked a plugin"
+            if why:
+                raise ConfigError(f"privacy does not cover {self.method}: {why}")
+            if self.mixed_precision:
+                raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
 
 
 def named(part: str) -> str:

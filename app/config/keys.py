@@ -16,12 +16,18 @@ from typing import Annotated, Any, Literal
 from app.config import schema
 from app.config.registry import METHODS
 from app.config.schema import Scalar
+from clients.attack import Attack
+from clients.defence import Defence
 from clients.models.options import MODEL_OPTIONS, Adaptation
+from clients.privacy import Privacy
 from clients.training import Augmentation, Optimizer, Training
 from datasets.partition.options import Partition
 from datasets.table import DATASETS
 from strategies import clock, schedule
 
+WORLD: Mapping[str, type] = {"attack": Attack, "defence": Defence, "privacy": Privacy}
+"""Tables of the world around a method, each off by default; config.toml has them where they are on.
+"""
 Topology = Literal[
     "full",
     "ring",
@@ -32,6 +38,7 @@ Topology = Literal[
     "barabasi-albert",
     "hypercube",
     "one-peer-exponential",
+    "base",
     "epidemic",
     "file",
 ]
@@ -55,13 +62,15 @@ class TopLevel:
     model : name of the model, see `python -m app list models`; "auto" follows the data set.
     local_steps : minibatches a round; 0 follows the data set (10 for digits, else 1) unless there
         are local_epochs.
-    topology : which peers may talk to each other at all; "one-peer-exponential" and "epidemic"
-        change from round to round and go with methods that only hear.
+    topology : which peers may talk to each other at all; "one-peer-exponential", "base" and
+        "epidemic" change from round to round, the first and last go with methods that only hear.
     topology_degree : neighbours of each peer in a "k-regular" topology, and before rewiring in a
-        "small-world"; edges that a new peer brings in "barabasi-albert"; peers heard in "epidemic".
+        "small-world"; edges that a new peer brings in "barabasi-albert"; peers heard in "epidemic";
+        most neighbours in a round of the "base" graph, k of base-(k+1).
     topology_probability : probability of an edge in an "erdos-renyi" topology; of rewiring one in a
         "small-world".
-    topology_file : JSON list of the edges, [[0, 1], [1, 2]], of a "file" topology.
+    topology_file : JSON list of the edges, [[0, 1], [1, 2]], of a "file" topology, or a CSV of the
+        edges of each round with the columns round, sender, recipient.
     evaluate_every : rounds between two evaluations; the last round is always evaluated.
     round_seconds : how long a node may take for one round before the others go on without it.
     join_seconds : how long the relay waits for peers: for all of them to begin with, later for a
@@ -166,7 +175,7 @@ def tables() -> Mapping[str, type]:
     options = {name: method.options for name, method in METHODS.items()}
     options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
     run = {"": TopLevel, "partition": Partition, "schedule": schedule.Options}
-    run |= {"clock": clock.Options, "model": Adaptation}
+    run |= {"clock": clock.Options, **WORLD, "model": Adaptation}
     named = {**run, **options, **MODEL_OPTIONS}
     return {name: table for name, table in named.items() if schema.keys(table)}
 

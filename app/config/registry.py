@@ -54,6 +54,8 @@ class Method:
         [method-options] where the method is a plugin.
     summary : one line for people.
     strategy_options : fields of `options` that the strategy takes, too.
+    exposes : why differential privacy does not cover the method: what depends on private examples
+        by another way than gradients. "": nothing does.
     learns_graph : whether the weights between peers come out of what the models do on the data.
     """
 
@@ -63,6 +65,7 @@ class Method:
     summary: str = "of a plugin"
     strategy_options: tuple[str, ...] = ()
     learns_graph: bool = False
+    exposes: str = ""
 
     def brokering(self, options: object, **run: Any) -> Brokering:
         """Make the strategy of a run; `run` are the fields of `Brokering`."""
@@ -74,6 +77,11 @@ class Method:
         """Whether peers judge models by validation data; its options say so."""
         return getattr(self.options, "validates", False)
 
+
+_LOSSES = "losses on private examples choose its weights"
+_CHOICE = "losses on private examples choose its models"
+_MEMORY = "it predicts from a memory of private examples"
+_TUNED = "each evaluation trains on private examples again"
 
 METHODS: dict[str, Method] = {
     "local": Method(Silent, local.Local, local.Options, "every peer trains alone"),
@@ -107,6 +115,7 @@ METHODS: dict[str, Method] = {
         federico.Options,
         "trains the models that explain its data and predicts with their mixture",
         learns_graph=True,
+        exposes=_LOSSES,
     ),
     "dpfl": Method(
         Wanted,
@@ -114,12 +123,21 @@ METHODS: dict[str, Method] = {
         dpfl.Options,
         "averages with those who lower its validation loss",
         learns_graph=True,
+        exposes=_LOSSES,
     ),
     "random-graph": Method(
-        Wanted, random_graph.RandomGraph, random_graph.Options, "DPFL with random neighbours"
+        Wanted,
+        random_graph.RandomGraph,
+        random_graph.Options,
+        "DPFL with random neighbours",
+        exposes=_CHOICE,
     ),
     "fedavg-ft": Method(
-        Everyone, fine_tuning.FineTuned, fine_tuning.Options, "FedAvg, fine-tuned by each peer"
+        Everyone,
+        fine_tuning.FineTuned,
+        fine_tuning.Options,
+        "FedAvg, fine-tuned by each peer",
+        exposes=_CHOICE,
     ),
     "fedprox": Method(
         Everyone, fedprox.FedProx, fedprox.Options, "FedAvg with a proximal term in local training"
@@ -129,17 +147,26 @@ METHODS: dict[str, Method] = {
         fine_tuning.FineTunedProx,
         fine_tuning.ProxOptions,
         "FedProx, fine-tuned by each peer",
+        exposes=_CHOICE,
     ),
     "ditto": Method(
         Everyone, ditto.Ditto, ditto.Options, "an own model each, pulled towards FedAvg's"
     ),
     "apfl": Method(Everyone, apfl.APFL, apfl.Options, "a mixture of an own and FedAvg's model"),
     "perfedavg": Method(
-        Everyone, perfedavg.PerFedAvg, perfedavg.Options, "one model that is good after an own step"
+        Everyone,
+        perfedavg.PerFedAvg,
+        perfedavg.Options,
+        "one model that is good after an own step",
+        exposes=_TUNED,
     ),
     "fedrep": Method(Everyone, fedrep.FedRep, fedrep.Options, "a shared body, a head of one's own"),
     "knn-per": Method(
-        Everyone, knn_per.KNNPer, knn_per.Options, "FedAvg's model and the nearest own examples"
+        Everyone,
+        knn_per.KNNPer,
+        knn_per.Options,
+        "FedAvg's model and the nearest own examples",
+        exposes=_MEMORY,
     ),
     "pfedgraph": Method(
         Everyone,
@@ -154,6 +181,7 @@ METHODS: dict[str, Method] = {
         fedfomo.Options,
         "adds what lowers the loss on held-out data",
         learns_graph=True,
+        exposes=_LOSSES,
     ),
     "ifca": Method(
         Everyone,
@@ -161,6 +189,7 @@ METHODS: dict[str, Method] = {
         ifca.Options,
         "K models, each trained by those whom it fits best",
         learns_graph=True,
+        exposes=_LOSSES,
     ),
     "federated-clustering": Method(
         WantedHelp,
@@ -182,6 +211,7 @@ METHODS: dict[str, Method] = {
         fedem.Options,
         "data as a mixture of K distributions, learnt by all",
         learns_graph=True,
+        exposes=_LOSSES,
     ),
 }
 """Name -> method."""

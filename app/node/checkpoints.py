@@ -208,7 +208,8 @@ class CheckpointStore:
         if cohort.schedule.is_always:
             cohort.engine.n_gradients[:] = costs["n_gradients"]
             costs["n_gradients"] = cohort.engine.n_gradients
-        cohort.costs = Costs(**costs)
+        cohort.engine.spent[:] = costs["spent"]
+        cohort.costs = Costs(**{**costs, "spent": cohort.engine.spent})
         cohort.changed[:] = cohort.schedule.is_always
         cohort.answered = answered
         cohort.tell_schedule()

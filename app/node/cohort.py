@@ -16,13 +16,18 @@ import torch
 from torch import Tensor
 
 from app.node.arrays import owned, put_rows, restored, rows_of, unsound
+from app.node.attackers import Attackers
 from app.node.costs import Costs
+from app.node.letter_checks import given, oversized
+from app.node.letters import answer_letters, offer_letters
 from app.node.offers import UNWRITTEN, Offers, sound_rows
 from app.node.part import Part
 from app.node.stacking import Mail, all_answers, all_offers, no_letters, no_mail
 from app.wire.payload import Foreign, LetterFormat, Precision, format_of
+from clients.attack import Attack
 from clients.engine.engine import Engine
-from clients.letters import Bools, Ints, Letters
+from clients.engine.privacy import ANSWER, OFFER, UPDATE
+from clients.letters import Bools, Ints, nobody
 from clients.rule import Rule
 from strategies.brokering import Round
 from strategies.protocol import MATRIX, Edges, PeerMessage, Report, no_edges
@@ -63,10 +68,12 @@ class Cohort:
         rounds: int,
         precision: Precision = "full",
         schedule: Schedule | None = None,
+        attackers: Attackers | None = None,
     ) -> None:
         self.engine, self.rule, self.rounds = engine, rule, rounds
         self.precision: Precision = precision
         self.schedule = schedule or Schedule(engine.n, rounds)
+        self._attackers = attackers or Attackers(Attack(), nobody(), rule)
         self.peers = engine.peers
         self._hosted = np.zeros(engine.n, dtype=np.bool_)
         self._hosted[self.peers] = True
@@ -86,8 +93,9 @@ class Cohort:
         self._shown: tuple[int, Offers, Offers] | None = None
         self.changed = np.ones_like(self.peers, dtype=np.bool_)
         self.engine.n_gradients[:] = 0
-        counted = self.engine.n_gradients  # by the engine itself where nothing is narrowed
-        self.costs = Costs.none(counted if self.schedule.is_always else np.zeros_like(counted))
+        own = self.engine.n_gradients  # counted by the engine itself where nothing is narrowed
+        counted = own if self.schedule.is_always else np.zeros_like(own)
+        self.costs = Costs.none(counted, self.engine.spent)
         self.tell_schedule()
 
     def begin(self, t: int) -> None:
@@ -155,6 +163,9 @@ class Cohort:
         self._count_bytes(self.costs.received, came[:, 1], nbytes)
         rows_e = np.searchsorted(offers.authors, came[:, 0])
         self.received = replace(offers, senders=came[:, 0], recipients=came[:, 1], rows=rows_e)
+        if self.engine.defence.norm and (large := oversized(self.received)).any():
+            self._count_bytes(self.costs.refused, came[large, 1], 1)
+            self.received = self.received.select(~large)
         self.sent = no_letters()
 
     def answer(self, t: int, asked: Edges) -> None:
@@ -165,12 +176,13 @@ class Cohort:
         if not len(letters):
             return
         part = self._part(self._rows(self.schedule.ending(t)))
+        self.engine.enter(t, ANSWER)
         state, tensors = part.rule.answer(part.state, t, letters)
         self._store(part, state)
-        form, rows = self.answer_format(t), np.arange(len(letters))
-        answerers, owners = letters.recipients, letters.senders
-        self.sent = Letters(answerers, owners, rows, answerers, form.rounded(tensors))
-        self._count_bytes(self.costs.sent, answerers, form.nbytes)
+        tensors = self._attackers.answers(t, letters, tensors)
+        form = self.answer_format(t)
+        self.sent = given(self.engine, letters, tensors, form)
+        self._count_bytes(self.costs.sent, self.sent.senders, form.nbytes)
 
     def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from other nodes."""
@@ -185,6 +197,7 @@ class Cohort:
         shown = self._show()
         offered = np.ones(len(self.peers), dtype=np.bool_)
         offered[shown.rows] = shown.sound[1]
+        self.engine.enter(t, UPDATE)
         state = part.rule.update(part.state, t, self.received, sent, answers)
         self._take(part, state, torch.from_numpy(~offered[part.rows]))
 
@@ -228,8 +241,10 @@ class Cohort:
         if not len(rows):
             return
         part = self._part(rows)
+        self.engine.enter(self.round, OFFER)
         state, stacks = part.rule.offer(part.state, self.round)
         self._take(part, state)
+        stacks = self._attackers.offers(self.round, stacks, self.received)
         self.coming = self.coming.beside(Offers.made(stacks, rows, self._due(rows), self.precision))
 
     def _release(self, t: int) -> None:
@@ -260,17 +275,11 @@ class Cohort:
 
     def _pass_time(self, t: int) -> None:
         """Let the round be over on the virtual clock, and count who was awake."""
-        schedule = self.schedule
-        if not schedule.is_always:
-            self.costs.awake[self._rows(schedule.awake(t))] += 1
-        if not schedule.foresees:  # nobody else can say that a peer has stood still
+        if not self.schedule.is_always:
+            self.costs.awake[self._rows(self.schedule.awake(t))] += 1
+        if not self.schedule.foresees:  # nobody else can say that a peer has stood still
             self.changed[:] = True
-        if schedule.clock is not None:
-            everybody = np.arange(len(self.peers))
-            seconds_p = self.costs.seconds(schedule.clock, self.peers, everybody)
-            self.elapsed += schedule.elapsed(seconds_p)
-            if not (isinstance(schedule, ByClock) and schedule.base is None):
-                self.costs.mark(everybody)
+        self.elapsed += self.costs.pass_time(self.schedule, self.peers)
 
     def _show(self) -> Offers:
         """What hosted peers show in this round: the offers, and the models of those who wake.
@@ -305,19 +314,11 @@ class Cohort:
 
     def offer_letters(self, since: int) -> Iterator[PeerMessage]:
         """The offers of rounds from `since` on, one letter for each peer."""
-        offers = self.offers.beside(self.coming)
-        form = offers.format(self.precision)
-        for row, (local, t) in enumerate(zip(offers.rows, offers.written.tolist(), strict=True)):
-            if t >= since:
-                k, payload = int(self.peers[local]), form.encode(offers.stacks, row)
-                yield PeerMessage("offer", k, None, t, form.nbytes, payload)
+        return offer_letters(self.offers.beside(self.coming), self.peers, self.precision, since)
 
     def answer_letters(self, t: int) -> Iterator[PeerMessage]:
         """The answers of round `t` that go to peers of other nodes."""
-        form, sent = self.answer_format(t), self.sent
-        for row in np.flatnonzero(~self._hosted[sent.recipients]).tolist():
-            k, i = int(sent.senders[row]), int(sent.recipients[row])
-            yield PeerMessage("answer", k, i, t, form.nbytes, form.encode(sent.tensors, row))
+        return answer_letters(self.sent, ~self._hosted, self.answer_format(t), t)
 
     def evaluate(self, t: int) -> tuple[Report, ...]:
         """Measure the personal models of those who are there, each on its peer's own data.
@@ -329,7 +330,7 @@ class Cohort:
         with_row = self.schedule.awake(t) | (self.engine.n <= MATRIX)
         curves = self.curves if t == self.rounds else None
         return tuple(
-            report
+            self._attackers.marked(report)
             for part in self._parts(self._rows(self.schedule.measured(t)))
             for report in part.reports(t, self.costs, with_row, curves, attendance=slept)
         )

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from clients.letters import Ints
 from strategies.clock import Clock
+from strategies.schedule import ByClock, Schedule
 
 
 @dataclass
@@ -20,6 +21,8 @@ class Costs:
     sent, received : payload bytes, wherever the other peer is hosted.
     n_gradients : examples differentiated; the engine counts them.
     unsound : results that were not finite, in whose place the old model stayed.
+    refused : models received that were far too large.
+    spent : (P, A) privacy; the engine counts it.
     awake : rounds in which it was awake.
     marked : (P, 3) examples, bytes sent and received up to which its time is counted.
     ready : the round by whose end its work is done, where a schedule goes by the clock.
@@ -29,16 +32,21 @@ class Costs:
     received: Ints
     n_gradients: Ints
     unsound: Ints
+    refused: Ints
+    spent: npt.NDArray[np.float64]
     awake: Ints
     marked: Ints
     ready: Ints
 
     @classmethod
-    def none(cls, n_gradients: Ints) -> Costs:
+    def none(cls, n_gradients: Ints, spent: npt.NDArray[np.float64]) -> Costs:
         """Nothing was spent yet."""
-        sent, received, unsound, awake, ready = np.zeros((5, len(n_gradients)), dtype=np.int64)
+        spent[:] = 0
+        sent, received, unsound, refused, awake, ready = np.zeros(
+            (6, len(n_gradients)), dtype=np.int64
+        )
         marked = np.zeros((len(n_gradients), 3), dtype=np.int64)
-        return cls(sent, received, n_gradients, unsound, awake, marked, ready)
+        return cls(sent, received, n_gradients, unsound, refused, spent, awake, marked, ready)
 
     def mark(self, rows: Ints) -> None:
         """Count the time of some peers, given by local index, from here on."""
@@ -48,6 +56,16 @@ class Costs:
         """Seconds that some peers, given by id and local index, took since their last mark."""
         assert clock is not None
         return clock.seconds(peers, *(self._spent() - self.marked)[rows].T)
+
+    def pass_time(self, schedule: Schedule, peers: Ints) -> float:
+        """Seconds that a round took on the virtual clock; from here on time is counted anew."""
+        if schedule.clock is None:
+            return 0.0
+        everybody = np.arange(len(peers))
+        seconds = schedule.elapsed(self.seconds(schedule.clock, peers, everybody))
+        if not (isinstance(schedule, ByClock) and schedule.base is None):
+            self.mark(everybody)
+        return seconds
 
     def _spent(self) -> Ints:
         return np.stack([self.n_gradients, self.sent, self.received], axis=1)

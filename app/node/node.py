@@ -6,6 +6,7 @@ disk (`app.node.checkpoints`) at the end of each request; a version says what a 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from app.config.config import Config
 from app.config.digest import config_digest_of
 from app.config.preflight import check_method, problem_of
+from app.node.attackers import Attackers, deceived
 from app.node.checkpoints import CheckpointStore, write
 from app.node.cohort import Cohort
 from app.node.faults import StateError
@@ -27,6 +29,7 @@ from app.security.channel import SecureChannel
 from app.security.disclosure import limited, protected
 from app.security.ledger import Ledger
 from app.security.policy import Policy, check_counts, is_own
+from app.security.privacy_ledger import PrivacyLedger
 from app.security.sealing import Sealing, simulated
 from app.trained.about import About
 from app.trained.card import as_json, as_markdown, card
@@ -74,7 +77,10 @@ class Node:
         self._strategy = config.strategy()
         problem = problem_of(config, self.peers[0] if deployed else None)
         check_method(config, problem)
+        liars = config.attackers()
+        problem = deceived(problem, config.attack, liars)
         self._policy = policy
+        self._max_samples = config.defence.max_samples
         parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
         self._sizes_of = {
             peer: {name: len(part.rows[peer]) for name, part in parts.items()}
@@ -102,11 +108,16 @@ class Node:
             mixed_precision=config.mixed_precision,
             channels_last=config.channels_last,
             topology=self._strategy.topology,
+            defence=config.defence,
+            privacy=config.privacy,
             adaptation=config.adaptation,
         )
+        engine.samples = self._believed(engine.samples)
         rounds = config.num_server_rounds
         rule = config.row.rule(engine, config.options, rounds)
-        self._cohort = Cohort(engine, rule, rounds, config.payload, self._strategy.schedule)
+        attackers = Attackers(config.attack, liars, rule)
+        schedule = self._strategy.schedule
+        self._cohort = Cohort(engine, rule, rounds, config.payload, schedule, attackers)
         refused = (
             ""
             if predicts_as_saved(type(rule))
@@ -119,6 +130,10 @@ class Node:
         )
         sealing = sealing or simulated(config, self.peers, directory)
         ledger = None
+        self._privacy: PrivacyLedger | None = None
+        if deployed and engine.guard is not None:
+            spent = directory.parent / OWN / f"privacy-{self.peers[0]:04d}.jsonl"
+            self._privacy = PrivacyLedger(spent, directory.name)
         if policy is not None:
             file = directory.parent / OWN / f"ledger-{self.peers[0]:04d}.jsonl"
             ledger = Ledger(file, directory.name, policy.answers)
@@ -149,15 +164,7 @@ class Node:
                 claims = self._channel.claims()
                 return Response(self.peers, samples=self._announced, claims=claims)
             self._cohort.engine.samples = self._samples(request)
-        match request.stage:
-            case "start":
-                response = self._start(request)
-            case "answer":
-                response = self._answer(request)
-            case "update":
-                response = self._update(request)
-            case "local-rounds":
-                response = self._run_local_rounds(request)
+        response = self._privately(request)
         refused = self._channel.finish()
         self._checkpoints.forget(before=(request.committed, 0))
         if request.stage != "start":
@@ -171,6 +178,30 @@ class Node:
             claims=self._channel.claims(),
         )
 
+    def _privately(self, request: Request) -> Response:
+        """`_done`; where gradients are private, from draws of its own that nobody can repeat."""
+        if self._privacy is None:
+            return self._done(request)
+        guard = self._cohort.engine.draw_anew(secrets.randbits(64))
+        guard.go_on_from(self._privacy.spent()[None])
+        try:
+            return self._done(request)
+        finally:
+            self._privacy.add(guard.charged[0], request.round)
+
+    def _done(self, request: Request) -> Response:
+        match request.stage:
+            case "start":
+                return self._start(request)
+            case "answer":
+                return self._answer(request)
+            case "update":
+                return self._update(request)
+            case "local-rounds":
+                return self._run_local_rounds(request)
+            case "preflight":
+                raise AssertionError
+
     def _known_names(self) -> Mapping[int, str]:
         return self._channel.names if self._names is None else self._names
 
@@ -178,9 +209,14 @@ class Node:
         """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
         if len(request.samples) != self._cohort.engine.n:
             raise NodeError(f"{len(request.samples)} numbers of samples in a request")
-        samples = request.samples.astype(np.float64)
+        samples = self._believed(request.samples.astype(np.float64))
         samples[list(self.peers)] = self._announced
         return samples
+
+    def _believed(self, samples: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Numbers of samples, as far as the run's defence believes them."""
+        most = self._max_samples
+        return np.minimum(samples, most) if most else samples
 
     def _start(self, request: Request) -> Response:
         """Go on from the newest state up to `request.round`, or begin afresh."""

@@ -70,12 +70,14 @@ class Part(NamedTuple):
         columns |= {name: value.tolist() for name, value in self.rule.metrics(self.state).items()}
         if attendance:
             columns["awake"] = costs.awake[self.rows].tolist()
-        unsound_p = costs.unsound[self.rows].tolist()
-        refused = [{"unsound_results": k} if k else {} for k in unsound_p]
+        if self.engine.guard is not None:
+            columns["epsilon"] = self.engine.guard.epsilon().tolist()
+        counts = {"unsound_results": costs.unsound, "refused_models": costs.refused}
+        counted = [{k: int(v[row]) for k, v in counts.items() if v[row]} for row in self.rows]
         weights = self.rule.weights(self.state)
         for p, peer in enumerate(self.engine.peers.tolist()):
             metrics = {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()}
-            metrics |= refused[p]
+            metrics |= counted[p]
             metrics |= {k: v if math.isfinite(v) else None for k, v in measured.get(p, {}).items()}
             yield Report(t, peer, metrics, tuple(weights[p].tolist()) if with_row[peer] else ())
 

@@ -94,11 +94,12 @@ def _respond(request: Request, job: Job) -> Response:
         return _node(config, peers, None, None).handle(request)
     if request.stage == "preflight":
         return readiness.answer(request, job)
-    if not _strategy(config).schedule.foresees:
-        raise ConfigError("the virtual clock decides who is awake in simulations only")
     policy = admit(config, job.node_config)
-    check_request(request, _strategy(config), peers)
-    _require_state(request, job, peers, _strategy(config).schedule)
+    strategy = _strategy(config)  # only now: it holds something of each pair of peers
+    if not strategy.schedule.foresees:
+        raise ConfigError("the virtual clock decides who is awake in simulations only")
+    check_request(request, strategy, peers)
+    _require_state(request, job, peers, strategy.schedule)
     sealing = deployed(config, job.node_config, peers[0], required=policy.sealing)
     return _node(config, peers, sealing, policy).handle(request)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from app.runs.graph_scores import learnt_edges, score
-from app.runs.rundir import Floats, Run
+from app.runs.rundir import Bools, Floats, Run
 
 _EDGES = 1_000_000
 """Where graph.csv would have more edges, rounds in between are left out, but never the last."""
@@ -49,7 +49,9 @@ def measures_csv(run: Run) -> str:
     not there; `symmetry`, the share of the edges whose reverse is there too; where clusters are to
     be found, precision, recall, F1 and row overlap of `app.runs.graph_scores.GraphScores`, and
     `precision_<cluster>`, the share of the edges leaving that cluster's peers that stay inside it
-    (label flips: cluster 0 is honest, so 1 - `precision_0` of its links lead to flipped peers).
+    (label flips: cluster 0 is honest, so 1 - `precision_0` of its links lead to flipped peers);
+    where peers attack, `to_attackers`, the share that they have of what an honest peer gives to
+    others, mean over honest peers that give any.
     """
     rows = [
         {"round": int(t), **_measured(weights_nn, run)}
@@ -77,4 +79,18 @@ def _measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
         scores = score(np.asarray(weights_nn), run.clusters_to_recover)
         row |= {name: getattr(scores, name) for name in _SCORES}
         row |= {f"precision_{k}": share for k, share in scores.precision_by_cluster.items()}
+    if run.attackers.any():
+        row["to_attackers"] = weight_to(run.attackers, weights_nn)
     return row
+
+
+def weight_to(attackers_n: Bools, weights_nn: Floats) -> float | None:
+    """Share of what honest peers give to others that goes to attackers; None if they give nothing.
+
+    Weights count by size, each peer's as shares of their sum; the mean is over honest peers.
+    """
+    given_nn = np.abs(weights_nn) * ~np.eye(len(weights_nn), dtype=np.bool_)
+    given_nn = given_nn[~attackers_n & (given_nn.sum(axis=1) > 0)]
+    if not len(given_nn):
+        return None
+    return float((given_nn[:, attackers_n].sum(axis=1) / given_nn.sum(axis=1)).mean())

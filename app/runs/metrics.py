@@ -84,7 +84,10 @@ class Metrics:
             return
         record = json.loads(line)
         t, peer, name = record.pop("round"), record.pop("peer"), record.pop("peer_name", None)
+        lies = float(record.pop("attacker", False))
         values = {name: _number(value) for name, value in record.items()}
+        if lies:
+            values["attacker"] = lies
         if not (type(t) is type(peer) is int and 0 <= peer < self._peers):
             raise ValueError(f"no round and peer below {self._peers}")
         reported_n = self._reported.setdefault(t, np.zeros(self._peers, dtype=np.bool_))

@@ -147,7 +147,8 @@ class RunRecorder:
     def _line(self, report: Report) -> dict[str, Any]:
         name = self._names.get(report.peer, f"peer {report.peer}")
         own = {"round": report.round, "peer": report.peer, "peer_name": name}
-        return own | dict(report.metrics) | own  # whatever a node calls its metrics
+        lies = {"attacker": True} if report.metrics.get("attacker") else {}
+        return own | dict(report.metrics) | lies | own  # whatever a node calls its metrics
 
     def finish(self) -> None:
         """Say that the run is complete."""
@@ -216,13 +217,17 @@ class RunRecorder:
 
     def _progress(self, status: str, error: str | None = None) -> None:
         measured = means(self._latest.values())
-        accuracies = [r.metrics.get("test_accuracy") for r in self._latest.values()]
+        honest = [r for r in self._latest.values() if not r.metrics.get("attacker")]
+        accuracies = [r.metrics.get("test_accuracy") for r in honest]
         spread = [value for value in accuracies if value is not None]
         diverged = [
             peer
             for peer, report in self._latest.items()
-            if (report.metrics.get("test_loss") is None and peer in self._had_loss)
-            or report.metrics.get("unsound_results")
+            if not report.metrics.get("attacker")
+            and (
+                (report.metrics.get("test_loss") is None and peer in self._had_loss)
+                or report.metrics.get("unsound_results")
+            )
         ]
         progress = {
             "round": self.ledger.round,
@@ -241,7 +246,7 @@ class RunRecorder:
             "diverged": len(diverged),
             "seconds": self._seconds(),
         }
-        self.progress = progress | self._seen()
+        self.progress = progress | self._seen() | self._attendance()
         atomic.write(self._directory / "progress.json", json.dumps(self.progress) + "\n")
         if self._watch is not None:
             self._watch(self.progress)
@@ -254,6 +259,11 @@ class RunRecorder:
             "faults": self._faults,
             "refusals": self._refusals,
         }
+
+    def _attendance(self) -> dict[str, Any]:
+        """(n,) in how many rounds each peer took part; nothing where everybody always did."""
+        t, took_part = self.ledger.round, self.ledger.awake
+        return {"took_part": took_part} if any(rounds < t for rounds in took_part) else {}
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)

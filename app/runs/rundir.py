@@ -183,11 +183,20 @@ class Run:
         return self.metrics.get(name, np.full(self.reported.shape, np.nan))
 
     def at(self, name: str, row_n: Ints) -> Floats:
-        """(n,) a field at one row of `rounds` per peer; NaN where the row is -1 (no report)."""
+        """(n,) a field at one row of `rounds` per peer; NaN where the row is -1 (no report).
+
+        Attackers have no losses and accuracies: what is said of a run is about honest peers.
+        """
         if not len(self.rounds):
             return np.full(self.peers, np.nan)
         picked_n = self.metric(name)[row_n, np.arange(self.peers)]
-        return np.where(row_n < 0, np.nan, picked_n)
+        judged = name.endswith(("_loss", "_accuracy"))
+        return np.where((row_n < 0) | (judged & self.attackers), np.nan, picked_n)
+
+    @property
+    def attackers(self) -> Bools:
+        """(n,) who attacks; how good their models are is of no interest."""
+        return np.asarray((self.metric("attacker") > 0).any(axis=0), dtype=np.bool_)
 
     def last_row(self) -> Ints:
         """(n,) row of each peer's last report; -1 for a peer that never reported."""
@@ -195,12 +204,19 @@ class Run:
         return np.asarray(numbered.max(axis=0, initial=-1), dtype=np.int64)
 
     @property
+    def took_part(self) -> Ints | None:
+        """(n,) in how many rounds each peer took part; None where everybody always did."""
+        rounds = self.progress.get("took_part")
+        return None if rounds is None else np.array(rounds, dtype=np.int64)
+
+    @property
     def diverged(self) -> Bools:
         """(n,) whether a peer's test loss is not finite any more, or a result of its was not."""
         finite_rn = np.isfinite(self.metric("test_loss"))
         ends_n = np.isfinite(self.at("test_loss", self.last_row()))
         unsound_n = self.at("unsound_results", self.last_row()) > 0
-        return np.asarray(finite_rn.any(axis=0) & ~ends_n | unsound_n, dtype=np.bool_)
+        lost_n = finite_rn.any(axis=0) & ~ends_n | unsound_n
+        return np.asarray(lost_n & ~self.attackers, dtype=np.bool_)
 
     def best_row(self) -> Ints | None:
         """(n,) row of each peer's best round on its validation data, earliest of equals.

@@ -46,6 +46,7 @@ def summarise(run: Run) -> dict[str, Any]:
             name: mean(run.at(name, last_n)) for name in sorted(MEASURES & run.metrics.keys())
         },
         "breaks": run.progress.get("breaks", []),
+        **_attendance(run),
         "recovery": recovery(run),
         "total_bytes": _total(run.at("bytes_sent", last_n)),
         "bytes_received": _total(run.at("bytes_received", last_n)),
@@ -76,6 +77,13 @@ def accuracy_statistics(accuracy_n: Floats, samples_n: Floats | None) -> dict[st
         "std_test_accuracy": float(values.std()) if len(values) else None,
         "worst_decile_test_accuracy": mean(values[: max(1, len(values) // 10)]),
     }
+
+
+def _attendance(run: Run) -> dict[str, Any]:
+    """Peer's name -> in how many of the `rounds` it took part, unless everybody always did."""
+    if run.took_part is None:
+        return {}
+    return {"took_part": dict(zip(run.names, run.took_part.tolist(), strict=True))}
 
 
 def recovery(run: Run) -> dict[str, Any] | None:

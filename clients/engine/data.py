@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -51,6 +52,14 @@ class Shard:
         return Shard(self.rows_pn[at], self.targets_pn[at], self.lengths_p[rows])
 
 
+class Charge(IntEnum):
+    """What a minibatch tells of its peer's examples (`clients.engine.accountant`)."""
+
+    DRAWN = 0  # a uniform draw without replacement, for itself
+    WHOLE = 1  # as much as all examples would
+    FREE = 2  # nothing more: its examples and those of a WHOLE one before it do not overlap
+
+
 @dataclass(frozen=True)
 class Batch:
     """One minibatch for each of E models.
@@ -65,6 +74,8 @@ class Batch:
     noise_ed : gradient noise to add, or None.
     augmented : whether the run's augmentation is applied, by draws from `keys_e`.
     round : the round it was drawn for; 0 for none.
+    charges_e : `Charge` of each; in private training.
+    uses_e : how often each was used before in this stage of the round; in private training.
     """
 
     peers_e: Tensor
@@ -75,6 +86,8 @@ class Batch:
     noise_ed: Tensor | None
     augmented: bool = False
     round: int = 0
+    charges_e: Ints | None = None
+    uses_e: Ints | None = None
 
     def part(self, at: Part) -> Batch:
         """The minibatches of some of the models, without positions that none of them fills."""
@@ -86,6 +99,7 @@ class Batch:
         return Batch(
             self.peers_e[at], self.rows_eb[at, :width], self.weights_eb[at, :width],
             counts_e, self.keys_e[at], noise, self.augmented, self.round,
+            *(each if each is None else each[at] for each in (self.charges_e, self.uses_e)),
         )  # fmt: skip
 
     def weighted(self, weights_eb: Tensor) -> Batch:
@@ -252,31 +266,43 @@ class Data:
             stream(self.seed, int(self.peers[p]), round_, purpose, int(k))
             for p, k in zip(peers, partners, strict=True)
         ]
-        return self._upload(
-            plan(
-                streams,
-                self.shards["train"].lengths_p[peers].tolist(),
-                batch_size or self.training.batch_size,
-                steps=steps or 0,
-                epochs=epochs or 0,
-                halves=halves,
-                noise_dimension=self._noise_dimension,
-            ),
-            peers,
-            round_,
-            augmented=self.training.augment != "none",
+        drawn = plan(
+            streams,
+            self.shards["train"].lengths_p[peers].tolist(),
+            batch_size or self.training.batch_size,
+            steps=steps or 0,
+            epochs=epochs or 0,
+            halves=halves,
+            noise_dimension=self._noise_dimension,
         )
+        augmented = self.training.augment != "none"
+        # Estimates look at the same minibatch in several stages of a round.
+        if halves or purpose == Purpose.ESTIMATE:
+            return self._upload(drawn, peers, round_, Charge.WHOLE, augmented=augmented)
+        charges_et = np.full(drawn.counts_et.shape, int(Charge.DRAWN))
+        if epochs:
+            steps_e1 = (drawn.counts_et > 0).sum(axis=1, keepdims=True) // epochs
+            begins_et = np.arange(drawn.steps) % np.maximum(steps_e1, 1) == 0
+            charges_et = np.where(begins_et, int(Charge.WHOLE), int(Charge.FREE))
+        return self._upload(drawn, peers, round_, charges_et, augmented=augmented)
 
     def everything(self, peers: Ints | None = None) -> Batch:
         """All training data of each peer as one batch, as it is: no noise, no augmentation."""
         peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
         rows_etb, counts_et = everything(self.shards["train"].lengths_p[peers].tolist(), 1)
         whole = Plan(rows_etb, counts_et, np.zeros_like(counts_et), None)
-        return self._upload(whole, peers)[0]
+        return self._upload(whole, peers, 0, Charge.WHOLE)[0]
 
     def _upload(
-        self, drawn: Plan, peers: Ints, round_: int = 0, *, augmented: bool = False
+        self,
+        drawn: Plan,
+        peers: Ints,
+        round_: int,
+        charges_et: Ints | Charge,
+        *,
+        augmented: bool = False,
     ) -> list[Batch]:
+        charges_et = np.broadcast_to(charges_et, drawn.counts_et.shape)
         peers_e = torch.from_numpy(peers).to(self.device)
         counts_et1 = drawn.counts_et[..., None]
         valid_etb = np.arange(drawn.rows_etb.shape[2]) < counts_et1
@@ -290,6 +316,7 @@ class Data:
             Batch(
                 peers_e, rows_etb[:, t], weights_etb[:, t], drawn.counts_et[:, t], keys_et[:, t],
                 None if noise_etd is None else noise_etd[:, t], augmented, round_,
+                charges_et[:, t],
             )
             for t in range(drawn.steps)
         ]  # fmt: skip

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clients.engine import optimizers, sums
+from clients.engine import optimizers, robust, sums
 from clients.engine.batches import Ints
 from clients.engine.data import Batch
 from clients.engine.network import Buffers
@@ -86,6 +86,8 @@ class Engine(Scoring):
         training : an optimizer other than the run's; `opt_state` are its own.
         """
         training = training or self.training
+        if gradient is None:
+            batches = self._admitted(batches)
         after = _copied(Fit(x_ed, buffers, opt_state))
         if gradient is None:
             size = self._call_size(len(x_ed), batches)
@@ -149,6 +151,7 @@ class Engine(Scoring):
         Models that are made part by part are never there all at once. The returned buffers hold
         updated running statistics; a caller that only computes an answer drops them.
         """
+        (batch,) = self._admitted([batch])
         size = self._call_size(len(x_ed), [batch])
         values = torch.zeros(len(x_ed), self.d, dtype=self.dtype, device=self.device)
         columns = values.split(self.network.sizes, dim=1)
@@ -165,13 +168,22 @@ class Engine(Scoring):
             _store(after, own, at)
         return Gradients(values, losses, after)
 
-    def mix(self, weights_ps: npt.ArrayLike | Tensor, x_sd: Tensor) -> Tensor:
+    def mix(
+        self, weights_ps: npt.ArrayLike | Tensor, x_sd: Tensor, own_pd: Models | None = None
+    ) -> Tensor:
         """Weighted sums of models: (P, S) times (S, d), the same wherever peers live.
 
-        Costs as much as there are weights other than 0 in rows that differ.
+        Costs as much as there are weights other than 0 in rows that differ. Where the run has a
+        defence, its rule takes the place of the mean in the sum.
+
+        Parameters
+        ----------
+        own_pd : where the recipients stand themselves, if not at one of the models.
         """
         weights = torch.as_tensor(weights_ps).cpu().double().numpy()
-        return sums.mixed(weights, x_sd)
+        if self.defence.rule == "none":
+            return sums.mixed(weights, x_sd)
+        return robust.mixed(self.defence, weights, x_sd, own_pd)
 
     def collect(
         self, weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints
@@ -183,7 +195,10 @@ class Engine(Scoring):
         from_e : row of the stack that each letter carries.
         to_e : local index of its recipient.
         """
-        return sums.weighted(weights_e, x_sd, from_e, to_e, np.arange(len(self.peers)))
+        everybody = np.arange(len(self.peers))
+        if self.defence.rule == "none":
+            return sums.weighted(weights_e, x_sd, from_e, to_e, everybody)
+        return robust.collected(self.defence, weights_e, x_sd, from_e, to_e, everybody)
 
     def inner(self, a_ed: Models, b_ed: Models) -> Tensor:
         """Inner products over all parameters, (E,) float64, the same wherever peers live."""
@@ -249,14 +264,22 @@ class Engine(Scoring):
         own = self.personal.leaves(buffers)
         wanted = (*leaves.values(), *own.values())
         for at in parts if len(parts) > 1 else [slice(None)]:
-            losses_eb, after = self._batch_losses(leaves, {**buffers, **own}, batch, examples, at)
-            # A single number: torch would import sympy for the weights as a further argument.
-            total = losses_eb.flatten() @ batch.weights_eb[:, at].flatten()
-            found = torch.autograd.grad(total, wanted, materialize_grads=True)
+            if self.guard is not None:
+                with self.guard.watching() as traces:
+                    losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, at)
+                found = self.guard.clipped(losses_eb, batch.weights_eb[:, at], traces, leaves)
+            else:
+                more = {**buffers, **own}
+                losses_eb, after = self._batch_losses(leaves, more, batch, examples, at)
+                # A single number: torch would import sympy for the weights as another argument.
+                total = losses_eb.flatten() @ batch.weights_eb[:, at].flatten()
+                found = torch.autograd.grad(total, wanted, materialize_grads=True)
             losses.append(losses_eb.detach())
-            for summed, more in zip(gradients, found, strict=False):
-                summed.add_(more)
+            for summed, part in zip(gradients, found, strict=False):
+                summed.add_(part)
             gradients = gradients or found
+        if self.guard is not None:
+            self.guard.add_noise(gradients, batch)
         after = {name: value.detach() for name, value in after.items()}
         if own:
             gradients, of_own = gradients[: len(leaves)], gradients[len(leaves) :]

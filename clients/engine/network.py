@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from clients.engine.layers import KEY, prepared, steps
+from clients.engine.layers import KEY, Step, prepared, steps
 from clients.engine.mixed_precision import MixedPrecision
 
 Buffers = dict[str, Tensor]
 """Buffers by name, each with a leading axis of models."""
 
+_Run = Callable[[Mapping[str, Tensor], Tensor], Any]
 LAYER_STEP = 0x9E3779B1  # between the keys of two dropout layers: 2^32 over the golden ratio
 
 
@@ -78,7 +79,8 @@ class Network:
         }
         self._places = _places(self.module, {*self.names, *buffers})
         # Mixed precision asks the layers themselves.
-        self._steps = None if mixed_precision else steps(self.module, {*self.names, *buffers})
+        found = None if mixed_precision else steps(self.module, {*self.names, *buffers})
+        self._steps: Sequence[_Run] | None = found  # type: ignore[assignment]
         self.stacks = self._steps is not None or not any(
             isinstance(m, nn.modules.conv._ConvNd) for m in self.module.modules()
         )
@@ -86,6 +88,33 @@ class Network:
         self.coupled = any(
             isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules()
         )
+
+    def watch(self, seen: Callable[[nn.Module, Tensor, Tensor], None]) -> int:
+        """Have every layer with trainable parameters show what goes in and comes out of it.
+
+        Returns
+        -------
+        How many such layers there are.
+        """
+
+        def watched(step: Step) -> _Run:
+            def run(state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+                outputs = step(state, inputs)
+                seen(step.layer, inputs, outputs)
+                return outputs
+
+            return run
+
+        layers = {id(m) for m in self.module.modules() if _trains(m)}
+        for layer in self.module.modules():
+            if id(layer) in layers:
+                layer.register_forward_hook(lambda m, inputs, outputs: seen(m, inputs[0], outputs))
+        if self._steps is not None:
+            self._steps = [
+                watched(step) if isinstance(step, Step) and id(step.layer) in layers else step
+                for step in self._steps
+            ]
+        return len(layers)
 
     def flat(self, module: nn.Module) -> Tensor:
         """The parameters of a module like the template, as one row (d,)."""
@@ -117,6 +146,11 @@ class Network:
                 for n, size in zip(self.names, self.sizes, strict=True)
             ]
         )
+
+    @property
+    def is_layered(self) -> bool:
+        """Whether many models in one call go through layer by layer."""
+        return self._steps is not None
 
     @property
     def head(self) -> list[str]:
@@ -242,6 +276,10 @@ def _only(stacks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a single model."""
     # Unlike that of an index, the gradient of a squeeze is a view: nothing is copied.
     return {name: value.squeeze(0) for name, value in stacks.items()}
+
+
+def _trains(layer: nn.Module) -> bool:
+    return any(value.requires_grad for value in layer.parameters(recurse=False))
 
 
 def _layer(name: str) -> str:

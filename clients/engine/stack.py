@@ -15,12 +15,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from clients.defence import Defence
 from clients.engine import optimizers, probe
 from clients.engine.batches import Ints
 from clients.engine.chunks import Chunks, held_bytes
 from clients.engine.data import Batch, Data
 from clients.engine.network import Buffers, Network
 from clients.engine.personal import PersonalLayers
+from clients.engine.privacy import Guard
 from clients.engine.streams import Purpose, stream
 from clients.engine.tasks import TASKS
 from clients.letters import Bools
@@ -30,6 +32,7 @@ from clients.models.options import MODELS
 
 if TYPE_CHECKING:
     from clients.models.options import Adaptation
+    from clients.privacy import Privacy
     from clients.training import Training
     from datasets.problem import Problem
 
@@ -58,6 +61,8 @@ class Stack:
     memory : bound in bytes on what one chunk holds for its backward pass; 0 takes a share of
         what the machine has.
     mixed_precision, channels_last : see `clients.engine.network.Network`.
+    defence : what takes the place of weighted means; None: nothing.
+    privacy : how gradients are made private; None: not.
     adaptation : of the network, see `clients.models.options.Adaptation`.
 
     Attributes
@@ -68,6 +73,8 @@ class Stack:
     noise : (n,) deviation of the gradient noise, where the problem states it, else None.
     batches : draws minibatches of training data, see `clients.engine.data.Data.batches`.
     n_gradients : (P,) examples each peer has differentiated so far: the bill for gradients.
+    guard : what makes gradients private, None where nothing does.
+    spent : (P, A) what that has cost, see `clients.engine.privacy.Guard`; A = 0 where nothing does.
     """
 
     def __init__(
@@ -86,6 +93,8 @@ class Stack:
         memory: int = 0,
         mixed_precision: bool = False,
         channels_last: bool = False,
+        defence: Defence | None = None,
+        privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:
         if device == "auto":
@@ -100,6 +109,7 @@ class Stack:
         self.topology = ~np.eye(self.n, dtype=np.bool_) if topology is None else topology
         self.noise = problem.noise
         self.seed, self.training = seed, training
+        self.defence = defence or Defence()
         self.data = Data(
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
@@ -122,7 +132,29 @@ class Stack:
         self.d = self.network.d
         self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
         chunk = 1 if self.network.alone else chunk
+        self.guard: Guard | None = None
+        if privacy is not None and privacy.kind != "none":
+            examples_p = self.data.shards["train"].lengths_p
+            self.guard = Guard(privacy, self.peers, examples_p, seed, self.network)
+            chunk = chunk if self.network.is_layered else 1  # vmap shows no layers
+        self.spent = np.zeros((len(self.peers), 0)) if self.guard is None else self.guard.rdp
         self._chunks = Chunks(self.device, stacks=self.network.stacks, chunk=chunk, memory=memory)
+
+    def enter(self, round_: int, stage: int) -> None:
+        """A stage of a round begins: what is drawn for it is drawn for nothing else."""
+        if self.guard is not None:
+            self.guard.begin(round_, stage)
+
+    def draw_anew(self, seed: int) -> Guard:
+        """Take minibatches and noise from another seed, which nobody else knows, from now on."""
+        assert self.guard is not None
+        self.data.seed = seed
+        self.guard.reseed(seed)
+        return self.guard
+
+    def _admitted(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        """The minibatches, paid for where gradients are private."""
+        return batches if self.guard is None else [self.guard.admit(batch) for batch in batches]
 
     def narrowed(self, rows: Ints, *, idle: bool = False) -> Self:
         """An engine of some of these peers, given by local index; it counts gradients anew.

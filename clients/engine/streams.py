@@ -25,6 +25,8 @@ class Purpose(IntEnum):
     ESTIMATE = 4  # minibatches of similarity estimates
     EXTRA = 5  # a second, independent training minibatch
     TUNE = 6  # minibatches of what turns a shared model into a personal one
+    ATTACK = 7  # who attacks, and the noise of what they send
+    PRIVACY = 8  # noise of private gradients
 
 
 def stream(

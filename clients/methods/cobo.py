@@ -123,7 +123,7 @@ class CoBo(Rule[CoBoState]):
         received_pn = offers.senders_to(self.engine.peers, self.engine.n)
         pull_pn = self.options.rho * w_pn * self.engine.tensor(received_pn)
         self._warn_if_unstable(pull_pn)
-        towards_pd = self.engine.mix(pull_pn[:, offers.authors], offers["x"])
+        towards_pd = self.engine.mix(pull_pn[:, offers.authors], offers["x"], state.x)
         strength_p1 = pull_pn.sum(dim=1, keepdim=True)
         fit = self.engine.fit(
             state.x,

@@ -66,10 +66,10 @@ class Recorder(Protocol):
 
 
 def means(reports: Iterable[Report]) -> dict[str, float]:
-    """Mean of each metric over the reports that have it."""
+    """Mean of each metric over the honest peers' reports that have it."""
     values: dict[str, list[float]] = {}
     for report in reports:
         for name, value in report.metrics.items():
-            if value is not None:
+            if value is not None and not report.metrics.get("attacker"):
                 values.setdefault(name, []).append(value)
     return {name: sum(column) / len(column) for name, column in values.items()}

@@ -1,0 +1,154 @@
+"""Attackers: what some hosted peers send is a lie; see `clients.attack.Attack` for the kinds.
+
+A lie is told where letters leave the cohort, from what the attacker heard itself, so it is the
+same wherever the attacker is hosted. Only the large tensors of a letter are replaced, models and
+gradients; what stands beside them (IFCA's choice, variances) stays honest. The attacker's own rule
+lives with the lie, as it reads its own letter too. Legend: k = letters heard, s = rows of a stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients.attack import Attack
+from clients.engine.engine import Engine
+from clients.engine.streams import Purpose, stream
+from clients.letters import Ints, Letters
+from clients.rule import Rule
+from datasets.problem import Problem
+from strategies.protocol import Report
+
+Tensors = Mapping[str, Tensor]
+_LETTERS = {"nan", "scale", "sign-flip", "gaussian", "ipm", "alie", "mimic", "stale"}
+
+
+class Attackers:
+    """The attackers of a run, seen from one node.
+
+    Parameters
+    ----------
+    ids : of all attackers of the run.
+    """
+
+    def __init__(self, attack: Attack, ids: Ints, rule: Rule[Any]) -> None:
+        self._attack, self._ids, self._rule = attack, ids, rule
+        self._engine: Engine = rule.engine
+        self._first: Tensors | None = None
+
+    def marked(self, report: Report) -> Report:
+        """A report, which says so if its peer attacks."""
+        if report.peer not in self._ids:
+            return report
+        return replace(report, metrics={**report.metrics, "attacker": 1})
+
+    def offers(self, t: int, offers: Tensors, received: Letters) -> Tensors:
+        """What the hosted peers show in round `t`, after the models `received` in the last one."""
+        honest = ~np.isin(received.senders, self._ids)
+
+        def heard(row: int) -> Ints:
+            rows: Ints = received.rows[honest & (received.recipients == self._engine.peers[row])]
+            return rows
+
+        def lie(name: str, row: int) -> Tensor:
+            own = offers[name][row]
+            if self._attack.kind == "stale":
+                return self._first_offers()[name][row]
+            heard_kd = received[name][heard(row)] if name in received.tensors else own[None][:0]
+            aim = heard_kd.mean(dim=0) if len(heard_kd) else own
+            return self._lie(own, heard_kd, aim, self._noise(t, row, 0, own))
+
+        return self._replaced(offers, np.flatnonzero(np.isin(self._engine.peers, self._ids)), lie)
+
+    def answers(self, t: int, asked: Letters, answers: Tensors) -> Tensors:
+        """What the hosted peers answer, one row for each letter that asks."""
+        attacking = np.isin(asked.recipients, self._ids)
+        stale = self._first_answers(asked) if self._attack.kind == "stale" else {}
+
+        def lie(name: str, e: int) -> Tensor:
+            if name in stale:
+                return stale[name][e]
+            own, answerer = answers[name][e], asked.recipients[e]
+            known_kd = answers[name][np.flatnonzero(asked.recipients == answerer)]
+            row, owner = int(self._rule.local(answerer)), int(asked.senders[e])
+            noise = self._noise(t, row, owner + 1, own)
+            return self._lie(own, known_kd, torch.zeros_like(own), noise)
+
+        return self._replaced(answers, np.flatnonzero(attacking), lie)
+
+    def _replaced(self, stacks: Tensors, rows: Ints, lie: Callable[[str, int], Tensor]) -> Tensors:
+        """The stacks with lies in some rows of the largest of them."""
+        if self._attack.kind not in _LETTERS or not len(rows) or not stacks:
+            return stacks
+        largest = max(value[0].numel() for value in stacks.values())
+        changed = dict(stacks)
+        for name, value in stacks.items():
+            if value.is_floating_point() and value[0].numel() == largest:
+                changed[name] = value.clone()
+                for row in rows.tolist():
+                    changed[name][row] = lie(name, row)
+        return changed
+
+    def _lie(
+        self, own: Tensor, known_kd: Tensor, aim: Tensor, noise: Callable[[], Tensor]
+    ) -> Tensor:
+        strength = self._attack.power
+        match self._attack.kind:
+            case "nan":
+                return torch.full_like(own, torch.nan)
+            case "scale":
+                return aim + strength * (own - aim)
+            case "sign-flip":
+                return aim - strength * (own - aim)
+            case "gaussian":
+                return own + strength * noise()
+        if not len(known_kd):
+            return own
+        match self._attack.kind:
+            case "ipm":
+                return -strength * known_kd.mean(dim=0)
+            case "alie":
+                return known_kd.mean(dim=0) - strength * known_kd.std(dim=0, correction=0)
+        return known_kd[0].clone()  # mimic
+
+    def _noise(self, t: int, row: int, partner: int, like: Tensor) -> Callable[[], Tensor]:
+        g = stream(self._engine.seed, int(self._engine.peers[row]), t, Purpose.ATTACK, partner)
+        return lambda: self._engine.tensor(g.standard_normal(tuple(like.shape))).to(like.dtype)
+
+    def _first_offers(self) -> Tensors:
+        """What every hosted peer showed, or would have, in round 1; made once a process."""
+        if self._first is None:
+            self._first = self._aside(lambda: self._rule.offer(self._rule.init(), 1)[1])
+        return self._first
+
+    def _first_answers(self, asked: Letters) -> Tensors:
+        """What every hosted peer would have answered to its own first letter in round 1."""
+        peers, local = self._engine.peers, self._rule.local(asked.recipients)
+        to_itself = replace(asked, rows=local, authors=peers, tensors=self._first_offers())
+        return self._aside(lambda: self._rule.answer(self._rule.init(), 1, to_itself)[1])
+
+    def _aside(self, made: Callable[[], Tensors]) -> Tensors:
+        """Tensors whose making costs the peers nothing: it was on the bill in round 1."""
+        spent = self._engine.n_gradients.copy()
+        tensors = made()
+        self._engine.n_gradients[:] = spent
+        return tensors
+
+
+def deceived(problem: Problem, attack: Attack, ids: Ints) -> Problem:
+    """The problem as it is where some peers flip their labels, or lie about how many there are."""
+    if attack.kind == "samples":
+        samples = problem.samples.copy()
+        samples[ids] = np.round(samples[ids] * attack.power)
+        return replace(problem, samples=samples)
+    if attack.kind != "label-flip":
+        return problem
+    targets = list(problem.train.targets)
+    for peer in ids.tolist():
+        targets[peer] = problem.outputs - 1 - targets[peer]
+    return replace(problem, train=replace(problem.train, targets=tuple(targets)))

@@ -1,0 +1,320 @@
+"""Differential privacy of examples: per-example clipping, keyed noise, and what it has cost.
+
+The gradient of a minibatch B becomes (sum over B of g_e min(1, C / |g_e|) + s C z) / |B| with z
+standard normal (Abadi et al., "Deep learning with differential privacy", CCS 2016). What goes into
+a layer and the gradient of what comes out give the norms of single gradients, and their weighted
+sum, in one backward pass (Goodfellow, "Efficient per-example gradient computations", 2015; Bu et
+al., "Differentially private optimization on large model at small cost", ICML 2023). Networks with
+other layers take a backward pass for each example.
+
+Noise belongs to (seed, peer, round, stage, minibatch, and how often the minibatch was used in the
+stage): the same wherever a peer is hosted, never twice the same. Whoever knows the seed knows the
+noise; a deployed node draws a seed of its own for each request and tells nobody. Legend: p = peers
+of this node, e = models, b = examples of a minibatch, d = parameters, a = orders, t = places of a
+layer (tokens, pixels), k = inputs, m = outputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients.engine import accountant
+from clients.engine.batches import Ints
+from clients.engine.data import Batch, Charge
+from clients.engine.network import Network
+from clients.engine.streams import Purpose, stream
+from clients.letters import Bools
+from clients.privacy import Privacy
+
+OFFER, ANSWER, UPDATE = range(3)
+"""Stages of a round, in each of which a minibatch may be used anew."""
+_USES = 1 << 16
+
+
+class Trace(NamedTuple):
+    """A layer of a forward pass: what went in and what came out."""
+
+    layer: nn.Module
+    inputs: Tensor
+    outputs: Tensor
+
+
+class Guard:
+    """What makes the gradients of hosted peers private, and keeps count.
+
+    Parameters
+    ----------
+    peers : (P,) ids. examples_p : (P,) training examples of each.
+
+    Attributes
+    ----------
+    rdp : (P, A) what each peer has spent in the run, see `clients.engine.accountant`.
+    charged : (P, A) the same since `go_on_from`, whatever states the run went back to.
+    exhausted : (P,) whether a query of the current stage was beyond the budget.
+    """
+
+    def __init__(
+        self, options: Privacy, peers: Ints, examples_p: Ints, seed: int, network: Network
+    ) -> None:
+        if network.coupled:
+            raise ValueError(
+                "privacy: batch norm lets examples of a minibatch see each other, so none can be "
+                "protected alone: take a model without it"
+            )
+        if network.personal:
+            raise ValueError("privacy: what model.personal keeps at home is trained without it")
+        self.options, self._peers, self._examples, self._seed = options, peers, examples_p, seed
+        self._traces: list[Trace] | None = None
+        self._names = {id(value): name for name, value in network.module.named_parameters()}
+        self._layers = 0
+        if is_traceable(network.module):
+            self._layers = network.watch(self._see)
+        self.rdp = np.zeros((len(peers), len(accountant.ORDERS)))
+        self.charged = np.zeros_like(self.rdp)
+        self._before: accountant.Floats | None = None
+        self.begin(0, OFFER)
+
+    def reseed(self, seed: int) -> None:
+        """From now on noise comes from this seed."""
+        self._seed = seed
+
+    def begin(self, round_: int, stage: int) -> None:
+        """A stage of a round begins."""
+        self._when = round_ * _USES * 4 + stage * _USES
+        self._uses = Counter[tuple[int, int]]()
+        self.exhausted: Bools = np.zeros(len(self._peers), dtype=np.bool_)
+
+    def epsilon(self) -> accountant.Floats:
+        """(P,) what each peer has spent."""
+        return accountant.epsilon(self._total(), self.options.delta)
+
+    def go_on_from(self, spent_pa: accountant.Floats) -> None:
+        """Count on from what a ledger says instead of from what the run's states say."""
+        self._before = spent_pa
+        self.charged = np.zeros_like(self.rdp)
+
+    def _total(self) -> accountant.Floats:
+        return self.rdp if self._before is None else self._before + self.charged
+
+    def admit(self, batch: Batch) -> Batch:
+        """Charge each peer for a gradient; the minibatches of those who cannot pay are emptied."""
+        counts_e, uses_e = batch.counts_e.copy(), np.zeros_like(batch.counts_e)
+        keys, peers = batch.keys_e.tolist(), batch.peers_e.tolist()
+        assert batch.charges_e is not None
+        for e, (p, key) in enumerate(zip(peers, keys, strict=True)):
+            if not counts_e[e]:
+                continue
+            uses_e[e] = before = self._uses[p, key]
+            cost_a = self._cost(p, int(counts_e[e]), Charge(batch.charges_e[e]), before)
+            if self.options.budget and cost_a.any():
+                total_1a = (self._total()[p] + cost_a)[None]
+                after = accountant.epsilon(total_1a, self.options.delta)[0]
+                self.exhausted[p] |= after > self.options.budget
+            if self.exhausted[p]:
+                counts_e[e] = 0
+                continue
+            self._uses[p, key] += 1
+            self.rdp[p] += cost_a
+            self.charged[p] += cost_a
+        paid_e1 = torch.from_numpy(counts_e > 0).to(batch.weights_eb.device)[:, None]
+        weights_eb = batch.weights_eb * paid_e1
+        return replace(batch, counts_e=counts_e, weights_eb=weights_eb, uses_e=uses_e)
+
+    def _cost(self, p: int, count: int, charge: Charge, before: int) -> accountant.Floats:
+        """Rényi divergences of one more gradient on a minibatch, after so many of them."""
+        examples, noise = int(self._examples[p]), self.options.noise
+        if charge == Charge.FREE:
+            return np.zeros(len(accountant.ORDERS))
+        drawn = count if charge == Charge.DRAWN else examples
+        cost_a = accountant.query(examples, drawn, noise, before + 1)
+        if before and noise:
+            cost_a = cost_a - accountant.query(examples, drawn, noise, before)
+        return cost_a
+
+    @contextmanager
+    def watching(self) -> Iterator[list[Trace]]:
+        """What the layers of the network do meanwhile."""
+        traces: list[Trace] = []
+        self._traces = traces
+        try:
+            yield traces
+        finally:
+            self._traces = None
+
+    def _see(self, layer: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
+        if self._traces is not None:
+            self._traces.append(Trace(layer, inputs.detach(), outputs))
+
+    def clipped(
+        self, losses_eb: Tensor, weights_eb: Tensor, traces: list[Trace], leaves: dict[str, Tensor]
+    ) -> tuple[Tensor, ...]:
+        """Weighted sums of the examples' clipped gradients, one for each of the leaves.
+
+        Parameters
+        ----------
+        traces : of the forward pass, while which it was `watching`.
+        """
+        if len(traces) != self._layers or not traces:  # a layer used twice: its gradients add up
+            weights_eb = weights_eb * self._factors(_one_by_one(losses_eb, [*leaves.values()]))
+            return torch.autograd.grad(
+                losses_eb, [*leaves.values()], weights_eb, materialize_grads=True
+            )
+        outputs = [trace.outputs for trace in traces]
+        found = torch.autograd.grad(losses_eb.sum(), outputs)
+        with torch.no_grad():
+            layers = [
+                LAYERS[type(trace.layer)](trace, gradient, losses_eb.shape)
+                for trace, gradient in zip(traces, found, strict=True)
+            ]
+            squares_eb = torch.stack([layer.squares() for layer in layers]).sum(dim=0)
+            weights_eb = weights_eb * self._factors(squares_eb)
+            named: dict[str, Tensor] = {}
+            for trace, layer in zip(traces, layers, strict=True):
+                weight, bias = layer.sums(weights_eb)
+                named[self._names[id(trace.layer.weight)]] = weight
+                if trace.layer.bias is not None:
+                    named[self._names[id(trace.layer.bias)]] = bias
+            return tuple(named[name].reshape(leaf.shape) for name, leaf in leaves.items())
+
+    def _factors(self, squares_eb: Tensor) -> Tensor:
+        """min(1, C / norm of the gradient) of each example."""
+        return (self.options.clip / squares_eb.sqrt().clamp_min(1e-30)).clamp_max(1.0)
+
+    def add_noise(self, gradients: Sequence[Tensor], batch: Batch) -> None:
+        """Add what hides single examples to the mean gradients, given tensor by tensor."""
+        models = len(batch.counts_e)
+        sizes = [gradient.numel() // models for gradient in gradients]
+        noise_ed = self._noise(batch, sum(sizes))
+        for gradient, noise in zip(gradients, noise_ed.split(sizes, dim=1), strict=True):
+            gradient.add_(noise.reshape(gradient.shape))
+
+    def _noise(self, batch: Batch, d: int) -> Tensor:
+        noise_ed = batch.weights_eb.new_empty(len(batch.counts_e), d)
+        assert batch.uses_e is not None, "a minibatch that was not admitted"
+        ends = zip(
+            batch.peers_e.tolist(), batch.keys_e.tolist(), batch.uses_e.tolist(), strict=True
+        )
+        for e, (p, key, use) in enumerate(ends):
+            deviation = self.options.noise * self.options.clip / max(int(batch.counts_e[e]), 1)
+            if not deviation or not batch.counts_e[e]:
+                noise_ed[e] = 0
+                continue
+            source = stream(self._seed, int(self._peers[p]), self._when + use, Purpose.PRIVACY, key)
+            row_d = noise_ed[e].cpu()  # the row itself on a CPU
+            fill_with_noise(row_d, source, deviation)
+            if noise_ed.device.type != "cpu":
+                noise_ed[e] = row_d
+        return noise_ed
+
+
+def fill_with_noise(row_d: Tensor, source: np.random.Generator, deviation: float) -> None:
+    """Normal numbers from AES in counter mode, its key drawn from a stream.
+
+    Fast, and who sees some of the numbers can tell nothing of the others, as of Mersenne Twister's.
+    Box and Muller's method, with 32 random bits for each number.
+    """
+    half = (len(row_d) + 1) // 2
+    bits = np.empty(2 * half, dtype=np.int32)
+    stream_ = Cipher(AES(source.bytes(32)), CTR(bytes(16))).encryptor()
+    stream_.update_into(bytes(bits.nbytes), bits.data.cast("B"))
+    uniform = torch.from_numpy(bits).to(row_d.dtype).mul_(2.0**-31)  # from -1 to 1
+    radius, angle = uniform.split(half)
+    radius.abs_().clamp_(min=2.0**-32).log_().mul_(-2 * deviation**2).sqrt_()
+    angle.mul_(math.pi)
+    row_d[:half] = angle.cos().mul_(radius)
+    row_d[half:] = angle.sin_().mul_(radius)[: len(row_d) - half]
+
+
+def _one_by_one(losses_eb: Tensor, leaves: Sequence[Tensor]) -> Tensor:
+    """Squared norm of each example's gradient (E, b), by a backward pass for each."""
+    assert len(losses_eb) == 1, "such networks go alone"
+    squares = torch.zeros_like(losses_eb)
+    for b, loss in enumerate(losses_eb[0]):
+        for gradient in torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True):
+            if gradient is not None:
+                squares[0, b] += gradient.square().sum()
+    return squares
+
+
+class _Linear:
+    """Gradients sum_t g_t a_t' of a linear layer, and sum_t g_t of its bias."""
+
+    def __init__(self, trace: Trace, gradient: Tensor, shape: torch.Size) -> None:
+        self._a = trace.inputs.reshape(*shape, -1, trace.inputs.shape[-1])
+        self._g = gradient.reshape(*shape, -1, gradient.shape[-1])
+        self._biased = trace.layer.bias is not None
+
+    def squares(self) -> Tensor:
+        """|sum_t g_t a_t'|^2 = sum_ts <a_t, a_s> <g_t, g_s>."""
+        a, g = self._a, self._g
+        if a.shape[-2] == 1:
+            square = _squares(a) * _squares(g)
+        else:
+            square = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
+        return square + _squares(g.sum(-2, keepdim=True)) if self._biased else square
+
+    def sums(self, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
+        g = (self._g * weights_eb[..., None, None]).flatten(1, 2)
+        return g.mT @ self._a.flatten(1, 2), g.sum(1)
+
+
+class _Convolution:
+    """Those of a convolution, which are small and made for each example."""
+
+    def __init__(self, trace: Trace, gradient: Tensor, shape: torch.Size) -> None:
+        layer = trace.layer
+        assert isinstance(layer, nn.Conv2d)
+        assert not isinstance(layer.padding, str)
+        kernel = layer.kernel_size, layer.dilation, layer.padding, layer.stride
+        g = gradient.flatten(2)
+        self._weight = (g @ F.unfold(trace.inputs, *kernel).mT).unflatten(0, shape)
+        self._bias = g.sum(-1, keepdim=True).unflatten(0, shape)
+        self._biased = layer.bias is not None
+
+    def squares(self) -> Tensor:
+        square = _squares(self._weight)
+        return square + _squares(self._bias) if self._biased else square
+
+    def sums(self, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
+        weights = weights_eb[..., None, None]
+        return (self._weight * weights).sum(1), (self._bias * weights).sum(1)
+
+
+def _squares(x: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(x, dim=(-1, -2)).square()
+    return found
+
+
+LAYERS: dict[type[nn.Module], type[_Linear | _Convolution]] = {
+    nn.Linear: _Linear,
+    nn.Conv2d: _Convolution,
+}
+"""Layer type -> its gradients, example by example (E, b)."""
+
+
+def is_traceable(module: nn.Module) -> bool:
+    """Whether all trainable parameters lie in layers whose norms are known, each in one place."""
+    owned: list[nn.Parameter] = []
+    for layer in module.modules():
+        own = [value for value in layer.parameters(recurse=False) if value.requires_grad]
+        owned += own
+        if own and type(layer) not in LAYERS:
+            return False
+        if isinstance(layer, nn.Conv2d) and (
+            layer.groups > 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str)
+        ):
+            return False
+    return len({*map(id, owned)}) == len(owned)

@@ -1,0 +1,39 @@
+"""The [privacy] table: differential privacy of single examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The [privacy] table: gradients of private examples are clipped, noised and accounted for.
+
+    `clients.engine.privacy` says what is done, docs/privacy.md what the numbers mean.
+
+    Attributes
+    ----------
+    kind : "examples" protects single training examples; every gradient on them is private then.
+    clip : largest norm of one example's gradient; longer ones are scaled down.
+    noise : standard deviation of the noise in multiples of `clip`, on the sum of a minibatch's
+        clipped gradients.
+    delta : of the (epsilon, delta) that is reported; well below one over a peer's examples.
+    budget : epsilon beyond which a peer neither trains nor answers, but only listens; 0: none.
+    """
+
+    kind: Literal["none", "examples"] = "none"
+    clip: float = 1.0
+    noise: float = 1.0
+    delta: float = 1e-5
+    budget: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.clip <= 0:
+            raise ValueError("clip must be above 0")
+        if self.noise < 0 or self.budget < 0:
+            raise ValueError("noise and budget must not be negative")
+        if not 0 < self.delta < 1:
+            raise ValueError("delta must lie between 0 and 1")
+        if self.budget and not self.noise:
+            raise ValueError("a budget needs noise: without it epsilon is infinite")

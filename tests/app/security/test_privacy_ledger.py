@@ -1,0 +1,63 @@
+"""The privacy ledger: it adds up over runs, and a damaged one lets nothing out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.config.config import Config
+from app.node.node import Node
+from app.security.ledger import LedgerError
+from app.security.privacy_ledger import PrivacyLedger
+from clients.engine.accountant import ORDERS
+from strategies.protocol import Request
+
+
+def test_it_adds_up_over_runs(tmp_path: Path) -> None:
+    file, cost = tmp_path / "privacy.jsonl", np.linspace(0.1, 2.0, len(ORDERS))
+    assert not PrivacyLedger(file, "first").spent().any()
+    PrivacyLedger(file, "first").add(cost, 1)
+    PrivacyLedger(file, "second").add(2 * cost, 1)
+    PrivacyLedger(file, "second").add(0 * cost, 2)
+    np.testing.assert_allclose(PrivacyLedger(file, "third").spent(), 3 * cost)
+    assert len(file.read_text().splitlines()) == 2, "what costs nothing is not written"
+
+
+@pytest.mark.parametrize("line", ["{", '{"run": "x"}', '{"rdp": [1, 2]}', '{"rdp": "x"}'])
+def test_a_damaged_one_stops_everything(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "privacy.jsonl"
+    file.write_text(line + "\n")
+    with pytest.raises(LedgerError, match="before a person has looked"):
+        PrivacyLedger(file, "run").spent()
+
+
+def deployed(path: Path, name: str) -> Node:
+    keys: dict[str, Any] = {
+        "dataset": "digits", "model": "linear", "peers": 1, "method": "local", "name": name,
+        "num-server-rounds": 2, "batch-size": 4, "local-steps": 2, "device": "cpu",
+        "partition.samples-per-peer": 16, "partition.kind": "iid",
+        "privacy.kind": "examples", "privacy.noise": 4.0,
+    }  # fmt: skip
+    return Node(Config.from_flat(keys), [0], path / name, deployed=True)
+
+
+def test_a_deployed_peer_goes_on_from_what_all_runs_have_spent(tmp_path: Path) -> None:
+    file = tmp_path / "institution" / "privacy-0000.jsonl"
+    spent, theta = [0.0], []
+    for name in ("first", "second"):
+        node = deployed(tmp_path, name)
+        node.handle(Request("start", 0, 0, attempt="a"))
+        response = node.handle(Request("local-rounds", 1, 2, attempt="a"))
+        epsilon = response.reports[-1].metrics["epsilon"]
+        assert epsilon is not None
+        spent.append(epsilon)
+        theta.append(response.reports[-1].metrics["test_loss"])
+    assert spent[0] < spent[1] < spent[2]
+    assert theta[0] != theta[1], "draws that nobody can repeat"
+    before = PrivacyLedger(file, "").spent()
+    node.handle(Request("start", 1, 1, attempt="b"))
+    node.handle(Request("local-rounds", 1, 2, attempt="b"))  # played again: paid again
+    assert (PrivacyLedger(file, "").spent() > 1.4 * before).all()

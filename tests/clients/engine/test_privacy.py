@@ -1,0 +1,293 @@
+"""Private gradients against a plain loop, their noise, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+from scipy.special import logsumexp
+from scipy.stats import kstest, norm
+from torch import Tensor
+
+from app.config.config import Config, ConfigError
+from app.config.preflight import check
+from app.config.registry import METHODS
+from clients.engine import accountant
+from clients.engine.data import Charge
+from clients.engine.engine import Engine
+from clients.engine.privacy import Guard, fill_with_noise, is_traceable
+from clients.engine.streams import Purpose, stream
+from clients.privacy import Privacy
+from clients.training import Training
+from datasets.problem import Problem
+from tests.inline import run
+from tests.problems import classification, write_quadratic
+
+SIZES = (9, 6, 12)
+NETWORKS = {"linear": (1, 4, 4), "mlp": (1, 4, 4), "lenet": (3, 32, 32)}
+
+
+def engine_of(
+    problem: Problem, model: str = "linear", peers: Any = None, seed: int = 0, **keys: Any
+) -> Engine:
+    privacy = Privacy("examples", **keys) if keys else None
+    return Engine(
+        problem, model, None, range(problem.peers) if peers is None else peers,
+        Training(batch_size=4, local_steps=2), seed=seed, dtype="float64", device="cpu",
+        privacy=privacy,
+    )  # fmt: skip
+
+
+def guard_of(engine: Engine) -> Guard:
+    assert engine.guard is not None
+    return engine.guard
+
+
+def charges(batches: Any) -> list[list[int]]:
+    return [[int(charge) for charge in batch.charges_e] for batch in batches]
+
+
+def clipped_by_hand(problem: Problem, model: str, x_pd: Tensor, clip: float) -> Tensor:
+    """Each example's gradient by itself, from an engine that looks at one example at a time."""
+    plain = engine_of(problem, model)
+    batch = plain.batches(1)[0]
+    rows = []
+    for p in range(len(x_pd)):
+        total = torch.zeros_like(x_pd[p])
+        for b in range(int(batch.counts_e[p])):
+            weights = torch.zeros_like(batch.weights_eb)
+            weights[p, b] = 1.0
+            one = batch.weighted(weights / batch.weights_eb.clamp_min(1e-9))
+            g = plain.gradients(x_pd, plain.network.buffers(len(x_pd)), one).values[p]
+            total += g * min(1.0, clip / max(float(g.norm()), 1e-30))
+        rows.append(total / float(batch.counts_e[p]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp", "lenet"])
+@pytest.mark.parametrize("clip", [0.3, 3.0])
+def test_clipping_is_the_plain_loop(model: str, clip: float) -> None:
+    problem = classification(SIZES, shape=NETWORKS[model])
+    engine = engine_of(problem, model, clip=clip, noise=0.0)
+    x_pd, buffers = engine.initial(common=False)
+    x_pd = (
+        x_pd + 0.03 * torch.randn(x_pd.shape, generator=torch.Generator().manual_seed(1)).double()
+    )
+    found = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
+    torch.testing.assert_close(found, clipped_by_hand(problem, model, x_pd, clip))
+    plain = engine_of(problem, model)
+    whole = plain.gradients(x_pd, buffers, plain.batches(1)[0]).values
+    assert (found - whole).abs().max() > 1e-3, "clipping did something"
+
+
+def test_layers_that_nobody_knows_are_differentiated_one_by_one(monkeypatch: Any) -> None:
+    problem = classification(SIZES, shape=NETWORKS["lenet"])
+    known = engine_of(problem, "lenet", clip=0.3, noise=0.0)
+    assert is_traceable(known.network.module)
+    monkeypatch.setattr("clients.engine.privacy.is_traceable", lambda module: False)
+    slow = engine_of(problem, "lenet", clip=0.3, noise=0.0)
+    x_pd, buffers = known.initial()
+    quickly, slowly = (e.gradients(x_pd, buffers, e.batches(1)[0]).values for e in (known, slow))
+    torch.testing.assert_close(quickly, slowly)
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+def test_without_noise_and_with_a_large_clip_nothing_changes(model: str) -> None:
+    problem = classification(SIZES, shape=NETWORKS[model])
+    private, plain = engine_of(problem, model, clip=1e6, noise=0.0), engine_of(problem, model)
+    x_pd, buffers = plain.initial()
+    fits = [e.fit(x_pd, buffers, e.opt_state(x_pd), e.batches(1)).x for e in (private, plain)]
+    torch.testing.assert_close(*fits, rtol=1e-12, atol=1e-12)
+
+
+def test_noise_is_normal_unbiased_and_of_its_size() -> None:
+    problem = classification(SIZES)
+    quiet = engine_of(problem, clip=0.5, noise=0.0)
+    loud = engine_of(problem, clip=0.5, noise=2.0)
+    x_pd, buffers = quiet.initial()
+    batch = quiet.batches(1)[0]
+    mean_pd = quiet.gradients(x_pd, buffers, batch).values
+    draws = []
+    for t in range(400):
+        loud.enter(t, 0)
+        draws.append(loud.gradients(x_pd, buffers, batch).values - mean_pd)
+    drawn = torch.stack(draws)
+    size = 2.0 * 0.5 / 4  # noise x clip / examples of the minibatch
+    spread = size / drawn[:, 0].numel() ** 0.5
+    assert (drawn.mean(dim=(0, 2)).abs() < 5 * spread).all(), "unbiased"
+    assert drawn.std() == pytest.approx(size, rel=0.02)
+    flat = drawn.flatten() / size
+    assert abs(float((flat.abs() < 1).double().mean()) - 0.6827) < 0.01
+    assert (drawn[0] != drawn[1]).all(), "no noise twice"
+
+
+def test_noise_belongs_to_the_peer_wherever_it_is_hosted() -> None:
+    problem = classification(SIZES)
+    every, alone = (engine_of(problem, clip=1.0, noise=1.0, peers=p) for p in ([0, 1, 2], [2]))
+    for engine in (every, alone):
+        engine.enter(3, 1)
+    x_pd, buffers = every.initial()
+    together = every.gradients(x_pd, buffers, every.batches(3)[0]).values
+    apart = alone.gradients(x_pd[2:], buffers, alone.batches(3)[0]).values
+    torch.testing.assert_close(together[2:], apart, rtol=1e-12, atol=1e-12)
+    every.enter(3, 2)
+    assert (every.gradients(x_pd, buffers, every.batches(3)[0]).values != together).all()
+
+
+def test_normal_numbers_are_normal_and_their_stream_s_own() -> None:
+    one, again, other = torch.empty(3, 100_001, dtype=torch.float64)
+    for row, peer in ((one, 0), (again, 0), (other, 1)):
+        fill_with_noise(row, stream(0, peer, 1, Purpose.PRIVACY), 1.0)
+    assert torch.equal(one, again)
+    assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 0.02
+    assert kstest(one.numpy(), "norm").pvalue > 0.01
+    assert len(one) == 100_001
+
+
+# ---- accounting -----------------------------------------------------------------------------
+
+
+def exact_epsilon(multiplier: float, delta: float) -> float:
+    """Of one Gaussian mechanism (Balle and Wang, ICML 2018, theorem 8)."""
+
+    def gap(eps: float) -> float:
+        a, b = 0.5 / multiplier, eps * multiplier
+        return float(norm.cdf(a - b) - math.exp(min(eps, 700)) * norm.cdf(-a - b)) - delta
+
+    return float(brentq(gap, 0, 600)) if gap(0) > 0 else 0.0
+
+
+def test_epsilon_of_whole_data_is_near_the_exact_one() -> None:
+    """Rényi orders lose a little, and never say too little."""
+    g = np.random.default_rng(0)
+    for _ in range(200):
+        noise, times = g.uniform(2, 20), int(g.integers(1, 50))
+        delta = 10.0 ** -g.uniform(3, 7)
+        rdp = times * accountant.query(100, 100, noise, 1)
+        found = accountant.epsilon(rdp[None], delta)[0]
+        exact = exact_epsilon(noise / 2 / times**0.5, delta)
+        assert exact <= found <= 1.25 * exact + 0.15
+
+
+def sampled_by_hand(examples: int, drawn: int, multiplier: float, order: int) -> float:
+    """Theorem 27 of Wang, Balle and Kasiviswanathan for the Gaussian mechanism, whole orders."""
+    q = drawn / examples
+    loss = [x * (x + 1) / (2 * multiplier**2) for x in range(order)]  # cgf of order x
+
+    def difference(k: int) -> float:
+        """log of the k-th forward difference of exp(cgf) at 0."""
+        terms = [math.comb(k, i) * (-1) ** (k - i) * math.exp(_cgf(i - 1)) for i in range(k + 1)]
+        return math.log(max(abs(sum(terms)), 1e-300))
+
+    def _cgf(x: int) -> float:
+        return x * (x + 1) / (2 * multiplier**2)
+
+    assert loss[0] == 0
+    logs = [0.0]
+    for j in range(2, order + 1):
+        if j == 2:
+            bound = min(math.log(4) + math.log(math.expm1(_cgf(1))), _cgf(1) + math.log(2))
+        else:
+            half = 2 * (j // 2), 2 * ((j + 1) // 2)
+            bound = min(math.log(4) + 0.5 * sum(map(difference, half)), math.log(2) + _cgf(j - 1))
+        logs.append(math.log(math.comb(order, j)) + j * math.log(q) + bound)
+    return float(logsumexp(logs)) / (order - 1)
+
+
+def test_sampling_is_accounted_as_in_the_paper() -> None:
+    g = np.random.default_rng(1)
+    for _ in range(6):
+        examples, noise = int(g.integers(20, 200)), float(g.uniform(2, 6))
+        drawn = int(g.integers(1, examples // 3))
+        found = accountant.query(examples, drawn, noise, 1)
+        for order in (2, 3, 4, 5):
+            expected = sampled_by_hand(examples, drawn, noise / 2, order)
+            assert found[accountant.ORDERS.index(order)] == pytest.approx(expected, rel=1e-6)
+
+
+def test_minibatches_are_charged_for_what_they_are() -> None:
+    engine = engine_of(classification(SIZES), clip=1.0, noise=4.0)
+    drawn, epoch, estimate = (
+        engine.batches(1), engine.batches(2, epochs=2),
+        engine.batches(1, Purpose.ESTIMATE, steps=1, halves=True),
+    )  # fmt: skip
+    assert {c for each in charges(drawn) for c in each} == {Charge.DRAWN}
+    assert [each[1] for each in charges(epoch)][:4] == [1, 2, 1, 2]  # two steps an epoch
+    assert [each[2] for each in charges(epoch)] == [1, 2, 2, 1, 2, 2]
+    assert {c for each in charges(estimate) for c in each} == {Charge.WHOLE}
+    x_pd, buffers = engine.initial()
+    spent = guard_of(engine).rdp
+    assert not guard_of(engine).epsilon().any()
+    for batch in epoch[:4]:
+        engine.gradients(x_pd, buffers, batch)
+    np.testing.assert_allclose(spent[1], 2 * np.asarray(accountant.query(6, 6, 4.0, 1)))
+    before = spent[1].copy()
+    for _ in range(3):  # the same draw again is one sample with three gradients
+        engine.gradients(x_pd, buffers, drawn[0])
+    np.testing.assert_allclose(spent[1] - before, accountant.query(6, 4, 4.0, 3))
+
+
+# ---- runs -----------------------------------------------------------------------------------
+
+
+def flat(**keys: Any) -> dict[str, Any]:
+    run_ = {
+        "dataset": "digits", "model": "linear", "peers": 4, "num-server-rounds": 3,
+        "evaluate-every": 1, "dtype": "float64", "batch-size": 4, "local-steps": 2,
+        "partition.samples-per-peer": 16, "partition.clusters": 2, "learning-rate": 0.05,
+        "privacy.kind": "examples", "privacy.noise": 4.0, "device": "cpu",
+    }  # fmt: skip
+    return run_ | {k.replace("__", ".").replace("_", "-"): v for k, v in keys.items()}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "cobo", "all-for-one", "ditto"])
+def test_the_same_wherever_peers_live_and_after_a_stop(tmp_path: Path, method: str) -> None:
+    keys = flat(method=method)
+    alone, apart = run(keys, tmp_path / "one"), run(keys, tmp_path / "two", 2)
+    half = run(keys, tmp_path / "half", 2, until=2)
+    rest = run(keys, tmp_path / "half", 2, after=half)
+    spent = [alone.metric("epsilon", t) for t in range(4)]
+    assert all((spent[t] < spent[t + 1]).all() for t in (1, 2))
+    for other in (apart, rest):
+        np.testing.assert_array_equal(other.metric("epsilon"), spent[3])
+        for mine, theirs in zip(alone.models(), other.models(), strict=True):
+            for name in mine:
+                torch.testing.assert_close(mine[name], theirs[name], rtol=1e-9, atol=1e-10)
+
+
+def test_a_budget_is_never_exceeded_and_then_the_peer_only_listens(tmp_path: Path) -> None:
+    free = run(flat(method="wga"), tmp_path / "free")
+    budget = float(free.metric("epsilon", 2).min()) * 1.01
+    keys = flat(method="wga", privacy__budget=budget)
+    bounded = run(keys, tmp_path / "bounded")
+    apart = run(keys, tmp_path / "apart", 2)
+    assert (bounded.metric("epsilon") <= budget).all()
+    assert (free.metric("epsilon") > budget).all()
+    sent = bounded.metric("gradient_evaluations") < free.metric("gradient_evaluations")
+    assert sent.all()
+    np.testing.assert_array_equal(bounded.metric("epsilon"), apart.metric("epsilon"))
+    np.testing.assert_allclose(bounded.metric("test_loss"), apart.metric("test_loss"), rtol=1e-9)
+
+
+def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
+    for name, method in METHODS.items():
+        keys = {"method": name, "privacy.kind": "examples"}
+        if method.exposes:
+            with pytest.raises(ConfigError, match=f"does not cover {name}: .*private examples"):
+                Config.from_flat(keys)
+        else:
+            Config.from_flat(keys)
+    covered = {name for name, method in METHODS.items() if not method.exposes}
+    assert {"cobo", "wga", "all-for-one", "bias-correction", "fedavg", "local"} <= covered
+    with pytest.raises(ConfigError, match="mixed-precision"):
+        Config.from_flat({"privacy.kind": "examples", "mixed-precision": True})
+    problem = write_quadratic(tmp_path / "q.json", [[1.0]], [[0.0]], [0.0])
+    with pytest.raises(ConfigError, match="no examples"):
+        check(Config.from_flat(problem | {"method": "local", "privacy.kind": "examples"}))
+    with pytest.raises(ValueError, match="batch norm"):
+        engine_of(classification((4,), shape=(3, 32, 32)), "resnet9", clip=1.0)
