@@ -28,8 +28,9 @@ from app.security.approval import OWN
 from app.security.channel import SecureChannel
 from app.security.disclosure import limited, protected
 from app.security.ledger import Ledger
-from app.security.policy import Policy, check_counts, is_own
+from app.security.policy import Policy
 from app.security.privacy_ledger import PrivacyLedger
+from app.security.run_check import check_counts, is_own
 from app.security.sealing import Sealing, simulated
 from app.trained.about import About
 from app.trained.card import as_json, as_markdown, card
