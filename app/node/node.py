@@ -125,6 +125,7 @@ class Node:
             else (f"{config.method} predicts in a way of its own that its rule does not save")
         )
         self._about = {peer: About.of(config, problem, peer, refused) for peer in self.peers}
+        self._protection = config.privacy, config.defence
         self._deployed = deployed
         self._checkpoints = CheckpointStore(
             directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
@@ -299,7 +300,8 @@ class Node:
             if peer in reports:
                 found = card(
                     about, self._sizes_of[peer], reports[peer], names, policy,
-                    self._cohort.curves.get(peer, {}), has_examples="memory.keys" in tensors,
+                    self._cohort.curves.get(peer, {}), *self._protection,
+                    has_examples="memory.keys" in tensors,
                 )  # fmt: skip
                 atomic.write(file.with_suffix(".json"), as_json(found))
                 atomic.write(file.with_suffix(".md"), as_markdown(found))

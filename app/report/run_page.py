@@ -53,6 +53,7 @@ def content(run: Run) -> dict[str, Any]:
             *words.partition(run),
             f"seed {summary['seed']}",
             units.plural(summary["rounds"], "round"),
+            *words.protection(run, summary),
             words.date([run]),
         ],
         "notice": _notice(run.progress),

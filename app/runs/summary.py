@@ -17,6 +17,7 @@ import numpy as np
 from app.runs import atomic, graph
 from app.runs.graph_scores import score
 from app.runs.rundir import Floats, Run
+from clients.privacy import Privacy
 from strategies.protocol import MEASURES
 
 
@@ -47,6 +48,7 @@ def summarise(run: Run) -> dict[str, Any]:
         },
         "breaks": run.progress.get("breaks", []),
         "recovery": recovery(run),
+        **privacy(run),
         "total_bytes": _total(run.at("bytes_sent", last_n)),
         "bytes_received": _total(run.at("bytes_received", last_n)),
         "gradient_evaluations": _total(run.at("gradient_evaluations", last_n)),
@@ -75,6 +77,22 @@ def accuracy_statistics(accuracy_n: Floats, samples_n: Floats | None) -> dict[st
         "weighted_mean_test_accuracy": weighted,
         "std_test_accuracy": float(values.std()) if len(values) else None,
         "worst_decile_test_accuracy": mean(values[: max(1, len(values) // 10)]),
+    }
+
+
+def privacy(run: Run) -> dict[str, Any]:
+    """Epsilon of the peer that has spent most, and delta; nothing of a run without privacy.
+
+    It is None where it is infinite, or not reported.
+    """
+    options = run.config.get("privacy", {})
+    if options.get("kind", "none") == "none":
+        return {}
+    epsilon_n = run.at("epsilon", run.last_row())
+    known = np.isfinite(epsilon_n).all()
+    return {
+        "epsilon": float(epsilon_n.max()) if known else None,
+        "delta": options.get("delta", Privacy.delta),
     }
 
 
