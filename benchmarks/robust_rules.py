@@ -32,7 +32,7 @@ def letters(g: np.random.Generator) -> Floats:
     """Letters (k, d), in random order."""
     k, d = int(g.integers(3, 16)), int(g.integers(1, 6))
     x = g.normal(size=(k, d)) * 10.0 ** g.integers(-3, 4)
-    if g.random() < 0.3:
+    if d > 1 and g.random() < 0.3:  # else distances tie, and which is nearest is open
         x[:, 0] = g.integers(-2, 3, k)
     if g.random() < 0.5:
         x = np.concatenate([x, x[g.integers(k, size=g.integers(1, 4))]])
@@ -73,7 +73,7 @@ def apart(rule: str, nnm: bool, x: Floats, tolerate: float, own: Floats) -> floa
     f = int(tolerate * len(x) + 1e-9)
     x = byzfl.NNM(f)(x) if nnm else x
     expected = theirs(rule, x, f, own)
-    scale = float(np.abs(x).max())
+    scale = float(np.abs(x).max()) or 1.0
     if rule == "geometric-median":
         costs = [np.linalg.norm(x - v, axis=1).mean() for v in (found, expected)]
         return max(0.0, float(costs[0] - costs[1])) / scale
