@@ -15,7 +15,8 @@ class Privacy:
     Attributes
     ----------
     kind : "examples" protects single training examples; every gradient on them is private then.
-    clip : largest norm of one example's gradient; longer ones are scaled down.
+    clip : largest norm of one example's gradient; longer ones are scaled down. At least 1e-6:
+        float32 would round the noise that belongs to a far smaller one to 0.
     noise : standard deviation of the noise in multiples of `clip`, on the sum of a minibatch's
         clipped gradients.
     delta : of the (epsilon, delta) that is reported; well below one over a peer's examples.
@@ -29,8 +30,8 @@ class Privacy:
     budget: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.clip <= 0:
-            raise ValueError("clip must be above 0")
+        if self.clip < 1e-6:
+            raise ValueError("clip must be at least 1e-6, or rounding takes the noise away")
         if self.noise < 0 or self.budget < 0:
             raise ValueError("noise and budget must not be negative")
         if not 0 < self.delta < 1:

@@ -14,7 +14,8 @@ from app.config.items import read_items
 from app.config.keys import ConfigError
 from app.config.schema import Scalar
 from app.runs import atomic
-from app.security.policy import PolicyError, check_run, locate, policy_of, read_policy
+from app.security.policy import PolicyError, locate, policy_of, read_policy
+from app.security.run_check import check_run
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

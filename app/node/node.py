@@ -28,8 +28,9 @@ from app.security.approval import OWN
 from app.security.channel import SecureChannel
 from app.security.disclosure import limited, protected
 from app.security.ledger import Ledger
-from app.security.policy import Policy, check_counts, is_own
+from app.security.policy import Policy
 from app.security.privacy_ledger import PrivacyLedger
+from app.security.run_check import check_counts, is_own
 from app.security.sealing import Sealing, simulated
 from app.trained.about import About
 from app.trained.card import as_json, as_markdown, card
@@ -124,6 +125,7 @@ class Node:
             else (f"{config.method} predicts in a way of its own that its rule does not save")
         )
         self._about = {peer: About.of(config, problem, peer, refused) for peer in self.peers}
+        self._protection = config.privacy, config.defence
         self._deployed = deployed
         self._checkpoints = CheckpointStore(
             directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
@@ -298,7 +300,8 @@ class Node:
             if peer in reports:
                 found = card(
                     about, self._sizes_of[peer], reports[peer], names, policy,
-                    self._cohort.curves.get(peer, {}), has_examples="memory.keys" in tensors,
+                    self._cohort.curves.get(peer, {}), *self._protection,
+                    has_examples="memory.keys" in tensors,
                 )  # fmt: skip
                 atomic.write(file.with_suffix(".json"), as_json(found))
                 atomic.write(file.with_suffix(".md"), as_markdown(found))

@@ -26,7 +26,8 @@ from app.node.vetting import RequestError
 from app.runs import units
 from app.security import approval
 from app.security.approval import ApprovalError
-from app.security.policy import Policy, check_counts, check_run, is_own, read_policy
+from app.security.policy import Policy, read_policy
+from app.security.run_check import check_counts, check_run, is_own
 from app.security.sealing import deployed
 from app.security.trust import KeysError
 from strategies.protocol import Request, Response

@@ -26,7 +26,8 @@ from app.node.vetting import check_request
 from app.runs import logs
 from app.security import approval
 from app.security.approval import ApprovalError
-from app.security.policy import Policy, PolicyError, check_run, read_policy
+from app.security.policy import Policy, PolicyError, read_policy
+from app.security.run_check import check_run
 from app.security.sealing import Sealing, deployed, peer_of
 from app.security.trust import KeysError
 from strategies.brokering import Brokering

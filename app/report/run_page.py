@@ -54,6 +54,7 @@ def content(run: Run) -> dict[str, Any]:
             *words.graph(run),
             f"seed {summary['seed']}",
             units.plural(summary["rounds"], "round"),
+            *words.protection(run, summary),
             words.date([run]),
         ],
         "notice": _notice(run.progress),

@@ -17,6 +17,7 @@ import numpy as np
 from app.runs import atomic, graph
 from app.runs.graph_scores import score
 from app.runs.rundir import Floats, Run
+from clients.privacy import Privacy
 from strategies.protocol import MEASURES
 
 
@@ -48,6 +49,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "breaks": run.progress.get("breaks", []),
         **_attendance(run),
         "recovery": recovery(run),
+        **privacy(run),
         "total_bytes": _total(run.at("bytes_sent", last_n)),
         "bytes_received": _total(run.at("bytes_received", last_n)),
         "gradient_evaluations": _total(run.at("gradient_evaluations", last_n)),
@@ -83,6 +85,22 @@ def _attendance(run: Run) -> dict[str, Any]:
     """Peer's name -> in how many of the `rounds` it took part, unless everybody always did."""
     took_part = run.progress.get("took_part")
     return {"took_part": dict(zip(run.names, took_part, strict=True))} if took_part else {}
+
+
+def privacy(run: Run) -> dict[str, Any]:
+    """Epsilon of the peer that has spent most, and delta; nothing of a run without privacy.
+
+    It is None where it is infinite, or not reported.
+    """
+    options = run.config.get("privacy", {})
+    if options.get("kind", "none") == "none":
+        return {}
+    epsilon_n = run.at("epsilon", run.last_row())
+    known = np.isfinite(epsilon_n).all()
+    return {
+        "epsilon": float(epsilon_n.max()) if known else None,
+        "delta": options.get("delta", Privacy.delta),
+    }
 
 
 def recovery(run: Run) -> dict[str, Any] | None:

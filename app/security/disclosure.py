@@ -51,7 +51,7 @@ def protected(
     """
     metrics = {
         name: value
-        if value is None or name in TRAFFIC
+        if value is None or name in (*TRAFFIC, "epsilon")  # rounded down it would promise too much
         else _protected(name, value, policy.training, sizes, rarest)
         for name, value in report.metrics.items()
     }

@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from app.config import schema
-from app.config.config import Config
 from app.config.keys import flatten, nearest
 from app.config.registry import METHODS
 from app.config.schema import Scalar
 from datasets import plugins
 from datasets.own.institutions import words
-from datasets.problem import DataError
-from datasets.table import DATASETS, dataset_of
+from datasets.table import DATASETS
 
 Disclosure = Literal["all", "loss", "none"]
 ANY = "any"
@@ -97,6 +95,25 @@ class AnswerPolicy:
 
 
 @dataclass(frozen=True)
+class PrivacyPolicy:
+    """[privacy]: whether a run must protect single examples by differential privacy, on whatever
+    data. docs/privacy.md says what that covers.
+
+    Attributes
+    ----------
+    kind : "examples": only a run with privacy.kind = "examples" and a privacy.budget may start.
+        "none": it may do without.
+    most-epsilon : largest privacy.budget that such a run may have. What all runs with privacy have
+        spent on this node's examples counts towards it.
+    most-delta : largest privacy.delta that it may have; well below one over the examples here.
+    """  # noqa: D205
+
+    kind: Literal["none", "examples"] = "none"
+    most_epsilon: float = 8.0
+    most_delta: float = 1e-5
+
+
+@dataclass(frozen=True)
 class Policy:
     """What a run may do on this machine; nothing that a run says changes it.
 
@@ -119,6 +136,7 @@ class Policy:
     data: DataPolicy = field(default_factory=DataPolicy)
     reports: ReportPolicy = field(default_factory=ReportPolicy)
     answers: AnswerPolicy = field(default_factory=AnswerPolicy)
+    privacy: PrivacyPolicy = field(default_factory=PrivacyPolicy)
 
     def check(self) -> None:
         """Refuse names that do not exist, limits below 1 and, without approval, open doors.
@@ -137,6 +155,10 @@ class Policy:
         for key, value in self.flat().items():
             if type(value) is int and value < 1 and key != "answers.most-repeats":
                 raise PolicyError(f"{key} = {value} allows nothing: write at least 1")
+        if self.privacy.most_epsilon <= 0:
+            raise PolicyError("privacy.most-epsilon allows nothing: write a number above 0")
+        if not 0 < self.privacy.most_delta < 1:
+            raise PolicyError("privacy.most-delta must lie between 0 and 1")
         if self.approval == "none":
             open_ = {"methods": self.methods, "data.sets": self.data.sets}
             if "table" in words(self.data.sets):
@@ -150,11 +172,10 @@ class Policy:
 
     def flat(self) -> dict[str, Scalar]:
         """Dotted key -> value."""
-        parts = {"": self, "data": self.data, "reports": self.reports, "answers": self.answers}
         return {
             f"{table}.{key}" if table else key: value
-            for table, part in parts.items()
-            for key, value in schema.values(part).items()
+            for table in TABLES
+            for key, value in schema.values(getattr(self, table) if table else self).items()
         }
 
     def toml(self) -> str:
@@ -176,6 +197,7 @@ TABLES: Mapping[str, type] = {
     "data": DataPolicy,
     "reports": ReportPolicy,
     "answers": AnswerPolicy,
+    "privacy": PrivacyPolicy,
 }
 """Table of policy.toml -> its dataclass."""
 
@@ -233,83 +255,6 @@ def locate(dotted: str) -> tuple[str, str, Any]:
     if table in TABLES and key in schema.keys(TABLES[table]):
         return table, *schema.keys(TABLES[table])[key]
     raise PolicyError(f'unknown key "{dotted}"{nearest(dotted, Policy().flat())}')
-
-
-def is_own(dataset: str) -> bool:
-    """Whether only the institution has that data set: then its examples are protected."""
-    return dataset_of(dataset).deployed is not None
-
-
-def check_run(policy: Policy, config: Config) -> None:
-    """Refuse a run that the policy does not allow; reads no data.
-
-    Raises
-    ------
-    PolicyError
-        Names the first key that is violated.
-    """
-    data, own = policy.data, config.dataset_options
-    _listed("methods", policy.methods, "method", [config.method])
-    _listed("data.sets", data.sets, "dataset", [config.dataset])
-    _most("most-peers", policy.most_peers, "peers", config.peers)
-    _most("most-rounds", policy.most_rounds, "num-server-rounds", config.num_server_rounds)
-    if not is_own(config.dataset):
-        return
-    for key, value in config.flat().items():
-        if key.endswith("batch-size") and isinstance(value, int) and value < data.least_batch_size:
-            raise PolicyError(
-                f"data.least-batch-size = {data.least_batch_size} does not allow {key} = {value}: "
-                "the run must take a larger one"
-            )
-    for key in ("columns", "label"):
-        if hasattr(own, key):
-            allowed, wanted = getattr(data, key), getattr(own, key)
-            where = f"{config.dataset}.{key}"
-            _listed(f"data.{key}", allowed, where, words(wanted) if key == "columns" else [wanted])
-    for key in ("classes", "mean", "std"):
-        if not hasattr(own, key):
-            continue
-        allowed, wanted = getattr(data, key), getattr(own, key)
-        if words(wanted) != words(allowed) and (key, allowed) != ("classes", ANY):
-            raise PolicyError(
-                f'data.{key} = "{allowed}" does not allow {config.dataset}.{key} = "{wanted}": '
-                "the institution's own file decides"
-            )
-
-
-def check_counts(policy: Policy, sizes: Mapping[str, int]) -> None:
-    """Refuse own data of which there are too few; a part that is not used may be empty.
-
-    Parameters
-    ----------
-    sizes : part -> number of examples.
-
-    Raises
-    ------
-    DataError
-        As of any data that do not fit: how many there are is not to be found out by asking.
-    """
-    least = policy.data.least_examples
-    for part, size in sizes.items():
-        if size < least and (size or part != "validation"):
-            raise DataError(
-                f"data.least-examples = {least} does not allow {size} examples in the {part} part"
-            )
-
-
-def _listed(key: str, allowed: str, where: str, wanted: list[str]) -> None:
-    for name in wanted:
-        if allowed != ANY and name not in words(allowed):
-            raise PolicyError(
-                f'{key} = "{allowed}" does not allow {where} = "{name}": add it there if it may run'
-            )
-
-
-def _most(key: str, most: int, where: str, wanted: int) -> None:
-    if wanted > most:
-        raise PolicyError(
-            f"{key} = {most} does not allow {where} = {wanted}: raise it there if it may run"
-        )
 
 
 def _documentation(table: type) -> tuple[str, dict[str, str]]:

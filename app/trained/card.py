@@ -13,8 +13,11 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
+from app.config import schema
 from app.security.policy import Policy
 from app.trained.about import About
+from clients.defence import Defence
+from clients.privacy import Privacy
 from strategies.protocol import Report
 
 _LEAST = 1e-6  # weight of a collaborator
@@ -28,6 +31,8 @@ def card(
     names: Mapping[int, str],
     policy: Policy | None,
     curves: Mapping[str, Any],
+    privacy: Privacy,
+    defence: Defence,
     *,
     has_examples: bool,
 ) -> dict[str, Any]:
@@ -39,6 +44,7 @@ def card(
     report : the peer's last, before a policy takes anything away.
     names : of all peers, as far as known here.
     curves : what can be drawn of the evaluation (`clients.measures`).
+    privacy, defence : of the run; each stands in the card where the run has one.
     has_examples : whether the model's file holds something of each training example.
     """
     others = sorted(
@@ -68,10 +74,17 @@ def card(
         "reported_to_the_relay": "all" if policy is None else policy.reports.disclosure,
         "policy": None if policy is None else policy.flat(),
         "holds_training_examples": has_examples,
+        **({"privacy": _spent(privacy, report)} if privacy.kind != "none" else {}),
+        **({"defence": schema.values(defence)} if defence.rule != "none" else {}),
         "config_digest": about.config_digest,
         "versions": _versions(),
         "curves": dict(curves),
     }
+
+
+def _spent(privacy: Privacy, report: Report) -> dict[str, Any]:
+    """The options, and epsilon of all that was learnt from the examples; null if it is infinite."""
+    return schema.values(privacy) | {"epsilon": _finite(report.metrics["epsilon"])}
 
 
 def _finite(value: float | None) -> float | None:
@@ -99,6 +112,7 @@ def as_markdown(found: Mapping[str, Any]) -> str:
         ("columns", ", ".join(found["columns"])),
         ("classes", ", ".join(found["classes"])),
         ("own examples", examples),
+        ("robust rule", found.get("defence", {}).get("rule", "")),
     ]
     used = [(name, value) for name, value in used if value]
     others = [(each["name"], f"{each['weight']:.3g}") for each in found["collaborators"]]
@@ -116,6 +130,14 @@ def as_markdown(found: Mapping[str, Any]) -> str:
             "The file holds the features and the label of each of the peer's training examples: it "
             "is as confidential as the data."
         ]
+    if "privacy" in found:
+        epsilon, delta = found["privacy"]["epsilon"], found["privacy"]["delta"]
+        privacy.append(
+            f"Differential privacy of single training examples: epsilon "
+            f"{'infinite' if epsilon is None else f'{epsilon:.3g}'} at delta {delta:g}, over all "
+            "that the peer's gradients told, answers to others included; measurements are not "
+            "covered."
+        )
     if found["policy"] is None:
         privacy.append("No policy: a simulation, in which every measurement was reported.")
     else:

@@ -108,6 +108,7 @@ def test_a_node_without_a_policy_takes_part_in_nothing(nodes: list[Institution])
         ({"table.label": "c"}, "data.label"),
         ({"table.classes": "yes, no"}, "data.classes"),
         ({"table.mean": "0, 0", "table.std": "1e30, 1"}, "data.mean"),
+        ({"attack.kind": "nan", "attack.peers": "1"}, "no policy allows attack.kind"),
     ],
 )
 def test_a_run_outside_the_policy_is_refused_before_data_are_read(
@@ -122,6 +123,37 @@ def test_a_run_outside_the_policy_is_refused_before_data_are_read(
     (decision,) = atomic.lines(node.home / "run" / "decisions.jsonl")
     assert decision["decision"].startswith(f"refused: {key}")
     assert config_of(node).method in (node.home / "run" / decision["config"]).read_text()
+
+
+PRIVATE: dict[str, Any] = {
+    "privacy.kind": "examples", "privacy.noise": 4.0, "privacy.budget": 3.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("run", "key"),
+    [
+        ({"privacy.kind": "none"}, "privacy.kind"),
+        ({"privacy.budget": 0.0}, "privacy.most-epsilon"),
+        ({"privacy.budget": 3.1}, "privacy.most-epsilon"),
+        ({"privacy.delta": 0.01}, "privacy.most-delta"),
+    ],
+)
+def test_a_run_that_is_not_private_enough_is_refused_before_data_are_read(
+    run: dict[str, Any], key: str, nodes: list[Institution]
+) -> None:
+    node = nodes[0]
+    node.set_policy(privacy__kind="examples", privacy__most_epsilon=3.0)
+    table = Path(str(node.node_config["data-dir"]), "data.csv")
+    rows = table.read_text()
+    table.write_text("no table")
+    node.run_config |= PRIVATE | run
+    assert code_of(node.handle(START)) == "policy"
+    (decision,) = atomic.lines(node.home / "run" / "decisions.jsonl")
+    assert decision["decision"].startswith(f"refused: {key} = ")
+    table.write_text(rows)
+    node.run_config |= PRIVATE | {"privacy.delta": 1e-5}
+    response_of(node, START)
 
 
 def test_a_run_waits_for_a_person_and_an_approval_is_for_one_run(nodes: list[Institution]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.report.words import protection
 from app.runs import graph
 from app.runs.rundir import ResultsError, Run
 from app.runs.summary import accuracy_statistics, finish, summarise
@@ -75,6 +76,23 @@ def test_summary_by_hand(tmp_path: Path) -> None:
     assert (summary["messages"], summary["wall_seconds"]) == (84, 12.5)
     assert summary["recovery"] is None, "no weights were recorded"
     assert set(summary["versions"]) == {"python", "torch", "flwr", "numpy"}
+
+
+def test_epsilon_is_that_of_the_peer_that_spent_most(tmp_path: Path) -> None:
+    write_config(tmp_path, {"peers": 2})
+    rows = [record(1, 0, epsilon=1.5), record(1, 1, epsilon=2.5)]
+    write_metrics(tmp_path, rows)
+    assert not {"epsilon", "delta"} & summarise(Run.read(tmp_path)).keys()
+    path = tmp_path / "config.toml"
+    path.write_text(path.read_text() + '[privacy]\nkind = "examples"\n[defence]\nrule = "krum"\n')
+    run = Run.read(tmp_path)
+    summary = summarise(run)
+    assert (summary["epsilon"], summary["delta"]) == (2.5, 1e-5)
+    assert protection(run, summary) == ["defence krum", "ε ≤ 2.5 at δ = 1e-05"]
+    write_metrics(tmp_path, [*rows[:1], record(1, 1, epsilon=None)])
+    summary = summarise(Run.read(tmp_path))
+    assert summary["epsilon"] is None, "infinite, or not told"
+    assert protection(run, summary)[1] == "ε not known"
 
 
 def test_validation_accuracy_beats_validation_loss_and_ties_go_to_the_earliest(

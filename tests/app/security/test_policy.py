@@ -6,11 +6,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from app.cli.main import main
 from app.config.config import Config
-from app.config.keys import keys, paths
+from app.config.keys import ConfigError, keys, paths
 from app.node.job import Job
 from app.runs import atomic
 from app.security import approval
@@ -20,11 +22,12 @@ from app.security.policy import (
     Policy,
     PolicyError,
     ReportPolicy,
-    check_run,
     policy_of,
     read_policy,
 )
+from app.security.run_check import check_run
 from benchmarks.deployment import exchange_keys
+from clients.engine.privacy import fill_with_noise
 from strategies.protocol import Report
 
 PRESET = """
@@ -71,8 +74,8 @@ def test_every_key_is_explained_and_a_file_needs_none(tmp_path: Path) -> None:
     for number, line in enumerate(lines):
         if "=" in line and not line.startswith("#"):
             assert lines[number - 1].startswith("# ")
-    assert len(lines) < 80
-    assert set(TABLES) == {"", "data", "reports", "answers"}
+    assert len(lines) < 90
+    assert set(TABLES) == {"", "data", "reports", "answers", "privacy"}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,8 @@ def test_every_key_is_explained_and_a_file_needs_none(tmp_path: Path) -> None:
         ("approval = 'maybe'", 'approval = "maybe": wants "digest" or "none"'),
         ("most-rounds = '9'", 'most-rounds = "9": wants an integer'),
         ("most-rounds = 0", "most-rounds = 0 allows nothing: write at least 1"),
+        ("[privacy]\nmost-epsilon = 0", "privacy.most-epsilon allows nothing"),
+        ("[privacy]\nmost-delta = 1", "privacy.most-delta must lie between 0 and 1"),
         ("methods = 'fedavg, cobol'", 'methods: there is no "cobol", did you mean "cobo"?'),
         ("[data]\nsets = 'tables'", 'data.sets: there is no "tables", did you mean "table"?'),
         ("approval = 'none'", 'methods = "any" needs approval = "digest"'),
@@ -137,6 +142,17 @@ def test_agreed_constants_are_those_that_the_institution_wrote_down() -> None:
         check_run(agreed, Config.from_flat({"dataset": "arrays", "arrays.classes": "b, a"}))
 
 
+def test_a_clip_whose_noise_would_be_rounded_to_zero_is_refused() -> None:
+    """A learning rate can make up for any clip, so the models would tell everything."""
+    noise = {clip: torch.empty(100) for clip in (1e-6, 1e-24)}
+    for clip, row in noise.items():
+        fill_with_noise(row, np.random.default_rng(0), clip)
+    assert noise[1e-6].std() / 1e-6 == pytest.approx(1, abs=0.3)
+    assert not noise[1e-24].any()
+    with pytest.raises(ConfigError, match="clip must be at least 1e-6"):
+        Config.from_flat({"privacy.kind": "examples", "privacy.clip": 1e-7})
+
+
 def test_no_path_of_a_run_is_one_of_a_deployed_node() -> None:
     run: dict[str, Any] = dict.fromkeys(paths(), "/elsewhere")
     own = Job(7, run, {"out": "/own", "quadratic.file": "/own/q.json"}, None).config()
@@ -170,6 +186,8 @@ def test_numbers_about_own_data_are_rounded_and_training_stays_at_home() -> None
         "global_test_accuracy": 0.1, "gradient_evaluations": 640, "validation_accuracy": None,
     }  # fmt: skip
     assert found.weights == (0.33, 0.67)
+    spent = protected(Report(3, 1, {"epsilon": 3.04}, ()), ReportPolicy(), sizes)
+    assert spent.metrics == {"epsilon": 3.04}
     told = protected(Report(3, 1, metrics, ()), ReportPolicy(training=True), sizes)
     assert told.metrics["train_accuracy"] == 1.0
     by_class = Report(3, 1, {"sensitivity": 0.8437, "auroc": 0.93, "mae": 0.123}, ())

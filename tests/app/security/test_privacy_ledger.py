@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def deployed(path: Path, name: str) -> Node:
         "dataset": "digits", "model": "linear", "peers": 1, "method": "local", "name": name,
         "num-server-rounds": 2, "batch-size": 4, "local-steps": 2, "device": "cpu",
         "partition.samples-per-peer": 16, "partition.kind": "iid",
-        "privacy.kind": "examples", "privacy.noise": 4.0,
+        "privacy.kind": "examples", "privacy.noise": 4.0, "defence.rule": "median",
     }  # fmt: skip
     return Node(Config.from_flat(keys), [0], path / name, deployed=True)
 
@@ -55,6 +56,12 @@ def test_a_deployed_peer_goes_on_from_what_all_runs_have_spent(tmp_path: Path) -
         assert epsilon is not None
         spent.append(epsilon)
         theta.append(response.reports[-1].metrics["test_loss"])
+        found = json.loads((tmp_path / name / "models" / "peer-0000.json").read_text())
+        assert found["privacy"]["epsilon"] == epsilon
+        assert found["defence"]["rule"] == "median"
+        page = (tmp_path / name / "models" / "peer-0000.md").read_text()
+        assert f"epsilon {epsilon:.3g} at delta 1e-05" in page
+        assert "| robust rule | median |" in page
     assert spent[0] < spent[1] < spent[2]
     assert theta[0] != theta[1], "draws that nobody can repeat"
     before = PrivacyLedger(file, "").spent()
