@@ -81,9 +81,8 @@ def accuracy_statistics(accuracy_n: Floats, samples_n: Floats | None) -> dict[st
 
 def _attendance(run: Run) -> dict[str, Any]:
     """Peer's name -> in how many of the `rounds` it took part, unless everybody always did."""
-    if run.took_part is None:
-        return {}
-    return {"took_part": dict(zip(run.names, run.took_part.tolist(), strict=True))}
+    took_part = run.progress.get("took_part")
+    return {"took_part": dict(zip(run.names, took_part, strict=True))} if took_part else {}
 
 
 def recovery(run: Run) -> dict[str, Any] | None:
