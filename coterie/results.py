@@ -113,11 +113,15 @@ class Run:
         ------
         ResultsError
             As `model`.
+        ConfigError
+            The model does not take such inputs.
         """
+        from app.trained.inputs import fitting
         from app.trained.personal import personal_model
         from app.trained.predict import predicted
 
-        return predicted(personal_model(self.directory, peer), np.asarray(x))
+        model = personal_model(self.directory, peer)
+        return predicted(model, fitting(np.asarray(x), model.about, "x"))
 
     @property
     def report(self) -> Path:

@@ -9,6 +9,7 @@ and deviation, and a part that is missing is drawn from the training examples.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -45,17 +46,19 @@ def problem_of_arrays(
     """
     if len(data) != peers:
         raise DataError(f"peers = {peers}: {name} has data of {len(data)}: set peers = {len(data)}")
-    given = [_parts(name, _called(own, peer), own) for peer, own in enumerate(data)]
-    expected = _expected(name, data, given)
-    problem = joined(
-        expected,
-        {
-            peer: held(expected, _encoded(parts, expected), _options(partition), seed, peer)
-            for peer, parts in enumerate(given)
-        },
-        peers,
-    )
     names = tuple(_called(own, peer) for peer, own in enumerate(data))
+    if twice := [called for called, count in Counter(names).items() if count > 1]:
+        raise DataError(f'{name}: two peers are called "{twice[0]}": give each a name of its own')
+    given = [_parts(name, *own) for own in zip(names, data, strict=True)]
+    expected = _expected(name, data, given)
+    holdings = {}
+    for peer, parts in enumerate(given):
+        encoded = _encoded(parts, expected)
+        try:
+            holdings[peer] = held(expected, encoded, _options(partition), seed, peer)
+        except DataError as error:
+            raise DataError(f"{names[peer]}: {error}") from None
+    problem = joined(expected, holdings, peers)
     named = any("name" in own for own in data)
     return replace(problem, names=names if named else (), validation_key="partition.validation")
 
@@ -104,6 +107,14 @@ def _parts(name: str, peer: str, own: Arrays) -> Parts:
                     f"{name}: {peer} has {x} of shape {inputs.shape} and {y} of shape "
                     f"{labels.shape}: one row each, and at least one feature, for an example"
                 )
+            for key, values in ((x, inputs), (y, labels)):
+                if key == x and values.dtype.kind not in "iubf":
+                    raise DataError(f"{name}: {peer} has {key} of {values.dtype}, not of numbers")
+                if values.dtype.kind == "f" and not np.isfinite(values).all():
+                    raise DataError(
+                        f"{name}: {peer} has NaN or infinity in {key}: fill these values, or leave "
+                        "their examples out"
+                    )
             parts[part] = inputs, labels
         elif x in own or y in own:
             missing = y if x in own else x

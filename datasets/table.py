@@ -19,6 +19,7 @@ from datasets.arrays import ArraysOptions, load_arrays, load_own_arrays
 from datasets.own.image_folder import ImageFolderOptions, read_image_folder
 from datasets.own.institutions import deployed, simulated
 from datasets.own.tabular import TableOptions, read_table
+from datasets.own.text import TextOptions, read_text
 from datasets.partition.options import Partition
 from datasets.partition.split import split
 from datasets.per_peer import problem_of_arrays, problem_of_node
@@ -197,6 +198,15 @@ DATASETS: dict[str, Dataset] = {
         TableOptions,
         divided=False,
         deployed=deployed(read_table),
+    ),
+    "text": Dataset(
+        "each peer's own texts, .txt or .jsonl, as the tokens of a tokenizer.json",
+        "data-dir: a folder for each peer and tokenizer.json; on a deployed node its own",
+        "transformer",
+        simulated(read_text),
+        TextOptions,
+        divided=False,
+        deployed=deployed(read_text),
     ),
     "arrays": Dataset(
         "each peer's own arrays, .npz",

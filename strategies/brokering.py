@@ -133,19 +133,21 @@ class Brokering(ABC):
             return self.schedule.awake(t), self.schedule.awake(t)
         return self.schedule.offered(t) > 0, self.schedule.ending(t)
 
+    def _graph(self, t: int) -> Matrix:
+        """(n, n) who may talk to whom in round `t`, [sender, recipient]."""
+        return self.topology if self.links is None else self.links(t)
+
     def _neighbours(self, t: int) -> Edges:
         """All edges of the topology along which a model can be heard in round `t`."""
         senders, recipients = map(np.flatnonzero, self._ends(t, asked=False))
-        graph = self.topology if self.links is None else self.links(t)
-        pairs = np.argwhere(graph[np.ix_(senders, recipients)].T)
+        pairs = np.argwhere(self._graph(t)[np.ix_(senders, recipients)].T)
         return np.stack([senders[pairs[:, 1]], recipients[pairs[:, 0]]], axis=1)
 
     def _allowed(self, t: int, wants: Edges, *, asked: bool) -> Edges:
         """The wants that topology and schedule allow in round `t`."""
         senders, recipients = wants.T
         can_send, can_hear = self._ends(t, asked=asked)
-        graph = self.topology if self.links is None else self.links(t)
-        there = graph[senders, recipients] & can_send[senders] & can_hear[recipients]
+        there = self._graph(t)[senders, recipients] & can_send[senders] & can_hear[recipients]
         return self._sorted(wants[there])
 
     def _sorted(self, edges: Edges) -> Edges:

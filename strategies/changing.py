@@ -1,17 +1,18 @@
-"""Topologies that change from round to round, and whose edges have a direction.
+"""Topologies that change from round to round, some with edges that have a direction.
 
-Only methods that hear without being asked anything can use them: nobody can answer along an edge
-that is not there in that direction.
+Where they have, only methods that hear without being asked anything can use them: nobody can answer
+along an edge that is not there in that direction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 from strategies.errors import TopologyError
-from strategies.topology import Matrix, powers_of_two
+from strategies.topology import Matrix, base_rounds, matrix_of, powers_of_two, read_rounds
 
 Links = Callable[[int], Matrix]
 """Round -> (n, n) the edges of that round, [sender, recipient]."""
@@ -19,28 +20,40 @@ Links = Callable[[int], Matrix]
 _PURPOSE = 0x11CC
 
 
-def changing(kind: str, peers: int, seed: int, *, degree: int, hears: bool) -> Links | None:
+def changing(
+    kind: str, peers: int, seed: int, *, degree: int, hears: bool, file: str = ""
+) -> Links | None:
     """Make the edges of each round; None of a topology that stays.
 
     "one-peer-exponential" (Ying et al., NeurIPS 2021): in round t each peer hears the one 2^(t mod
     log2 n) steps before it, so that averages of n = 2^k peers are exact after k rounds. "epidemic"
     (de Vos et al., NeurIPS 2023): each peer hears `degree` others, drawn anew in each round.
+    "base": the base-(k+1) graph, k = `degree`, whose edges have no direction. "file" with a CSV:
+    the edges of each round, which begin again after the last one.
 
     Parameters
     ----------
     hears : whether the method only hears, see above.
+    file : see `strategies.topology.topology`.
 
     Raises
     ------
     TopologyError
-        The method asks, or there are not so many others.
+        The method asks along edges that have a direction, there are not so many others, or the file
+        is missing or wrong.
     """
+    if kind == "base":
+        graphs = base_rounds(peers, degree)
+        return lambda t: graphs[(t - 1) % len(graphs)]
+    if kind == "file" and Path(file).suffix == ".csv":
+        rounds = read_rounds(Path(file), peers)
+        if not hears and any(_has_direction(matrix_of(edges, peers)) for edges in rounds):
+            raise _refusal(file)
+        return lambda t: matrix_of(rounds[(t - 1) % len(rounds)], peers)
     if kind not in ("one-peer-exponential", "epidemic"):
         return None
     if not hears:
-        raise TopologyError(
-            f"the edges of {kind} have a direction, and this method asks along them"
-        )
+        raise _refusal(kind)
     at = np.arange(peers)
 
     def exponential(t: int) -> Matrix:
@@ -64,3 +77,11 @@ def changing(kind: str, peers: int, seed: int, *, degree: int, hears: bool) -> L
     if not 1 <= degree < peers:
         raise TopologyError(f"no {degree} others among {peers} peers")
     return epidemic
+
+
+def _has_direction(graph: Matrix) -> bool:
+    return bool((graph != graph.T).any())
+
+
+def _refusal(what: str) -> TopologyError:
+    return TopologyError(f"the edges of {what} have a direction, and this method asks along them")

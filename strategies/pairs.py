@@ -84,6 +84,6 @@ class Pairs(Brokering):
         awake = np.flatnonzero(self.schedule.awake(t))
         one, other = awake[np.stack(np.triu_indices(len(awake), 1))]
         draws = np.random.default_rng((self.seed, t, _PURPOSE)).random(len(one))
-        met = (draws < self.probability_at(t)) & self.topology[one, other]
+        met = (draws < self.probability_at(t)) & self._graph(t)[one, other]
         pairs = np.stack([one[met], other[met]], axis=1)
         return np.concatenate([pairs, pairs[:, ::-1]])

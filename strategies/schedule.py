@@ -332,4 +332,6 @@ def _read(path: Path, peers: int) -> list[tuple[int, int, int]]:
         if not (0 <= peer < peers and 1 <= first <= last):
             raise refuse(f"line {number}: not a peer of 0 to {peers - 1} and rounds from 1 on")
         times.append((peer, first, last))
+    if not times:
+        raise refuse("nobody is ever awake: wants a line peer,from,to for each time")
     return times

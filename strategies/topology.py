@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,6 +11,7 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
+from strategies import base_graph
 from strategies.errors import TopologyError
 from strategies.protocol import Edges
 
@@ -17,7 +19,7 @@ Matrix = npt.NDArray[np.bool_]
 
 KINDS = (
     *("full", "ring", "torus", "k-regular", "erdos-renyi", "small-world", "barabasi-albert"),
-    *("hypercube", "one-peer-exponential", "epidemic", "file"),
+    *("hypercube", "one-peer-exponential", "base", "epidemic", "file"),
 )
 _ATTEMPTS = 1000
 _SWAPS_PER_EDGE = 10
@@ -47,9 +49,10 @@ def topology(
     peers : number of peers n.
     seed : of the random kinds; the same seed gives the same graph on every machine.
     degree : neighbours of each peer in "k-regular", and before rewiring in "small-world"; edges
-        that each new peer brings in "barabasi-albert".
+        that each new peer brings in "barabasi-albert"; most neighbours in a round of "base".
     probability : of each edge in "erdos-renyi"; of rewiring one in "small-world".
-    file : JSON for "file": a list of [i, j] pairs or an (n, n) matrix of 0 and 1.
+    file : for "file": JSON, a list of [i, j] pairs or an (n, n) matrix of 0 and 1; or a CSV of the
+        edges of each round, see `read_rounds`.
 
     Returns
     -------
@@ -66,6 +69,8 @@ def topology(
             return ~np.eye(peers, dtype=np.bool_)
         case "one-peer-exponential":
             return _steps(peers, powers_of_two(peers))
+        case "base":
+            return matrix_of(np.concatenate([*map(listed, base_rounds(peers, degree))]), peers)
         case "torus":
             return _torus(peers)
         case "hypercube":
@@ -100,6 +105,9 @@ def topology(
                 f"Erdos-Renyi with probability {probability}",
             )
         case "file":
+            if Path(file).suffix == ".csv":
+                edges = np.concatenate(read_rounds(Path(file), peers))
+                return _symmetric(matrix_of(edges, peers))
             return _read(Path(file), peers)
     raise TopologyError(f"unknown topology {kind!r}; known: {', '.join(KINDS)}")
 
@@ -115,6 +123,20 @@ def spectral_gap(graph: Matrix) -> float:
     weights[np.diag_indices_from(weights)] = 1 - weights.sum(axis=1)
     moduli = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     return float(1 - moduli[-2]) if len(moduli) > 1 else 1.0
+
+
+def base_rounds(peers: int, degree: int) -> list[Matrix]:
+    """The graphs of the rounds of the base-(k+1) graph, see `strategies.base_graph`.
+
+    Raises
+    ------
+    TopologyError
+        The degree is not one of a graph of so many peers.
+    """
+    if not 1 <= degree < peers:
+        raise TopologyError(f"no {degree} neighbours among {peers} peers")
+    alone = np.eye(peers, dtype=np.bool_)
+    return [(weights > 0) & ~alone for weights in base_graph.mixing(peers, degree)]
 
 
 def powers_of_two(peers: int) -> list[int]:
@@ -192,6 +214,47 @@ def _shuffled(graph: Matrix, rng: np.random.Generator) -> Matrix:
         graph[[a, d, c, b], [d, a, b, c]] = True
         edges[first], edges[second] = (a, d), (c, b)
     return graph
+
+
+def read_rounds(path: Path, peers: int) -> list[Edges]:
+    """Read the edges of each round from a CSV with the columns round, sender, recipient.
+
+    Returns
+    -------
+    (E, 2) edges of round 1, 2, ... up to the last that the file names; a round may have none.
+
+    Raises
+    ------
+    TopologyError
+        The file is missing or wrong.
+    """
+
+    def refuse(why: str) -> TopologyError:
+        return TopologyError(f"topology file {path}: {why}")
+
+    try:
+        lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    except OSError as error:
+        raise refuse(error.strerror or "cannot be read") from None
+    except ValueError:
+        raise refuse("not text") from None
+    rounds: dict[int, list[tuple[int, int]]] = {}
+    for number, line in enumerate(lines, start=2):
+        try:
+            t, i, j = (int(line[name]) for name in ("round", "sender", "recipient"))
+        except (KeyError, TypeError, ValueError):
+            raise refuse(
+                f"line {number}: wants whole numbers under round, sender and recipient"
+            ) from None
+        if t < 1 or not (0 <= i < peers and 0 <= j < peers) or i == j:
+            raise refuse(f"line {number}: not a round and two of the peers 0 to {peers - 1}")
+        rounds.setdefault(t, []).append((i, j))
+    if not rounds:
+        raise refuse("it names no edge")
+    return [
+        np.array(rounds.get(t, []), dtype=np.int64).reshape(-1, 2)
+        for t in range(1, max(rounds) + 1)
+    ]
 
 
 def _read(path: Path, peers: int) -> Matrix:

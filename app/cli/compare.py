@@ -198,11 +198,13 @@ def _methods(text: str) -> list[str]:
 
     Raises
     ------
-    ConfigError : one is unknown.
+    ConfigError : one is unknown, or there is none.
     """
     if text.strip() == "all":
         return list(METHODS)
-    names = list(dict.fromkeys(each.strip() for each in text.split(",")))
+    names = list(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    if not names:
+        raise ConfigError("there are no methods to compare")
     for name in names:
         parts.chosen({"method": name})
     return names

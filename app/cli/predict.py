@@ -7,6 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from app.config.keys import ConfigError
+
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Predict the examples of a file with a peer's model, on the machine that has it."""
@@ -15,6 +17,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("input", type=Path, help="table (.csv, .parquet), .npz, folder of images")
     parser.add_argument("--out", type=Path, default=Path("predictions.csv"), help="or .npz")
     given = parser.parse_intermixed_args(arguments)
+    if given.out.resolve() == given.input.resolve():
+        raise ConfigError(f"--out {given.out} is the input: name another file for the predictions")
     from app.trained import inputs, predict  # torch: not for --help
     from app.trained.personal import personal_model
 

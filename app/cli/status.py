@@ -109,12 +109,17 @@ def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableTyp
     missing = sorted(peer for peer, (t, _) in last_seen.items() if t < now["round"])
     here = sorted(last_seen.keys() - set(missing))
     if last_seen:
+        took_part = now.get("took_part")
         rows = [
-            (names.get(str(peer), f"peer {peer}"), t, _ago(time.time() - at), state)
+            (
+                names.get(str(peer), f"peer {peer}"), t, _ago(time.time() - at),
+                *([f"{took_part[peer]} of {now['round']}"] if took_part else []), state,
+            )
             for state, peers in (("missing", missing), ("", here))
             for peer, (t, at) in ((peer, last_seen[peer]) for peer in peers)
-        ]
-        yield _table(("peer", "last round", "last seen", ""), rows[:ROWS])
+        ]  # fmt: skip
+        counted = ("took part in",) if took_part else ()
+        yield _table(("peer", "last round", "last seen", *counted, ""), rows[:ROWS])
         more = f"; {len(last_seen) - ROWS} not shown" if len(last_seen) > ROWS else ""
         yield f"peers taking part: {len(here)}, missing: {len(missing)}{more}"
     yield from _last("last errors", [*now.get("faults", ()), *filter(None, [now.get("error")])])

@@ -252,6 +252,7 @@ class Config(TopLevel):
             links = changing(
                 self.topology, self.peers, self.seed,
                 degree=self.topology_degree, hears=method.strategy.hears_on_waking,
+                file=self.topology_file,
             )  # fmt: skip
         except (ScheduleError, TopologyError) as error:
             raise ConfigError(str(error)) from None

@@ -38,6 +38,7 @@ Topology = Literal[
     "barabasi-albert",
     "hypercube",
     "one-peer-exponential",
+    "base",
     "epidemic",
     "file",
 ]
@@ -61,13 +62,15 @@ class TopLevel:
     model : name of the model, see `python -m app list models`; "auto" follows the data set.
     local_steps : minibatches a round; 0 follows the data set (10 for digits, else 1) unless there
         are local_epochs.
-    topology : which peers may talk to each other at all; "one-peer-exponential" and "epidemic"
-        change from round to round and go with methods that only hear.
+    topology : which peers may talk to each other at all; "one-peer-exponential", "base" and
+        "epidemic" change from round to round, the first and last go with methods that only hear.
     topology_degree : neighbours of each peer in a "k-regular" topology, and before rewiring in a
-        "small-world"; edges that a new peer brings in "barabasi-albert"; peers heard in "epidemic".
+        "small-world"; edges that a new peer brings in "barabasi-albert"; peers heard in "epidemic";
+        most neighbours in a round of the "base" graph, k of base-(k+1).
     topology_probability : probability of an edge in an "erdos-renyi" topology; of rewiring one in a
         "small-world".
-    topology_file : JSON list of the edges, [[0, 1], [1, 2]], of a "file" topology.
+    topology_file : JSON list of the edges, [[0, 1], [1, 2]], of a "file" topology, or a CSV of the
+        edges of each round with the columns round, sender, recipient.
     evaluate_every : rounds between two evaluations; the last round is always evaluated.
     round_seconds : how long a node may take for one round before the others go on without it.
     join_seconds : how long the relay waits for peers: for all of them to begin with, later for a

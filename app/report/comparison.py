@@ -85,22 +85,31 @@ class Row:
         }
 
     def summary(self, column: Column) -> tuple[float, float] | None:
-        """Mean and standard deviation over seeds (sample; 0 for one seed), or None."""
+        """Mean and standard deviation over seeds (sample; 0 for one seed), or None.
+
+        Infinite where one of the seeds is.
+        """
         values = [value for value in self.values[column.key] if value is not None]
         if not values:
             return None
-        return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        mean = float(np.mean(values))
+        spreads = len(values) > 1 and np.isfinite(mean)
+        return mean, float(np.std(values, ddof=1)) if spreads else 0.0
 
 
 def rows(
     runs: Mapping[str, Sequence[Run]], settings: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Row, ...]:
-    """Measure the runs of each method, seed by seed against Local's."""
-    alone = {run.config.get("seed"): run for run in runs.get("local", ())}
+    """Measure the runs of each method, seed by seed beside those of the others."""
+    of_seed: dict[object, dict[str, Run]] = {}
+    for method, of_method in runs.items():
+        for run in of_method:
+            of_seed.setdefault(run.config.get("seed"), {})[method] = run
     made = []
     for method, of_method in runs.items():
-        local = tuple(alone.get(run.config.get("seed")) for run in of_method)
-        pairs = tuple(zip(of_method, local, strict=True))
+        beside = [of_seed[run.config.get("seed")] for run in of_method]
+        local = tuple(each.get("local") for each in beside)
+        pairs = tuple(zip(of_method, beside, strict=True))
         values = {column.key: tuple(column.of(*pair) for pair in pairs) for column in COLUMNS}
         made.append(Row(method, settings.get(method, {}), tuple(of_method), local, values))
     return tuple(made)

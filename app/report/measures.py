@@ -5,7 +5,7 @@ Shapes: n peers. A peer without test data (NaN) is left out; a number that does 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,9 @@ from app.runs.graph_scores import GraphScores, score
 from app.runs.rundir import Floats, Run, read_json
 from app.runs.summary import accuracy_statistics, mean
 
-Measure = Callable[[Run, Run | None], float | None]
+Beside = Mapping[str, Run]
+"""Method -> its run of the same seed."""
+Measure = Callable[[Run, Beside], float | None]
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Column:
     Attributes
     ----------
     key : its name in files. title : its name for people.
-    of : run, and Local's run of the same seed where there is one -> the number, or None.
+    of : run, and the runs of all methods with its seed -> the number, or None; infinite where it
+        would come later than the run ended.
     show : the number for people.
     better : which end is the better one; "" for cost, where less is not better by itself.
     group : what the column belongs to. about : what it is, in a sentence.
@@ -85,7 +88,8 @@ def _statistic(name: str, of: Callable[[Run], Floats]) -> Measure:
 
 
 def _gain(*, accuracy: bool) -> Measure:
-    def mean_gain(run: Run, local: Run | None) -> float | None:
+    def mean_gain(run: Run, beside: Beside) -> float | None:
+        local = beside.get("local")
         if local is None or has_accuracy(local) is not accuracy:
             return None
         return mean(gains(run, local))
@@ -93,20 +97,20 @@ def _gain(*, accuracy: bool) -> Measure:
     return mean_gain
 
 
-def _improved(run: Run, local: Run | None) -> float | None:
-    if local is None:
+def _improved(run: Run, beside: Beside) -> float | None:
+    if (local := beside.get("local")) is None:
         return None
     gain_n = gains(run, local)
     return mean((gain_n > 0).astype(np.float64)[~np.isnan(gain_n)])
 
 
-def _newcomers(run: Run, _: Run | None) -> float | None:
+def _newcomers(run: Run, _: Beside) -> float | None:
     """Of the peers that came late; see `app.runners.newcomers`."""
     found = _held_out(run)
     return mean(last(run)[found["peers"]]) if found else None
 
 
-def _fine_tuned(run: Run, _: Run | None) -> float | None:
+def _fine_tuned(run: Run, _: Beside) -> float | None:
     found = _held_out(run)
     return mean(np.array(found["fine_tuned_test_accuracy"], dtype=np.float64)) if found else None
 
@@ -117,14 +121,14 @@ def _held_out(run: Run) -> dict[str, Any]:
     return read_json(run.directory / "newcomers.json", dict) or {}
 
 
-def _harmed(run: Run, local: Run | None) -> float | None:
-    if local is None:
+def _harmed(run: Run, beside: Beside) -> float | None:
+    if (local := beside.get("local")) is None:
         return None
     gain_n = gains(run, local)
     return mean((gain_n < 0).astype(np.float64)[~np.isnan(gain_n)])
 
 
-def _gini(run: Run, _: Run | None) -> float | None:
+def _gini(run: Run, _: Beside) -> float | None:
     """Half the mean difference between two peers' accuracies, relative to their mean."""
     accuracy_n = last(run)
     accuracy_n = accuracy_n[~np.isnan(accuracy_n)]
@@ -138,7 +142,7 @@ def _field(name: str) -> Measure:
 
 
 def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
-    def scored(run: Run, _: Run | None) -> float | None:
+    def scored(run: Run, _: Beside) -> float | None:
         known = run.clusters_to_recover is not None and learns_graph(run.config)
         if not known or not weights_between(run).any():
             return None
@@ -148,9 +152,36 @@ def _recovery(of: Callable[[GraphScores], float | None]) -> Measure:
     return scored
 
 
-def _seconds(run: Run, _: Run | None) -> float | None:
+def _seconds(run: Run, _: Beside) -> float | None:
     seconds = run.progress.get("seconds")
     return None if seconds is None else float(seconds)
+
+
+def _course(run: Run, name: str) -> Floats:
+    """(R,) the mean over peers of what each reported last until then."""
+    values_rn = run.metric(name).copy()
+    for r in range(1, len(values_rn)):
+        values_rn[r] = np.where(run.reported[r], values_rn[r], values_rn[r - 1])
+    has_n = ~np.isnan(values_rn[0])
+    return np.asarray(values_rn[:, has_n].mean(axis=1), dtype=np.float64)
+
+
+def _time_to_best(run: Run, beside: Beside) -> float | None:
+    """Virtual seconds until the run is at 90 % of what the best method ever reaches.
+
+    Of a loss: until 90 % of the way from the start to the lowest one is done.
+    """
+    runs = beside.values()
+    if any(np.isnan(each.metric("virtual_seconds")).all() for each in runs):
+        return None
+    is_accuracy = all(map(has_accuracy, runs))
+    name, sign = ("test_accuracy", 1.0) if is_accuracy else ("test_loss", -1.0)
+    best = max(float(np.fmax.reduce(sign * _course(each, name))) for each in runs)
+    course_r = sign * _course(run, name)
+    start = 0.0 if is_accuracy else course_r[0]
+    there = np.flatnonzero(course_r >= start + 0.9 * (best - start))
+    seconds_r = np.fmax.reduce(run.metric("virtual_seconds"), axis=1)
+    return float(seconds_r[there[0]]) if len(there) else np.inf
 
 
 COLUMNS = (
@@ -288,5 +319,11 @@ COLUMNS = (
         "seconds", "seconds", _seconds, _shown(".1f"),
         "", "Cost",
         "Wall time of a run, several of them sharing the machine.",
+    ),
+    Column(
+        "time_to_best", "time to 90 % of the best", _time_to_best,
+        lambda seconds: units.duration(seconds) if np.isfinite(seconds) else "never",
+        "", "Cost",
+        "Virtual time until the mean over peers is at 90 % of the best that any method reaches.",
     ),
 )  # fmt: skip

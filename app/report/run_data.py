@@ -52,8 +52,9 @@ FIELDS = (
     "balanced_accuracy",
     "auroc",
     "rmse",
+    "virtual_seconds",
 )
-DRAWN = FIELDS[:7]
+DRAWN = (*FIELDS[:7], "virtual_seconds")
 """The fields that curves have as a measure or as their axis."""
 
 
@@ -70,7 +71,8 @@ def page_data(run: Run) -> dict[str, Any]:
     figures list them; `blocks`, where in `order` each block of peers starts, (B,); `labels`,
     (B, classes) training examples of a peer, mean over the block, or null; `diverged`, the peers
     that did; `predictions`, what `clients.measures` draws of some peers, by peer, or null; `graph`,
-    see `graph_data`; `captions`, the paragraph above each figure.
+    see `graph_data`; `captions`, the paragraph above each figure; and where not everybody always
+    took part `took_part`, in how many rounds each peer did.
     """
     last_n, best_n = run.last_row(), run.best_row()
     keep = thin(len(run.rounds), CURVE_POINTS // run.peers)
@@ -97,6 +99,8 @@ def page_data(run: Run) -> dict[str, Any]:
         "predictions": _predictions(run),
         "graph": graph_data(run, order, blocks),
     }
+    if run.took_part is not None:
+        data["took_part"] = run.took_part.tolist()
     return data | {"captions": captions.of_run(data)}
 
 

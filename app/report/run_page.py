@@ -51,6 +51,7 @@ def content(run: Run) -> dict[str, Any]:
         "facts": [
             words.peers(run),
             *words.partition(run),
+            *words.graph(run),
             f"seed {summary['seed']}",
             units.plural(summary["rounds"], "round"),
             *words.protection(run, summary),

@@ -8,11 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.config.keys import TopLevel
 from app.report.methods import is_yardstick, learns_graph
 from app.report.run_data import weights_between
 from app.runs.graph import weight_to
-from app.runs.rundir import Floats, Run
+from app.runs.rundir import Floats, Ints, Run
 from app.runs.units import NONE, count, duration, number, percent, plural, size
+from strategies.changing import changing
+from strategies.errors import TopologyError
+from strategies.protocol import MATRIX
+from strategies.topology import spectral_gap, topology
+
+_ROUNDS_LOOKED_AT = 100
 
 
 class Tile(NamedTuple):
@@ -108,6 +115,39 @@ def protection(run: Run, summary: Mapping[str, Any]) -> list[str]:
         epsilon, delta = summary["epsilon"], summary["delta"]
         text.append("ε not known" if epsilon is None else f"ε ≤ {epsilon:.3g} at δ = {delta:g}")
     return text
+
+
+def graph(run: Run) -> list[str]:
+    """Describe the topology, unless everybody may talk to everybody: degrees, spectral gap.
+
+    Of one that changes the degrees are those of a round, and the gap says nothing.
+    """
+    kind, config = run.config.get("topology", "full"), run.config
+    if kind == "full":
+        return []
+    degree = config.get("topology-degree", TopLevel.topology_degree)
+    probability = config.get("topology-probability", TopLevel.topology_probability)
+    file, seed = config.get("topology-file", ""), config.get("seed", 0)
+    try:
+        links = changing(kind, run.peers, seed, degree=degree, hears=True, file=file)
+        if links is not None:
+            rounds = range(1, min(config["num-server-rounds"], _ROUNDS_LOOKED_AT) + 1)
+            heard = np.stack([links(t).sum(axis=0) for t in rounds])
+            return [f"{kind} topology, {_degrees(heard)} heard in a round"]
+        found = topology(kind, run.peers, seed, degree=degree, probability=probability, file=file)
+    except TopologyError:  # its file is not here any more
+        return [f"{kind} topology"]
+    text = f"{kind} topology, {_degrees(found.sum(axis=0))}"
+    if run.peers <= MATRIX:
+        text += f", spectral gap {number(spectral_gap(found))}"
+    return [text]
+
+
+def _degrees(degrees: Ints) -> str:
+    low, high = int(degrees.min()), int(degrees.max())
+    if low == high:
+        return plural(low, "neighbour")
+    return f"{low} to {high} neighbours (mean {number(float(degrees.mean()))})"
 
 
 def costs(run: Run) -> list[list[str]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import sys
 import tarfile
 import tempfile
@@ -96,18 +97,34 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
             if address():
                 sources = [str(ROOT / package) for package in _PACKAGES]
                 sent = {"py_modules": sources, "env_vars": dict(environment or {})}
+                _require_answer(address())
                 ray.init(address(), runtime_env=sent, **quiet)
             else:
                 ray.init(
                     "local", num_cpus=cpus, object_store_memory=_STORE, include_dashboard=False,
                     _node_ip_address="127.0.0.1", **quiet,
                 )  # fmt: skip
-    except (ConnectionError, ValueError) as error:
-        raise RunError(f"Ray, RAY_ADDRESS={address()}: {' '.join(str(error).split())}") from None
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+        hint = ": start that cluster, or unset RAY_ADDRESS" if address() else ""
+        raise RunError(f"Ray, RAY_ADDRESS={address()}: {why}{hint}") from None
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _require_answer(where: str) -> None:
+    """See that somebody listens at HOST:PORT: Ray itself would wait for minutes.
+
+    Raises
+    ------
+    OSError
+        Nobody does.
+    """
+    host, _, port = where.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def machines() -> list[Machine]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,7 +41,7 @@ class Observers:
     Raises
     ------
     ConfigError
-        `track` names something that is not there.
+        `track` names something that is not there, or a callback cannot be called.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class Observers:
     ) -> None:
         self._config, self._file = config, Path(config.run_dir, "metrics.jsonl")
         self._calls: list[Callable[..., object]] = [
-            each if not hasattr(each, "on_round") else each.on_round for each in callbacks
+            getattr(each, "on_round", each) for each in callbacks
         ]
+        for call in self._calls:
+            _require_callable(call)
         self._trackers = [_tracker(name) for name in _names(config.track)]
         self._read, self._stack = 0, ExitStack()
 
@@ -169,6 +172,20 @@ TRACKERS: Mapping[str, tuple[str, Any]] = {
     "wandb": ("wandb", WandB),
 }
 """Name -> the package that it needs, and what logs to it."""
+
+
+def _require_callable(call: Callable[..., object]) -> None:
+    """See before the run that a callback can be called with a round and its metrics."""
+    wanted = "it must be a function (round, metrics), or an object with such an on_round"
+    if not callable(call):
+        hint = f', write track="{call}"' if call in TRACKERS else ""
+        raise ConfigError(f"callbacks: {call!r} cannot be called: {wanted}{hint}")
+    try:
+        inspect.signature(call).bind(0, None)
+    except TypeError as error:
+        raise ConfigError(f"callbacks: {call!r}: {error}: {wanted}") from None
+    except ValueError:  # built in, with a signature that nobody can tell
+        return
 
 
 def _names(track: str) -> list[str]:

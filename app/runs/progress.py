@@ -14,6 +14,7 @@ from app.runs import units
 from app.runs.rundir import read_json
 
 _PLAIN_SECONDS = 10.0
+_LISTED = 10
 Show = Callable[[Mapping[str, Any]], None]
 """Shows what progress.json says."""
 
@@ -94,6 +95,19 @@ def last_seen(progress: Mapping[str, Any]) -> dict[int, tuple[int, float]]:
     """Peer -> the last round that it ended, and when, in seconds since 1970."""
     seen = progress.get("last_seen", {})
     return {int(peer): (int(t), float(at)) for peer, (t, at) in seen.items()}
+
+
+def attendance(took_part: Mapping[str, int], rounds: int) -> list[str]:
+    """Say in how many of the rounds peers took part: each in a line, of many the range."""
+    if len(took_part) <= _LISTED:
+        return [
+            f"{peer}: in {n} of {units.plural(rounds, 'round')}" for peer, n in took_part.items()
+        ]
+    low, *_, high = counts = sorted(took_part.values())
+    middle = counts[len(counts) // 2]
+    return [
+        f"peers: in {low} to {high} of {units.plural(rounds, 'round')}, half in {middle} or more"
+    ]
 
 
 def is_measured(progress: Mapping[str, Any]) -> bool:

@@ -246,7 +246,7 @@ class RunRecorder:
             "diverged": len(diverged),
             "seconds": self._seconds(),
         }
-        self.progress = progress | self._seen()
+        self.progress = progress | self._seen() | self._attendance()
         atomic.write(self._directory / "progress.json", json.dumps(self.progress) + "\n")
         if self._watch is not None:
             self._watch(self.progress)
@@ -259,6 +259,11 @@ class RunRecorder:
             "faults": self._faults,
             "refusals": self._refusals,
         }
+
+    def _attendance(self) -> dict[str, Any]:
+        """(n,) in how many rounds each peer took part; nothing where everybody always did."""
+        t, took_part = self.ledger.round, self.ledger.awake
+        return {"took_part": took_part} if any(rounds < t for rounds in took_part) else {}
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self._started, 3)

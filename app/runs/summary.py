@@ -47,6 +47,7 @@ def summarise(run: Run) -> dict[str, Any]:
             name: mean(run.at(name, last_n)) for name in sorted(MEASURES & run.metrics.keys())
         },
         "breaks": run.progress.get("breaks", []),
+        **_attendance(run),
         "recovery": recovery(run),
         **privacy(run),
         "total_bytes": _total(run.at("bytes_sent", last_n)),
@@ -94,6 +95,13 @@ def privacy(run: Run) -> dict[str, Any]:
         "epsilon": float(epsilon_n.max()) if known else None,
         "delta": options.get("delta", Privacy.delta),
     }
+
+
+def _attendance(run: Run) -> dict[str, Any]:
+    """Peer's name -> in how many of the `rounds` it took part, unless everybody always did."""
+    if run.took_part is None:
+        return {}
+    return {"took_part": dict(zip(run.names, run.took_part.tolist(), strict=True))}
 
 
 def recovery(run: Run) -> dict[str, Any] | None:

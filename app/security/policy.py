@@ -35,7 +35,7 @@ class PolicyError(ValueError):
 @dataclass(frozen=True)
 class DataPolicy:
     """[data]: which data a run may use. The limits are for data that only the institution has
-    (`table`, `image-folder`), not for published or made-up data sets.
+    (`table`, `image-folder`, `text`, `arrays`), not for published or made-up data sets.
 
     Attributes
     ----------

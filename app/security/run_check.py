@@ -49,6 +49,8 @@ def check_run(policy: Policy, config: Config) -> None:
             where = f"{config.dataset}.{key}"
             _listed(f"data.{key}", allowed, where, words(wanted) if key == "columns" else [wanted])
     for key in ("classes", "mean", "std"):
+        if not hasattr(own, key):
+            continue
         allowed, wanted = getattr(data, key), getattr(own, key)
         if words(wanted) != words(allowed) and (key, allowed) != ("classes", ANY):
             raise PolicyError(

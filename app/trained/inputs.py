@@ -16,6 +16,7 @@ from app.trained.about import About
 from datasets.files.folders import IMAGES
 from datasets.own import cells
 from datasets.own.image_folder import ImageFolderOptions, read_pixels
+from datasets.own.institutions import RefusedError
 from datasets.preprocessing import Column
 
 _SHOWN = 5
@@ -38,12 +39,16 @@ def read(path: Path, about: About) -> Inputs:
     ConfigError, DataError
         They are not what the model takes; names the lines or files that are not.
     """
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file or folder")
     if path.is_dir():
         return _images(path, about)
     if path.suffix == ".npz":
         return _arrays(path, about)
     if path.suffix in cells.FORMATS:
         return _table(path, about)
+    if about.task == "language":
+        raise ConfigError(f"{path}: a language model takes tokens: an .npz with x, rows of them")
     raise ConfigError(f"{path}: expected .csv, .parquet, .npz or a folder of images")
 
 
@@ -51,7 +56,10 @@ def _table(path: Path, about: About) -> Inputs:
     fitted = about.preprocessing
     columns = () if fitted is None else fitted.columns
     as_text = {column.name for column in columns if column.kind != "number"}
-    table = cells.open_table(path, as_text)
+    try:
+        table = cells.open_table(path, as_text)
+    except RefusedError as error:  # what a deployed node keeps from the relay is told here
+        raise ConfigError(f"{error}: {', '.join(error.entries)}") from None
     if not columns:
         wanted = math.prod(about.shape)
         if len(table.column_names) != wanted:
@@ -68,7 +76,7 @@ def _table(path: Path, about: About) -> Inputs:
         raise ConfigError("\n".join(some[:_SHOWN]) + more)
     if fitted is None or not fitted.columns:
         raw = raw.reshape(-1, *about.shape)
-    return Inputs(raw, "row", range(1, len(raw) + 1))
+    return Inputs(fitting(raw, about, str(path)), "row", range(1, len(raw) + 1))
 
 
 def _arrays(path: Path, about: About) -> Inputs:
@@ -78,13 +86,34 @@ def _arrays(path: Path, about: About) -> Inputs:
             raw = archive[name]
     except (ValueError, IndexError, OSError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
-    fitted = about.preprocessing
-    shape = (len(fitted.columns),) if fitted is not None and fitted.columns else about.shape
-    if raw.shape[1:] != shape:
-        raise ConfigError(
-            f"{path}: an example of {name} is {raw.shape[1:]}, the model takes {shape}"
-        )
+    raw = fitting(raw, about, f"{path}: {name}")
     return Inputs(raw, "row", range(1, len(raw) + 1))
+
+
+def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any]:
+    """Raw examples (N, ...), if the model can take them: of its shape, without gaps it cannot fill.
+
+    Raises
+    ------
+    ConfigError
+        It cannot.
+    """
+    fitted = about.preprocessing
+    fills = fitted is not None and bool(fitted.columns)
+    shape = (len(fitted.columns),) if fitted is not None and fills else about.shape
+    if raw.dtype.kind not in "iubf":
+        raise ConfigError(f"{called} holds {raw.dtype}, the model takes numbers")
+    if raw.ndim != 1 + len(shape) or raw.shape[1:] != shape:
+        raise ConfigError(
+            f"{called} is {raw.shape}, the model takes (N, {', '.join(map(str, shape))})"
+        )
+    unsound = np.isinf(raw) if fills else ~np.isfinite(raw)
+    if rows := np.flatnonzero(unsound.reshape(len(raw), -1).any(axis=1)).tolist():
+        raise ConfigError(
+            f"{called}: {len(rows)} of {len(raw)} examples have NaN or infinity, the first is "
+            f"number {rows[0] + 1}: fill these values, or leave the examples out"
+        )
+    return raw
 
 
 def _images(folder: Path, about: About) -> Inputs:

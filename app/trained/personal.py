@@ -210,7 +210,8 @@ def find(run_dir: str | Path, peer: int | str | None) -> Path:
     if peer in names:
         return names[str(peer)]
     some = ", ".join(list(names)[:8]) + (", ..." if len(names) > 8 else "")
-    raise ResultsError(f"{folder}: which peer? {some}")
+    asked = "which peer?" if peer is None else f'no model of "{peer}", which peer?'
+    raise ResultsError(f"{folder}: {asked} {some}")
 
 
 def _name(path: Path) -> str:

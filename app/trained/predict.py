@@ -39,6 +39,7 @@ def write(path: Path, model: PersonalModel, inputs: Inputs) -> npt.NDArray[np.fl
     ConfigError : a table cannot hold it.
     """
     found = predicted(model, inputs.raw)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npz":
         arrays = {"predictions": found, "names": np.array(inputs.names)}
         with atomic.replacing(path) as draft, draft.open("wb") as file:

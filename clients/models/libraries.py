@@ -75,11 +75,15 @@ def _transformers(which: str, task: str, shape: Shape, outputs: int) -> nn.Modul
     folder = Path(which)
     if not (folder / "config.json").is_file():
         raise PluginError(f"{folder} is no folder with a config.json and weights of transformers")
+    transformers.utils.logging.disable_progress_bar()  # ours would stand among its bars
     if task == "language":
         network = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
-        vocabulary = network.config.get_text_config().vocab_size
-        if vocabulary < outputs:
-            raise PluginError(f"it knows {vocabulary} tokens, the data set has {outputs}")
+        config = network.config.get_text_config()
+        if config.vocab_size < outputs:
+            raise PluginError(f"it knows {config.vocab_size} tokens, the data set has {outputs}")
+        longest = getattr(config, "max_position_embeddings", math.inf)
+        if shape[0] > longest:
+            raise PluginError(f"it reads at most {longest} tokens: lower the data set's context")
         _linear_instead_of_conv1d(network)
         return Logits(network, "input_ids", outputs)
     if task == "classification" and len(shape) == 3:

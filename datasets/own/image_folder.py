@@ -20,8 +20,8 @@ from datasets.files.folders import IMAGES
 from datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
-    HeldOptions,
     Holding,
+    NormalisedOptions,
     RefusedError,
     held,
     numbers,
@@ -38,7 +38,7 @@ _DEEP = ("I", "I;16", "I;16B", "F")
 
 
 @dataclass(frozen=True)
-class ImageFolderOptions(HeldOptions):
+class ImageFolderOptions(NormalisedOptions):
     """What the run expects of every institution's images.
 
     Attributes
@@ -63,7 +63,7 @@ class ImageFolderOptions(HeldOptions):
             )
         if int(sides[0]) not in (1, 3):
             raise ValueError(f"shape: images have 1 channel (grey) or 3 (colour), not {sides[0]}")
-        self.check_held(int(sides[0]))
+        self.check_normalised(int(sides[0]))
 
     def check_peers(self, peers: int) -> None:
         """A run names its classes."""

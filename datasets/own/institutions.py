@@ -58,15 +58,11 @@ class HeldOptions:
 
     Attributes
     ----------
-    mean : mean per channel or column, in raw units; empty: each peer's own.
-    std : standard deviation per channel or column, in raw units; empty: each peer's own.
     test : share of the examples that is held out for testing where there is no such part.
     validation : share held out for validation where there is no such part; "auto": none here, and
         what the method needs where a run is configured.
     """
 
-    mean: str = ""
-    std: str = ""
     test: float = 0.2
     validation: float | Literal["auto"] = "auto"
 
@@ -75,16 +71,42 @@ class HeldOptions:
         """`validation` as a number."""
         return 0.0 if self.validation == "auto" else self.validation
 
-    def check_held(self, channels: int | None) -> None:
+    def check_held(self) -> None:
+        """The parts leave something to train on."""
+        share = self.validation_share
+        if not (0 <= self.test < 1 and 0 <= share < 1 and self.test + share < 1):
+            raise ValueError("test and validation must be at least 0 and together below 1")
+
+    def check_node(self) -> None:
+        """See that they say all that a node must know which sees no other peer's data.
+
+        Raises
+        ------
+        DataError : they do not.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalisedOptions(HeldOptions):
+    """Options of data that are numbers.
+
+    Attributes
+    ----------
+    mean : mean per channel or column, in raw units; empty: each peer's own.
+    std : standard deviation per channel or column, in raw units; empty: each peer's own.
+    """
+
+    mean: str = ""
+    std: str = ""
+
+    def check_normalised(self, channels: int | None) -> None:
         """Both mean and std or neither, and parts that leave something to train on."""
+        self.check_held()
         mean, std = numbers("mean", self.mean, channels), numbers("std", self.std, channels)
         if (mean is None) != (std is None):
             raise ValueError("give both mean and std, or neither: then each peer takes its own")
         if std is not None and std.min() <= 0:
             raise ValueError("std must be above 0")
-        share = self.validation_share
-        if not (0 <= self.test < 1 and 0 <= share < 1 and self.test + share < 1):
-            raise ValueError("test and validation must be at least 0 and together below 1")
 
 
 @dataclass(frozen=True)
@@ -156,8 +178,8 @@ def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
 
     @lru_cache(maxsize=2)
     def load(peer: int, peers: int, seed: int, data_dir: Path, options: object) -> Problem:
-        if getattr(options, "columns", "") == "all":
-            raise DataError('table.columns = "all" is for simulations: name the columns')
+        assert isinstance(options, HeldOptions)
+        options.check_node()
         try:
             expected, holding = read(data_dir, options, seed, peer)
         except RefusedError as error:

@@ -19,8 +19,8 @@ from datasets.own.cells import FORMATS, encoded, named, open_table, require
 from datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
-    HeldOptions,
     Holding,
+    NormalisedOptions,
     RefusedError,
     held,
     numbers,
@@ -37,7 +37,7 @@ _log = logging.getLogger("coterie.data")
 
 
 @dataclass(frozen=True)
-class TableOptions(HeldOptions):
+class TableOptions(NormalisedOptions):
     """What the run expects of every institution's table.
 
     Attributes
@@ -65,7 +65,7 @@ class TableOptions(HeldOptions):
     bad_rows: Literal["refuse", "leave-out"] = "refuse"
 
     def __post_init__(self) -> None:
-        self.check_held(None if self.columns == "all" else len(words(self.columns)) or None)
+        self.check_normalised(None if self.columns == "all" else len(words(self.columns)) or None)
 
     def check_peers(self, peers: int) -> None:
         """A run names its columns."""
@@ -78,6 +78,11 @@ class TableOptions(HeldOptions):
             raise ValueError('columns = "all": mean and std need columns that are named')
         if len(set(words(self.classes))) != len(words(self.classes)):
             raise ValueError("classes must name each class once")
+
+    def check_node(self) -> None:
+        """A node cannot see which columns the others have."""
+        if self.columns == "all":
+            raise DataError('table.columns = "all" is for simulations: name the columns')
 
 
 def read_table(

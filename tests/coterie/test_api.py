@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,25 @@ def test_a_run_of_arrays_and_a_class(done: tuple[coterie.Run, list[Any]]) -> Non
     assert heard == [(who, t, 3) for t in (0, 2, 4) for who in ("object", "function")]
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: x[0], r"x is \(.*, the model takes \(N, "),
+        (lambda x: x[:, :1], "the model takes"),
+        (lambda x: x.astype(str), "the model takes numbers"),
+        (lambda x: x * [[1], [np.nan]], "x: 1 of 2 examples have NaN or infinity, .* number 2"),
+    ],
+)
+def test_inputs_that_the_model_does_not_take(
+    done: tuple[coterie.Run, list[Any]], change: Callable[[Any], Any], said: str
+) -> None:
+    run, _ = done
+    inputs = clinics()[0]["x"][:2]
+    assert run.predict(0, inputs).shape[0] == 2
+    with pytest.raises(coterie.ConfigError, match=said):
+        run.predict(0, change(inputs))
+
+
 def test_the_graph_s_edges_lead_to_who_uses_a_model(done: tuple[coterie.Run, list[Any]]) -> None:
     run, _ = done
     assert list(run.graph) == ["round", "from", "to", "weight"]
@@ -91,6 +111,12 @@ def test_what_was_written_is_loaded(done: tuple[coterie.Run, list[Any]]) -> None
         ({"peers": 8.5}, "peers = 8.5: wants an integer"),
         ({"track": "tensorbord"}, 'nothing is called "tensorbord", did you mean "tensorboard"?'),
         ({"peers_data": clinics(), "dataset": "digits"}, "give one of peers_data and dataset"),
+        (
+            {"callbacks": ["mlflow"]},
+            "'mlflow' cannot be called: it must be a function (round, metr",
+        ),
+        ({"callbacks": ["mlflow"]}, 'write track="mlflow"'),
+        ({"callbacks": [lambda t: t]}, "too many positional arguments: it must be a function"),
         ({"nodes": 9}, "8 peers need 1 to 8 nodes"),
     ],
 )
@@ -99,6 +125,9 @@ def test_errors_are_one_clear_line(keys: dict[str, Any], said: str, tmp_path: Pa
         coterie.run(out=tmp_path, **keys)
     assert said in str(refusal.value)
     assert not list(tmp_path.iterdir())
+
+
+SOUND: dict[str, Any] = {"x": np.ones((9, 2)), "y": [0, 1, 0] * 3}
 
 
 @pytest.mark.parametrize(
@@ -115,6 +144,11 @@ def test_errors_are_one_clear_line(keys: dict[str, Any], said: str, tmp_path: Pa
           {"x": np.ones((9, 2)), "y": [0.5] * 9}], "make y one type"),
         ([{"x": np.ones((9, 2)), "y": ["a", "b", "c"] * 3, "classes": ["a", "b"]}],
          '"c" is none of its classes'),
+        ([SOUND, SOUND | {"x": np.full((9, 2), np.nan)}], "peer 1 has NaN or infinity in x"),
+        ([SOUND | {"y": [np.inf] * 9}], "peer 0 has NaN or infinity in y"),
+        ([SOUND | {"x": [["a", 1.0]] * 9}], "peer 0 has x of <U32, not of numbers"),
+        ([SOUND | {"name": "north"}] * 2, 'two peers are called "north"'),
+        ([SOUND, {"x": np.ones((1, 2)), "y": [0]}], "peer 1: here:peers_data: this peer has no ex"),
         ([[1, 2]], "a list instead of a dict with x and y"),
     ],
 )  # fmt: skip
@@ -122,6 +156,11 @@ def test_arrays_that_make_no_problem(data: list[Any], said: str, tmp_path: Path)
     with pytest.raises(coterie.DataError) as refusal:
         coterie.run(peers_data=data, method="local", out=tmp_path, **QUICK)
     assert said in str(refusal.value)
+
+
+def test_a_comparison_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(coterie.ConfigError, match="there are no methods to compare"):
+        coterie.compare([], out=tmp_path)
 
 
 def test_a_comparison_of_objects(tmp_path: Path) -> None:

@@ -83,6 +83,13 @@ def test_a_wrong_trace_names_the_line(tmp_path: Path, content: str) -> None:
         made(3, 5, kind="trace", file=str(file))
 
 
+def test_a_trace_in_which_nobody_is_ever_awake(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("peer,from,to\n", encoding="utf-8")
+    with pytest.raises(ScheduleError, match=r"trace\.csv: nobody is ever awake"):
+        made(3, 5, kind="trace", file=str(file))
+
+
 @pytest.mark.parametrize(
     "options",
     [{"fraction": 0.0}, {"mean_down": 0.5}, {"max_age": -1}, {"kind": "trace"}],

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strategies.base_graph import mixing
 from strategies.changing import changing
 from strategies.errors import TopologyError
+from strategies.pairs import Pairs
 from strategies.topology import (
     Matrix,
     is_connected,
@@ -192,6 +195,76 @@ def test_one_peer_exponential_averages_exactly_in_log_n_rounds() -> None:
         assert (links(t).sum(axis=0) == 1).all()
         mixed = (mixed + links(t).T @ mixed) / 2
     assert mixed == pytest.approx(np.full(8, x.mean()))
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3, 5])
+def test_the_base_graph_averages_exactly_whatever_the_number_of_peers(degree: int) -> None:
+    """The law of Takezawa et al. (theorem 1): nobody has more than k neighbours, 2 log n + 2."""
+    for peers in range(degree + 1, 40):
+        rounds = mixing(peers, degree)
+        assert len(rounds) <= 2 * math.log(peers, degree + 1) + 2 + 1e-9
+        product = np.eye(peers)
+        for weights in rounds:
+            assert (weights == weights.T).all()
+            assert weights.min() >= 0
+            assert ((weights > 0).sum(axis=1) <= degree + 1).all()
+            product = weights @ product
+        assert abs(product - 1 / peers).max() < 1e-12
+
+
+def test_rounds_of_the_base_graph_lie_in_its_topology_and_come_again() -> None:
+    links, whole = changing("base", 7, 0, degree=2, hears=False), topology("base", 7, 0, degree=2)
+    length = len(mixing(7, 2))
+    assert links is not None
+    drawn = [links(t) for t in range(1, length + 1)]
+    assert (np.any(drawn, axis=0) == whole).all()
+    assert is_simple(whole)
+    assert is_connected(whole)
+    assert all((links(t + length) == graph).all() for t, graph in enumerate(drawn, start=1))
+    with pytest.raises(TopologyError, match="no 7 neighbours among 7 peers"):
+        topology("base", 7, 0, degree=7)
+
+
+def test_who_is_asked_is_a_neighbour_of_that_round() -> None:
+    links = changing("base", 7, 0, degree=2, hears=False)
+    whole = topology("base", 7, 0, degree=2)
+    pairs = Pairs(peers=7, rounds=9, seed=0, topology=whole, links=links, sampling="full")
+    assert links is not None
+    for t in range(1, 10):
+        edges, asked = pairs.edges(t, np.empty((0, 2), dtype=np.int64))
+        assert asked.all()
+        assert (matrix_of(edges, 7) == links(t)).all()
+
+
+def test_the_edges_of_each_round_come_from_a_csv(tmp_path: Path) -> None:
+    file = tmp_path / "edges.csv"
+    file.write_text("round,sender,recipient\n1,0,1\n3,2,0\n3,1,0\n", encoding="utf-8")
+    links = changing("file", 3, 0, degree=2, hears=True, file=str(file))
+    assert links is not None
+    heard = [listed(links(t)).tolist() for t in (1, 2, 3, 4)]
+    assert heard == [[[0, 1]], [], [[1, 0], [2, 0]], [[0, 1]]]
+    assert listed(np.triu(topology("file", 3, 0, file=str(file)))).tolist() == [[0, 1], [0, 2]]
+    with pytest.raises(TopologyError, match="this method asks along them"):
+        changing("file", 3, 0, degree=2, hears=False, file=str(file))
+    file.write_text("round,sender,recipient\n1,0,1\n1,1,0\n", encoding="utf-8")
+    assert changing("file", 3, 0, degree=2, hears=False, file=str(file)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("round,sender,recipient\n", "it names no edge"),
+        ("round,sender\n1,0\n", "line 2: wants whole numbers"),
+        ("round,sender,recipient\n1,0,1\n0,0,1\n", "line 3: not a round"),
+        ("round,sender,recipient\n1,1,1\n", "line 2: not a round"),
+        ("round,sender,recipient\n1,0,3\n", "line 2: not a round"),
+    ],
+)
+def test_a_csv_of_something_else_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "edges.csv"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(TopologyError, match=why):
+        topology("file", 3, 0, file=str(file))
 
 
 def test_an_epidemic_draws_whom_each_peer_hears_anew() -> None:

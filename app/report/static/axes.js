@@ -23,7 +23,17 @@ const AXES = [
     format: FORMAT.count,
     title: "gradient evaluations per peer",
   },
+  {
+    key: "virtual_seconds",
+    label: "Virtual time",
+    format: FORMAT.seconds,
+    title: "virtual time",
+  },
 ];
+// Few runs keep time, and the others say nothing of it.
+const offered = fromData((data) =>
+  AXES.filter(({ key }) => key !== "virtual_seconds" || key in data.metrics),
+);
 
 // Buttons for measures and axes, the chosen ones pressed; `valuesOf(key)` are a metric's numbers.
 export function offerChoices({ measure, axis }, valuesOf, onMeasure, onAxis) {
@@ -38,7 +48,7 @@ export function offerChoices({ measure, axis }, valuesOf, onMeasure, onAxis) {
   const isPositive = (values) => values.flat().some((v) => v > 0);
   const wasPaid = (key) => key in DATA.metrics && isPositive(valuesOf(key));
   offer("measure", measures(), "title", measure, onMeasure);
-  offer("axis", AXES, "label", axis, onAxis, (key) => key === ROUNDS.key || wasPaid(key));
+  offer("axis", offered(), "label", axis, onAxis, (key) => key === ROUNDS.key || wasPaid(key));
 }
 
 export const isShare = (measure) => measure.format === FORMAT.share;

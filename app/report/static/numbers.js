@@ -60,5 +60,6 @@ export const FORMAT = {
   fixed: (x) => (x >= 1e-3 && x < 1e6 ? x.toPrecision(4) : plain(x, 4)), // digits below each other
   bytes: (x) => compact(x, [" B", " kB", " MB", " GB", " TB"]),
   round: (x) => (isNumber(x) ? Math.round(x).toLocaleString("en") : MISSING),
+  seconds: (x) => (isNumber(x) ? `${plain(x)} s` : MISSING),
   count: (x) => compact(x, ["", " k", " M", " G", " T"]),
 };

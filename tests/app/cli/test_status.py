@@ -65,6 +65,16 @@ def test_a_restarted_relay_still_knows_who_was_missing(tmp_path: Path) -> None:
     assert "hospital-b" in said(tmp_path / "run")
 
 
+def test_who_was_not_always_there_has_its_rounds_counted(tmp_path: Path) -> None:
+    recorder = RunRecorder(tmp_path / "run", 2, 9)
+    recorder.round(Commit(Ledger(4, awake=(4, 4)), present=frozenset({0, 1})))
+    assert "took part" not in said(tmp_path / "run")
+    assert "took_part" not in recorder.progress
+    recorder.round(Commit(Ledger(6, awake=(6, 5)), present=frozenset({0, 1})))
+    rows = [line.split() for line in said(tmp_path / "run").splitlines() if " of 6" in line]
+    assert [row[-3:] for row in rows] == [["6", "of", "6"], ["5", "of", "6"]]
+
+
 def test_why_a_run_failed_is_said(tmp_path: Path) -> None:
     recorder = RunRecorder(tmp_path / "run", 2, 9)
     recorder.fail("round 4, update: nobody is left")

@@ -174,6 +174,42 @@ def test_a_paper_gets_four_columns_or_those_it_asks_for(tmp_path: Path) -> None:
     assert r"method & loss gain & test loss & sent / peer \\" in text.splitlines()
 
 
+def timed(directory: Path, method: str, *course: tuple[float, float | None, float | None]) -> Run:
+    """A run of two peers: virtual seconds of each round, and accuracies (None: it slept)."""
+    directory = directory / method
+    directory.mkdir()
+    write_config(directory, {"method": method, "peers": 2})
+    write_metrics(
+        directory,
+        [
+            {
+                "round": t, "peer": peer, "test_accuracy": value, "test_loss": 1.0,
+                "virtual_seconds": seconds,
+            }
+            for t, (seconds, *values) in enumerate(course)
+            for peer, value in enumerate(values)
+            if value is not None
+        ],
+    )  # fmt: skip
+    return Run.read(directory)
+
+
+def test_time_to_the_best_is_against_the_best_of_all_methods(tmp_path: Path) -> None:
+    """The best mean is 0.8: 0.72 is reached as soon as the newest of both peers average that."""
+    quick = timed(tmp_path, "cobo", (0, 0.1, 0.1), (3, 0.8, None), (7, None, 0.7), (9, 0.8, 0.8))
+    slow = timed(tmp_path, "fedavg", (0, 0.1, 0.1), (20, 0.75, 0.75))
+    never = timed(tmp_path, "dpfl", (0, 0.1, 0.1), (20, 0.7, 0.7))
+    column = COLUMN["time_to_best"]
+    rows = comparison.rows({"cobo": [quick], "fedavg": [slow], "dpfl": [never]}, {})
+    assert [row.values[column.key] for row in rows] == [(7.0,), (20.0,), (math.inf,)]
+    assert [comparison.cell(row, column) for row in rows] == ["7.0 s", "20.0 s", "never"]
+    alone = comparison.rows({"dpfl": [never]}, {})
+    assert alone[0].values[column.key] == (20.0,)
+    timeless = made(tmp_path, "local", 0, [0.5, 0.7])
+    (row, _) = comparison.rows({"cobo": [quick], "local": [timeless]}, {})
+    assert row.values[column.key] == (None,)
+
+
 def test_csv_gives_every_number_back(tmp_path: Path) -> None:
     runs = {
         "local": [made(tmp_path, "local", 0, [1 / 3, 0.1 + 0.2])],

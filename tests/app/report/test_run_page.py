@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from app.report.run_page import write
+from app.report import words
+from app.report.run_data import page_data
+from app.report.run_page import content, write
+from app.runners.conclude import digest
+from app.runs.progress import attendance
 from app.runs.rundir import Run
 from app.runs.summary import summarise
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
@@ -116,6 +122,46 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
     assert "This run failed (round 1 of 9): node 2 < node 3" in page.text
     accuracy = decoded(page.data["metrics"]["test_accuracy"], 3)
     np.testing.assert_array_equal(accuracy, [np.nan, 0.5, np.nan])
+
+
+def test_who_was_not_always_there_is_said_in_table_and_summary(tmp_path: Path) -> None:
+    directory = write_run(tmp_path / "run", Story(rounds=2, peers=3))
+    assert "took_part" not in page_data(Run.read(directory))
+    assert "took_part" not in summarise(Run.read(directory))
+    write_progress(directory, round=200, rounds=200, took_part=[200, 7, 200])
+    assert page_data(Run.read(directory))["took_part"] == [200, 7, 200]
+    summary = summarise(Run.read(directory))
+    assert summary["took_part"] == {"peer 0": 200, "peer 1": 7, "peer 2": 200}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(digest(summary))
+    assert isinstance(console.file, io.StringIO)
+    assert "peer 1: in 7 of 200 rounds" in console.file.getvalue()
+    many = attendance({f"peer {k}": k for k in range(21)}, 30)
+    assert many == ["peers: in 0 to 20 of 30 rounds, half in 10 or more"]
+
+
+@pytest.mark.parametrize(
+    ("topology", "facts"),
+    [
+        ("full", []),
+        ("ring", ["ring topology, 2 neighbours, spectral gap 0.1953"]),
+        ("one-peer-exponential", ["one-peer-exponential topology, 1 neighbour heard in a round"]),
+        ("file", ["file topology, 1 to 7 neighbours (mean 1.75), spectral gap 0.125"]),
+    ],
+)
+def test_the_facts_name_degrees_and_spectral_gap(
+    tmp_path: Path, topology: str, facts: list[str]
+) -> None:
+    """The second eigenvalue of a ring of 8 is 1/3 + 2/3 cos(2 pi / 8), of a star of 8, 7/8."""
+    star = tmp_path / "star.json"
+    star.write_text(json.dumps([[0, peer] for peer in range(1, 8)]), encoding="utf-8")
+    keys = {"topology": topology, "topology-file": str(star)}
+    run = Run.read(write_run(tmp_path / "run", Story(rounds=1), **keys))
+    assert words.graph(run) == facts
+    assert set(facts) <= set(content(run)["facts"])
+    star.unlink()
+    if topology == "file":
+        assert words.graph(run) == ["file topology"]
 
 
 def test_text_from_files_is_escaped(tmp_path: Path) -> None:

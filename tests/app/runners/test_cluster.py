@@ -20,6 +20,7 @@ import pytest
 from app.config.config import Config, ConfigError
 from app.runners import cluster, memory, sweep
 from app.runners.cluster import Machine
+from app.runners.errors import RunError
 from app.runs import plan, progress
 from app.runs.rundir import Run
 from tests.inprocess import ROOT, simulate
@@ -166,6 +167,13 @@ def test_what_a_machine_without_the_folder_wrote_comes_back(tmp_path: Path) -> N
     cluster._unpack(files, Path(one.run_dir))
     assert sweep.is_finished(one)
     assert Run.read(one.run_dir).rounds.tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "nowhere"])
+def test_a_cluster_that_is_not_there(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(RunError, match=f"RAY_ADDRESS={address}: .*or unset RAY_ADDRESS"):
+        cluster.survey("cpu")
 
 
 def test_a_gpu_is_wanted_where_none_is() -> None:

@@ -70,9 +70,9 @@ def test_they_are_columns_of_a_comparison(tmp_path: Path) -> None:
         partition__samples_per_peer=40,
     )  # fmt: skip
     late = json.loads((run.directory / "newcomers.json").read_text())["peers"]
-    found = MEASURES["newcomers"](run, None)
+    found = MEASURES["newcomers"](run, {})
     assert found == pytest.approx(run.at("test_accuracy", run.last_row())[late].mean())
-    tuned = MEASURES["fine_tuned"](run, None)
+    tuned = MEASURES["fine_tuned"](run, {})
     assert tuned is not None
     assert 0.3 < tuned <= 1
 

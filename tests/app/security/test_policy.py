@@ -135,7 +135,11 @@ def test_agreed_constants_are_those_that_the_institution_wrote_down() -> None:
     )
     with pytest.raises(PolicyError, match=r'data.mean = "" does not allow table.mean = "1.5"'):
         check_run(Policy(), run)
+    agreed = policy_of({"data.mean": "1.5", "data.std": "2", "data.classes": "a, b"})
     check_run(policy_of({"data.mean": "1.5", "data.std": "2"}), run)
+    check_run(agreed, Config.from_flat({"dataset": "text"}))  # has no such keys
+    with pytest.raises(PolicyError, match=r'data.classes = "a, b" does not allow arrays.classes'):
+        check_run(agreed, Config.from_flat({"dataset": "arrays", "arrays.classes": "b, a"}))
 
 
 def test_a_clip_whose_noise_would_be_rounded_to_zero_is_refused() -> None:

@@ -111,6 +111,7 @@ def test_a_card_lies_beside_the_model(hospitals: tuple[Path, Run]) -> None:
         ("age,sex,glucose\n44,d,5.5\n", "line 2: sex 'd' is no category"),
         ("age,sex,glucose\n144,f,5.5\n", "line 2: age 144 is not 0 to 120"),
         ("age,sex\n44,f\n", "has no column glucose"),
+        ("", "new.csv cannot be read: Empty CSV file"),
     ],
 )
 def test_rows_that_the_model_cannot_take_are_named(
@@ -128,7 +129,20 @@ def test_a_peer_that_is_not_there(
     hospitals: tuple[Path, Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["predict", str(hospitals[1].directory), "--peer", "east", "x.csv"]) == 2
-    assert "which peer? north, south, west" in capsys.readouterr().err
+    assert 'no model of "east", which peer? north, south, west' in capsys.readouterr().err
+
+
+def test_predictions_do_not_replace_their_input(
+    hospitals: tuple[Path, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "new.csv"
+    table.write_text("age,sex,glucose\n44,f,5.5\n")
+    command = ["predict", str(hospitals[1].directory), "--peer", "0", str(table), "--out"]
+    assert main([*command, str(tmp_path / "." / "new.csv")]) == 2
+    assert "is the input: name another file" in capsys.readouterr().err
+    assert table.read_text().startswith("age")
+    assert main([*command, str(tmp_path / "new" / "said.csv")]) == 0
+    assert len(lines(tmp_path / "new" / "said.csv")) == 1
 
 
 @pytest.mark.parametrize("fit", ["resize", "crop"])

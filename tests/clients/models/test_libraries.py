@@ -49,6 +49,10 @@ def test_a_language_model_from_a_folder(tmp_path: Path) -> None:
     reference.save_pretrained(tmp_path)
     name = f"transformers:{tmp_path}"
     module = build(name, None, "language", (6,), 9, Adaptation(lora_rank=2))
+    with pytest.raises(PluginError, match="it knows 9 tokens, the data set has 10"):
+        build(name, None, "language", (6,), 10)
+    with pytest.raises(PluginError, match="it reads at most 8 tokens: lower the data set's"):
+        build(name, None, "language", (9,), 9)
     tokens = torch.arange(12).view(2, 6) % 9
     expected = reference.eval()(tokens).logits
     assert torch.allclose(module.eval()(tokens), expected, atol=1e-6)

@@ -73,7 +73,7 @@ function mainColumns() {
   ];
 }
 function columns() {
-  const { clusters, samples, last } = DATA;
+  const { clusters, samples, last, took_part } = DATA;
   const cost = (key, heading, format) =>
     last[key] && { group: "Cost", heading, values: last[key], format };
   return [
@@ -81,6 +81,7 @@ function columns() {
     clusters && { group: "", heading: "Cluster", values: clusters, cell: clusterCell },
     samples && { group: "", heading: "Samples", values: samples, format: (x) => plain(x, 7) },
     ...mainColumns(),
+    took_part && { group: "Took part", heading: "rounds", values: took_part, format: FORMAT.count },
     DATA.graph && {
       group: "Listens most to",
       heading: "peer, weight",

@@ -1,0 +1,61 @@
+"""A causal language model from a local folder, fine-tuned by adapters on own texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from app.config.keys import ConfigError
+from app.trained.inputs import read
+from app.trained.personal import load
+from tests.datasets.own.test_text import WORDS, write_part, write_tokenizer
+from tests.inline import run
+
+transformers = pytest.importorskip("transformers")
+
+RANK, WIDTH = 2, 8
+ADAPTERS = RANK * sum((WIDTH + 3 * WIDTH, 2 * WIDTH, 5 * WIDTH, 5 * WIDTH, WIDTH + len(WORDS)))
+"""Of the maps c_attn, c_proj, c_fc, c_proj and lm_head: rank times inputs and outputs."""
+
+
+@pytest.fixture(scope="module")
+def flat(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Four peers, of which two write one language and two another; and a GPT-2 of one block."""
+    directory = tmp_path_factory.mktemp("texts")
+    write_tokenizer(directory / "data")
+    for peer, words in enumerate(("abcde", "abcde", "fghij", "fghij")):
+        g = np.random.default_rng(peer)
+        write_part(directory / "data" / str(peer), " ".join(g.choice([*words], 400)))
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=len(WORDS), n_positions=8, n_embd=WIDTH, n_layer=1, n_head=2,
+        bos_token_id=0, eos_token_id=0, initializer_range=0.2,
+    )  # fmt: skip
+    transformers.GPT2LMHeadModel(config).save_pretrained(directory / "gpt2")
+    return {
+        "dataset": "text", "text.context": 8, "text.validation": 0.2, "peers": 4,
+        "data-dir": str(directory / "data"), "model": f"transformers:{directory / 'gpt2'}",
+        "model.lora-rank": RANK, "num-server-rounds": 6, "evaluate-every": 6, "batch-size": 8,
+        "local-steps": 2, "optimizer": "adam", "learning-rate": 0.03, "device": "cpu",
+        "dpfl.init-epochs": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg", "cobo", "dpfl"])
+def test_every_method_fine_tunes_adapters(
+    method: str, flat: dict[str, Any], tmp_path: Path
+) -> None:
+    found = run(flat | {"method": method}, tmp_path)
+    before, after = found.metric("test_loss", 0), found.metric("test_loss")
+    assert (after < before - 0.1).all()
+    letters = found.metric("bytes_sent") / (4 * ADAPTERS)
+    assert (letters == np.round(letters)).all(), "adapters and nothing else are sent"
+    assert (letters > 0).all() == (method != "local")
+    assert sum(value.numel() for value in found.models()[0].values()) == ADAPTERS
+    model = load(found.directory / "models" / "peer-0000.safetensors")
+    with pytest.raises(ConfigError, match=r"a language model takes tokens: an .npz with x"):
+        read(tmp_path / "notes.txt", model.about)

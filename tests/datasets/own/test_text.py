@@ -1,0 +1,147 @@
+"""Text of institutions: every token is in its place, and what does not fit is named on the node."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+from datasets.own.text import TextOptions
+from datasets.partition.options import Partition
+from datasets.problem import DataError, Problem
+from datasets.table import DATASETS
+
+ROW = DATASETS["text"]
+WORDS = ["<end>", *"abcdefghij"]
+OPTIONS = TextOptions(context=4)
+
+
+def write_tokenizer(folder: Path, words: list[str] = WORDS) -> str:
+    """A word is a token, and a document ends with <end>; its SHA-256."""
+    found = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, words[0]))
+    found.pre_tokenizer = pre_tokenizers.Whitespace()
+    found.decoder = decoders.Fuse()
+    found.post_processor = processors.TemplateProcessing(
+        single="$A <end>", special_tokens=[("<end>", 0)]
+    )
+    found.enable_truncation(3)  # many files have such settings: they are for other uses
+    found.enable_padding(length=7)
+    folder.mkdir(parents=True, exist_ok=True)
+    found.save(str(folder / "tokenizer.json"))
+    return hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+
+
+def write_part(folder: Path, text: str, name: str = "1.txt") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+
+
+def load(data_dir: Path, options: TextOptions = OPTIONS, peers: int = 1) -> Problem:
+    return ROW.load(Partition(), peers, 0, data_dir, options)
+
+
+def alone(data_dir: Path, options: TextOptions, peer: int = 0, peers: int = 2) -> Problem:
+    assert ROW.deployed is not None
+    return ROW.deployed(peer, peers, 0, data_dir, options)
+
+
+def test_documents_become_rows_of_tokens(tmp_path: Path) -> None:
+    """By hand: a b | c <end> d <end> e <end>, in rows of four; the last token only ends a row."""
+    write_tokenizer(tmp_path)
+    write_part(tmp_path / "peer" / "train", "a b\nc\n")
+    lines = [json.dumps({"text": "d", "id": 7}), "", json.dumps({"text": "e a"})]
+    write_part(tmp_path / "peer" / "train", "\ufeff" + "\n".join(lines), "2.jsonl")
+    write_part(tmp_path / "peer" / "test", "j j j j")
+    problem = load(tmp_path)
+    assert (problem.task, problem.outputs, problem.names) == ("language", len(WORDS), ("peer",))
+    assert problem.inputs[problem.train.rows[0]].tolist() == [[1, 2, 3, 0], [4, 0, 5, 1]]
+    assert problem.train.targets[0].tolist() == [[2, 3, 0, 4], [0, 5, 1, 0]]
+    assert problem.inputs[problem.test.rows[0]].tolist() == [[10] * 4]
+    assert problem.test.targets[0].tolist() == [[10, 10, 10, 0]]
+
+
+def test_a_node_sees_of_the_run_what_the_simulation_gives_its_peer(tmp_path: Path) -> None:
+    digest = write_tokenizer(tmp_path / "all")
+    for peer, name in enumerate(("2", "10")):
+        write_part(tmp_path / "all" / name, "a b c d e f g h i j " * (5 + peer))
+    whole = load(tmp_path / "all", peers=2)
+    options = TextOptions(context=4, tokenizer=digest)
+    for peer, name in enumerate(("2", "10")):
+        write_tokenizer(tmp_path / "all" / name)  # a node has its own copy
+        own = alone(tmp_path / "all" / name, options, peer)
+        assert own.outputs == whole.outputs
+        for part in ("train", "test"):
+            mine, theirs = getattr(own, part), getattr(whole, part)
+            for split, problem in ((mine, own), (theirs, whole)):
+                assert len(split.rows[peer]), "both have some"
+                assert (problem.mean == 0).all(), "tokens are not normalised"
+            np.testing.assert_array_equal(mine.targets[peer], theirs.targets[peer])
+            np.testing.assert_array_equal(
+                own.inputs[mine.rows[peer]], whole.inputs[theirs.rows[peer]]
+            )
+        assert not len(own.train.rows[1 - peer])
+
+
+BAD = [
+    b'{"text": "a b c d e f"}',
+    b'{"text": "Jane \xff"}',
+    b"Jane Doe",
+    b'{"note": "Jane"}',
+    b'{"text": 3}',
+    b'{"text": "\\ud800"}',
+    b"[" * 100_000,
+    b'{"text": "g h i j a b"}',
+]
+
+
+@pytest.mark.parametrize("leave_out", [False, True])
+def test_bad_lines_are_counted_and_named_on_the_node_alone(
+    leave_out: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    digest = write_tokenizer(tmp_path)
+    (tmp_path / "notes.jsonl").write_bytes(b"\n".join(BAD))
+    (tmp_path / "ward.txt").write_bytes(b"a b c d\nJane \xff\ne f g h\n")
+    bad = "leave-out" if leave_out else "refuse"
+    options = TextOptions(context=4, tokenizer=digest, bad_lines=bad)
+    if leave_out:
+        problem = alone(tmp_path, options)
+        assert len(problem.inputs) == 5, "7 + 7 + 9 tokens"
+    else:
+        with pytest.raises(
+            DataError, match=r"7 of 11 lines cannot be read; .*leave-out"
+        ) as refused:
+            alone(tmp_path, options)
+        assert "ward" not in str(refused.value)
+        assert "Jane" not in str(refused.value)
+    named = [record.getMessage() for record in caplog.records]
+    assert all("7 of 11 lines" in line for line in (named[:1] if leave_out else named))
+    lines = [f"notes.jsonl, line {number}: " for number in range(2, 8)] + ["ward.txt, line 2: "]
+    for line, entry in zip(lines, named[1:] if leave_out else named, strict=True):
+        assert line in entry
+
+
+def test_what_does_not_fit_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(DataError, match=r"^a: text: there is no tokenizer.json in data-dir$"):
+        load(tmp_path)
+    digest = write_tokenizer(tmp_path)
+    with pytest.raises(DataError, match=r"^a: text: expected \.txt or \.jsonl files"):
+        load(tmp_path)
+    write_part(tmp_path / "a", "a b c")
+    with pytest.raises(DataError, match=r"context = 4: this peer has fewer than 5 tokens to train"):
+        load(tmp_path)
+    with pytest.raises(DataError, match=r"text.tokenizer must be the SHA-256"):
+        alone(tmp_path / "a", OPTIONS)
+    write_tokenizer(tmp_path / "a", WORDS[:-1])
+    with pytest.raises(DataError, match=r"tokenizer.json is not the one that the run wants"):
+        alone(tmp_path / "a", TextOptions(tokenizer=digest))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(DataError, match=r"^a: text: tokenizer.json is no tokenizer: "):
+        load(tmp_path, TextOptions(context=2))
+    for options in ({"context": 0}, {"test": 0.5, "validation": 0.5}):
+        with pytest.raises(ValueError, match="must be at least"):
+            TextOptions(**options)  # type: ignore[arg-type]
