@@ -67,6 +67,8 @@ def two_machines() -> Iterator[dict[str, str]]:
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as place,
         subprocess.Popen(
             [sys.executable, "-c", CLUSTER, place],
+            # Where it leaves its address: anybody's ray.init() would take it from /tmp/ray.
+            env={**os.environ, "RAY_TMPDIR": place},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         ) as nodes,
     ):  # fmt: skip
