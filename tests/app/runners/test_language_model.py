@@ -59,6 +59,7 @@ def test_every_method_fine_tunes_adapters(
     assert (letters > 0).all() == (method != "local")
     assert sum(value.numel() for value in found.models()[0].values()) == ADAPTERS
     model = load(found.directory / "models" / "peer-0000.safetensors")
+    (tmp_path / "notes.txt").write_text("a b c")
     with pytest.raises(ConfigError, match=r"a language model takes tokens: an .npz with x"):
         read(tmp_path / "notes.txt", model.about)
 
