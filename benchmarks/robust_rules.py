@@ -109,10 +109,8 @@ def main() -> None:
         known = [value for value in values if value is not None]
         beyond = sum(not value < CLOSE for value in known)
         name = f"{rule}{' after mixing' if nnm else ''}"
-        tally = (
-            f"{len(values):5} cases, {len(values) - len(known):3} tied, {beyond} beyond {CLOSE:g}"
-        )
-        print(f"{name:30} {tally}, most {max(known):.1e}")
+        tally = f"{len(values):5} cases, {len(values) - len(known):3} tied"
+        print(f"{name:30} {tally}, {beyond} beyond {CLOSE:g}, most {max(known):.1e}")
 
 
 if __name__ == "__main__":
