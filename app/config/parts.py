@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from app.config import schema
@@ -176,6 +177,11 @@ def refuse_modules(flat: Mapping[str, Scalar]) -> None:
 
 
 def fingerprints(flat: Mapping[str, Scalar]) -> Iterable[bytes]:
-    """What changes when the code of a chosen plugin does."""
+    """What changes when the code of a chosen plugin does, or a folder that a model comes from."""
     for kind, name in foreign(chosen(flat)).items():
-        yield plugins.fingerprint(kind, name)
+        library, _, which = name.partition(":")
+        if kind != "model" or library not in plugin_options.LIBRARIES:
+            yield plugins.fingerprint(kind, name)
+        elif library == "transformers":
+            files = sorted(path for path in Path(which).glob("*") if path.is_file())
+            yield from (path.read_bytes() for path in files)

@@ -151,5 +151,8 @@ def _in_tables(flat: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         table, _, inner = key.rpartition(".")
-        (nested.setdefault(table, {}) if table else nested)[inner] = value
+        if table and table != "model":  # a name, beside which no table can stand
+            nested.setdefault(table, {})[inner] = value
+        else:
+            nested[key] = value
     return nested

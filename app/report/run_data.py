@@ -72,7 +72,7 @@ def page_data(run: Run) -> dict[str, Any]:
     (B, classes) training examples of a peer, mean over the block, or null; `diverged`, the peers
     that did; `predictions`, what `clients.measures` draws of some peers, by peer, or null; `graph`,
     see `graph_data`; `captions`, the paragraph above each figure; and where not everybody always
-    took part `took_part`, in how many rounds each peer did.
+    took part `took_part`, in how many of the rounds so far each peer did.
     """
     last_n, best_n = run.last_row(), run.best_row()
     keep = thin(len(run.rounds), CURVE_POINTS // run.peers)
@@ -99,8 +99,8 @@ def page_data(run: Run) -> dict[str, Any]:
         "predictions": _predictions(run),
         "graph": graph_data(run, order, blocks),
     }
-    if run.took_part is not None:
-        data["took_part"] = run.took_part.tolist()
+    if took_part := run.progress.get("took_part"):
+        data["took_part"] = {"rounds": took_part, "of": run.progress["round"]}
     return data | {"captions": captions.of_run(data)}
 
 

@@ -105,18 +105,6 @@ def partition(run: Run) -> list[str]:
     return [f"{kind} split"] if kind else []
 
 
-def protection(run: Run, summary: Mapping[str, Any]) -> list[str]:
-    """The robust rule of a run, and the epsilon of its most exposed peer, where it has them."""
-    text = []
-    rule = run.config.get("defence", {}).get("rule", "none")
-    if rule != "none":
-        text.append(f"defence {rule}")
-    if "epsilon" in summary:
-        epsilon, delta = summary["epsilon"], summary["delta"]
-        text.append("ε not known" if epsilon is None else f"ε ≤ {epsilon:.3g} at δ = {delta:g}")
-    return text
-
-
 def graph(run: Run) -> list[str]:
     """Describe the topology, unless everybody may talk to everybody: degrees, spectral gap.
 
@@ -148,6 +136,18 @@ def _degrees(degrees: Ints) -> str:
     if low == high:
         return plural(low, "neighbour")
     return f"{low} to {high} neighbours (mean {number(float(degrees.mean()))})"
+
+
+def protection(run: Run, summary: Mapping[str, Any]) -> list[str]:
+    """The robust rule of a run, and the epsilon of its most exposed peer, where it has them."""
+    text = []
+    rule = run.config.get("defence", {}).get("rule", "none")
+    if rule != "none":
+        text.append(f"defence {rule}")
+    if "epsilon" in summary:
+        epsilon, delta = summary["epsilon"], summary["delta"]
+        text.append("ε not known" if epsilon is None else f"ε ≤ {epsilon:.3g} at δ = {delta:g}")
+    return text
 
 
 def costs(run: Run) -> list[list[str]]:

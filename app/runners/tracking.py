@@ -48,11 +48,7 @@ class Observers:
         self, config: Config, callbacks: Iterable[Callback | Callable[..., object]] = ()
     ) -> None:
         self._config, self._file = config, Path(config.run_dir, "metrics.jsonl")
-        self._calls: list[Callable[..., object]] = [
-            getattr(each, "on_round", each) for each in callbacks
-        ]
-        for call in self._calls:
-            _require_callable(call)
+        self._calls = [_told(each) for each in callbacks]
         self._trackers = [_tracker(name) for name in _names(config.track)]
         self._read, self._stack = 0, ExitStack()
 
@@ -174,18 +170,20 @@ TRACKERS: Mapping[str, tuple[str, Any]] = {
 """Name -> the package that it needs, and what logs to it."""
 
 
-def _require_callable(call: Callable[..., object]) -> None:
-    """See before the run that a callback can be called with a round and its metrics."""
+def _told(callback: object) -> Callable[..., object]:
+    """What to call of a callback; that it takes a round and its metrics is seen before the run."""
+    call = getattr(callback, "on_round", callback)
     wanted = "it must be a function (round, metrics), or an object with such an on_round"
     if not callable(call):
-        hint = f', write track="{call}"' if call in TRACKERS else ""
+        hint = f', write track="{call}"' if isinstance(call, str) and call in TRACKERS else ""
         raise ConfigError(f"callbacks: {call!r} cannot be called: {wanted}{hint}")
     try:
         inspect.signature(call).bind(0, None)
     except TypeError as error:
         raise ConfigError(f"callbacks: {call!r}: {error}: {wanted}") from None
     except ValueError:  # built in, with a signature that nobody can tell
-        return
+        pass
+    return call
 
 
 def _names(track: str) -> list[str]:

@@ -204,12 +204,6 @@ class Run:
         return np.asarray(numbered.max(axis=0, initial=-1), dtype=np.int64)
 
     @property
-    def took_part(self) -> Ints | None:
-        """(n,) in how many rounds each peer took part; None where everybody always did."""
-        rounds = self.progress.get("took_part")
-        return None if rounds is None else np.array(rounds, dtype=np.int64)
-
-    @property
     def diverged(self) -> Bools:
         """(n,) whether a peer's test loss is not finite any more, or a result of its was not."""
         finite_rn = np.isfinite(self.metric("test_loss"))

@@ -81,6 +81,12 @@ def accuracy_statistics(accuracy_n: Floats, samples_n: Floats | None) -> dict[st
     }
 
 
+def _attendance(run: Run) -> dict[str, Any]:
+    """Peer's name -> in how many of the `rounds` it took part, unless everybody always did."""
+    took_part = run.progress.get("took_part")
+    return {"took_part": dict(zip(run.names, took_part, strict=True))} if took_part else {}
+
+
 def privacy(run: Run) -> dict[str, Any]:
     """Epsilon of the peer that has spent most, and delta; nothing of a run without privacy.
 
@@ -95,13 +101,6 @@ def privacy(run: Run) -> dict[str, Any]:
         "epsilon": float(epsilon_n.max()) if known else None,
         "delta": options.get("delta", Privacy.delta),
     }
-
-
-def _attendance(run: Run) -> dict[str, Any]:
-    """Peer's name -> in how many of the `rounds` it took part, unless everybody always did."""
-    if run.took_part is None:
-        return {}
-    return {"took_part": dict(zip(run.names, run.took_part.tolist(), strict=True))}
 
 
 def recovery(run: Run) -> dict[str, Any] | None:

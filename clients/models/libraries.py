@@ -75,9 +75,14 @@ def _transformers(which: str, task: str, shape: Shape, outputs: int) -> nn.Modul
     folder = Path(which)
     if not (folder / "config.json").is_file():
         raise PluginError(f"{folder} is no folder with a config.json and weights of transformers")
-    transformers.utils.logging.disable_progress_bar()  # ours would stand among its bars
+    # Our own progress would stand among its bars.
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if task == "language":
-        network = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
+        network = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            local_files_only=True,
+            attn_implementation="eager",  # fused: not batched
+        )
         config = network.config.get_text_config()
         if config.vocab_size < outputs:
             raise PluginError(f"it knows {config.vocab_size} tokens, the data set has {outputs}")

@@ -142,6 +142,8 @@ def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Probl
     def load(
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
+        if not data_dir.is_dir():
+            raise DataError(f"there is no data-dir {data_dir}")
         found = [path for path in data_dir.glob("*") if path.is_dir()]
         folders = sorted(found, key=lambda path: natural(path.name))
         if len(folders) != peers:

@@ -116,6 +116,7 @@ def test_what_was_written_is_loaded(done: tuple[coterie.Run, list[Any]]) -> None
             "'mlflow' cannot be called: it must be a function (round, metr",
         ),
         ({"callbacks": ["mlflow"]}, 'write track="mlflow"'),
+        ({"callbacks": [[]]}, "[] cannot be called"),
         ({"callbacks": [lambda t: t]}, "too many positional arguments: it must be a function"),
         ({"nodes": 9}, "8 peers need 1 to 8 nodes"),
     ],

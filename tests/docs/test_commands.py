@@ -45,6 +45,7 @@ HOW: dict[str, dict[str, str]] = {
         "python -m app schema hospitals/0-north/data.csv --out hospitals/schema.toml": RUN,
         "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
         "python - <<'END'": RUN,
+        "cat > notes.toml <<'END'": RUN,
     },
     "docs/watching.md": {
         "source .venv/bin/activate": RUN,

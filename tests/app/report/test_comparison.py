@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.report import comparison
+from app.report import comparison, comparison_data, run_data
 from app.report.measures import COLUMNS
 from app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
@@ -203,6 +203,8 @@ def test_time_to_the_best_is_against_the_best_of_all_methods(tmp_path: Path) -> 
     rows = comparison.rows({"cobo": [quick], "fedavg": [slow], "dpfl": [never]}, {})
     assert [row.values[column.key] for row in rows] == [(7.0,), (20.0,), (math.inf,)]
     assert [comparison.cell(row, column) for row in rows] == ["7.0 s", "20.0 s", "never"]
+    assert comparison_data.page_data(rows)["metrics"]["virtual_seconds"]["mean"][0] == [0, 3, 7, 9]
+    assert "virtual_seconds" in run_data.page_data(quick)["metrics"]
     alone = comparison.rows({"dpfl": [never]}, {})
     assert alone[0].values[column.key] == (20.0,)
     timeless = made(tmp_path, "local", 0, [0.5, 0.7])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.config.keys import flatten
 from app.report import comparison, comparison_data, comparison_page
 from app.report.comparison import Row
 from app.runs.rundir import Run
@@ -257,3 +258,8 @@ def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
     assert chart.count("<circle") == (len(methods) - 1) * seeds * story.peers
     maps = dom[dom.index('id="maps"') : dom.index('id="silent"')]
     assert maps.count("<canvas") == len(methods) - 1
+
+
+def test_options_of_a_model_stand_beside_its_name() -> None:
+    flat = {"model": "mlp", "model.lora-rank": 2, "mlp.hidden": "8"}
+    assert flatten(comparison_page._in_tables(flat)) == flat

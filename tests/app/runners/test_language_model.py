@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from app.config.config import Config
 from app.config.keys import ConfigError
+from app.runners.sweep import placed
 from app.trained.inputs import read
 from app.trained.personal import load
 from tests.datasets.own.test_text import WORDS, write_part, write_tokenizer
@@ -59,3 +61,16 @@ def test_every_method_fine_tunes_adapters(
     model = load(found.directory / "models" / "peer-0000.safetensors")
     with pytest.raises(ConfigError, match=r"a language model takes tokens: an .npz with x"):
         read(tmp_path / "notes.txt", model.about)
+
+
+def test_a_comparison_tells_models_apart_by_what_is_in_their_folder(
+    flat: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "net").mkdir()
+    names = set()
+    for content in ("one", "two"):
+        (tmp_path / "net" / "config.json").write_text(content)
+        config = Config.from_flat(flat | {"model": f"transformers:{tmp_path / 'net'}"})
+        names.add(placed(config, tmp_path).name)
+    assert len(names) == 2
+    assert placed(Config.from_flat({"model": "torchvision:resnet18"}), tmp_path).name not in names

@@ -282,6 +282,8 @@ def test_nothing_there_is_a_clear_line(tmp_path: Path) -> None:
         alone("table", tmp_path, ROWS, 0)
     with pytest.raises(DataError, match="has 0 folders: 2 peers need one each"):
         load("table", tmp_path, ROWS)
+    with pytest.raises(DataError, match=r"there is no data-dir .*nowhere"):
+        load("table", tmp_path / "nowhere", ROWS)
 
 
 def test_a_peer_without_test_data_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def test_bad_lines_are_counted_and_named_on_the_node_alone(
     digest = write_tokenizer(tmp_path)
     (tmp_path / "notes.jsonl").write_bytes(b"\n".join(BAD))
     (tmp_path / "ward.txt").write_bytes(b"a b c d\nJane \xff\ne f g h\n")
-    bad = "leave-out" if leave_out else "refuse"
+    bad: Literal["leave-out", "refuse"] = "leave-out" if leave_out else "refuse"
     options = TextOptions(context=4, tokenizer=digest, bad_lines=bad)
     if leave_out:
         problem = alone(tmp_path, options)
@@ -144,4 +145,4 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, caplog: pytest.LogCapture
         load(tmp_path, TextOptions(context=2))
     for options in ({"context": 0}, {"test": 0.5, "validation": 0.5}):
         with pytest.raises(ValueError, match="must be at least"):
-            TextOptions(**options)  # type: ignore[arg-type]
+            TextOptions(**options)

@@ -81,7 +81,12 @@ function columns() {
     clusters && { group: "", heading: "Cluster", values: clusters, cell: clusterCell },
     samples && { group: "", heading: "Samples", values: samples, format: (x) => plain(x, 7) },
     ...mainColumns(),
-    took_part && { group: "Took part", heading: "rounds", values: took_part, format: FORMAT.count },
+    took_part && {
+      group: "Took part",
+      heading: `of ${FORMAT.round(took_part.of)} rounds`,
+      values: took_part.rounds,
+      format: FORMAT.round,
+    },
     DATA.graph && {
       group: "Listens most to",
       heading: "peer, weight",
