@@ -6,7 +6,8 @@ A case is a rule, with or without nearest-neighbour mixing, on letters of which 
 each other (ties), some whole numbers (ties in coordinates) and some not finite. Ours leaves these
 out; byzfl, which would not, gets the others. It prints how far the two are apart, relative to the
 largest number of a case. byzfl's geometric median is an iteration that stops early: there the
-summed distances are compared, of which ours may be the smaller.
+summed distances are compared, of which ours may be the smaller. Of letters with equal scores at
+Krum's cut either may be chosen, so such cases are only counted.
 """
 
 from __future__ import annotations
@@ -66,13 +67,24 @@ def theirs(rule: str, x: Floats, f: int, own: Floats) -> Floats:
     return found
 
 
-def apart(rule: str, nnm: bool, x: Floats, tolerate: float, own: Floats) -> float:
-    """How far the two are apart."""
+def tied(rule: str, x: Floats, f: int) -> bool:
+    """Whether different letters have equal scores where Krum, or multi-Krum, cuts."""
+    squares = ((x[:, None] - x) ** 2).sum(axis=2)
+    scores = np.sort(squares, axis=1)[:, : len(x) - f].sum(axis=1)
+    last = np.sort(scores)[0 if rule == "krum" else len(x) - f - 1]
+    at_cut = x[np.isclose(scores, last, rtol=1e-9, atol=1e-20)]
+    return bool(np.ptp(at_cut, axis=0).max() > CLOSE * np.abs(x).max())
+
+
+def apart(rule: str, nnm: bool, x: Floats, tolerate: float, own: Floats) -> float | None:
+    """How far the two are apart; None where both may be right."""
     found = ours(Defence(rule, tolerate, nnm), x, own)  # type: ignore[arg-type]
     x = x[np.isfinite(x).all(axis=1)]
     f = int(tolerate * len(x) + 1e-9)
     x = byzfl.NNM(f)(x) if nnm else x
     expected = theirs(rule, x, f, own)
+    if rule.endswith("krum") and tied(rule, x, f):
+        return None
     scale = float(np.abs(x).max()) or 1.0
     if rule == "geometric-median":
         costs = [np.linalg.norm(x - v, axis=1).mean() for v in (found, expected)]
@@ -87,16 +99,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     g = np.random.default_rng(arguments.seed)
-    found = defaultdict[tuple[str, bool], list[float]](list)
+    found = defaultdict[tuple[str, bool], list[float | None]](list)
     for case in range(arguments.cases):
         rule, nnm = RULES[case % len(RULES)], case // len(RULES) % 2 == 1
         x, own = letters(g), g.normal(size=1)
         own = np.resize(own, x.shape[1])
         found[rule, nnm].append(apart(rule, nnm, x, float(g.choice([0, 0.1, 0.2, 0.3, 0.45])), own))
     for (rule, nnm), values in sorted(found.items()):
-        beyond = sum(not value < CLOSE for value in values)
+        known = [value for value in values if value is not None]
+        beyond = sum(not value < CLOSE for value in known)
         name = f"{rule}{' after mixing' if nnm else ''}"
-        print(f"{name:30} {len(values):5} cases, {beyond} beyond {CLOSE:g}, most {max(values):.1e}")
+        tally = f"{len(values):5} cases, {len(values) - len(known):3} tied"
+        print(f"{name:30} {tally}, {beyond} beyond {CLOSE:g}, most {max(known):.1e}")
 
 
 if __name__ == "__main__":
