@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
@@ -76,18 +75,18 @@ def topology(
         case "hypercube":
             if peers & (peers - 1):
                 raise TopologyError(f"a hypercube has 2, 4, 8, ... peers, not {peers}")
-            return _of(nx.hypercube_graph(peers.bit_length() - 1))
+            return _of("hypercube_graph", peers.bit_length() - 1)
         case "small-world":
             if not 2 <= degree < peers or degree % 2:
                 raise TopologyError(f"a small world of {peers} peers needs an even degree below it")
             return _connected(
-                lambda: _of(nx.watts_strogatz_graph(peers, degree, probability, _seed(rng))),
+                lambda: _of("watts_strogatz_graph", peers, degree, probability, _seed(rng)),
                 f"small world of degree {degree}",
             )
         case "barabasi-albert":
             if not 1 <= degree < peers:
                 raise TopologyError(f"each of {peers} peers brings 1 to {peers - 1} edges")
-            return _of(nx.barabasi_albert_graph(peers, degree, _seed(rng)))
+            return _of("barabasi_albert_graph", peers, degree, _seed(rng))
         case "ring":
             return _circulant(peers, min(2, peers - 1))
         case "k-regular":
@@ -164,8 +163,11 @@ def _symmetric(graph: Matrix) -> Matrix:
     return graph | graph.T
 
 
-def _of(graph: nx.Graph) -> Matrix:
-    """A graph of networkx, its nodes in sorted order."""
+def _of(generator: str, *arguments: float) -> Matrix:
+    """A graph that networkx makes, its nodes in sorted order."""
+    import networkx as nx  # here: each message of a deployment would take a tenth of a second more
+
+    graph = getattr(nx, generator)(*arguments)
     matrix: Matrix = nx.to_numpy_array(graph, nodelist=sorted(graph), dtype=np.bool_)
     return matrix
 
@@ -179,7 +181,7 @@ def _torus(peers: int) -> Matrix:
     height = max(k for k in range(1, int(peers**0.5) + 1) if peers % k == 0)
     if height < 2:
         raise TopologyError(f"no torus of {peers} peers: it needs a number that is no prime")
-    matrix = _of(nx.grid_2d_graph(height, peers // height, periodic=True))
+    matrix = _of("grid_2d_graph", height, peers // height, True)
     return matrix & ~np.eye(peers, dtype=np.bool_)
 
 
