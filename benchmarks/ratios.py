@@ -1,4 +1,6 @@
-"""Three rows of the engine benchmark in half a minute, as ratios: `python -m benchmarks.ratios`.
+"""Three rows of the engine benchmark in half a minute, as ratios.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.ratios
 
 CI prints them beside what docs/results/speed.md has; a change that halves one shows. They fail
 nothing, as machines of CI are shared: only processor seconds of the two ways are compared.

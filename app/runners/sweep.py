@@ -1,8 +1,9 @@
 """A sweep: many configurations, each run in a directory named after its content.
 
 A finished run whose configuration is the same is reused, a stopped one is continued, the rest is
-run: one after the other in this process, or several at a time with Ray, on this machine or on the
-cluster that RAY_ADDRESS names (`app.runners.cluster`). Each has one thread. A run that fails, or
+run: one after the other in this process as long as that takes no longer than starting Ray, then
+several at a time with Ray, on this machine or on the cluster that RAY_ADDRESS names
+(`app.runners.cluster`). Each has one thread. A run that fails, or
 with Ray takes its process with it, costs the others nothing.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import time
 import traceback
@@ -30,6 +32,8 @@ from app.runners import cluster, cores, memory
 from app.runs import plan, progress, rundir
 
 _PAUSE = 0.5
+_ALONE_SECONDS = 10.0
+"""What starting Ray and importing PyTorch in its workers costs: shorter sweeps do without."""
 _LOG_SECONDS = 60.0
 _BESIDE = ("name", "run-dir", "resume", "out")
 _THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -73,8 +77,8 @@ def run_all(
     Parameters
     ----------
     configs : placed configurations; one that stands there twice runs once.
-    workers : runs side by side; None: as many as there are cores, memory and GPUs for. With 1 they
-        take place in this process.
+    workers : runs side by side; None: as many as there are cores, memory and GPUs for, once the
+        first ones have shown that it takes long. With 1 they take place in this process.
     labels : run directory -> what to call a run, where method, seed and accuracy do not tell it.
 
     Returns
@@ -92,12 +96,9 @@ def run_all(
     for directory, names in _by_directory(configs).items():
         plan.write(directory, names)
     watch = _Watch(console, len(missing), labels or {})
-    queue = sorted(missing.values(), key=lambda c: -c.num_server_rounds * c.peers)
-    alone = min(cores.count(), len(queue)) == 1 and not cluster.address()
+    queue = sorted(missing.values(), key=lambda c: c.num_server_rounds * c.peers)
     with _threads(), watch.bar:
-        in_turn = alone or workers == 1
-        ends = _in_turn(queue, watch) if in_turn else _side_by_side(queue, workers, watch)
-        for config, error in ends:
+        for config, error in _ends(queue, workers, watch):
             if error is not None:
                 failed[config.run_dir] = error
             watch.ended(config, error)
@@ -112,17 +113,40 @@ def _by_directory(configs: Sequence[Config]) -> dict[Path, list[str]]:
     return names
 
 
-def _in_turn(queue: Sequence[Config], watch: _Watch) -> Iterator[tuple[Config, str | None]]:
-    """Each run, carried out in this process, and why it failed."""
-    for config in queue:
-        yield config, run_one(config, watch.of(config))
+class _HandOver(BaseException):
+    """The sweep takes too long for one process: the run that goes on here stops, as if killed."""
+
+
+def _ends(
+    queue: Sequence[Config], workers: int | None, watch: _Watch
+) -> Iterator[tuple[Config, str | None]]:
+    """Each run, and why it failed, as they end.
+
+    Parameters
+    ----------
+    queue : the runs with least to do first, so that many end before the rest is handed over.
+    """
+    alone = workers == 1 or (min(cores.count(), len(queue)) == 1 and not cluster.address())
+    if not alone and (workers or cluster.address()):
+        yield from _side_by_side(queue, workers, watch)
+        return
+    rest, until = [*queue], math.inf if alone else time.monotonic() + _ALONE_SECONDS
+    with suppress(_HandOver):
+        while rest:
+            error = run_one(rest[0], watch.of(rest[0], until))
+            yield rest.pop(0), error
+    if rest:
+        yield from _side_by_side(rest, workers, watch)
 
 
 def _side_by_side(
     queue: Sequence[Config], workers: int | None, watch: _Watch
 ) -> Iterator[tuple[Config, str | None]]:
-    """Each run that Ray carried out, and why it failed; one whose process died has a second try."""
-    limit = workers or len(queue)
+    """Each run that Ray carried out, and why it failed; one whose process died has a second try.
+
+    Those with most to do begin.
+    """
+    queue, limit = queue[::-1], workers or len(queue)
     with ThreadPoolExecutor(1) as aside:  # importing torch takes as long as Ray's start
         needed = aside.submit(memory.of_runs, queue)
         with cluster.connected(min(limit, cores.count()), _THREADS):
@@ -197,9 +221,15 @@ class _Watch:
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
         self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 
-    def of(self, config: Config) -> Callable[[object], None]:
-        """What a run alone calls after every round."""
-        return lambda _: self.goes_on([config])
+    def of(self, config: Config, until: float) -> Callable[[object], None]:
+        """What a run alone calls after every round; it is handed over after a moment in time."""
+
+        def look(_: object) -> None:
+            if time.monotonic() > until:
+                raise _HandOver
+            self.goes_on([config])
+
+        return look
 
     def goes_on(self, running: Sequence[Config]) -> None:
         if time.monotonic() - self._looked < _PAUSE:

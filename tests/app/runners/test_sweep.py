@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,9 @@ from rich.console import Console
 
 from app.config.config import Config
 from app.config.root import ROOT
-from app.runners import sweep
+from app.runners import cores, sweep
 from app.runners.sweep import placed, run_all
-from app.runs import plan
+from app.runs import plan, progress
 from app.runs.recorder import RunRecorder
 from app.runs.rundir import Run
 from strategies.errors import DesertedError, RelayError, RosterError
@@ -131,6 +132,32 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(
     assert a.rounds.tolist() == b.rounds.tolist() == [0, 2, 4]
     for name in ("test_loss", "bytes_sent", "gradient_evaluations"):
         assert a.metric(name).tolist() == b.metric(name).tolist()
+
+
+def test_what_takes_long_is_handed_over_and_goes_on_to_the_same_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run has begun; runs of this process take the place of Ray's."""
+    handed: list[str] = []
+
+    def elsewhere(queue: Sequence[Config], *_: object) -> Iterator[tuple[Config, str | None]]:
+        for each in queue:
+            handed.append(f"{each.method} {progress.read(Path(each.run_dir)).get('status')}")
+            yield each, sweep.run_one(each)
+
+    monkeypatch.setattr(sweep, "_side_by_side", elsewhere)
+    monkeypatch.setattr(cores, "count", lambda: 2)
+    runs = [config(method=method, seed=1) for method in ("fedavg", "local")]
+    short = [placed(each, tmp_path / "short") for each in runs]
+    assert not run_all(short, None, quiet())
+    assert handed == []
+    monkeypatch.setattr(sweep, "_ALONE_SECONDS", 0.0)
+    long = [placed(each, tmp_path / "long") for each in runs]
+    assert not run_all(long, None, quiet())
+    assert handed == ["fedavg running", "local None"]
+    for one, other in zip(short, long, strict=True):
+        a, b = (Path(each.run_dir, "metrics.jsonl").read_bytes() for each in (one, other))
+        assert a == b
 
 
 def broken(one: Config) -> Config:
