@@ -147,7 +147,7 @@ def noise_for(epsilon: float, queries: int) -> float:
         rdp_a = queries * accountant.query(2, 2, math.exp(log_noise), 1)
         return float(accountant.epsilon(rdp_a[None], DELTA)[0]) - epsilon
 
-    return float(f"{math.exp(brentq(excess, 0.0, 10.0)) * 1.0005:.5g}")  # rounded, never below
+    return float(f"{math.exp(brentq(excess, -5.0, 10.0)) * 1.0005:.5g}")  # rounded, never below
 
 
 def made(flat: Mapping[str, Scalar]) -> Run:
