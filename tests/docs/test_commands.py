@@ -1,4 +1,4 @@
-"""Documented commands are executed: the shell and Python blocks of README, docs/ and other READMEs.
+"""Documented commands are executed: the shell and Python blocks of all READMEs and of docs/.
 
 `HOW` has a row for each block. The blocks of a page run one after another in one shell, as a reader
 types them into one terminal, in a copy of the checkout with ports, processes and a home of its own;
@@ -89,7 +89,7 @@ HOW: dict[str, dict[str, str]] = {
     },
     "examples/plugin/README.md": {"source .venv/bin/activate": RUN},
 }
-"""Page -> first line of each of its shell blocks, in order -> how it is run, or why not."""
+"""Page -> first line of each of its shell and Python blocks, in order -> how it is run, or why not."""
 
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = ("sh", "bash", "shell", "console")
