@@ -59,6 +59,7 @@ def clusters_figure() -> Figure:
         axes.semilogx(excess_e, np.mean(drawn, axis=0), color=colour, label=f"v = {v:g}")
     axes.invert_xaxis()
     axes.set(xlabel="excess loss", ylabel="peers in the sufficient cluster", ylim=(0, PEERS + 1))
+    axes.set_yticks(range(0, PEERS + 1, 5))
     axes.legend(frameon=False)
     return figure
 
@@ -71,9 +72,10 @@ def speed_up_figure() -> Figure:
     faster = speed_up(helpers[:, None], bias)
     drawn = axes.pcolormesh(bias, helpers, faster, norm=LogNorm(1, 51), rasterized=True)
     lines = axes.contour(bias, helpers, faster, levels=(1.5, 2, 5, 10, 20), colors="white")
-    axes.clabel(lines, fmt="%g")
     axes.set(xscale="log", xlabel="cumulative bias against noise", ylabel="helpers")
-    figure.colorbar(drawn, ax=axes, label="speed-up", ticks=[1, 2, 5, 10, 20, 50], format="%g")
+    ticks = [1, 1.5, 2, 5, 10, 20, 50]
+    bar = figure.colorbar(drawn, ax=axes, label="speed-up", ticks=ticks, format="%g")
+    bar.add_lines(lines)
     return figure
 
 

@@ -9,13 +9,15 @@ from benchmarks import theory
 from benchmarks.svg import save
 
 
-def test_whoever_is_in_the_sufficient_cluster_has_a_similar_gradient_wherever_the_excess_is_larger():
+def test_whoever_is_sufficient_has_a_similar_gradient_wherever_the_loss_is_that_large():
     """Lemma 2 of All-for-one, with the exact gradients of |x - optimum|^2."""
     g = np.random.default_rng(1)
     optima, excess = g.normal(size=(6, 2)), 3.0
     size = theory.sufficient_sizes(optima, np.array([excess]))[0]
     assert 1 < size < 6
-    least = np.full((6, 6), np.inf)  # similarity ratio of k at i, where i's excess is 3 or a bit more
+    least = np.full(
+        (6, 6), np.inf
+    )  # similarity ratio of k at i, where i's excess is 3 or a bit more
     for i, angle in np.ndindex(6, 360):
         way = np.array([np.cos(angle), np.sin(angle)])
         gradients = 2 * (optima[i] + np.sqrt(excess * 1.001) * way - optima)
