@@ -62,6 +62,7 @@ class Stack:
         what the machine has.
     mixed_precision, channels_last : see `clients.engine.network.Network`.
     defence : what takes the place of weighted means; None: nothing.
+    staleness_discount : exponent of `Rule.freshness`.
     privacy : how gradients are made private; None: not.
     adaptation : of the network, see `clients.models.options.Adaptation`.
 
@@ -94,6 +95,7 @@ class Stack:
         mixed_precision: bool = False,
         channels_last: bool = False,
         defence: Defence | None = None,
+        staleness_discount: float = 0.0,
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:
@@ -110,6 +112,7 @@ class Stack:
         self.noise = problem.noise
         self.seed, self.training = seed, training
         self.defence = defence or Defence()
+        self.staleness_discount = staleness_discount
         self.data = Data(
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
