@@ -112,10 +112,10 @@ def vjp(
         for k in reversed(range(lowest, len(steps))):
             (_, layer, tensors), inputs = steps[k], passed[k]
             if isinstance(layer, nn.Linear):
-                rows = gradient.flatten(1, -2)
+                rows = _rows(gradient)
                 # Transposed by a copy, which is small: read across, it would take longer.
                 turned = rows.mT.contiguous()
-                found[tensors["weight"]] = torch.bmm(turned, inputs.flatten(1, -2))
+                found[tensors["weight"]] = torch.bmm(turned, _rows(inputs))
                 if layer.bias is not None:
                     found[tensors["bias"]] = rows.sum(dim=1)
             if k > lowest:
@@ -161,13 +161,18 @@ def steps(module: nn.Module, known: Collection[str], name: str = "") -> list[Ste
     return [Step(FORMS[type(module)], module, tensors)]
 
 
+def _rows(x: Tensor) -> Tensor:
+    """Inputs (e, b, ..., i) as (e, rows, i)."""
+    return x if x.dim() == 3 else x.flatten(1, -2)
+
+
 def _linear(layer: nn.Linear, own: Own, x: Tensor) -> Tensor:
-    rows = x.flatten(1, -2)
+    rows = _rows(x)
     if "bias" in own:
         found = torch.baddbmm(own["bias"][:, None], rows, own["weight"].mT)
     else:
         found = torch.bmm(rows, own["weight"].mT)
-    return found.view(*x.shape[:-1], found.shape[2])
+    return found if rows is x else found.view(*x.shape[:-1], found.shape[2])
 
 
 def _flatten(layer: nn.Flatten, own: Own, x: Tensor) -> Tensor:
@@ -196,7 +201,7 @@ FORMS: dict[type[nn.Module], Form] = {
 """Layer type -> what runs many of its copies."""
 
 BACK: dict[type[nn.Module], Back] = {
-    nn.Linear: lambda layer, own, x, y, g: torch.bmm(g.flatten(1, -2), own["weight"]).view(x.shape),
+    nn.Linear: lambda layer, own, x, y, g: torch.bmm(_rows(g), own["weight"]).view(x.shape),
     nn.Flatten: lambda layer, own, x, y, g: g.reshape(x.shape),
     Dropout: lambda layer, own, x, y, g: layer.of_many(g, own[KEY]),
     nn.Identity: lambda layer, own, x, y, g: g,

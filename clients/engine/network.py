@@ -195,8 +195,7 @@ class Network:
         -------
         The outputs, and the buffers as the call left them (the arguments stay as they were).
         """
-        if self.module.training != (keys_e is not None):
-            self.module.train(keys_e is not None)
+        self._set_training(keys_e is not None)
         parameters = self.named(x_ed) if isinstance(x_ed, Tensor) else x_ed
         others = {**buffers, **self._keys(keys_e, inputs_eb, first)}
 
@@ -221,6 +220,10 @@ class Network:
             inputs_eb = step(state, inputs_eb)
         return inputs_eb, buffers
 
+    def _set_training(self, training: bool) -> None:
+        if self.module.training != training:  # asking is cheap, setting it goes through all layers
+            self.module.train(training)
+
     def vjp(
         self, named: Mapping[str, Tensor], buffers: Buffers, inputs_eb: Tensor, keys_e: Tensor,
         first: int = 0,
@@ -231,7 +234,7 @@ class Network:
         ----------
         named : the models, as `named` cuts them.
         """
-        self.module.train()
+        self._set_training(True)
         state = {**named, **buffers, **self._keys(keys_e, inputs_eb, first)}
         outputs, back = vjp(cast("list[Step]", self._steps), state, inputs_eb)
 

@@ -241,9 +241,7 @@ class Stack:
         at: slice = slice(None),
     ) -> tuple[Tensor, Buffers]:
         """Losses (E, b) of minibatches, or of their places `at`, and the buffers after."""
-        inputs, targets = examples
-        if at != slice(None):
-            inputs, targets = inputs[:, at], targets[:, at]
+        inputs, targets = _places(examples, at)
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
         return self.task.losses(outputs, targets), after
 
@@ -257,7 +255,7 @@ class Stack:
     ) -> tuple[Tensor, list[Tensor]]:
         """Losses of places of minibatches, and the gradients of their sums, tensor by tensor."""
         assert self.task.slopes is not None
-        inputs, targets = (values[:, at] for values in examples)
+        inputs, targets = _places(examples, at)
         outputs, back = self.network.vjp(named, buffers, inputs, batch.keys_e, at.start or 0)
         losses_eb, slopes = self.task.slopes(outputs, targets, batch.weights_eb[:, at])
         return losses_eb, back(slopes)
@@ -280,3 +278,9 @@ class Stack:
             shared=[x, *self.network.module.parameters()],  # they do not grow with the examples
         )
         return held // _PROBE
+
+
+def _places(examples: tuple[Tensor, Tensor], at: slice) -> tuple[Tensor, Tensor]:
+    """The inputs and targets at some places of minibatches."""
+    inputs, targets = examples
+    return examples if at == slice(None) else (inputs[:, at], targets[:, at])
