@@ -111,6 +111,7 @@ class Node:
             topology=self._strategy.topology,
             defence=config.defence,
             staleness_discount=config.schedule.staleness_discount,
+            mixing=config.mixing(),
             privacy=config.privacy,
             adaptation=config.adaptation,
         )

@@ -63,6 +63,7 @@ class Stack:
     mixed_precision, channels_last : see `clients.engine.network.Network`.
     defence : what takes the place of weighted means; None: nothing.
     staleness_discount : exponent of `Rule.freshness`.
+    mixing : (n, n) averaging weights of the rounds, in turn, of a topology with weights of its own.
     privacy : how gradients are made private; None: not.
     adaptation : of the network, see `clients.models.options.Adaptation`.
 
@@ -96,6 +97,7 @@ class Stack:
         channels_last: bool = False,
         defence: Defence | None = None,
         staleness_discount: float = 0.0,
+        mixing: Sequence[npt.NDArray[np.float64]] = (),
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:
@@ -112,7 +114,7 @@ class Stack:
         self.noise = problem.noise
         self.seed, self.training = seed, training
         self.defence = defence or Defence()
-        self.staleness_discount = staleness_discount
+        self.staleness_discount, self.mixing = staleness_discount, mixing
         self.data = Data(
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
