@@ -95,7 +95,7 @@ def _inner(a: Tensor, b: Tensor, width: int) -> Tensor:
     """
     blocks = zip(a.split(width, -1), b.split(width, -1), strict=True)
     x, y = next(blocks)
-    sums = x.double() * y.double()
+    sums: Tensor = x.double() * y.double()
     for x, y in blocks:
         sums[..., : x.shape[-1]].addcmul_(x.double(), y.double())
     width = sums.shape[-1]
