@@ -107,6 +107,7 @@ class Node:
             device=config.device,
             dtype=config.dtype,
             mixed_precision=config.mixed_precision,
+            tf32=config.tf32,
             channels_last=config.channels_last,
             topology=self._strategy.topology,
             defence=config.defence,

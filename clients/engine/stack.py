@@ -60,6 +60,7 @@ class Stack:
     chunk : models per batched call; 0 takes the rule of `clients.engine.chunks`.
     memory : bound in bytes on what one chunk holds for its backward pass; 0 takes a share of
         what the machine has.
+    tf32 : whether products of float32 are rounded to TF32 on a GPU, in this process.
     mixed_precision, channels_last : see `clients.engine.network.Network`.
     defence : what takes the place of weighted means; None: nothing.
     staleness_discount : exponent of `Rule.freshness`.
@@ -94,6 +95,7 @@ class Stack:
         chunk: int = 0,
         memory: int = 0,
         mixed_precision: bool = False,
+        tf32: bool = False,
         channels_last: bool = False,
         defence: Defence | None = None,
         staleness_discount: float = 0.0,
@@ -104,6 +106,8 @@ class Stack:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
+        # Left alone, torch rounds in convolutions, but not in matrix products.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         if mixed_precision and dtype != "float32":
             raise ValueError(f"mixed-precision goes with dtype float32, not {dtype}")
         self.dtype = torch.float64 if problem.task == "quadratic" else getattr(torch, dtype)
