@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -119,9 +120,17 @@ def _is_sound(report: Report, strategy: Brokering) -> bool:
     numbers = [*report.weights, *(value for value in metrics.values() if value is not None)]
     return (
         metrics.keys() <= strategy.metrics
-        and (len(report.weights) == n or (n > MATRIX and not report.weights))
+        and _are_peers(report.columns, n)
+        and len(report.weights) == (len(report.columns) if n > MATRIX else n)
         and all(math.isfinite(number) and abs(number) <= _LARGEST for number in numbers)
     )
+
+
+def _are_peers(columns: Sequence[int], n: int) -> bool:
+    """Whether a row that is not whole is about some of the peers, ascending."""
+    if n <= MATRIX or not columns:
+        return not columns
+    return columns[0] >= 0 and columns[-1] < n and all(a < b for a, b in pairwise(columns))
 
 
 def _evaluated(request: Request, strategy: Brokering) -> Iterable[int]:
