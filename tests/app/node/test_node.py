@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,8 +63,15 @@ def update(
 
 
 def theta(directory: Path, peer: int) -> torch.Tensor:
-    files = sorted((directory / "nodes" / f"peer-{peer:04d}").glob("*-0.state"))
-    return load(files[-1].read_bytes()[:-32])["state.x"]
+    """A peer's model in the newest file that has it."""
+    files = sorted((directory / "nodes").glob("peer*/*-0.state"), key=lambda path: path.name)
+    for file in reversed(files):
+        content = file.read_bytes()[:-32]
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        peers = [int(each) for each in header["__metadata__"]["peers"].split()]
+        if peer in peers:
+            return load(content)["state.x"][peers.index(peer)]
+    raise FileNotFoundError(directory)
 
 
 @pytest.mark.parametrize("method", ["cobo", "fedavg"])
