@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -21,6 +20,7 @@ from app.config.config import Config
 from app.config.keys import flatten
 from app.config.preflight import check
 from app.runs.rundir import Floats, Run
+from benchmarks.svg import save
 from clients.engine.engine import Engine
 from clients.engine.streams import Purpose
 
@@ -95,9 +95,7 @@ def draw(rounds: Sequence[int], weights_srk: Floats, names: Sequence[str], path:
     axes.set_ylim(-0.02, 1.02)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", lw=0.4, alpha=0.5)
-    # The same bytes for the same numbers, and text that can be read as text.
-    with mpl.rc_context({"svg.hashsalt": "coterie", "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})
+    save(figure, path)
 
 
 def perplexities(runs: Sequence[Run]) -> Floats:

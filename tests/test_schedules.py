@@ -88,12 +88,17 @@ def test_fedavg_with_a_sample_is_mcmahans_algorithm_1(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ON_QUADRATICS)
 def test_narrowed_to_everybody_is_not_narrowed(tmp_path: Path, method: str) -> None:
-    """A trace in which nobody ever sleeps, against no schedule: the same to the last bit."""
+    """A trace in which nobody ever sleeps, against no schedule: the same to the last bit.
+
+    No model is old then, so a staleness discount changes nothing either.
+    """
     trace = tmp_path / "trace.csv"
-    lines = [f"{peer},1,{ROUNDS * 2}" for peer in range(PEERS)]
+    lines = [f"{peer},1,{ROUNDS}" for peer in range(PEERS)]
     trace.write_text("\n".join(["peer,from,to", *lines]), encoding="utf-8")
-    awake = {"schedule.kind": "trace", "schedule.file": str(trace)}
-    plain = run(scheduled(method, tmp_path, {}), tmp_path / "plain")
+    short = {"num-server-rounds": ROUNDS}
+    awake = short | {"schedule.kind": "trace", "schedule.file": str(trace)}
+    awake |= {"schedule.max-age": 2, "schedule.staleness-discount": 0.7}
+    plain = run(scheduled(method, tmp_path, short), tmp_path / "plain")
     assert_same(plain, run(scheduled(method, tmp_path, awake), tmp_path / "trace"), 0.0)
 
 
@@ -192,21 +197,39 @@ def test_who_is_slow_works_on_while_others_go_on(tmp_path: Path) -> None:
     assert found.reports[6, 1].metrics["awake"] == 2
 
 
-def test_a_letter_is_heard_until_it_is_too_old(tmp_path: Path) -> None:
-    """Peer 1 sleeps from round 2 on; FedAvg's peer 0 hears it for `max-age` more rounds."""
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedem", "dpfl", "ifca", "pfedgraph", "fedfomo", "cobo"]
+)
+def test_every_method_that_averages_models_discounts_old_ones(tmp_path: Path, method: str) -> None:
+    flat = scheduled(method, tmp_path, CHURN | {"schedule.max-age": 3, "seed": 2})
+    flat["num-server-rounds"] = 6
+    found = [
+        run(flat | {"schedule.staleness-discount": a}, tmp_path / str(a)).theta()
+        for a in (0.0, 1.0)
+    ]
+    assert np.abs(found[1] - found[0]).max() > 1e-6
+
+
+@pytest.mark.parametrize("a", [0.0, 0.5])
+def test_a_letter_is_heard_until_it_is_too_old(tmp_path: Path, a: float) -> None:
+    """Peer 1 sleeps from round 2 on; FedAvg's peer 0 hears it for `max-age` more rounds.
+
+    With a staleness discount it weighs (s + 1)^-a at an age of s rounds, against the own 1.
+    """
     trace = tmp_path / "trace.csv"
     trace.write_text("peer,from,to\n0,1,9\n1,1,1\n", encoding="utf-8")
     flat = write_quadratic(tmp_path / "problem.json", np.ones((2, 1)), [[0.0], [8.0]], [4.0])
     flat |= COMMON | NEEDS.get("fedavg", {}) | {
         "method": "fedavg", "num-server-rounds": 5, "evaluate-every": 1, "momentum": 0.0,
         "learning-rate": 0.5, "local-steps": 1, "schedule.kind": "trace",
-        "schedule.file": str(trace), "schedule.max-age": 2,
+        "schedule.file": str(trace), "schedule.max-age": 2, "schedule.staleness-discount": a,
     }  # fmt: skip
     found = run({**flat, "peers": 2}, tmp_path)
     x, received = 4.0, []
     for t in range(1, 6):
         x /= 2  # a step towards 0; the letter of peer 1 is half-way from 4 to 8
-        x = (x + 6) / 2 if t <= 3 else x
+        old = t**-a
+        x = (x + 6 * old) / (1 + old) if t <= 3 else x
         report = found.reports[t, 0]
         assert report.metrics["test_loss"] == pytest.approx(x * x / 2, abs=1e-12)
         received.append(report.metrics["bytes_received"])

@@ -81,9 +81,8 @@ class Cohort:
         self.state = self.rule.init()
         if not self.schedule.is_always:
             self.state = owned(self.state)
-        self.round = 0
+        self.round, self.elapsed = 0, 0.0
         self.offers = self.coming = Offers()
-        self.elapsed = 0.0
         self.received = self.sent = no_letters()
         self.answered = False
         self._shown: tuple[int, Offers, Offers] | None = None
@@ -194,7 +193,8 @@ class Cohort:
         offered = np.ones(len(self.peers), dtype=np.bool_)
         offered[shown.rows] = shown.sound[1]
         self.engine.enter(t, UPDATE)
-        state = part.rule.update(part.state, t, self.received, sent, answers)
+        heard = self._attackers.heard
+        state = part.rule.update(part.state, t, heard(self.received), sent, heard(answers))
         self._take(part, state, torch.from_numpy(~offered[part.rows]))
 
     def _rows(self, of_n: Bools) -> Ints:

@@ -110,6 +110,7 @@ class Node:
             channels_last=config.channels_last,
             topology=self._strategy.topology,
             defence=config.defence,
+            staleness_discount=config.schedule.staleness_discount,
             privacy=config.privacy,
             adaptation=config.adaptation,
         )

@@ -62,6 +62,7 @@ class Stack:
         what the machine has.
     mixed_precision, channels_last : see `clients.engine.network.Network`.
     defence : what takes the place of weighted means; None: nothing.
+    staleness_discount : exponent of `Rule.freshness`.
     privacy : how gradients are made private; None: not.
     adaptation : of the network, see `clients.models.options.Adaptation`.
 
@@ -94,6 +95,7 @@ class Stack:
         mixed_precision: bool = False,
         channels_last: bool = False,
         defence: Defence | None = None,
+        staleness_discount: float = 0.0,
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:
@@ -110,6 +112,7 @@ class Stack:
         self.noise = problem.noise
         self.seed, self.training = seed, training
         self.defence = defence or Defence()
+        self.staleness_discount = staleness_discount
         self.data = Data(
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
@@ -222,6 +225,16 @@ class Stack:
             torch.manual_seed(key)
             return self._build()
 
+    @property
+    def _by_vjp(self) -> bool:
+        """Whether gradients of a loss are found without autograd."""
+        known = self.network.has_vjp and self.task.slopes is not None
+        return known and self.guard is None and not self.network.personal
+
+    def _leaves(self, x_ed: Tensor) -> dict[str, Tensor]:
+        """Models, tensor by tensor, to be differentiated."""
+        return self.network.named(x_ed) if self._by_vjp else self.network.leaves(x_ed)
+
     def _batch_losses(
         self,
         x_ed: Tensor | Mapping[str, Tensor],
@@ -231,11 +244,24 @@ class Stack:
         at: slice = slice(None),
     ) -> tuple[Tensor, Buffers]:
         """Losses (E, b) of minibatches, or of their places `at`, and the buffers after."""
-        inputs, targets = examples
-        if at != slice(None):
-            inputs, targets = inputs[:, at], targets[:, at]
+        inputs, targets = _places(examples, at)
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
         return self.task.losses(outputs, targets), after
+
+    def _pulled_back(
+        self,
+        named: dict[str, Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        examples: tuple[Tensor, Tensor],
+        at: slice,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Losses of places of minibatches, and the gradients of their sums, tensor by tensor."""
+        assert self.task.slopes is not None
+        inputs, targets = _places(examples, at)
+        outputs, back = self.network.vjp(named, buffers, inputs, batch.keys_e, at.start or 0)
+        losses_eb, slopes = self.task.slopes(outputs, targets, batch.weights_eb[:, at])
+        return losses_eb, back(slopes)
 
     def holds(self, examples: int) -> int:
         """Bytes that one model holds for a backward pass over `examples` examples."""
@@ -255,3 +281,9 @@ class Stack:
             shared=[x, *self.network.module.parameters()],  # they do not grow with the examples
         )
         return held // _PROBE
+
+
+def _places(examples: tuple[Tensor, Tensor], at: slice) -> tuple[Tensor, Tensor]:
+    """The inputs and targets at some places of minibatches."""
+    inputs, targets = examples
+    return examples if at == slice(None) else (inputs[:, at], targets[:, at])
