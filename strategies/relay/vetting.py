@@ -120,17 +120,17 @@ def _is_sound(report: Report, strategy: Brokering) -> bool:
     numbers = [*report.weights, *(value for value in metrics.values() if value is not None)]
     return (
         metrics.keys() <= strategy.metrics
-        and _are_peers(report.columns, n)
-        and len(report.weights) == (len(report.columns) if n > MATRIX else n)
+        and is_row(report.weights, report.columns, n)
         and all(math.isfinite(number) and abs(number) <= _LARGEST for number in numbers)
     )
 
 
-def _are_peers(columns: Sequence[int], n: int) -> bool:
-    """Whether a row that is not whole is about some of the peers, ascending."""
-    if n <= MATRIX or not columns:
-        return not columns
-    return columns[0] >= 0 and columns[-1] < n and all(a < b for a, b in pairwise(columns))
+def is_row(weights: Sequence[float], columns: Sequence[int], n: int) -> bool:
+    """Whether weights are about all peers, or of very many about some of them, ascending."""
+    if n <= MATRIX:
+        return not columns and len(weights) == n
+    ascending = all(a < b for a, b in pairwise(columns))
+    return len(weights) == len(columns) and ascending and all(0 <= k < n for k in columns)
 
 
 def _evaluated(request: Request, strategy: Brokering) -> Iterable[int]:
