@@ -137,12 +137,12 @@ def _log_ratio(sum_p: Floats, look: Look, steps: int, noise: float) -> Floats:
 def lower_bound(score_wt: Floats, delta: float = DELTA) -> float:
     """Epsilon that scores of two worlds (2, trials) prove with 95 % confidence; 0 if none."""
     thresholds = np.quantile(score_wt[:, ::2], np.arange(0.5, 200) / 200)
-    tried = [_proven(*(score_wt[:, ::2] > c), delta) for c in thresholds]
+    tried = [_proven(delta, *(score_wt[:, ::2] > c)) for c in thresholds]
     chosen = thresholds[np.argmax(tried)]
-    return max(0.0, _proven(*(score_wt[:, 1::2] > chosen), delta))
+    return max(0.0, _proven(delta, *(score_wt[:, 1::2] > chosen)))
 
 
-def _proven(hits: Bools, alarms: Bools, delta: float) -> float:
+def _proven(delta: float, hits: Bools, alarms: Bools) -> float:
     """Epsilon of right and false accusations, at the far ends of their intervals."""
     true = beta.ppf(0.025, hits.sum(), (~hits).sum() + 1) if hits.any() else 0.0
     false = beta.ppf(0.975, alarms.sum() + 1, (~alarms).sum()) if not alarms.all() else 1.0
