@@ -104,7 +104,7 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
 
 
 def test_the_step_towards_an_old_model_is_shorter(tmp_path: Path) -> None:
-    """The round above, model 3 being three rounds old, a = 1: it counts a fourth, the rest stays."""
+    """The round above, model 3 being three rounds old, a = 1: it counts a fourth."""
     rule = rule_of(tmp_path, Options(models=0), [0.0, 1.0, 6.0, 3.0])
     rule.engine.staleness_discount = 1.0
     x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
