@@ -209,7 +209,10 @@ class Rule(Generic[S]):
 
     def eye(self) -> Floats:
         """(P, n) 1 at each hosted peer itself."""
-        return np.eye(self.engine.n)[self.engine.peers]
+        peers = self.engine.peers
+        own_pn = np.zeros((len(peers), self.engine.n))
+        own_pn[np.arange(len(peers)), peers] = 1.0
+        return own_pn
 
     def same_cluster(self) -> Bools:
         """(P, n) who shares each hosted peer's true cluster (see `true_clusters`), and itself."""

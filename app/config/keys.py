@@ -82,13 +82,15 @@ class TopLevel:
     dtype : data type of the parameters; the quadratic problem is always float64.
     mixed_precision : compute matrix products and convolutions in bfloat16; parameters, gradients
         and letters stay float32.
+    tf32 : round what matrix products and convolutions of float32 take in to 10 bits behind the
+        point, as NVIDIA's tensor cores do; nothing on a CPU.
     channels_last : let images have their channels innermost where a model is called by itself.
     payload : precision in which models and answers travel; see `app.wire.quantise`.
     out : directory of run directories; a run's is `<out>/<name>`.
     name : name of the run directory; empty: made from the time when the run starts.
     data_dir : directory where data sets lie or are downloaded to.
     track : where the numbers of every round are logged beside the run directory: "tensorboard",
-        "mlflow", "wandb", or several with commas; each must be installed.
+        "mlflow", "wandb", or several with commas; each must be installed. Not for a bare flwr run.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
         takes part in no other run.
     trust : trust file of a deployment's relay: a node has to show, with the key of its peer there,
@@ -127,6 +129,7 @@ class TopLevel:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     mixed_precision: bool = False
+    tf32: bool = False
     channels_last: bool = False
     payload: Literal["full", "float16", "bfloat16", "int8"] = "full"
     out: Annotated[str, Path] = "runs"

@@ -82,6 +82,12 @@ class Attackers:
 
         return self._replaced(answers, np.flatnonzero(attacking), lie)
 
+    def heard(self, letters: Letters) -> Letters:
+        """The letters of which rules learn: some attackers go on alone."""
+        if self._attack.kind != "label-flip-alone":
+            return letters
+        return letters.select(~np.isin(letters.recipients, self._ids))
+
     def _replaced(self, stacks: Tensors, rows: Ints, lie: Callable[[str, int], Tensor]) -> Tensors:
         """The stacks with lies in some rows of the largest of them."""
         if self._attack.kind not in _LETTERS or not len(rows) or not stacks:
@@ -147,7 +153,7 @@ def deceived(problem: Problem, attack: Attack, ids: Ints) -> Problem:
         samples = problem.samples.copy()
         samples[ids] = np.round(samples[ids] * attack.power)
         return replace(problem, samples=samples)
-    if attack.kind != "label-flip":
+    if not attack.kind.startswith("label-flip"):
         return problem
     targets = list(problem.train.targets)
     for peer in ids.tolist():

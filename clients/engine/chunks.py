@@ -9,10 +9,14 @@ the same bits; in general, results do not depend on it beyond rounding.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from clients.engine.batches import Ints
+from clients.letters import Part
 
 BUDGET = {"cpu": 1 << 24, "cuda": 1 << 28}
 """Bytes that the models of a call hold together."""
@@ -70,6 +74,28 @@ class Chunks:
 def _set_threads(held: int) -> None:
     """Of torch, for calls that hold so many bytes."""
     torch.set_num_threads(THREADS if held >= TOGETHER else 1)
+
+
+def working(counts_e: Ints) -> Part:
+    """Which models have examples in a minibatch."""
+    return slice(None) if (counts_e > 0).all() else np.flatnonzero(counts_e)
+
+
+def chunked(counts_e: Ints, equal: bool, size: int = 0) -> Sequence[Part]:
+    """The models that have examples, `size` at a time; with `equal`, of equally full batches only.
+
+    Batch norm sees whole batches, without empty positions.
+    """
+    models = len(counts_e)
+    size, low = size or models, counts_e.min(initial=1 << 62)
+    if low > 0 and (not equal or low == counts_e.max(initial=0)):
+        return [slice(first, min(first + size, models)) for first in range(0, models, size)]
+    groups = (
+        [np.flatnonzero(counts_e == count) for count in np.unique(counts_e) if count]
+        if equal
+        else [np.flatnonzero(counts_e)]
+    )
+    return [group[first : first + size] for group in groups for first in range(0, len(group), size)]
 
 
 def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> int:

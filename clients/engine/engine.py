@@ -18,6 +18,7 @@ from torch import Tensor
 
 from clients.engine import optimizers, robust, sums
 from clients.engine.batches import Ints
+from clients.engine.chunks import chunked, working
 from clients.engine.data import Batch
 from clients.engine.network import Buffers
 from clients.engine.scoring import Scores, Scoring
@@ -97,7 +98,7 @@ class Engine(Scoring):
         for number, batch in enumerate(batches):
             found = gradient(after.x if number else x_ed, after.buffers, batch)
             after = after._replace(buffers=dict(found.buffers))
-            at = _working(batch.counts_e)
+            at = working(batch.counts_e)
             some = _Some(after, at, lambda x_ed: [x_ed])
             self._descend(some, [found.values[at]], training, training.rate(batch.round), drift)
             some.put_back(after)
@@ -115,16 +116,16 @@ class Engine(Scoring):
     ) -> None:
         """All steps of a few models: what they are made of stays in the cache."""
         together = _Some(fit, at, self.network.tensors)
-        leaves = self.network.leaves(together.x)
+        leaves = self._leaves(together.x)
         for few in self.data.together([whole.part(at) for whole in batches]):
             gathered = self.data.minibatches(few) if few[1:] else [None]
             for batch, examples in zip(few, gathered, strict=True):
-                for working in _chunked(batch.counts_e, self.network.coupled):
-                    if isinstance(working, slice):
+                for of_batch in chunked(batch.counts_e, self.network.coupled):
+                    if isinstance(of_batch, slice):
                         some, own, part = together, leaves, batch
                     else:
-                        some = _Some(fit, working + at.start, self.network.tensors)
-                        own, part = self.network.leaves(some.x), batch.part(working)
+                        some = _Some(fit, of_batch + at.start, self.network.tensors)
+                        own, part = self._leaves(some.x), batch.part(of_batch)
                     _, found, after = self._differentiate(own, some.buffers, part, examples)
                     for name, value in after.items():
                         some.buffers[name].copy_(value)
@@ -157,8 +158,8 @@ class Engine(Scoring):
         columns = values.split(self.network.sizes, dim=1)
         losses = values.new_zeros(len(x_ed))
         after = {name: value.clone() for name, value in buffers.items()}
-        for at in _chunked(batch.counts_e, self.network.coupled, size):
-            leaves = self.network.leaves(x_ed[at])
+        for at in chunked(batch.counts_e, self.network.coupled, size):
+            leaves = self._leaves(x_ed[at])
             own = {name: value[at] for name, value in buffers.items()}
             part = batch.part(at)
             losses_eb, found, own = self._differentiate(leaves, own, part)
@@ -250,7 +251,7 @@ class Engine(Scoring):
         batch: Batch,
         examples: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Sequence[Tensor], Buffers]:
-        """The same by autograd.
+        """The same, where there is no closed form.
 
         A batch of which one model alone holds more than fits is worked off in parts. Their sum is
         what the whole gives, unless examples of a batch see each other (batch norm).
@@ -260,11 +261,15 @@ class Engine(Scoring):
             width = self._chunks.width(whole, self.holds(whole))
         parts = [slice(first, first + width) for first in range(0, whole, width)]
         losses: list[Tensor] = []
-        gradients: tuple[Tensor, ...] = ()
+        gradients: Sequence[Tensor] = ()
+        found: Sequence[Tensor]
         own = self.personal.leaves(buffers)
         wanted = (*leaves.values(), *own.values())
         for at in parts if len(parts) > 1 else [slice(None)]:
-            if self.guard is not None:
+            if self._by_vjp:
+                losses_eb, found = self._pulled_back(leaves, buffers, batch, examples, at)
+                after = buffers  # its layers have none
+            elif self.guard is not None:
                 with self.guard.watching() as traces:
                     losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, at)
                 found = self.guard.clipped(losses_eb, batch.weights_eb[:, at], traces, leaves)
@@ -324,25 +329,3 @@ def _copied(fit: Fit) -> Fit:
 def _store(stacks: Buffers, parts: Buffers, at: Part) -> None:
     for name, value in parts.items():
         stacks[name][at] = value
-
-
-def _working(counts_e: Ints) -> Part:
-    """Which models have examples in a minibatch."""
-    return slice(None) if (counts_e > 0).all() else np.flatnonzero(counts_e)
-
-
-def _chunked(counts_e: Ints, equal: bool, size: int = 0) -> Sequence[Part]:
-    """The models that have examples, `size` at a time; with `equal`, of equally full batches only.
-
-    Batch norm sees whole batches, without empty positions.
-    """
-    models = len(counts_e)
-    size, low = size or models, counts_e.min(initial=1 << 62)
-    if low > 0 and (not equal or low == counts_e.max(initial=0)):
-        return [slice(first, min(first + size, models)) for first in range(0, models, size)]
-    groups = (
-        [np.flatnonzero(counts_e == count) for count in np.unique(counts_e) if count]
-        if equal
-        else [np.flatnonzero(counts_e)]
-    )
-    return [group[first : first + size] for group in groups for first in range(0, len(group), size)]

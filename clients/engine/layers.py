@@ -1,20 +1,24 @@
-"""Layers whose many copies run in one call without vmap: the same numbers, less overhead.
+"""Layers whose many copies run in one call without vmap, backwards without autograd.
 
-A form takes a layer, its copies' tensors by name (e, *shape) and their inputs (e, b, ...), each its
-own. A network has such a form if all its layers have one and it calls them one after the other; any
-other goes through vmap. Legend: e = models, b = examples.
+The same numbers with less overhead, which is most of what a small network takes. A form takes a
+layer, its copies' tensors by name (e, *shape) and their inputs (e, b, ...), each its own. A network
+has such a form if all its layers have one and it calls them one after the other; any other goes
+through vmap and autograd. Legend: e = models, b = examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-Form = Callable[[Any, Mapping[str, Tensor], Tensor], Tensor]
+Own = Mapping[str, Tensor]
+Form = Callable[[Any, Own, Tensor], Tensor]
+Back = Callable[[Any, Own, Tensor, Tensor, Tensor], Tensor]
+"""(layer, own, inputs, outputs, gradient of the outputs) -> gradient of the inputs."""
 
 KEY = "dropout_key"
 
@@ -87,8 +91,47 @@ class Step(NamedTuple):
     tensors: dict[str, str]
 
     def __call__(self, state: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        own = {name: state[full] for name, full in self.tensors.items()}
-        return self.form(self.layer, own, x)
+        return self.form(self.layer, self.own(state), x)
+
+    def own(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The layer's tensors among those of the network."""
+        return {name: state[full] for name, full in self.tensors.items()}
+
+
+def vjp(
+    steps: Sequence[Step], state: Mapping[str, Tensor], x: Tensor
+) -> tuple[Tensor, Callable[[Tensor], dict[str, Tensor]]]:
+    """Outputs of layers that `BACK` has, and what takes their gradient to that of each tensor."""
+    passed = [x]
+    for step in steps:
+        passed.append(step(state, passed[-1]))
+
+    def back(gradient: Tensor) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        lowest = next(k for k, step in enumerate(steps) if isinstance(step.layer, nn.Linear))
+        for k in reversed(range(lowest, len(steps))):
+            (_, layer, tensors), inputs = steps[k], passed[k]
+            if isinstance(layer, nn.Linear):
+                rows = _rows(gradient)
+                # Transposed by a copy, which is small: read across, it would take longer.
+                turned = rows.mT.contiguous()
+                found[tensors["weight"]] = torch.bmm(turned, _rows(inputs))
+                if layer.bias is not None:
+                    found[tensors["bias"]] = rows.sum(dim=1)
+            if k > lowest:
+                own = steps[k].own(state)
+                gradient = BACK[type(layer)](layer, own, inputs, passed[k + 1], gradient)
+        return found
+
+    return passed[-1], back
+
+
+def has_vjp(steps: Sequence[Step]) -> bool:
+    """Whether `vjp` takes these layers; none of them may overwrite what went into it."""
+    layers = [step.layer for step in steps]
+    return any(isinstance(layer, nn.Linear) for layer in layers) and all(
+        type(layer) in BACK and not getattr(layer, "inplace", False) for layer in layers
+    )
 
 
 def steps(module: nn.Module, known: Collection[str], name: str = "") -> list[Step] | None:
@@ -100,42 +143,48 @@ def steps(module: nn.Module, known: Collection[str], name: str = "") -> list[Ste
     """
     if type(module) is nn.Sequential:
         found: list[Step] = []
-        for key, child in module.named_children():
+        for key, child in module._modules.items():  # a layer that is there twice counts twice
             below = steps(child, known, f"{name}{key}.")
             if below is None:
                 return None
             found += below
         return found
+    if type(module) not in FORMS:
+        return None
     own = [
         *dict(module.named_parameters(recurse=False)),
         *dict(module.named_buffers(recurse=False)),
     ]
     tensors = {key: name + key for key in own}
-    if type(module) not in FORMS or not set(tensors.values()) <= {*known}:
+    if not set(tensors.values()) <= {*known}:
         return None
     return [Step(FORMS[type(module)], module, tensors)]
 
 
-def _linear(layer: nn.Linear, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """With examples as columns: gradients of weights come in the weights' own layout."""
-    columns = x.flatten(1, -2).mT
+def _rows(x: Tensor) -> Tensor:
+    """Inputs (e, b, ..., i) as (e, rows, i)."""
+    return x if x.dim() == 3 else x.flatten(1, -2)
+
+
+def _linear(layer: nn.Linear, own: Own, x: Tensor) -> Tensor:
+    rows = _rows(x)
     if "bias" in own:
-        found = torch.baddbmm(own["bias"][..., None], own["weight"], columns)
+        found = torch.baddbmm(own["bias"][:, None], rows, own["weight"].mT)
     else:
-        found = torch.bmm(own["weight"], columns)
-    return found.mT.reshape(*x.shape[:-1], found.shape[1])
+        found = torch.bmm(rows, own["weight"].mT)
+    return found if rows is x else found.view(*x.shape[:-1], found.shape[2])
 
 
-def _flatten(layer: nn.Flatten, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def _flatten(layer: nn.Flatten, own: Own, x: Tensor) -> Tensor:
     first, last = (d if d < 0 else d + 1 for d in (layer.start_dim, layer.end_dim))
     return x.flatten(first, last)
 
 
-def _dropout(layer: Dropout, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def _dropout(layer: Dropout, own: Own, x: Tensor) -> Tensor:
     return layer.of_many(x, own[KEY])
 
 
-def _elementwise(layer: nn.Module, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def _elementwise(layer: nn.Module, own: Own, x: Tensor) -> Tensor:
     found: Tensor = layer(x)
     return found
 
@@ -150,3 +199,18 @@ FORMS: dict[type[nn.Module], Form] = {
     ),
 }  # fmt: skip
 """Layer type -> what runs many of its copies."""
+
+BACK: dict[type[nn.Module], Back] = {
+    nn.Linear: lambda layer, own, x, y, g: torch.bmm(_rows(g), own["weight"]).view(x.shape),
+    nn.Flatten: lambda layer, own, x, y, g: g.reshape(x.shape),
+    Dropout: lambda layer, own, x, y, g: layer.of_many(g, own[KEY]),
+    nn.Identity: lambda layer, own, x, y, g: g,
+    nn.ReLU: lambda layer, own, x, y, g: torch.ops.aten.threshold_backward(g, y, 0),
+    nn.Tanh: lambda layer, own, x, y, g: torch.ops.aten.tanh_backward(g, y),
+    nn.Sigmoid: lambda layer, own, x, y, g: torch.ops.aten.sigmoid_backward(g, y),
+    nn.GELU: lambda layer, own, x, y, g: torch.ops.aten.gelu_backward(
+        g, x, approximate=layer.approximate
+    ),
+}
+"""Layer type -> what takes a gradient back through many of its copies; those of a linear layer's
+own tensors are `vjp`'s."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from clients.engine.layers import KEY, Step, prepared, steps
+from clients.engine.layers import KEY, Step, has_vjp, prepared, steps, vjp
 from clients.engine.mixed_precision import MixedPrecision
 
 Buffers = dict[str, Tensor]
@@ -51,6 +51,7 @@ class Network:
     alone : why its copies cannot share a call, if they cannot; then they are called one after the
         other, and what they draw comes from torch's generator, seeded by the model's own key.
     coupled : whether an example's output depends on the rest of its batch (batch norm).
+    has_vjp : whether `vjp` takes it.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Network:
         # Mixed precision asks the layers themselves.
         found = None if mixed_precision else steps(self.module, {*self.names, *buffers})
         self._steps: Sequence[_Run] | None = found  # type: ignore[assignment]
+        self.has_vjp = found is not None and has_vjp(found)
         self.stacks = self._steps is not None or not any(
             isinstance(m, nn.modules.conv._ConvNd) for m in self.module.modules()
         )
@@ -193,8 +195,7 @@ class Network:
         -------
         The outputs, and the buffers as the call left them (the arguments stay as they were).
         """
-        if self.module.training != (keys_e is not None):
-            self.module.train(keys_e is not None)
+        self._set_training(keys_e is not None)
         parameters = self.named(x_ed) if isinstance(x_ed, Tensor) else x_ed
         others = {**buffers, **self._keys(keys_e, inputs_eb, first)}
 
@@ -218,6 +219,30 @@ class Network:
         for step in self._steps:
             inputs_eb = step(state, inputs_eb)
         return inputs_eb, buffers
+
+    def _set_training(self, training: bool) -> None:
+        if self.module.training != training:  # asking is cheap, setting it goes through all layers
+            self.module.train(training)
+
+    def vjp(
+        self, named: Mapping[str, Tensor], buffers: Buffers, inputs_eb: Tensor, keys_e: Tensor,
+        first: int = 0,
+    ) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:  # fmt: skip
+        """Outputs as in a call in training, and what takes their gradient to that of each tensor.
+
+        Parameters
+        ----------
+        named : the models, as `named` cuts them.
+        """
+        self._set_training(True)
+        state = {**named, **buffers, **self._keys(keys_e, inputs_eb, first)}
+        outputs, back = vjp(cast("list[Step]", self._steps), state, inputs_eb)
+
+        def to_tensors(gradient: Tensor) -> list[Tensor]:
+            found = back(gradient)
+            return [found[name] for name in self.names]
+
+        return outputs, to_tensors
 
     @contextmanager
     def _seeded(self, keys_e: Tensor | None, first: int) -> Iterator[None]:

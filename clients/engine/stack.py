@@ -60,6 +60,7 @@ class Stack:
     chunk : models per batched call; 0 takes the rule of `clients.engine.chunks`.
     memory : bound in bytes on what one chunk holds for its backward pass; 0 takes a share of
         what the machine has.
+    tf32 : whether products of float32 are rounded to TF32 on a GPU, in this process.
     mixed_precision, channels_last : see `clients.engine.network.Network`.
     defence : what takes the place of weighted means; None: nothing.
     staleness_discount : exponent of `Rule.freshness`.
@@ -94,6 +95,7 @@ class Stack:
         chunk: int = 0,
         memory: int = 0,
         mixed_precision: bool = False,
+        tf32: bool = False,
         channels_last: bool = False,
         defence: Defence | None = None,
         staleness_discount: float = 0.0,
@@ -104,6 +106,8 @@ class Stack:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
+        # Left alone, torch rounds in convolutions, but not in matrix products.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         if mixed_precision and dtype != "float32":
             raise ValueError(f"mixed-precision goes with dtype float32, not {dtype}")
         self.dtype = torch.float64 if problem.task == "quadratic" else getattr(torch, dtype)
@@ -227,6 +231,16 @@ class Stack:
             torch.manual_seed(key)
             return self._build()
 
+    @property
+    def _by_vjp(self) -> bool:
+        """Whether gradients of a loss are found without autograd."""
+        known = self.network.has_vjp and self.task.slopes is not None
+        return known and self.guard is None and not self.network.personal
+
+    def _leaves(self, x_ed: Tensor) -> dict[str, Tensor]:
+        """Models, tensor by tensor, to be differentiated."""
+        return self.network.named(x_ed) if self._by_vjp else self.network.leaves(x_ed)
+
     def _batch_losses(
         self,
         x_ed: Tensor | Mapping[str, Tensor],
@@ -236,11 +250,24 @@ class Stack:
         at: slice = slice(None),
     ) -> tuple[Tensor, Buffers]:
         """Losses (E, b) of minibatches, or of their places `at`, and the buffers after."""
-        inputs, targets = examples
-        if at != slice(None):
-            inputs, targets = inputs[:, at], targets[:, at]
+        inputs, targets = _places(examples, at)
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
         return self.task.losses(outputs, targets), after
+
+    def _pulled_back(
+        self,
+        named: dict[str, Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        examples: tuple[Tensor, Tensor],
+        at: slice,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Losses of places of minibatches, and the gradients of their sums, tensor by tensor."""
+        assert self.task.slopes is not None
+        inputs, targets = _places(examples, at)
+        outputs, back = self.network.vjp(named, buffers, inputs, batch.keys_e, at.start or 0)
+        losses_eb, slopes = self.task.slopes(outputs, targets, batch.weights_eb[:, at])
+        return losses_eb, back(slopes)
 
     def holds(self, examples: int) -> int:
         """Bytes that one model holds for a backward pass over `examples` examples."""
@@ -260,3 +287,9 @@ class Stack:
             shared=[x, *self.network.module.parameters()],  # they do not grow with the examples
         )
         return held // _PROBE
+
+
+def _places(examples: tuple[Tensor, Tensor], at: slice) -> tuple[Tensor, Tensor]:
+    """The inputs and targets at some places of minibatches."""
+    inputs, targets = examples
+    return examples if at == slice(None) else (inputs[:, at], targets[:, at])

@@ -29,6 +29,8 @@ class Task:
     gradients : (parameters (E, d), inputs (E, b, ...), weights (E, b)) -> losses (E, b)
         and the gradients (E, d) of their weighted sums in closed form; None where only autograd
         knows them.
+    slopes : (outputs, targets, weights (E, b)) -> losses (E, b) and the gradient of their weighted
+        sum over the outputs; None where only autograd knows it.
     """
 
     losses: Callable[[Tensor, Tensor], Tensor]
@@ -37,11 +39,22 @@ class Task:
     ensemble_losses: Callable[[Tensor, Tensor], Tensor]
     certain: Callable[[Tensor, int], Tensor] | None
     gradients: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    slopes: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
 
 def _cross_entropy(outputs_ebk: Tensor, targets_eb: Tensor) -> Tensor:
     flat = F.cross_entropy(outputs_ebk.flatten(0, -2), targets_eb.flatten(), reduction="none")
     return flat.view(targets_eb.shape)
+
+
+def _cross_entropy_slopes(
+    outputs_ebk: Tensor, targets_eb: Tensor, weights_eb: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Probabilities, less 1 at the target."""
+    logs_ebk, at_eb1 = outputs_ebk.log_softmax(dim=-1), targets_eb[..., None]
+    losses_eb = -logs_ebk.gather(-1, at_eb1)[..., 0]
+    weights_eb1 = weights_eb[..., None]
+    return losses_eb, logs_ebk.exp_().mul_(weights_eb1).scatter_add_(-1, at_eb1, -weights_eb1)
 
 
 def _likelihood(probabilities_ebk: Tensor, targets_eb: Tensor) -> Tensor:
@@ -98,6 +111,13 @@ def _squared_error(outputs_ebk: Tensor, targets_ebk: Tensor) -> Tensor:
     return (outputs_ebk - targets_ebk).square().sum(dim=-1)
 
 
+def _squared_error_slopes(
+    outputs_ebk: Tensor, targets_ebk: Tensor, weights_eb: Tensor
+) -> tuple[Tensor, Tensor]:
+    away_ebk = outputs_ebk - targets_ebk
+    return away_ebk.square().sum(dim=-1), 2 * weights_eb[..., None] * away_ebk
+
+
 def _same(outputs: Tensor) -> Tensor:
     return outputs
 
@@ -106,7 +126,9 @@ def _own_value(outputs_eb: Tensor, _: Tensor) -> Tensor:
     return outputs_eb
 
 
-def _slopes(x_ed: Tensor, examples_eb2d: Tensor, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
+def _quadratic_gradients(
+    x_ed: Tensor, examples_eb2d: Tensor, weights_eb: Tensor
+) -> tuple[Tensor, Tensor]:
     """The quadratic problem's: autograd's overhead would be nearly all that a round costs."""
     curvature_ebd, centre_ebd = examples_eb2d.unbind(dim=-2)
     away_ebd = x_ed[:, None] - centre_ebd
@@ -119,9 +141,21 @@ _SMOOTH = 1e-6  # voxels; only decides what the score of an empty volume is
 
 TASKS = {
     "classification": Task(
-        _cross_entropy, _agree, lambda o: o.softmax(dim=-1), _likelihood, F.one_hot
+        _cross_entropy,
+        _agree,
+        lambda o: o.softmax(dim=-1),
+        _likelihood,
+        F.one_hot,
+        slopes=_cross_entropy_slopes,
     ),
-    "regression": Task(_squared_error, None, _same, _squared_error, lambda t, _: t),
+    "regression": Task(
+        _squared_error,
+        None,
+        _same,
+        _squared_error,
+        lambda t, _: t,
+        slopes=_squared_error_slopes,
+    ),
     "language": Task(
         _over_tokens(_cross_entropy),
         _over_tokens(_agree),
@@ -133,5 +167,5 @@ TASKS = {
         _dice_loss, _dice_score, _over_classes, lambda p, t: 1 - _dice(p, t), _of_voxels
     ),
     # The model of a quadratic problem returns f_i(theta) itself.
-    "quadratic": Task(_own_value, None, _same, _own_value, None, _slopes),
+    "quadratic": Task(_own_value, None, _same, _own_value, None, _quadratic_gradients),
 }

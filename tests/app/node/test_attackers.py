@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from app.config.config import Config, ConfigError
 from app.node.attackers import deceived
@@ -25,6 +26,11 @@ from tests.problems import classification, write_quadratic
 PEERS, D, RATE = 5, 3, 0.5
 LIAR = 4
 KINDS = ("nan", "scale", "sign-flip", "gaussian", "ipm", "alie", "mimic", "stale", "samples")
+DIGITS: dict[str, Any] = {
+    "dataset": "digits", "model": "linear", "peers": PEERS, "partition.kind": "iid",
+    "partition.samples-per-peer": 20, "partition.validation": 0.25, "num-server-rounds": 3,
+    "attack.peers": str(LIAR),
+}  # fmt: skip
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "cobo": {},
@@ -152,6 +158,26 @@ def test_labels_and_numbers_are_lies_about_the_own_data_only() -> None:
     claimed = deceived(problem, Attack("samples", peers="1"), np.array([1]))
     assert claimed.samples.tolist() == [4, 6000]
     assert problem.samples.tolist() == [4, 6]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "wga"])
+def test_who_hears_nobody_learns_what_it_would_learn_alone(tmp_path: Path, method: str) -> None:
+    """DPFL's figure 12, but for answers, too."""
+    keys = DIGITS | {"method": method} | METHODS.get(method, {})
+    one, apart = (
+        run(keys | {"attack.kind": "label-flip-alone"}, tmp_path / str(k), k).models()
+        for k in (1, 2)
+    )
+    heard = run(keys | {"attack.kind": "label-flip"}, tmp_path / "heard").models()
+    graph = tmp_path / "graph.json"
+    graph.write_text(json.dumps([[i, j] for i in range(LIAR) for j in range(i)]))
+    keys |= {"attack.kind": "label-flip", "topology": "file", "topology-file": str(graph)}
+    cut = run(keys, tmp_path / "cut").models()
+    for name, value in one[LIAR].items():
+        torch.testing.assert_close(value, cut[LIAR][name])
+        torch.testing.assert_close(value, apart[LIAR][name])
+    assert any((value != heard[LIAR][name]).any() for name, value in one[LIAR].items())
+    assert any((value != cut[0][name]).any() for name, value in one[0].items())
 
 
 def test_a_share_is_drawn_by_the_seed() -> None:

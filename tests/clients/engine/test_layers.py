@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,21 @@ def layered() -> nn.Module:
     return nn.Sequential(
         nn.Flatten(), nn.Linear(12, 7), nn.Tanh(), nn.Dropout(0.4),
         nn.Sequential(nn.Linear(7, 6, bias=False), nn.ReLU()), nn.Identity(), nn.Linear(6, 3),
+    ).double()  # fmt: skip
+
+
+def called_twice() -> nn.Module:
+    """As people write it: one activation in several places."""
+    activation = nn.Tanh()
+    return nn.Sequential(
+        nn.Linear(5, 4), activation, nn.Linear(4, 4), activation, nn.Linear(4, 3)
+    ).double()
+
+
+def activated() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(5, 4), nn.Sigmoid(), nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4),
+        nn.GELU("tanh"), nn.Linear(4, 3, bias=False), nn.ReLU(),
     ).double()  # fmt: skip
 
 
@@ -50,13 +67,14 @@ def gradients(
 
 @pytest.mark.parametrize("models", [1, 3])
 @pytest.mark.parametrize(
-    ("build", "shape"), [(layered, (3, 4)), (convolved, (1, 8, 8)), (Tied, (5,))]
+    ("build", "shape"),
+    [(layered, (3, 4)), (called_twice, (5,)), (convolved, (1, 8, 8)), (Tied, (5,))],
 )
 def test_every_way_to_run_a_network_gives_what_vmap_gives(
     build: type[nn.Module], shape: tuple[int, ...], models: int
 ) -> None:
     network = Network(build().double())
-    assert (network._steps is not None) == (build is layered)
+    assert (network._steps is not None) == (build in (layered, called_twice))
     g = torch.Generator().manual_seed(0)
     x_ed = torch.randn(4, network.d, generator=g, dtype=torch.float64)
     inputs = torch.randn(4, 6, *shape, generator=g, dtype=torch.float64)
@@ -68,6 +86,35 @@ def test_every_way_to_run_a_network_gives_what_vmap_gives(
         assert torch.allclose(one, other[:models], rtol=1e-12, atol=1e-13)
     for name, value in found[2].items():
         assert torch.allclose(value, twin[2][name][:models], rtol=1e-12)
+
+
+@pytest.mark.parametrize("models", [1, 3])
+@pytest.mark.parametrize(
+    ("build", "shape"), [(layered, (3, 4)), (called_twice, (2, 5)), (activated, (5,))]
+)
+def test_gradients_by_hand_are_those_of_autograd(
+    build: Callable[[], nn.Module], shape: tuple[int, ...], models: int
+) -> None:
+    network = Network(build())
+    assert network.has_vjp
+    g = torch.Generator().manual_seed(0)
+    x_ed = torch.randn(models, network.d, generator=g, dtype=torch.float64)
+    inputs = torch.randn(models, 6, *shape, generator=g, dtype=torch.float64)
+    keys = torch.arange(models) * 7919
+    outputs, expected, _ = gradients(network, x_ed, inputs, keys)
+    own, back = network.vjp(network.named(x_ed), {}, inputs, keys)
+    found = torch.cat([tensor.reshape(models, -1) for tensor in back(2 * own)], dim=1)
+    assert torch.allclose(own, outputs, rtol=1e-12, atol=1e-13)
+    assert torch.allclose(found, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.ReLU(inplace=True), nn.SiLU(), nn.Conv1d(2, 2, 1)], ids=lambda layer: str(layer)
+)
+def test_a_layer_that_is_unknown_backwards_or_overwrites_its_inputs_goes_through_autograd(
+    layer: nn.Module,
+) -> None:
+    assert not Network(nn.Sequential(nn.Linear(2, 2), layer)).has_vjp
 
 
 def test_a_network_with_a_layer_that_has_no_form_has_none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from clients.engine.network import Network
@@ -24,6 +25,23 @@ def test_the_closed_form_of_a_quadratic_is_autograds() -> None:
     found_losses, found = task.gradients(x.detach(), examples, weights)
     assert torch.allclose(found, expected, rtol=1e-14)
     assert torch.allclose(found_losses, losses.detach(), rtol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_slopes_are_those_of_autograd(kind: str) -> None:
+    g = torch.Generator().manual_seed(0)
+    outputs = torch.randn(3, 4, 5, generator=g, dtype=torch.float64, requires_grad=True)
+    weights = torch.rand(3, 4, generator=g, dtype=torch.float64)
+    targets = torch.randn(3, 4, 5, generator=g, dtype=torch.float64)
+    if kind == "classification":
+        targets = torch.randint(5, (3, 4), generator=g)
+    task = TASKS[kind]
+    losses = task.losses(outputs, targets)
+    (expected,) = torch.autograd.grad(losses, outputs, weights)
+    assert task.slopes is not None
+    found_losses, found = task.slopes(outputs.detach(), targets, weights)
+    assert torch.allclose(found_losses, losses, rtol=1e-13)
+    assert torch.allclose(found, expected, rtol=1e-13, atol=1e-16)
 
 
 def test_a_language_loss_is_the_mean_over_tokens() -> None:
