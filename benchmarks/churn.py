@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import tempfile
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -41,10 +40,9 @@ def draw(run: Run, awake_tn: Bools, path: Path) -> None:
     assert run.clusters is not None
     order = np.argsort(run.clusters, kind="stable")
     ends = np.flatnonzero(np.diff(run.clusters[order])) + 0.5
-    maps = run.weights.copy()
-    for before, after in pairwise(maps):
-        asleep = ~(after.diagonal() > 0)  # no report: nan
-        after[asleep] = before[asleep]
+    maps, reported = run.weights.copy(), run.reported[np.isin(run.rounds, run.weight_rounds)]
+    for r in range(1, len(maps)):
+        maps[r] = np.where(reported[r][:, None], maps[r], maps[r - 1])
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(1, 1.15))
     axes = above.subplots()
