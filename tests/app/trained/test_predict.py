@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import coterie
 from app.cli.main import main
 from tests.inline import Run, run
 
@@ -84,17 +83,6 @@ def test_a_table_with_gaps_is_predicted_as_it_was_evaluated(
         assert right == pytest.approx(found.metric("test_accuracy")[peer], abs=1e-9)
         p = [float(row[f"probability_{own}"]) for row, own in zip(said, truth, strict=True)]
         assert -np.log(p).mean() == pytest.approx(found.metric("test_loss")[peer], abs=1e-6)
-
-
-def test_python_takes_the_same_files(hospitals: tuple[Path, Run], tmp_path: Path) -> None:
-    folder, found = hospitals
-    table, out = folder / "west" / "test.csv", tmp_path / "said.csv"
-    command = ["predict", str(found.directory), "--peer", "west", str(table), "--out", str(out)]
-    assert main(command) == 0
-    said = [[float(row[f"probability_{own}"]) for own in ("no", "yes")] for row in lines(out)]
-    np.testing.assert_allclose(
-        coterie.load(found.directory).predict("west", table), said, atol=1e-6
-    )
 
 
 def test_the_last_report_measures_two_classes(hospitals: tuple[Path, Run]) -> None:
