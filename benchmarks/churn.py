@@ -1,7 +1,8 @@
 """The map of a population that comes and goes: `python -m benchmarks.churn FIGURE.svg`.
 
 CoBo among peers in clusters of permuted labels, each up and down for some rounds at a time. Above,
-who is awake in each round; below, the map at four rounds, a row for each peer that gives weight.
+who is awake in each round; below, the map at four rounds, a row for each peer that gives weight, as
+it was when that peer was last awake.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from app.config.config import Config
 from app.config.preflight import check
 from app.config.schema import Scalar
+from app.report.measures import course
 from app.runners import inline
 from app.runs.rundir import Bools, Run, create
 
@@ -25,7 +27,7 @@ FLAT: dict[str, Scalar] = {
     "method": "cobo", "dataset": "digits", "model": "mlp", "peers": 12, "device": "cpu",
     "partition.kind": "label-permutation", "partition.clusters": 3, "batch-size": 16,
     "local-steps": 5, "partition.samples-per-peer": 60, "num-server-rounds": ROUNDS,
-    "evaluate-every": 1, "schedule.kind": "churn", "schedule.mean-up": 8.0,
+    "cobo.gamma": 0.05, "evaluate-every": 1, "schedule.kind": "churn", "schedule.mean-up": 8.0,
     "schedule.mean-down": 8.0, "schedule.max-age": 4,
 }  # fmt: skip
 
@@ -38,7 +40,10 @@ def draw(run: Run, awake_tn: Bools, path: Path) -> None:
     assert run.clusters is not None
     order = np.argsort(run.clusters, kind="stable")
     ends = np.flatnonzero(np.diff(run.clusters[order])) + 0.5
-    figure = Figure(figsize=(8, 5.2), layout="constrained")
+    maps, reported = run.weights.copy(), run.reported[np.isin(run.rounds, run.weight_rounds)]
+    for r in range(1, len(maps)):
+        maps[r] = np.where(reported[r][:, None], maps[r], maps[r - 1])
+    figure = Figure(figsize=(8, 4.6), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(1, 1.15))
     axes = above.subplots()
     extent = (0.5, ROUNDS + 0.5, len(order) - 0.5, -0.5)
@@ -48,12 +53,12 @@ def draw(run: Run, awake_tn: Bools, path: Path) -> None:
     axes.set(xlabel="round", ylabel="peer, by cluster", title="awake")
     axes.set_yticks(range(len(order)), order.tolist(), fontsize=7)
     for axes, t in zip(below.subplots(1, len(SHOWN)), SHOWN, strict=True):
-        weights = run.weights[run.weight_rounds.tolist().index(t)][np.ix_(order, order)]
+        weights = maps[run.weight_rounds.tolist().index(t)][np.ix_(order, order)]
         axes.imshow(weights * (1 - np.eye(len(order))), cmap="Blues", vmin=0, vmax=1)
         for end in ends:
             axes.axhline(end, color="#d9822b", linewidth=0.8)
             axes.axvline(end, color="#d9822b", linewidth=0.8)
-        accuracy = 100 * np.nanmean(run.metric("test_accuracy")[run.rounds.tolist().index(t)])
+        accuracy = 100 * course(run, "test_accuracy")[run.rounds.tolist().index(t)]
         axes.set(title=f"round {t}: {accuracy:.0f} %", xticks=[], yticks=[])
     with rc_context({"svg.hashsalt": "coterie", "svg.fonttype": "none"}):
         figure.savefig(path, format="svg", metadata={"Date": None})

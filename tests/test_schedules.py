@@ -214,9 +214,7 @@ def test_who_is_slow_works_on_while_others_go_on(tmp_path: Path) -> None:
     assert found.reports[6, 1].metrics["awake"] == 2
 
 
-@pytest.mark.parametrize(
-    "method", ["fedavg", "fedem", "dpfl", "ifca", "pfedgraph", "fedfomo", "cobo"]
-)
+@pytest.mark.parametrize("method", ["fedavg", "fedem", "dpfl", "ifca", "pfedgraph", "cobo"])
 def test_every_method_that_averages_models_discounts_old_ones(tmp_path: Path, method: str) -> None:
     flat = scheduled(method, tmp_path, CHURN | {"schedule.max-age": 3, "seed": 2})
     flat["num-server-rounds"] = 6

@@ -81,10 +81,9 @@ class Cohort:
         self.state = self.rule.init()
         if not self.schedule.is_always:
             self.state = owned(self.state)
-        self.round, self.elapsed = 0, 0.0
+        self.round, self.elapsed, self.answered = 0, 0.0, False
         self.offers = self.coming = Offers()
         self.received = self.sent = no_letters()
-        self.answered, self._ended = False, 0  # the round whose letters `received` has, once over
         self._shown: tuple[int, Offers, Offers] | None = None
         self.changed = np.ones_like(self.peers, dtype=np.bool_)
         self.engine.n_gradients[:] = 0
@@ -101,6 +100,7 @@ class Cohort:
             return
         self.offers = self.offers.since(t - self.schedule.max_age)
         self._offer(self._rows(self.schedule.beginning(t)))
+        self.received = no_letters()  # who sleeps through the round has heard nothing in it
         self._release(t)
 
     def go_on(self, t: int) -> None:
@@ -180,7 +180,6 @@ class Cohort:
 
     def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from other nodes."""
-        self._ended = t
         given, sound = sound_rows(self.sent.tensors)
         sent = replace(self.sent, tensors=given)
         form, here = self.answer_format(t), self._hosted[sent.recipients] & sound
@@ -240,8 +239,7 @@ class Cohort:
         self.engine.enter(self.round, OFFER)
         state, stacks = part.rule.offer(part.state, self.round)
         self._take(part, state)
-        heard = self.received if self._ended == self.round - 1 else no_letters()
-        stacks = self._attackers.offers(self.round, part.engine.peers, stacks, heard)
+        stacks = self._attackers.offers(self.round, part.engine.peers, stacks, self.received)
         self.coming = self.coming.beside(Offers.made(stacks, rows, self._due(rows), self.precision))
 
     def _release(self, t: int) -> None:

@@ -286,6 +286,9 @@ def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
     assert {"cobo", "wga", "all-for-one", "bias-correction", "fedavg", "local"} <= covered
     with pytest.raises(ConfigError, match="mixed-precision"):
         Config.from_flat({"privacy.kind": "examples", "mixed-precision": True})
+    for absent in ({"schedule.kind": "sample"}, {"clock.profile": "phones", "clock.deadline": 1.0}):
+        with pytest.raises(ConfigError, match="no deadline"):
+            Config.from_flat({"method": "fedavg", "privacy.kind": "examples"} | absent)
     problem = write_quadratic(tmp_path / "q.json", [[1.0]], [[0.0]], [0.0])
     with pytest.raises(ConfigError, match="no examples"):
         check(Config.from_flat(problem | {"method": "local", "privacy.kind": "examples"}))

@@ -103,6 +103,19 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
     assert (after.affinity[1:] == 0).all()
 
 
+def test_the_step_towards_an_old_model_is_shorter(tmp_path: Path) -> None:
+    """The round above, model 3 being three rounds old, a = 1: it counts a fourth."""
+    rule = rule_of(tmp_path, Options(models=0), [0.0, 1.0, 6.0, 3.0])
+    rule.engine.staleness_discount = 1.0
+    x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
+    senders, ages = np.array([1, 2, 3]), np.array([0, 0, 0, 3])
+    offers = Letters(senders, senders * 0, senders, np.arange(4), {"x": x}, ages)
+    after = rule.update(replace(rule.init(), x=x), 1, offers, NOTHING, NOTHING)
+    w1, w3 = 2.5 / 6, 3.5 / 6 / 4
+    assert after.w[0].tolist() == pytest.approx([1 - w1 - w3, w1, 0, w3], rel=1e-14)
+    assert after.x[0].item() == pytest.approx((1 - w1 - w3) * 4 + w1 * 1 + w3 * 3, rel=1e-14)
+
+
 def test_who_is_wanted_and_does_not_come_sinks_to_the_lowest(tmp_path: Path) -> None:
     rule = rule_of(tmp_path, Options(models=2, epsilon=0.0), [0.0, 1.0, 6.0, 3.0])
     affinity = np.array([[0.0, 0.9, 0.8, -0.5]] * 4)
