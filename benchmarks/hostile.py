@@ -1,18 +1,20 @@
 """Methods under attack, with and without defence: `python -m benchmarks.hostile [--seeds 1 ...]`.
 
-Every method, attack and defence on two settings (CoBo's clusters of permuted labels, DPFL's
-Dirichlet split), a fifth of the peers attacking. The rule of "best" is chosen on validation data
-of the honest peers, which an attacker never touches. A run is kept in `runs/hostile` and never made
-twice, so the command can be stopped and started again; it prints the table of what is there, and
-writes it to `runs/hostile/table.csv`.
+Every method, attack and defence on two settings (CoBo's clusters of permuted labels, a Dirichlet
+split like DPFL's), a fifth of the peers attacking. Every method is tuned first, nine trials each on
+the first seed, where nobody attacks (`app.runners.tune`). The rule of "best" is chosen on
+validation data of the honest peers, which an attacker never touches. A run is kept in
+`runs/hostile` and never made twice, so the command can be stopped and started again, and run beside
+itself for another setting. It ends with the table, and writes it to `runs/hostile/table.csv`.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +24,12 @@ from rich.table import Table
 from app.config.config import Config
 from app.config.preflight import check
 from app.config.schema import Scalar
-from app.runners import inline
+from app.runners import inline, tune
+from app.runners.sweep import placed
+from app.runs import atomic
 from app.runs.graph import weight_to
 from app.runs.rundir import Run, create, held
+from clients.attack import Attack
 
 METHODS = (
     *("local", "fedavg", "ditto", "cobo", "wga", "bias-correction", "all-for-one", "federico"),
@@ -36,8 +41,9 @@ SETTINGS: Mapping[str, Mapping[str, Scalar]] = {
     "clusters": {"partition.kind": "label-permutation", "partition.clusters": 2},
     "dirichlet": {"partition.kind": "dirichlet", "partition.alpha": 0.3},
 }
+ROUNDS, SHARE = 20, 0.2
 COMMON: Mapping[str, Scalar] = {
-    "dataset": "digits", "model": "mlp", "peers": 10, "num-server-rounds": 60,
+    "dataset": "digits", "model": "mlp", "peers": 10, "num-server-rounds": ROUNDS,
     "evaluate-every": 10, "batch-size": 16, "local-steps": 5, "learning-rate": 0.1,
     "partition.samples-per-peer": 80, "partition.validation": 0.2, "ifca.clusters": 2,
 }  # fmt: skip
@@ -54,18 +60,41 @@ class Case:
     rule: str
     seed: int
 
-    def flat(self) -> dict[str, Scalar]:
-        """The run's configuration."""
-        own = {
-            k: v for k, v in COMMON.items() if "." not in k or k.startswith(("part", self.method))
-        }
-        flat = {**own, **SETTINGS[self.setting], "method": self.method, "seed": self.seed}
-        flat |= {"out": str(OUT), "name": "_".join(map(str, asdict(self).values()))}
+    @property
+    def config(self) -> Config:
+        """What is run, with the method's tuned settings, in a directory of its own."""
+        flat = {**_flat(self.setting, self.method), **tuned(self.setting, self.method)}
+        flat["seed"] = self.seed
         if self.attack != "none":
-            flat |= {"attack.kind": self.attack, "attack.share": 0.2}
+            flat |= {"attack.kind": self.attack, "attack.share": SHARE}
         if self.rule != "none":
             flat |= {"defence.rule": self.rule}
-        return flat
+        return placed(Config.from_flat(flat).located(""), OUT)
+
+    def honest(self, name: str) -> float:
+        """Mean over the peers that are honest under attack, at the end of the run."""
+        run = carried_out(self.config)
+        value_n = run.at(name, run.last_row())
+        value_n[Attack("scale", share=SHARE).attackers(run.peers, self.seed)] = np.nan
+        return float(np.nanmean(value_n))
+
+    def to_attackers(self, t: int) -> float | None:
+        """Share of the weight given to others that goes to attackers after round `t`."""
+        run = carried_out(self.config)
+        return weight_to(run.attackers, run.weights[run.rounds.tolist().index(t)])
+
+
+def _flat(setting: str, method: str) -> dict[str, Scalar]:
+    own = {k: v for k, v in COMMON.items() if "." not in k or k.startswith(("part", method))}
+    return {**own, **SETTINGS[setting], "method": method}
+
+
+@cache
+def tuned(setting: str, method: str) -> Mapping[str, Scalar]:
+    """The settings of a method that are best in the honest world."""
+    config = Config.from_flat(_flat(setting, method)).located("")
+    trials = tune.trial_configs(config, tune.trials(config), OUT).values()
+    return tune.best([(settings, carried_out(trial)) for settings, trial in trials])[0]
 
 
 @dataclass(frozen=True)
@@ -77,8 +106,8 @@ class Outcome:
     undefended, defended : mean test accuracy, without a rule and with the best of the three.
     deviation : of `undefended`, over seeds.
     rule : the best one, by honest validation accuracy.
-    to_attackers : share of the weight that honest peers give to others that attackers have at the
-        end, without a rule.
+    halfway, to_attackers : share of the weight that honest peers give to others that attackers have
+        after half of the rounds and at the end, without a rule.
     """
 
     setting: str
@@ -89,15 +118,14 @@ class Outcome:
     deviation: float
     defended: float
     rule: str
+    halfway: float | None
     to_attackers: float | None
 
 
-def made(case: Case) -> Run:
-    """The run, which is carried out if it was not before."""
-    config = Config.from_flat(case.flat()).located("")
+def carried_out(config: Config) -> Run:
+    """The run in its directory, which is carried out if it was not before."""
     directory = Path(config.run_dir)
-    finished = directory / "models" / "peer-0000.safetensors"
-    if not finished.exists():
+    if not (directory / "models" / "peer-0000.safetensors").exists():
         config = replace(config, resume=(directory / "relay" / "checkpoint.json").exists())
         with held(directory):
             create(config, check(config))
@@ -112,24 +140,31 @@ def outcomes(
     for setting in settings:
         for attack in attacks:
             for method in methods:
-                runs = {
-                    rule: [made(Case(setting, method, attack, rule, s)) for s in range(seeds)]
+                cases = {
+                    rule: [Case(setting, method, attack, rule, s) for s in range(seeds)]
                     for rule in ("none", *(RULES if method != "local" else ()))
                 }
-                rated = {rule: _mean(each, "validation_accuracy") for rule, each in runs.items()}
-                best = max((r for r in runs if r != "none"), key=lambda r: rated[r], default="none")
-                plain = [_mean([run], "test_accuracy") for run in runs["none"]]
-                given = [weight_to(run.attackers, run.weights[-1]) for run in runs["none"]]
-                shares = [share for share in given if share is not None]
+                rated = {rule: _mean(of_rule, "validation") for rule, of_rule in cases.items()}
+                best = max((r for r in cases if r != "none"), key=rated.__getitem__, default="none")
+                plain = [case.honest("test_accuracy") for case in cases["none"]]
+                half, end = (
+                    _known(case.to_attackers(t) for case in cases["none"] if attack != "none")
+                    for t in (ROUNDS // 2, ROUNDS)
+                )
                 yield Outcome(
                     setting, method, attack, seeds, float(np.mean(plain)), float(np.std(plain)),
-                    _mean(runs[best], "test_accuracy"), best,
-                    float(np.mean(shares)) if shares and attack != "none" else None,
+                    _mean(cases[best], "test"), best, half, end,
                 )  # fmt: skip
 
 
-def _mean(runs: list[Run], name: str) -> float:
-    return float(np.mean([np.nanmean(run.at(name, run.last_row())) for run in runs]))
+def _known(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are known, if any is."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _mean(cases: list[Case], part: str) -> float:
+    return float(np.mean([case.honest(f"{part}_accuracy") for case in cases]))
 
 
 def main() -> None:
@@ -145,19 +180,24 @@ def main() -> None:
     settings, methods, attacks = (
         getattr(given, key).split(",") for key in ("settings", "methods", "attacks")
     )
-    OUT.mkdir(parents=True, exist_ok=True)
-    with (OUT / "table.csv").open("w", encoding="utf-8", newline="") as file:
+    rows = []
+    for row in outcomes(settings, methods, attacks, given.seeds):
+        rows.append(row)
+        shares = [share for share in (row.halfway, row.to_attackers) if share is not None]
+        plain = f"{100 * row.undefended:.1f} ± {100 * row.deviation:.1f}"
+        cells = (
+            plain,
+            f"{100 * row.defended:.1f}",
+            row.rule,
+            ", ".join(f"{share:.2f}" for share in shares),
+        )
+        table.add_row(row.setting, row.attack, row.method, *cells)
+        console.print(row.setting, row.attack, row.method, *cells)
+    console.print(table)
+    with atomic.replacing(OUT / "table.csv") as part, part.open("w", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(Outcome.__dataclass_fields__), lineterminator="\n")
         writer.writeheader()
-        for row in outcomes(settings, methods, attacks, given.seeds):
-            writer.writerow(asdict(row))
-            file.flush()
-            share = "" if row.to_attackers is None else f"{row.to_attackers:.2f}"
-            plain = f"{100 * row.undefended:.1f} ± {100 * row.deviation:.1f}"
-            cells = plain, f"{100 * row.defended:.1f}", row.rule, share
-            table.add_row(row.setting, row.attack, row.method, *cells)
-            console.print(row.setting, row.attack, row.method, *cells)
-    console.print(table)
+        writer.writerows(map(asdict, rows))
 
 
 if __name__ == "__main__":

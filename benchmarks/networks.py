@@ -1,15 +1,19 @@
 """Networks of libraries: training steps a second in the engine, against a plain PyTorch loop.
 
-`python -m benchmarks.networks [NAME ...]`: four peers train on 3x32x32 images in minibatches of 16;
-both sides take the same SGD steps in this process. A step is one minibatch of one peer. "one at a
-time" marks a network that cannot be batched (`clients.engine.probe`).
+`OMP_NUM_THREADS=1 python -m benchmarks.networks [NAME ...]`: four peers train on 3x32x32 images in
+minibatches of 16; both sides take the same SGD steps in this process, in turns, and seconds are the
+processor's, because others may work on the machine. A step is one minibatch of one peer. "one at a
+time" marks a network that cannot be batched (`clients.engine.probe`). Those of transformers are
+small, and are written to a folder first.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,13 +26,27 @@ from clients.training import Training
 from datasets.problem import Problem, Split
 
 PEERS, BATCH, SHAPE, CLASSES = 4, 16, (3, 32, 32), 10
-STEPS, SECONDS = 3, 3.0
+STEPS, SECONDS = 3, 1.0
+TURNS = 3
 NAMES = (
     "torchvision:squeezenet1_1", "torchvision:mobilenet_v3_small", "torchvision:shufflenet_v2_x0_5",
     "torchvision:resnet18", "torchvision:mnasnet0_5", "torchvision:efficientnet_b0",
     "timm:test_resnet", "timm:test_vit", "timm:test_convnext", "timm:convnext_atto",
     "timm:mobilenetv3_small_050", "timm:resnet10t", "timm:vit_tiny_patch16_224",
+    "transformers:ViT", "transformers:ResNet", "transformers:ConvNext",
 )  # fmt: skip
+FOLDERS: dict[str, dict[str, object]] = {
+    "ViT": {
+        "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "intermediate_size": 256, "image_size": 32, "patch_size": 4,
+    },
+    "ResNet": {
+        "embedding_size": 16, "hidden_sizes": [16, 32, 64, 128], "depths": [1, 1, 1, 1],
+        "layer_type": "basic",
+    },
+    "ConvNext": {"hidden_sizes": [16, 32, 64, 128], "depths": [1, 1, 2, 1], "image_size": 32},
+}  # fmt: skip
+"""Architecture of transformers -> its configuration."""
 
 
 def images() -> Problem:
@@ -48,14 +66,31 @@ def images() -> Problem:
     )  # fmt: skip
 
 
-def rate(run: Callable[[int], object]) -> float:
-    """Steps a second of all peers together, after a first call that warms up."""
-    run(0)
-    began, calls = time.monotonic(), 0
-    while time.monotonic() - began < SECONDS:
-        calls += 1
-        run(calls)
-    return calls * STEPS * PEERS / (time.monotonic() - began)
+def folder_of(name: str, parent: Path) -> str:
+    """What the network is called here: an untrained one of transformers lies in a folder."""
+    library, _, which = name.partition(":")
+    if library != "transformers" or which not in FOLDERS:
+        return name
+    import transformers
+
+    config = getattr(transformers, f"{which}Config")(num_labels=CLASSES, **FOLDERS[which])
+    build = transformers.AutoModelForImageClassification.from_config
+    network = build(config)  # type: ignore[no-untyped-call]
+    network.save_pretrained(parent / which)
+    return f"{library}:{parent / which}"
+
+
+def rates(*runs: Callable[[int], object]) -> list[float]:
+    """Steps a second of all peers together: of each, the median of turns after one to warm up."""
+    found: list[list[float]] = [[] for _ in runs]
+    for turn in range(1 + TURNS):
+        for run, of_run in zip(runs, found, strict=True):
+            began, calls = time.process_time(), 0
+            while not calls or (turn and time.process_time() - began < SECONDS):
+                run(calls)
+                calls += 1
+            of_run.append(calls * STEPS * PEERS / (time.process_time() - began))
+    return [float(np.median(of_run[1:])) for of_run in found]
 
 
 def measured(name: str, problem: Problem) -> tuple[int, str, float, float]:
@@ -63,7 +98,6 @@ def measured(name: str, problem: Problem) -> tuple[int, str, float, float]:
     training = Training(batch_size=BATCH, local_steps=STEPS, learning_rate=0.01)
     engine = Engine(problem, name, None, range(PEERS), training, device="cpu")
     x_pd, buffers = engine.initial()
-    stacked = rate(lambda t: engine.fit(x_pd, buffers, {}, engine.batches(t + 1)))
     modules = [engine._fresh(0).train() for _ in range(PEERS)]
     optimizers = [torch.optim.SGD(module.parameters(), lr=0.01) for module in modules]
     data = torch.randn(PEERS, STEPS, BATCH, *SHAPE)
@@ -76,24 +110,30 @@ def measured(name: str, problem: Problem) -> tuple[int, str, float, float]:
                 F.cross_entropy(module(data[peer, step]), labels[peer, step]).backward()
                 optimizer.step()
 
-    return engine.d, engine.network.alone, stacked, rate(loop)
+    def stacked(t: int) -> None:
+        engine.fit(x_pd, buffers, {}, engine.batches(t + 1))
+
+    of_engine, of_loop = rates(stacked, loop)
+    return engine.d, engine.network.alone, of_engine, of_loop
 
 
 def main(names: list[str]) -> None:
     """Print the table."""
     problem, console = images(), Console(width=110)
     table = Table("network", "parameters", "batched", "engine, steps/s", "plain loop", "ratio")
-    for name in names:
-        try:
-            d, alone, engine, loop = measured(name, problem)
-        except ValueError as error:
-            table.add_row(name, "", str(error)[:60])
-            continue
-        table.add_row(
-            name, f"{d:,}", "one at a time" if alone else "yes", f"{engine:.1f}", f"{loop:.1f}",
-            f"{engine / loop:.2f}",
-        )  # fmt: skip
-        print(name, d, alone, round(engine, 1), round(loop, 1), flush=True, file=sys.stderr)
+    with tempfile.TemporaryDirectory() as folders:
+        for name in names:
+            try:
+                here = folder_of(name, Path(folders))
+                d, alone, engine, loop = measured(here, problem)
+            except ValueError as error:
+                table.add_row(name, "", str(error)[:60])
+                continue
+            table.add_row(
+                name, f"{d:,}", "one at a time" if alone else "yes", f"{engine:.1f}", f"{loop:.1f}",
+                f"{engine / loop:.2f}",
+            )  # fmt: skip
+            print(name, d, alone, round(engine, 1), round(loop, 1), flush=True, file=sys.stderr)
     console.print(table)
 
 

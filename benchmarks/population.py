@@ -1,111 +1,138 @@
-"""Large populations of which few are awake: `python -m benchmarks.population`.
+"""Large populations of which few are awake: `python -m benchmarks.population [PART ...]`.
 
-A round's time is that of whoever is awake: 1,000 peers of which 10 are awake against 10 peers, and
-10,000 peers of which 100 are. Rounds are played by the node's cohort under the real strategy and
-rule, on random images of the size of MNIST's, 20 a peer; each row is a process of its own, so that
-its peak memory is its own.
+`flute` and `pfl` are the settings in which FLUTE and pfl-research compare simulators, with the
+images that are at hand (Fashion-MNIST, dealt evenly): whole commands, from start to report, of a
+plain PyTorch loop, a stock Flower app with a client for each peer, and Coterie in one process. All
+evaluate every peer before the first round and after the last. In turns; ratios are of the same
+turn.
+
+`large` is Coterie alone, from 10 to 10,000 peers, each row a process of its own: seconds until the
+first round begins (data, models, everybody's evaluation and checkpoint), of a round, and of the end
+(the same evaluation, a model file for each peer); peak memory, and what the checkpoints take on the
+disk. `large` counts processor seconds, which others on the machine disturb less.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
-from dataclasses import asdict, dataclass
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
 
 from app.config.config import Config
-from app.config.registry import METHODS
-from app.node.cohort import Cohort
-from clients.engine.engine import Engine
-from datasets.problem import Problem, Split
+from app.config.preflight import check
+from app.config.schema import Scalar
+from app.runners import inline
+from app.runs import rundir
+from benchmarks.engine import machine
+from benchmarks.peers.commands import seconds, show, ways, write_data
 
-EXAMPLES, CLASSES = 20, 10
-ROWS = [
+IMAGES: dict[str, Scalar] = {
+    "dataset": "benchmarks.dealt:images", "partition.kind": "natural", "partition.min-samples": 1,
+    "batch-size": 10, "learning-rate": 0.05, "device": "cpu", "schedule.kind": "sample",
+}  # fmt: skip
+SETTINGS: dict[str, tuple[int, int, int, dict[str, Scalar]]] = {
+    "flute": (1000, 10, 100, {"model": "linear", "partition.samples-per-peer": 60}),
+    "pfl": (1000, 50, 60, {"model": "lenet", "partition.samples-per-peer": 50}),
+}
+"""Peers, how many of them are awake in a round, rounds, and the rest of the configuration."""
+LARGE = [
     ("fedavg", "mlp", 10, 10), ("fedavg", "mlp", 1_000, 10),
     ("cobo", "mlp", 10, 10), ("cobo", "mlp", 1_000, 10),
     ("fedavg", "lenet", 10_000, 100), ("cobo", "lenet", 10_000, 100),
 ]  # fmt: skip
 """Method, model, peers, and how many of them are awake in a round."""
-WARM, ROUNDS = 3, 10
+ROUNDS, TURNS = 10, 1
+GIB = 2.0**30
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the table; a round is the median of `ROUNDS`."""
-
-    method: str
-    model: str
-    peers: int
-    awake: int
-    parameters: int
-    start_seconds: float
-    round_seconds: float
-    peak_gib: float
-
-
-def problem(peers: int) -> Problem:
-    """Random images; every peer has as many of its own."""
-    g = np.random.default_rng(0)
-    rows = np.arange(peers * EXAMPLES).reshape(peers, EXAMPLES)
-    split = Split(tuple(rows), tuple(g.integers(CLASSES, size=(peers, EXAMPLES))))
-    nothing = Split((rows[0, :0],) * peers, (rows[0, :0],) * peers)
-    return Problem(
-        name="random images",
-        task="classification",
-        inputs=g.integers(0, 256, (peers * EXAMPLES, 1, 28, 28), dtype=np.uint8),
-        train=split,
-        validation=nothing,
-        test=split,
-        outputs=CLASSES,
-        mean=np.full((1, 1, 1), 127.0),
-        std=np.full((1, 1, 1), 64.0),
-        samples=np.full(peers, EXAMPLES),
-    )
+def compared(setting: str, peers: int, rounds: int, turns: int, names: Sequence[str]) -> None:
+    """Time the commands of a setting, and print a line for each."""
+    _, awake, _, more = SETTINGS[setting]
+    awake = min(awake, peers)
+    flat: dict[str, Scalar] = {
+        **IMAGES, **more, "method": "fedavg", "peers": peers, "local-epochs": 1,
+        "schedule.fraction": awake / peers,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as directory:
+        write_data(flat, Path(directory))
+        commands = ways(flat, rounds, awake, Path(directory))
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+        for _ in range(turns):
+            for name in names:
+                taken[name].append(seconds(commands[name], 1 if name == "loop" else None))
+    show(str(flat["model"]), rounds, taken)
 
 
-def measure(method: str, model: str, peers: int, awake: int) -> Row:
-    """Play some rounds."""
-    rounds = WARM + ROUNDS
-    config = Config.from_flat(
-        {
-            "method": method, "model": model, "peers": peers, "num-server-rounds": rounds + 1,
-            "local-steps": 5, "batch-size": 10, "device": "cpu", "schedule.kind": "sample",
-            "schedule.fraction": awake / peers,
-        }
-    )  # fmt: skip
-    began = time.perf_counter()
-    strategy = config.strategy()
-    engine = Engine(
-        problem(peers), config.network, config.model_options, range(peers), config.training,
-        device="cpu", topology=strategy.topology,
-    )  # fmt: skip
-    rule = METHODS[method].rule(engine, config.options, rounds + 1)
-    cohort = Cohort(engine, rule, rounds + 1, schedule=strategy.schedule)
-    cohort.begin(1)
-    start, seconds, last = time.perf_counter() - began, list[float](), time.perf_counter()
-    for this in strategy.each_round(1, rounds, cohort.wants):
-        cohort.exchange(this)
-        cohort.update(this.t, {})
-        cohort.begin(this.t + 1)
-        seconds.append(time.perf_counter() - last)
-        last = time.perf_counter()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    typical = float(np.median(seconds[WARM:]))
-    return Row(method, model, peers, awake, engine.d, round(start, 2), round(typical, 4),
-               round(peak, 2))  # fmt: skip
+def measure(method: str, model: str, peers: int, awake: int, rounds: int) -> dict[str, Any]:
+    """One run in this process, without its report."""
+    ends: list[float] = []
+    with tempfile.TemporaryDirectory() as directory:
+        run = Path(directory, "run")
+        config = Config.from_flat(
+            {
+                **IMAGES, "method": method, "model": model, "peers": peers, "local-steps": 5,
+                "num-server-rounds": rounds, "evaluate-every": rounds, "run-dir": str(run),
+                "schedule.fraction": awake / peers,
+                # Each peer that is awake meets two others on average.
+                "cobo.sampling": "constant", "cobo.probability": min(1.0, 2 / awake),
+            }
+        )  # fmt: skip
+
+        def on_round(now: Mapping[str, Any]) -> None:
+            if now["round"] == len(ends):  # of the first and last, what is recorded comes after
+                ends.append(time.process_time())
+
+        began = time.process_time()
+        rundir.create(config, check(config))
+        inline.run(config, on_round)
+        taken = [after - before for before, after in pairwise(ends)]
+        files = sum(path.stat().st_size for path in (run / "nodes").rglob("*") if path.is_file())
+    return {
+        "method": method, "model": model, "peers": peers, "awake": awake,
+        "start": round(ends[0] - began + taken[0] - median(taken[1:]), 1),
+        "round": round(median(taken[1:]), 3),
+        "end": round(time.process_time() - ends[-1], 1),
+        "GiB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB, 2),
+        "MiB of checkpoints": round(files * 1024 / GIB, 1),
+    }  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=[*SETTINGS, "large"])
+    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--rounds", type=int, help="other than the setting's")
+    parser.add_argument("--peers", type=int, help="the same")
+    parser.add_argument("--ways", default="loop,flower,inline")
+    parser.add_argument("--row", type=int, help="of `large`, in this process")
+    given = parser.parse_args(arguments)
+    if given.row is not None:
+        print(json.dumps(measure(*LARGE[given.row], given.rounds or ROUNDS)))
+        return
+    print(json.dumps(machine()), flush=True)
+    for part in given.parts:
+        if part in SETTINGS:
+            peers, _, rounds, _ = SETTINGS[part]
+            own = given.peers or peers, given.rounds or rounds
+            compared(part, *own, given.turns, given.ways.split(","))
+            continue
+        for number in range(len(LARGE)):
+            command = [sys.executable, "-m", "benchmarks.population", "--row", str(number)]
+            if given.rounds:
+                command += ["--rounds", str(given.rounds)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            print(done.stdout, end="", flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        named, model_, peers_, awake_ = sys.argv[1:]
-        print(json.dumps(asdict(measure(named, model_, int(peers_), int(awake_)))))
-    else:
-        for row in ROWS:
-            command = [sys.executable, "-m", "benchmarks.population", *map(str, row)]
-            print(
-                subprocess.run(command, capture_output=True, text=True, check=True).stdout, end=""
-            )
+    main(sys.argv[1:])

@@ -17,6 +17,7 @@ Kind = Literal[
     "sign-flip",
     "gaussian",
     "label-flip",
+    "label-flip-alone",
     "ipm",
     "alie",
     "mimic",
@@ -50,8 +51,8 @@ class Attack:
         "gaussian" y + strength times normal noise; "ipm" -strength m (inner-product manipulation);
         "alie" m - strength s (a little is enough); "mimic" the letter of the first honest peer;
         "stale" the first letter for ever. "label-flip": it learns from labels c that became
-        C - 1 - c, and sends what it learnt. "samples": it says that it has strength times as many
-        examples.
+        C - 1 - c, and sends what it learnt; "label-flip-alone": the same, and it hears nobody.
+        "samples": it says that it has strength times as many examples.
     peers : ids of the attackers, like "0,3".
     share : share of the peers that attack, drawn by the seed, where `peers` names none.
     strength : see `kind`; 0 for the usual: 10 for "scale", 1 for "sign-flip" and "gaussian", 0.5

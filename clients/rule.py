@@ -209,7 +209,10 @@ class Rule(Generic[S]):
 
     def eye(self) -> Floats:
         """(P, n) 1 at each hosted peer itself."""
-        return np.eye(self.engine.n)[self.engine.peers]
+        peers = self.engine.peers
+        own_pn = np.zeros((len(peers), self.engine.n))
+        own_pn[np.arange(len(peers)), peers] = 1.0
+        return own_pn
 
     def same_cluster(self) -> Bools:
         """(P, n) who shares each hosted peer's true cluster (see `true_clusters`), and itself."""
@@ -235,13 +238,30 @@ class Rule(Generic[S]):
         own_pn[np.isin(self.engine.peers, offers.expired)] = False
         return offers.senders_to(self.engine.peers, self.engine.n) | own_pn
 
+    def freshness(self, offers: Letters) -> Floats:
+        """(n,) staleness discount of everybody's model: (s + 1)^-a at an age of s rounds."""
+        fresh_n = np.ones(self.engine.n)
+        if len(offers.ages):
+            ages_s = np.maximum(offers.ages, 0)
+            fresh_n[offers.authors] = (ages_s + 1.0) ** -self.engine.staleness_discount
+        return fresh_n
+
+    def discounted(self, weights_pn: Floats, offers: Letters) -> Floats:
+        """Weights of models, less where they are old (`freshness`); rows sum to what they did."""
+        found_pn = weights_pn * self.freshness(offers)
+        before_p1, after_p1 = (w.sum(axis=1, keepdims=True) for w in (weights_pn, found_pn))
+        scaled: Floats = found_pn * (before_p1 / np.where(after_p1 > 0, after_p1, 1.0))
+        return scaled
+
     def average(self, offers: Letters, name: str, weights_pn: Floats) -> Tensor:
         """Each peer's weighted sum of the models it received and its own (P, d).
 
-        Weights are taken at those models and scaled to sum to 1. A peer without any keeps its own.
+        Weights are taken at those models, discounted by their age, and scaled to sum to 1. A peer
+        without any keeps its own.
         """
         weights_pn = np.where(self.present(offers), weights_pn, 0.0)
         weights_pn = np.where(weights_pn.any(axis=1, keepdims=True), weights_pn, self.eye())
+        weights_pn = self.discounted(weights_pn, offers)
         weights_pn /= weights_pn.sum(axis=1, keepdims=True)
         own_pd = Rows(offers[name], np.searchsorted(offers.authors, self.engine.peers))
         return self.engine.mix(weights_pn[:, offers.authors], offers[name], own_pd)

@@ -104,23 +104,30 @@ class Run:
 
         return personal_model(self.directory, peer)
 
-    def predict(self, peer: int | str, x: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    def predict(self, peer: int | str, x: npt.ArrayLike | str | Path) -> npt.NDArray[np.float64]:
         """What a peer's model predicts for raw inputs (N, ...): probabilities (N, classes).
 
         Of a regression its values, (N, outputs).
+
+        Parameters
+        ----------
+        peer : its number or its name.
+        x : arrays, or the file or folder that `python -m app predict` takes.
 
         Raises
         ------
         ResultsError
             As `model`.
-        ConfigError
+        ConfigError, DataError
             The model does not take such inputs.
         """
-        from app.trained.inputs import fitting
+        from app.trained.inputs import fitting, read
         from app.trained.personal import personal_model
         from app.trained.predict import predicted
 
         model = personal_model(self.directory, peer)
+        if isinstance(x, str | Path):
+            return predicted(model, read(Path(x), model.about).raw)
         return predicted(model, fitting(np.asarray(x), model.about, "x"))
 
     @property

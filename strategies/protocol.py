@@ -35,7 +35,7 @@ METRICS = MEASURES.union(
 
 
 MATRIX = 1024
-"""Peers up to which the collaboration matrix is recorded as a whole."""
+"""Peers up to which the collaboration matrix is recorded as a whole; of more, what happens."""
 
 
 def no_edges() -> Edges:
@@ -119,14 +119,22 @@ class Report:
     ----------
     round, peer : of what.
     metrics : metrics.jsonl's fields but round and peer; None where a metric does not exist.
-    weights : (n,) row of the collaboration matrix; the diagonal is the self weight, else 1. Empty
-        in a run of more than `MATRIX` peers where the peer slept.
+    weights : (n,) row of the collaboration matrix; the diagonal is the self weight, else 1. In a
+        run of more than `MATRIX` peers: those of `columns` only.
+    columns : of whom these weights are: of whom the peer heard in this round, and itself; empty
+        where it slept, and in a run of fewer peers.
     """
 
     round: int
     peer: int
     metrics: Mapping[str, float | None]
     weights: tuple[float, ...]
+    columns: tuple[int, ...] = ()
+
+    @property
+    def given(self) -> dict[int, float]:
+        """Peer -> the weight that it is given."""
+        return dict(zip(self.columns or range(len(self.weights)), self.weights, strict=True))
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ class Options:
     file : CSV of a "trace" with the columns peer, from, to: first and last round of each time that
         a peer is awake; one that the file does not name sleeps.
     max_age : how many rounds old a model may be when it is heard.
+    staleness_discount : exponent a of the polynomial discount of FedAsync (Xie et al. 2019): where
+        models are averaged, one that is s rounds old counts (s + 1)^-a times as much; 0: no less.
     """
 
     kind: Literal["all", "sample", "churn", "trace", "clock"] = "all"
@@ -50,14 +52,15 @@ class Options:
     mean_down: float = 10.0
     file: Annotated[str, Path] = ""
     max_age: int = 0
+    staleness_discount: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
             raise ValueError("fraction must be above 0 and at most 1")
         if min(self.mean_up, self.mean_down) < 1:
             raise ValueError("mean-up and mean-down must be at least 1 round")
-        if self.max_age < 0:
-            raise ValueError("max-age must not be negative")
+        if self.max_age < 0 or self.staleness_discount < 0:
+            raise ValueError("max-age and staleness-discount must not be negative")
         if self.kind == "trace" and not self.file:
             raise ValueError('kind = "trace" needs a file')
 

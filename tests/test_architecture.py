@@ -35,6 +35,7 @@ TORCH = {
     "app/node/node.py",
     "app/node/checkpoints.py",
     "app/node/offers.py",
+    "app/node/packing.py",
     "app/node/part.py",
     "app/node/stacking.py",
     "app/runners/inline.py",

@@ -20,7 +20,7 @@ from app.config.registry import METHODS, method_of
 from app.config.schema import Scalar
 from app.report import comparison, comparison_page, verdict
 from app.report.measures import COLUMNS
-from app.runners import sweep, tune
+from app.runners import sweep, tracking, tune
 from app.runners.errors import SweepError
 from app.runs import atomic, units
 from app.runs.rundir import Run
@@ -81,6 +81,7 @@ def run_comparison(
         if value is not None and value < 1:
             raise ConfigError(f"{flag} must be at least 1")
     columns = _columns(given.columns)
+    tracking.trackers(str(flat.get("track", "")))
     directory = Path(given.out or Path(str(flat.get("out", "runs")), "compare", preset))
     methods = _methods(given.methods)
     flat = _with_validation_split(flat, methods, bool(given.tune), console)

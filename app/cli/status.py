@@ -57,7 +57,7 @@ def of_run(directory: Path) -> Iterator[RenderableType]:
         It is neither.
     """
     now = progress.read(directory)
-    states = sorted((directory / "nodes").glob("peer-*"))
+    states = sorted((directory / "nodes").glob("peer*"))
     if not now and not states:
         raise ConfigError(f"{directory}: no run of a relay or of a node is here")
     if now:
@@ -134,9 +134,12 @@ def _of_node(
         versions = sorted(path.glob("*.state"))
         if versions:
             age = time.time() - versions[-1].stat().st_mtime
-            peer, t = int(path.name[-4:]), int(versions[-1].stem.split("-")[0])
-            rows.append((names.get(str(peer), f"peer {peer}"), t, _ago(age)))
-    yield _table(("peer of this node", "state of round", "written"), rows[:ROWS])
+            _, peer, *last = path.name.split("-")
+            who = names.get(str(int(peer)), f"peer {int(peer)}")
+            if last:
+                who = f"peers {int(peer)} to {int(last[0])}"
+            rows.append((who, int(versions[-1].stem.split("-")[0]), _ago(age)))
+    yield _table(("peers of this node", "state of round", "written"), rows[:ROWS])
     letters = [json.loads(line) for log in directory.glob("audit-*.jsonl") for line in _tail(log)]
     lines = [
         f"{letter['time']} {letter['direction']} {letter['kind']} of round {letter['round']}, "

@@ -90,7 +90,7 @@ class TopLevel:
     name : name of the run directory; empty: made from the time when the run starts.
     data_dir : directory where data sets lie or are downloaded to.
     track : where the numbers of every round are logged beside the run directory: "tensorboard",
-        "mlflow", "wandb", or several with commas; each must be installed.
+        "mlflow", "wandb", or several with commas; each must be installed. Not for a bare flwr run.
     sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
         takes part in no other run.
     trust : trust file of a deployment's relay: a node has to show, with the key of its peer there,

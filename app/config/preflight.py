@@ -90,8 +90,9 @@ def check_method(config: Config, problem: Problem) -> None:
             f'augment = "{config.augment}" wants images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
         )
-    if config.attack.kind == "label-flip" and problem.task != "classification":
-        raise ConfigError(f'attack.kind = "label-flip" wants classes, not {problem.task}')
+    kind = config.attack.kind
+    if kind.startswith("label-flip") and problem.task != "classification":
+        raise ConfigError(f'attack.kind = "{kind}" wants classes, not {problem.task}')
     if config.privacy.kind != "none" and problem.task == "quadratic":
         raise ConfigError(f"privacy: {problem.name} has no examples that it could protect")
     if config.validates:

@@ -1,15 +1,21 @@
-"""A node's memory between messages: its peers' state on disk, one file a peer and version.
+"""A node's memory between messages: its peers' states on disk, one file a version.
 
 A version is (round, step): step 0 once `round` has ended and the next offers are written, step 1
-once the next round's answers are given too. A file appears whole or not at all, and a version
-counts only when every hosted peer has it, or has slept since the one that it has. Peers have files
-of their own, so they may move to another node between runs.
+once the next round's answers are given too. A file holds the rows of those whose state has changed
+since the file before, so it is as long as many have been awake; a version counts when for every
+hosted peer there is a row of it, or one since which the peer has slept. Once the files hold several
+rows of each peer, the next one holds all peers again.
+
+Peers may move to another node between runs: nodes that host the same peers share a folder, and one
+that starts reads the folders of all.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -22,18 +28,22 @@ from app.node.cohort import Cohort
 from app.node.costs import Costs
 from app.node.faults import StateError
 from app.node.offers import Offers
+from app.node.packing import offers_in, pack, unpack
+from app.node.part import TOGETHER
 from app.runs import atomic
-from clients.letters import Letters
+from clients.letters import Ints
 
-_NAME = re.compile(r"(\d{8,})-([01])\.state")
-_ARRAYS = ("senders", "recipients", "rows", "authors", "ages", "expired")
-"""Of `Letters`, beside the tensors."""
+_NAME = re.compile(r"(\d{8,})-([01])(?:-\d{4,})?\.state")
+_COPIES = 3
+"""Rows of each peer, on average, with which the next file holds all peers again."""
 _REMEDY = (
-    "remove it to go on from an older state, or the folder of its peer to begin afresh: the run "
+    "remove it to go on from an older state, or its folder to begin afresh: the run "
     "then says that it is no continuation"
 )
 Version = tuple[int, int]
-_NO_END: Version = (2**62, 0)
+Files = Sequence[tuple[Version, Path]]
+Where = Mapping[Path, tuple[Ints, Ints]]
+"""File -> local indices of hosted peers, and the rows where they are in it."""
 Fingerprint = list[tuple[int, int]]
 
 
@@ -44,11 +54,12 @@ class CheckpointError(StateError):
 class CheckpointStore:
     """The checkpoints of one cohort, below `directory`.
 
-    Letters of a round under way lie in one file for the node: they are gone once it has ended.
+    Letters of a round under way lie in a file of their own: they are gone once it has ended.
 
     Parameters
     ----------
-    run : digest of the run's configuration: a file of another run, peer or version is refused.
+    run : digest of the run's configuration: a file of another run, other peers or another version
+        is refused.
     durable : a version outlasts a power cut.
     """
 
@@ -59,54 +70,57 @@ class CheckpointStore:
         self._directory = directory
         self._run = run
         self._durable = durable
-        self._peers = {peer: directory / f"peer-{peer:04d}" for peer in cohort.peers.tolist()}
-        self._letters = directory / f"letters-{min(self._peers):04d}.state"
-        for path in self._peers.values():
-            path.mkdir(parents=True, exist_ok=True)
+        self._attempt = directory / "attempt"
+        self._folder = directory / _folder(cohort.peers)
+        self._letters = directory / f"letters-{cohort.peers[0]:04d}.state"
+        self._folder.mkdir(parents=True, exist_ok=True)
         # The version that the cohort in memory is, and what its files were when it was saved.
         self._in_memory: tuple[Version, Sequence[Path], Fingerprint] | None = None
-        self._several = {*self._peers}  # peers that may have more than one file
-
-    def versions(self) -> list[Version]:
-        """The versions that are there for every peer, ascending."""
-        found = {version for path in self._peers.values() for version in _files(path)}
-        return [version for version in sorted(found) if self._files_of(version)]
+        self._peers_in: dict[Path, tuple[Fingerprint, Ints]] = {}
 
     def take_over(self, attempt: str) -> None:
-        """From now on these peers belong to that attempt at the run."""
-        for path in self._peers.values():
-            atomic.write(path / "attempt", attempt)
+        """From now on the peers of this directory belong to that attempt at the run."""
+        atomic.write(self._attempt, attempt)
 
     def taken_over_by(self, attempt: str) -> bool:
-        """Whether that attempt was the last to take over every peer."""
-        files = [path / "attempt" for path in self._peers.values()]
-        return all(f.read_text(encoding="utf-8") == attempt for f in files if f.exists())
+        """Whether that attempt was the last to take over."""
+        return not self._attempt.exists() or self._attempt.read_text(encoding="utf-8") == attempt
 
     def save(self, version: Version) -> None:
-        """Write the cohort: a file for each peer that changed, and letters of a round under way."""
+        """Write the rows of peers that changed, and the letters of a round under way."""
         cohort = self._cohort
-        parts = {"state": flatten(cohort.state), "costs": flatten(cohort.costs)}
-        stacks = {f"{part}.{k}": v for part, stack in parts.items() for k, v in stack.items()}
-        shown = {"offer": cohort.offers, "coming": cohort.coming}
-        at = {name: {row: at for at, row in enumerate(o.rows)} for name, o in shown.items()}
         if version[1]:
             self._write(
                 self._letters, pack("received", cohort.received) | pack("sent", cohort.sent)
             )
-        files = []
-        for row in np.flatnonzero(cohort.changed).tolist():
-            peer = int(cohort.peers[row])
-            tensors = {k: value[row] for k, value in stacks.items()}
-            for name, offers in shown.items():
-                if row in at[name]:
-                    own = at[name][row]
-                    tensors |= {f"{name}.{k}": value[own] for k, value in offers.stacks.items()}
-                    tensors[f"{name} of"] = torch.tensor(offers.written[own])
-            files.append(self._peers[peer] / _name(version))
-            self._write(files[-1], tensors)
-            self._several.add(peer)
+        held = sum(len(self._rows_in(path)) for _, path in _files(self._folder))
+        if held > _COPIES * len(cohort.peers):
+            cohort.changed[:] = True
+        rows, files = np.flatnonzero(cohort.changed), list[Path]()
+        for first in range(0, len(rows), TOGETHER):
+            name = f"{version[0]:08d}-{version[1]}{f'-{first:04d}' if first else ''}.state"
+            files.append(self._folder / name)
+            some = rows[first : first + TOGETHER]
+            self._write(files[-1], self._tensors(some), cohort.peers[some])
         cohort.changed[:] = cohort.schedule.is_always
         self._in_memory = version, files, _fingerprint(files)
+
+    def _tensors(self, rows: Ints) -> dict[str, Tensor]:
+        """What is kept of some peers, each tensor (P, ...), or of those of them that offer."""
+        cohort = self._cohort
+        parts = {"state": flatten(cohort.state), "costs": flatten(cohort.costs)}
+        tensors = {
+            f"{part}.{k}": v[torch.from_numpy(rows).to(v.device)]
+            for part, stack in parts.items()
+            for k, v in stack.items()
+        }
+        for name, offers in (("offer", cohort.offers), ("coming", cohort.coming)):
+            own = offers.only(np.isin(offers.rows, rows))
+            if len(own.rows):
+                tensors |= {f"{name}.{k}": value for k, value in own.stacks.items()}
+                tensors[f"{name} of"] = torch.from_numpy(own.written)
+                tensors[f"{name} by"] = torch.from_numpy(cohort.peers[own.rows])
+        return tensors
 
     def recall(self, *versions: Version) -> None:
         """Let the cohort stand where the first of these versions that is there was saved.
@@ -124,36 +138,61 @@ class CheckpointStore:
         for version in versions:
             if in_memory is not None and self._is_same(version, *in_memory):
                 return
-            if files := self._files_of(version):
-                self._read(files, answered=version[1] == 1)
+            if where := self._where(version, _files(self._folder)):
+                self._read(where, answered=version[1] == 1)
                 return
         raise CheckpointError(
-            f"peers {list(self._peers)} have no state of round {versions[-1][0]} in "
+            f"peers {self._cohort.peers.tolist()} have no state of round {versions[-1][0]} in "
             f"{self._directory}: it was lost, or this node joined later"
         )
+
+    def resume(self, t: int) -> int | None:
+        """Let the cohort go on from the newest round up to `t`, whichever nodes have saved it.
+
+        Later versions are removed, also answers to a round that will be played again.
+
+        Returns
+        -------
+        The round; None where the cohort has to begin afresh.
+        """
+        for version, path in _files(self._folder):
+            if version > (t, 0):
+                path.unlink(missing_ok=True)
+        files = sorted(
+            (each for folder in self._directory.glob("peer*") for each in _files(folder)),
+            key=lambda each: (each[0], each[1].stat().st_mtime_ns),
+        )
+        rounds = {s for (s, step), _ in files if s <= t and not step} if t else set[int]()
+        for s in sorted(rounds, reverse=True):
+            if where := self._where((s, 0), files):
+                self._in_memory = None
+                self._read(where, answered=False)
+                return s
+        return None
 
     def restart(self) -> None:
         """Let the cohort begin afresh."""
         self._in_memory = None
         self._cohort.restart()
 
-    def forget(self, *, before: Version = (0, 0), after: Version = _NO_END) -> None:
-        """Remove the versions after one, and those before one that nobody needs for it."""
-        for peer in sorted(self._peers if after < _NO_END else self._several):
-            files = _files(self._peers[peer])
-            base = max((version for version in files if version <= before), default=before)
-            kept = {version for version in files if base <= version <= after}
-            for version in files.keys() - kept:
-                files[version].unlink(missing_ok=True)
-            if len(kept) <= 1:
-                self._several.discard(peer)
+    def forget(self, before: Version) -> None:
+        """Remove files that nobody needs for that version or a later one."""
+        files = [each for each in _files(self._folder) if each[0] <= before]
+        if len({version for version, _ in files}) < 2:
+            return
+        newest_p, _ = self._newest(files)
+        for number, (version, path) in enumerate(files):
+            if version < before and number not in newest_p:
+                path.unlink(missing_ok=True)
+                self._peers_in.pop(path, None)
 
     def _is_same(
         self, version: Version, saved: Version, files: Sequence[Path], were: Fingerprint
     ) -> bool:
         """Whether a version is the one that was saved from memory, whose files are still there."""
         if saved != version:
-            changed = self._cohort.schedule.last_change([*self._peers], version[0])
+            peers = self._cohort.peers.tolist()
+            changed = self._cohort.schedule.last_change(peers, version[0])
             if saved[1] or version[1] or not changed <= saved[0] <= version[0]:
                 return False
         try:
@@ -161,47 +200,74 @@ class CheckpointStore:
         except FileNotFoundError:
             return False
 
-    def _files_of(self, version: Version) -> list[Path]:
-        """Each peer's file of a version; none where not every peer has one."""
+    def _where(self, version: Version, files: Files) -> Where:
+        """The files that hold a version, and the rows of them that do; nothing if it is not there.
+
+        Parameters
+        ----------
+        files : oldest first.
+        """
         schedule, peers = self._cohort.schedule, self._cohort.peers
-        exact_p = np.zeros(len(peers), dtype=np.bool_)
-        if version[1]:
-            exact_p = schedule.ending(version[0] + 1)[peers]
-            if not exact_p.any():  # nobody here was asked
-                return []
-        found = []
-        for path, exact in zip(self._peers.values(), exact_p.tolist(), strict=True):
-            file: Path | None = path / _name(version)
-            if not (file and file.exists()):
-                file = None if exact else self._older(path, version)
-            if file is None:
-                return []
-            found.append(file)
-        return found
+        t, step = version
+        files = [(v, path) for v, path in files if v == version or (v < version and not v[1])]
+        newest_p, row_p = self._newest(files)
+        if (newest_p < 0).any():
+            return {}
+        round_p, exact_p = np.array([s for (s, _), _ in files])[newest_p], newest_p < 0
+        if step:
+            exact_p = schedule.ending(t + 1)[peers]
+            steps_p = np.array([v[1] for v, _ in files])[newest_p]
+            if not exact_p.any() or (exact_p & (steps_p == 0)).any():  # nobody here was asked
+                return {}
+        if schedule.foresees:
+            for s in range(t, int(round_p.min()), -1):
+                if (schedule.changes(s)[peers] & (round_p < s)).any():
+                    return {}
+        elif (round_p != round_p[0]).any():  # all are saved together
+            return {}
+        return {
+            files[number][1]: (np.flatnonzero(newest_p == number), row_p[newest_p == number])
+            for number in np.unique(newest_p).tolist()
+        }
 
-    def _older(self, path: Path, version: Version) -> Path | None:
-        """The file of a peer that has not changed between it and a version."""
-        files = _files(path)
-        newest = max((v for v in files if v <= version and not v[1]), default=None)
-        peer = next(peer for peer, own in self._peers.items() if own == path)
-        schedule = self._cohort.schedule
-        if newest is None or (
-            schedule.foresees and newest[0] < schedule.last_change([peer], version[0])
-        ):
-            return None
-        return files[newest]
+    def _newest(self, files: Files) -> tuple[Ints, Ints]:
+        """(P,) number of the last file that has each hosted peer, -1 of none, and its row there."""
+        peers = self._cohort.peers
+        newest_p, row_p = np.full((2, len(peers)), -1, dtype=np.int64)
+        for number, (_, path) in enumerate(files):
+            _, own, rows = np.intersect1d(peers, self._rows_in(path), return_indices=True)
+            newest_p[own], row_p[own] = number, rows
+        return newest_p, row_p
 
-    def _read(self, files: Sequence[Path], *, answered: bool) -> None:
+    def _rows_in(self, path: Path) -> Ints:
+        """The peers of which a file holds rows, as it says; it is checked when it is read."""
+        now = _fingerprint([path])
+        if path not in self._peers_in or self._peers_in[path][0] != now:
+            try:
+                with path.open("rb") as file:
+                    header = file.read(int.from_bytes(file.read(8), "little"))
+                    peers = json.loads(header)["__metadata__"]["peers"].split()
+                    self._peers_in[path] = now, np.array(peers, dtype=np.int64)
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError):
+                raise CheckpointError(f"{path}: damaged, or of another run; {_REMEDY}") from None
+        return self._peers_in[path][1]
+
+    def _read(self, where: Where, *, answered: bool) -> None:
         cohort, device = self._cohort, self._cohort.engine.device
-        rows = [self._load(path) for path in files]
-        for name in ("offer", "coming"):
-            found = _offers_in(rows, name, device)
-            setattr(cohort, "offers" if name == "offer" else name, found)
         parts: dict[str, dict[str, Tensor]] = {"state": {}, "costs": {}}
-        for name in rows[0]:
-            part, _, rest = name.partition(".")
-            if part in parts:
-                parts[part][rest] = torch.stack([row[name] for row in rows])
+        found: dict[str, list[Offers]] = {"offer": [], "coming": []}
+        for path, (own, rows) in where.items():
+            tensors = self._load(path)
+            at_own, at_rows = torch.from_numpy(own), torch.from_numpy(rows)
+            for name, value in tensors.items():
+                part, _, rest = name.partition(".")
+                if part in parts:
+                    shape = len(cohort.peers), *value.shape[1:]
+                    whole = parts[part].setdefault(rest, value.new_empty(shape))
+                    whole[at_own] = value[at_rows]
+            for kind, offers in found.items():
+                offers.append(offers_in(tensors, kind, cohort.peers, own, device))
+        cohort.offers, cohort.coming = (Offers.together(offers) for offers in found.values())
         cohort.state = unflatten(cohort.state, parts["state"])
         cohort.engine.n_gradients[:] = 0
         costs = {name: value.numpy() for name, value in parts["costs"].items()}
@@ -219,8 +285,9 @@ class CheckpointStore:
                 unpack(name, letters, device) for name in ("received", "sent")
             )
 
-    def _write(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
-        content = save(_copies(tensors))
+    def _write(self, path: Path, tensors: Mapping[str, Tensor], peers: Ints | None = None) -> None:
+        named = {} if peers is None else {"peers": " ".join(map(str, peers.tolist()))}
+        content = save(_copies(tensors), named)
         atomic.write_checked(path, content, bound=self._bound(path), durable=self._durable)
 
     def _load(self, path: Path) -> dict[str, Tensor]:
@@ -254,50 +321,21 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {k: v.detach().cpu().clone(memory_format=own) for k, v in tensors.items()}
 
 
-def pack(name: str, letters: Letters) -> dict[str, Tensor]:
-    """Letters as tensors by dotted name."""
-    ends = {k: getattr(letters, k) for k in _ARRAYS}
-    packed = {f"{name}.{k}": torch.from_numpy(np.ascontiguousarray(v)) for k, v in ends.items()}
-    return packed | {f"{name}.tensors.{k}": v for k, v in letters.tensors.items()}
-
-
-def unpack(name: str, packed: Mapping[str, Tensor], device: torch.device) -> Letters:
-    """The inverse of `pack`."""
-    ends = {k: packed[f"{name}.{k}"].numpy() for k in _ARRAYS}
-    prefix = f"{name}.tensors."
-    stacks = {
-        k.removeprefix(prefix): v.to(device) for k, v in packed.items() if k.startswith(prefix)
-    }
-    return Letters(**ends, tensors=stacks)
-
-
-def _offers_in(rows: Sequence[Mapping[str, Tensor]], kind: str, device: torch.device) -> Offers:
-    """The offers of one kind in the files of a version."""
-    having = [at for at, row in enumerate(rows) if f"{kind} of" in row]
-    if not having:
-        return Offers()
-    names = [name for name in rows[having[0]] if name.startswith(f"{kind}.")]
-    return Offers(
-        {
-            name.removeprefix(f"{kind}."): torch.stack([rows[at][name] for at in having]).to(device)
-            for name in names
-        },
-        np.array(having, dtype=np.int64),
-        np.array([int(rows[at][f"{kind} of"]) for at in having], dtype=np.int64),
-    )
-
-
 def _fingerprint(files: Iterable[Path]) -> Fingerprint:
     """Identity of files; others of the same name differ."""
     stats = [file.stat() for file in files]
     return [(stat.st_ino, stat.st_mtime_ns) for stat in stats]
 
 
-def _name(version: Version) -> str:
-    return f"{version[0]:08d}-{version[1]}.state"
+def _folder(peers: Ints) -> str:
+    """The name of the folder of a node that hosts these peers."""
+    if len(peers) == 1:
+        return f"peer-{peers[0]:04d}"
+    which = sha256(peers.astype("<i8").tobytes()).hexdigest()[:8]
+    return f"peers-{peers[0]:04d}-{peers[-1]:04d}-{which}"
 
 
-def _files(directory: Path) -> dict[Version, Path]:
-    """The files of versions in a folder; whatever else lies there is not ours."""
+def _files(directory: Path) -> list[tuple[Version, Path]]:
+    """The files of versions in a folder, oldest first; whatever else lies there is not ours."""
     named = ((_NAME.fullmatch(path.name), path) for path in directory.glob("*.state"))
-    return {(int(match[1]), int(match[2])): path for match, path in named if match}
+    return sorted(((int(match[1]), int(match[2])), path) for match, path in named if match)

@@ -21,8 +21,8 @@ from app.node.costs import Costs
 from app.node.letter_checks import given, oversized
 from app.node.letters import answer_letters, offer_letters
 from app.node.offers import UNWRITTEN, Offers, sound_rows
-from app.node.part import Part
-from app.node.stacking import Mail, all_answers, all_offers, no_letters, no_mail
+from app.node.part import TOGETHER, Part
+from app.node.stacking import Mail, all_answers, all_offers, heard_by, no_letters, no_mail
 from app.wire.payload import Foreign, LetterFormat, Precision, format_of
 from clients.attack import Attack
 from clients.engine.engine import Engine
@@ -32,9 +32,6 @@ from clients.rule import Rule
 from strategies.brokering import Round
 from strategies.protocol import MATRIX, Edges, PeerMessage, Report, no_edges
 from strategies.schedule import ByClock, Schedule
-
-_TOGETHER = 512
-"""Peers whose models are measured or written side by side where most of them sleep."""
 
 
 class Cohort:
@@ -75,8 +72,7 @@ class Cohort:
         self.schedule = schedule or Schedule(engine.n, rounds)
         self._attackers = attackers or Attackers(Attack(), nobody(), rule)
         self.peers = engine.peers
-        self._hosted = np.zeros(engine.n, dtype=np.bool_)
-        self._hosted[self.peers] = True
+        self._hosted = np.isin(np.arange(engine.n), self.peers)
         self.curves: dict[int, dict[str, Any]] = {}
         self.restart()
 
@@ -85,11 +81,11 @@ class Cohort:
         self.state = self.rule.init()
         if not self.schedule.is_always:
             self.state = owned(self.state)
-        self.round = 0
+        self.round, self.elapsed = 0, 0.0
         self.offers = self.coming = Offers()
-        self.elapsed = 0.0
         self.received = self.sent = no_letters()
         self.answered = False
+        self._ended = 0  # the round whose letters `received` has, once that is over
         self._shown: tuple[int, Offers, Offers] | None = None
         self.changed = np.ones_like(self.peers, dtype=np.bool_)
         self.engine.n_gradients[:] = 0
@@ -186,6 +182,7 @@ class Cohort:
 
     def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from other nodes."""
+        self._ended = t
         given, sound = sound_rows(self.sent.tensors)
         sent = replace(self.sent, tensors=given)
         form, here = self.answer_format(t), self._hosted[sent.recipients] & sound
@@ -198,7 +195,8 @@ class Cohort:
         offered = np.ones(len(self.peers), dtype=np.bool_)
         offered[shown.rows] = shown.sound[1]
         self.engine.enter(t, UPDATE)
-        state = part.rule.update(part.state, t, self.received, sent, answers)
+        heard = self._attackers.heard
+        state = part.rule.update(part.state, t, heard(self.received), sent, heard(answers))
         self._take(part, state, torch.from_numpy(~offered[part.rows]))
 
     def _rows(self, of_n: Bools) -> Ints:
@@ -244,7 +242,8 @@ class Cohort:
         self.engine.enter(self.round, OFFER)
         state, stacks = part.rule.offer(part.state, self.round)
         self._take(part, state)
-        stacks = self._attackers.offers(self.round, stacks, self.received)
+        heard = self.received if self._ended == self.round - 1 else no_letters()
+        stacks = self._attackers.offers(self.round, part.engine.peers, stacks, heard)
         self.coming = self.coming.beside(Offers.made(stacks, rows, self._due(rows), self.precision))
 
     def _release(self, t: int) -> None:
@@ -299,9 +298,12 @@ class Cohort:
         return shown
 
     def wants(self, t: int) -> Edges:
-        """(W, 2) the edges that the peers who will end round `t` want in it."""
+        """(W, 2) the edges that the peers who will end round `t` want, from those who offer."""
         part = self._part(self._rows(self.schedule.ending(t)))
-        return part.rule.wants(part.state, t) if len(part.rows) else no_edges()
+        if not len(part.rows):
+            return no_edges()
+        wants = part.rule.wants(part.state, t)
+        return wants[self.schedule.offered(t)[wants[:, 0]] > 0] if self.schedule.foresees else wants
 
     def offer_format(self) -> LetterFormat:
         """The format of this round's offers."""
@@ -327,12 +329,13 @@ class Cohort:
         them but is not carried over, so they do not depend on how often one measures.
         """
         slept = not self.schedule.is_always
-        with_row = self.schedule.awake(t) | (self.engine.n <= MATRIX)
+        awake = self.peers[self._rows(self.schedule.awake(t))]
+        heard = None if self.engine.n <= MATRIX else heard_by(awake, self.received)
         curves = self.curves if t == self.rounds else None
         return tuple(
             self._attackers.marked(report)
             for part in self._parts(self._rows(self.schedule.measured(t)))
-            for report in part.reports(t, self.costs, with_row, curves, attendance=slept)
+            for report in part.reports(t, self.costs, heard, curves, attendance=slept)
         )
 
     def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
@@ -342,7 +345,7 @@ class Cohort:
 
     def _parts(self, rows: Ints) -> Iterator[Part]:
         """`_part` of some hosted peers, not too many at a time where most of them sleep."""
-        size = max(1, len(rows) if self.schedule.is_always else _TOGETHER)
+        size = max(1, len(rows) if self.schedule.is_always else TOGETHER)
         for first in range(0, len(rows), size):
             yield self._part(rows[first : first + size])
 

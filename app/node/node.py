@@ -111,6 +111,8 @@ class Node:
             channels_last=config.channels_last,
             topology=self._strategy.topology,
             defence=config.defence,
+            staleness_discount=config.schedule.staleness_discount,
+            mixing=config.mixing(),
             privacy=config.privacy,
             adaptation=config.adaptation,
         )
@@ -169,7 +171,7 @@ class Node:
             self._cohort.engine.samples = self._samples(request)
         response = self._privately(request)
         refused = self._channel.finish()
-        self._checkpoints.forget(before=(request.committed, 0))
+        self._checkpoints.forget((request.committed, 0))
         if request.stage != "start":
             return replace(response, refused=refused)
         called = tuple(self._known_names().get(peer, "") for peer in self.peers)
@@ -224,13 +226,11 @@ class Node:
     def _start(self, request: Request) -> Response:
         """Go on from the newest state up to `request.round`, or begin afresh."""
         t = request.round
-        self._checkpoints.forget(after=(t, 0))  # also answers to a round that will be played again
-        known = [v for v in self._checkpoints.versions() if v[1] == 0] if t else []
-        if known:
-            self._checkpoints.recall(known[-1])
+        standing = self._checkpoints.resume(t)
+        if standing is not None:
             self._cohort.go_on(t + 1)
             since = max(1, t + 1 - self._strategy.schedule.max_age)
-            return replace(self._end(t, (), since), standing=known[-1][0])
+            return replace(self._end(t, (), since), standing=standing)
         self._checkpoints.restart()
         reports = self._cohort.evaluate(t)
         self._cohort.begin(t + 1)

@@ -5,7 +5,7 @@ Legend: s = offers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -63,15 +63,21 @@ class Offers:
 
     def beside(self, others: Offers) -> Offers:
         """These and those of other peers; no copy where there are none of one kind."""
-        if not len(self.rows) or not len(others.rows):
-            return self if len(self.rows) else others
-        rows = np.concatenate([self.rows, others.rows])
+        return Offers.together([self, others])
+
+    @classmethod
+    def together(cls, several: Sequence[Offers]) -> Offers:
+        """The offers of different peers; no copy where they are all of one kind."""
+        there = [offers for offers in several if len(offers.rows)]
+        if len(there) < 2:
+            return there[0] if there else cls()
+        rows = np.concatenate([offers.rows for offers in there])
         order = np.argsort(rows)
         stacks = {
-            name: torch.cat([value, others.stacks[name]])[torch.from_numpy(order)]
-            for name, value in self.stacks.items()
+            name: torch.cat([o.stacks[name] for o in there])[torch.from_numpy(order)]
+            for name in there[0].stacks
         }
-        return Offers(stacks, rows[order], np.concatenate([self.written, others.written])[order])
+        return cls(stacks, rows[order], np.concatenate([o.written for o in there])[order])
 
     @cached_property
     def sound(self) -> tuple[Mapping[str, Tensor], Bools]:

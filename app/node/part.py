@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -11,10 +11,13 @@ from torch import Tensor
 from app.node.costs import Costs
 from clients.engine.data import SplitName
 from clients.engine.engine import Engine, Scores
-from clients.letters import Bools, Ints
+from clients.letters import Ints, nobody
 from clients.measures import MEASURES
 from clients.rule import Rule
 from strategies.protocol import Report
+
+TOGETHER = 512
+"""Peers whose models are measured or written side by side where most of them sleep."""
 
 
 class Part(NamedTuple):
@@ -35,7 +38,7 @@ class Part(NamedTuple):
         self,
         t: int,
         costs: Costs,
-        with_row: Bools,
+        heard: Mapping[int, Ints] | None,
         curves: dict[int, dict[str, Any]] | None,
         *,
         attendance: bool,
@@ -46,7 +49,7 @@ class Part(NamedTuple):
         ----------
         costs : of the whole cohort. Those of making the personal models are on the report's bill
             and on no other.
-        with_row : (n,) whose reports have a row of the collaboration matrix.
+        heard : peer -> of whom the collaboration matrix has a weight, ascending; None: of all.
         curves : of the last report, which has more measures: gets what can be drawn, by peer.
         attendance : whether the reports say in how many rounds a peer was awake.
         """
@@ -74,12 +77,14 @@ class Part(NamedTuple):
             columns["epsilon"] = self.engine.guard.epsilon().tolist()
         counts = {"unsound_results": costs.unsound, "refused_models": costs.refused}
         counted = [{k: int(v[row]) for k, v in counts.items() if v[row]} for row in self.rows]
-        weights = self.rule.weights(self.state)
+        weights = self.rule.weights(self.state) if heard is None or heard else nobody()
         for p, peer in enumerate(self.engine.peers.tolist()):
             metrics = {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()}
             metrics |= counted[p]
             metrics |= {k: v if math.isfinite(v) else None for k, v in measured.get(p, {}).items()}
-            yield Report(t, peer, metrics, tuple(weights[p].tolist()) if with_row[peer] else ())
+            about = slice(None) if heard is None else heard.get(peer, nobody())
+            row = tuple(weights[p][about].tolist()) if len(weights) else ()
+            yield Report(t, peer, metrics, row, () if heard is None else tuple(about.tolist()))
 
     def _measured(
         self, personal: Any, curves: dict[int, dict[str, Any]]

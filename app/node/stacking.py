@@ -56,6 +56,15 @@ def all_offers(
     return Letters(senders, recipients, nobody(), authors, stack, ages_s, expired)
 
 
+def heard_by(peers: Ints, received: Letters) -> dict[int, Ints]:
+    """Of whom each of some peers has heard, and itself, ascending."""
+    ends = np.stack([received.recipients, received.senders], axis=1)
+    ends = np.concatenate([ends[np.isin(ends[:, 0], peers)], np.stack([peers, peers], axis=1)])
+    recipients, senders = np.unique(ends, axis=0).T
+    first = np.searchsorted(recipients, peers)
+    return dict(zip(peers.tolist(), np.split(senders, first[1:]), strict=len(peers) > 0))
+
+
 def all_answers(
     sent: Letters, here: Bools, foreign: Foreign, form: LetterFormat, device: torch.device
 ) -> Letters:

@@ -157,7 +157,7 @@ def _seconds(run: Run, _: Beside) -> float | None:
     return None if seconds is None else float(seconds)
 
 
-def _course(run: Run, name: str) -> Floats:
+def course(run: Run, name: str) -> Floats:
     """(R,) the mean over peers of what each reported last until then."""
     values_rn = run.metric(name).copy()
     for r in range(1, len(values_rn)):
@@ -176,8 +176,8 @@ def _time_to_best(run: Run, beside: Beside) -> float | None:
         return None
     is_accuracy = all(map(has_accuracy, runs))
     name, sign = ("test_accuracy", 1.0) if is_accuracy else ("test_loss", -1.0)
-    best = max(float(np.fmax.reduce(sign * _course(each, name))) for each in runs)
-    course_r = sign * _course(run, name)
+    best = max(float(np.fmax.reduce(sign * course(each, name))) for each in runs)
+    course_r = sign * course(run, name)
     start = 0.0 if is_accuracy else course_r[0]
     there = np.flatnonzero(course_r >= start + 0.9 * (best - start))
     seconds_r = np.fmax.reduce(run.metric("virtual_seconds"), axis=1)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from app.runners.cluster import Machine
 from app.runners.conclude import conclude
 from app.runners.errors import FlowerError, RunError
 from app.runners.superlink import Workspace, ask, private_superlink, simulation_config, workspace
+from app.runners.tracking import Observers
 from app.runs import progress
 from app.runs.rundir import SURVEY
 
@@ -53,7 +54,8 @@ def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: prog
 def deploy(config: Config, federation: str, console: Console) -> None:
     """Run `config` on the SuperLink of Flower connection `federation`.
 
-    Results stay on the machines of the relay and the nodes, in `<out>/<name>` of each.
+    Results stay on the machines of the relay and the nodes, in `<out>/<name>` of each. Metrics are
+    tracked from here, which only works on the relay's machine.
 
     Raises
     ------
@@ -63,6 +65,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     parts.refuse_modules(config.chosen)
     if config.newcomers:
         raise ConfigError("hold-out is for runs without Flower: leave --federation out")
+    observers = Observers(config)
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
@@ -70,12 +73,20 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     with (
         workspace(_new_log(config), home) as space,
         progress.Display(console, config.num_server_rounds) as display,
+        observers,
     ):
         run_id = space.submit(federation, parts.packed(replace(config, run_dir="").flat()), {})
-        here = _follow(space, run_id, federation, config, display.show)
+
+        def show(now: Mapping[str, Any]) -> None:
+            display.show(now)
+            observers.show(now)
+
+        here = _follow(space, run_id, federation, config, show)
     if here:
         conclude(run_dir, console)
     else:
+        if config.track:
+            console.print(f"not tracked ({config.track}): metrics stay on the relay's machine")
         where = f"{config.out}/{config.name}"
         console.print(f"done; the results are in {where} on the relay's machine")
 

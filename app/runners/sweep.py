@@ -29,6 +29,7 @@ from app.config.config import Config, named
 from app.config.parts import fingerprints
 from app.config.preflight import check
 from app.runners import cluster, cores, memory
+from app.runners.tracking import Observers
 from app.runs import plan, progress, rundir
 
 _PAUSE = 0.5
@@ -184,7 +185,14 @@ def run_one(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = 
             if _status(config) != "finished":
                 config = replace(config, resume=bool(progress.read(directory)))
                 rundir.create(config, check(config))
-                inline.run(config, watch)
+                with Observers(config) as observers:
+
+                    def show(now: Mapping[str, Any]) -> None:
+                        observers.show(now)
+                        if watch is not None:
+                            watch(now)
+
+                    inline.run(config, show)
             summary.finish(directory)
     except Exception as error:
         with suppress(OSError):

@@ -49,12 +49,10 @@ class Observers:
     ) -> None:
         self._config, self._file = config, Path(config.run_dir, "metrics.jsonl")
         self._calls = [_told(each) for each in callbacks]
-        self._trackers = [_tracker(name) for name in _names(config.track)]
+        self._trackers = trackers(config.track)
         self._read, self._stack = 0, ExitStack()
 
     def __enter__(self) -> Self:
-        for tracker in self._trackers:
-            self._calls.append(self._stack.enter_context(tracker(self._config)).on_round)
         if self._config.resume and self._file.exists():
             self._read = self._file.stat().st_size
         return self
@@ -64,7 +62,7 @@ class Observers:
 
     def show(self, progress: Mapping[str, Any]) -> None:
         """Tell of the rounds that have been written since the last call."""
-        if not self._calls or not progress or not self._file.exists():
+        if not (self._calls or self._trackers) or not progress or not self._file.exists():
             return
         with self._file.open("rb") as file:
             file.seek(self._read)
@@ -76,6 +74,9 @@ class Observers:
             self._tell(t, list(of_round))
 
     def _tell(self, t: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        while self._trackers:  # begun with the first numbers: a run without any leaves nothing
+            tracker = self._stack.enter_context(self._trackers.pop(0)(self._config))
+            self._calls.append(tracker.on_round)
         frame = frame_of(rows)
         for call in self._calls:
             call(t, frame)
@@ -186,8 +187,15 @@ def _told(callback: object) -> Callable[..., object]:
     return call
 
 
-def _names(track: str) -> list[str]:
-    return [name.strip() for name in track.split(",") if name.strip()]
+def trackers(track: str) -> list[Any]:
+    """What logs to each that the key `track` names.
+
+    Raises
+    ------
+    ConfigError
+        There is no such one, or it is not installed.
+    """
+    return [_tracker(name.strip()) for name in track.split(",") if name.strip()]
 
 
 def _tracker(name: str) -> Any:

@@ -31,6 +31,8 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     """
     if config.newcomers:
         raise ConfigError("hold-out is for runs without Flower: python -m app compare --hold-out")
+    if config.track:
+        raise ConfigError("track is for runs that `python -m app` starts")
     console = Console(highlight=False, markup=False)
     problem = preflight.check(config)
     rundir.create(config, problem)

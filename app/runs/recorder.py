@@ -104,7 +104,7 @@ class RunRecorder:
         self._refusals = [*self._refusals, *commit.refused][-_LINES:]
         self._faults = [*self._faults, *commit.faults][-_LINES:]
         self._last_seen |= dict.fromkeys(commit.present, (ledger.round, round(time.time(), 3)))
-        self._latest |= {r.peer: replace(r, weights=()) for r in commit.reports}
+        self._latest |= {r.peer: replace(r, weights=(), columns=()) for r in commit.reports}
         self._had_loss |= {r.peer for r in commit.reports if r.metrics.get("test_loss") is not None}
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self._save_collaboration()
@@ -121,11 +121,11 @@ class RunRecorder:
         self._progress("running")
 
     def _weights_of(self, reports: Sequence[Report]) -> Iterator[bytes]:
-        """Records of the weights: a matrix for each round, or rows where there are many peers."""
+        """Records of the weights: a matrix for each round; of many peers each weight by itself."""
         if self._peers > MATRIX:
-            for report in reports:
-                if report.weights:
-                    yield np.array([report.round, report.peer, *report.weights]).tobytes()
+            for r in reports:
+                own = [(r.round, r.peer, other, weight) for other, weight in r.given.items()]
+                yield np.array(own, dtype=np.float64).tobytes()
             return
         for t in sorted({report.round for report in reports}):
             matrix = np.eye(self._peers)  # of a peer that did not report: it received nothing
@@ -199,7 +199,7 @@ class RunRecorder:
 
     def _collaboration(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         """The records of `_weights_of`, one a row."""
-        width = 1 + self._peers**2 if self._peers <= MATRIX else 2 + self._peers
+        width = 1 + self._peers**2 if self._peers <= MATRIX else 4
         flat = np.fromfile(self._weights) if self._weights.exists() else np.empty(0)
         return flat[: flat.size // width * width].reshape(-1, width)
 
@@ -207,7 +207,8 @@ class RunRecorder:
         records = self._collaboration()
         rounds, found = records[:, 0].astype(np.int64), dict[str, Any]()
         if self._peers > MATRIX:
-            found = {"peers": records[:, 1].astype(np.int64), "rows": records[:, 2:]}
+            peers, others = records[:, 1:3].T.astype(np.int64)
+            found = {"peers": peers, "others": others, "weights": records[:, 3]}
         else:
             found = {"weights": records[:, 1:].reshape(-1, self._peers, self._peers)}
         target = self._directory / "collaboration.npz"

@@ -30,7 +30,9 @@ def limited(report: Report, disclosure: Disclosure) -> Report:
     metrics = {name: value if name in kept else None for name, value in report.metrics.items()}
     if disclosure == "loss":
         return replace(report, metrics=metrics)
-    own = tuple(float(peer == report.peer) for peer in range(len(report.weights)))
+    if report.columns:
+        return replace(report, metrics=metrics, weights=(1.0,), columns=(report.peer,))
+    own = tuple(float(peer == report.peer) for peer in report.given)
     return replace(report, metrics=metrics, weights=own)
 
 

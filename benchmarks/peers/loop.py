@@ -1,7 +1,11 @@
-"""FedAvg as a plain PyTorch loop: `python -m benchmarks.peers.loop NETWORK DATA PEERS ROUNDS`."""
+"""FedAvg as a plain PyTorch loop, a sample of the peers in each round.
+
+`python -m benchmarks.peers.loop NETWORK DATA PEERS AWAKE ROUNDS`
+"""
 
 from __future__ import annotations
 
+import random
 import statistics
 import sys
 from pathlib import Path
@@ -11,9 +15,10 @@ import torch
 from benchmarks.peers.networks import NETWORKS, peer, test, train
 
 
-def main(name: str, directory: Path, peers: int, rounds: int) -> None:
+def main(name: str, directory: Path, peers: int, awake: int, rounds: int) -> None:
     """Train, and print the mean accuracy over peers before and after."""
     torch.manual_seed(0)
+    chosen = random.Random(0)
     network = NETWORKS[name]()
     data = [peer(directory, number) for number in range(peers)]
     print(statistics.mean(test(network, own) for own in data))
@@ -21,12 +26,12 @@ def main(name: str, directory: Path, peers: int, rounds: int) -> None:
     shared = [value.detach().clone() for value in parameters]
     for _ in range(rounds):
         sums = [torch.zeros_like(value) for value in shared]
-        for own in data:
+        for own in data if awake == peers else chosen.sample(data, awake):
             with torch.no_grad():
                 torch._foreach_copy_(parameters, shared)
             train(network, own)
             with torch.no_grad():
-                torch._foreach_add_(sums, parameters, alpha=1 / peers)
+                torch._foreach_add_(sums, parameters, alpha=1 / awake)
         shared = sums
     with torch.no_grad():
         torch._foreach_copy_(parameters, shared)
@@ -34,4 +39,4 @@ def main(name: str, directory: Path, peers: int, rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:]))

@@ -1,4 +1,4 @@
-"""What the plain loop and the stock Flower app share: two networks, data from a file, training.
+"""What the plain loop and the stock Flower app share: four networks, data from a file, training.
 
 As their users would write it; nothing of Coterie's is imported. As fast as it gets: channels last
 for convolutions, pooling before ReLU, a fused optimizer, images normalised beforehand.
@@ -41,7 +41,22 @@ def cnn() -> nn.Module:
     return network.to(memory_format=torch.channels_last)
 
 
-NETWORKS = {"mlp": mlp, "cnn": cnn}
+def linear() -> nn.Module:
+    """Logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
+def lenet() -> nn.Module:
+    """LeNet-5 with ReLU and max pooling, 61,706 parameters."""
+    network = nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(),
+        nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+    return network.to(memory_format=torch.channels_last)
+
+
+NETWORKS = {"mlp": mlp, "cnn": cnn, "linear": linear, "lenet": lenet}
 
 
 def peer(directory: Path, number: int) -> Peer:

@@ -1,7 +1,8 @@
 """FedAvg as a Flower app, a client for each peer, as Flower's PyTorch tutorial has it.
 
-`python -m benchmarks.peers.stock NETWORK DATA PEERS ROUNDS`, in Flower's simulation. Clients keep
-their data between rounds and are not asked for evaluation; the server evaluates before and after.
+`python -m benchmarks.peers.stock NETWORK DATA PEERS AWAKE ROUNDS`, in Flower's simulation. Clients
+keep their data between rounds and are not asked for evaluation; the server evaluates before and
+after.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from flwr.simulation import run_simulation
 
 from benchmarks.peers.networks import NETWORKS, Peer, peer, test, train
 
-NAME, DIRECTORY, PEERS, ROUNDS = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+NAME, DIRECTORY = sys.argv[1], Path(sys.argv[2])
+PEERS, AWAKE, ROUNDS = map(int, sys.argv[3:])
 
 
 @cache
@@ -60,8 +62,10 @@ def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """FedAvg over all clients."""
-    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_available_nodes=PEERS)
+    """FedAvg over a sample of the clients."""
+    strategy = FedAvg(
+        fraction_train=AWAKE / PEERS, fraction_evaluate=0.0, min_available_nodes=PEERS
+    )
     torch.manual_seed(0)
     arrays = ArrayRecord(NETWORKS[NAME]().state_dict())
     strategy.start(grid=grid, initial_arrays=arrays, num_rounds=ROUNDS, evaluate_fn=evaluate)

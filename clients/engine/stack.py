@@ -63,6 +63,8 @@ class Stack:
     tf32 : whether products of float32 are rounded to TF32 on a GPU, in this process.
     mixed_precision, channels_last : see `clients.engine.network.Network`.
     defence : what takes the place of weighted means; None: nothing.
+    staleness_discount : exponent of `Rule.freshness`.
+    mixing : (n, n) averaging weights of the rounds, in turn, of a topology with weights of its own.
     privacy : how gradients are made private; None: not.
     adaptation : of the network, see `clients.models.options.Adaptation`.
 
@@ -96,6 +98,8 @@ class Stack:
         tf32: bool = False,
         channels_last: bool = False,
         defence: Defence | None = None,
+        staleness_discount: float = 0.0,
+        mixing: Sequence[npt.NDArray[np.float64]] = (),
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:
@@ -114,6 +118,7 @@ class Stack:
         self.noise = problem.noise
         self.seed, self.training = seed, training
         self.defence = defence or Defence()
+        self.staleness_discount, self.mixing = staleness_discount, mixing
         self.data = Data(
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )

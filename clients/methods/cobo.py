@@ -121,7 +121,8 @@ class CoBo(Rule[CoBoState]):
     ) -> CoBoState:
         w_pn = self._weights_after(state.w, sent, answers)
         received_pn = offers.senders_to(self.engine.peers, self.engine.n)
-        pull_pn = self.options.rho * w_pn * self.engine.tensor(received_pn)
+        counts_pn = received_pn * self.freshness(offers)  # pulls are no shares of a sum
+        pull_pn = self.options.rho * w_pn * self.engine.tensor(counts_pn)
         self._warn_if_unstable(pull_pn)
         towards_pd = self.engine.mix(pull_pn[:, offers.authors], offers["x"], state.x)
         strength_p1 = pull_pn.sum(dim=1, keepdim=True)

@@ -139,6 +139,7 @@ class DPFL(Rule[DPFLState]):
         built_p = state.fresh & due_p
         shares_pn = (chosen_pn & received_pn | (self.eye() > 0)) * self.engine.samples
         x_pd = self.average(offers, "x", shares_pn)
+        shares_pn = self.discounted(shares_pn, offers)
         before = with_validation_loss(self.engine, state.x, state.buffers)
         after = with_validation_loss(self.engine, x_pd, state.buffers)
         return replace(

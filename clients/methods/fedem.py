@@ -118,10 +118,11 @@ class FedEM(FedAvg[FedEMState]):
         self, state: FedEMState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> FedEMState:
         k = self.options.components
-        members_pkd = self.average(offers, "x", self.shares()).unflatten(1, (k, -1))
+        members_pkd = self.average(offers, "x", self.averaging(round_)).unflatten(1, (k, -1))
         pi_kn = np.zeros((k, self.engine.n))
         pi_kn[:, offers.authors] = offers["pi"].cpu().numpy().T
-        taught_pkn = (self.shares() * self.present(offers))[:, None] * pi_kn
+        shares_pn = self.discounted(self.shares() * self.present(offers), offers)
+        taught_pkn = shares_pn[:, None] * pi_kn
         total_pk1 = taught_pkn.sum(axis=2, keepdims=True)
         taught_pkn /= np.where(total_pk1 > 0, total_pk1, 1.0)
         w_pn = np.einsum("pk,pkn->pn", state.pi, taught_pkn)

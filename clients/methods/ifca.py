@@ -105,6 +105,7 @@ class Ifca(FedAvg[IfcaState]):
         total_pk = w_pkn.sum(axis=2)
         filled_pk = total_pk > 0
         w_pkn /= np.where(filled_pk, total_pk, 1.0)[:, :, None]
+        w_pkn = self.discounted(w_pkn.reshape(-1, n), offers).reshape(w_pkn.shape)
         means = self.engine.mix(w_pkn.reshape(-1, n)[:, offers.authors], offers["x"])
         filled_pk1 = self.engine.tensor(filled_pk[:, :, None]) > 0
         centres_pkd = means.view(-1, self._k, d).where(filled_pk1, state.centres)

@@ -123,7 +123,8 @@ class PFedGraph(FedAvg[PFedGraphState]):
         cosine_pn /= lengths_s[own, None]
         aim_pn = p_pn + cosine_pn / (2 * self.options.alpha)
         # A peer that is more than 1 below the largest gets no weight.
-        return project_onto_simplex(np.where(present, aim_pn, aim_pn.min() - 2))
+        w_pn = project_onto_simplex(np.where(present, aim_pn, aim_pn.min() - 2))
+        return self.discounted(w_pn, offers)
 
     def _gradient_of_cosine(self, u_pd: Tensor, x_pd: Tensor) -> Tensor:
         """Gradient of <u, x> / |x| with respect to x; 0 at x = 0."""

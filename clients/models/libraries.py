@@ -93,9 +93,18 @@ def _transformers(which: str, task: str, shape: Shape, outputs: int) -> nn.Modul
         return Logits(network, "input_ids", outputs)
     if task == "classification" and len(shape) == 3:
         network = transformers.AutoModelForImageClassification.from_pretrained(
-            folder, local_files_only=True, num_labels=outputs, ignore_mismatched_sizes=True
+            folder,
+            local_files_only=True,
+            num_labels=outputs,
+            ignore_mismatched_sizes=True,
+            attn_implementation="eager",
         )
-        return Logits(network, "pixel_values", outputs)
+        logits = Logits(network, "pixel_values", outputs)
+        channels = getattr(network.config, "num_channels", 3)
+        if shape[0] == 1 < channels:  # what it has learnt of colours serves for grey, too
+            logits.register_forward_pre_hook(partial(_repeat_grey, channels))
+        wanted = getattr(network.config, "image_size", None)
+        return _enlarging(logits, wanted if isinstance(wanted, int) else _side(task, shape))
     raise PluginError(f"from transformers come networks for language and images, not for {task}")
 
 
@@ -152,6 +161,10 @@ def _recolour(network: nn.Module, channels: int) -> None:
                     ),
                 )
             return
+
+
+def _repeat_grey(channels: int, network: nn.Module, arguments: tuple[Tensor]) -> tuple[Tensor]:
+    return (arguments[0].expand(-1, channels, -1, -1),)
 
 
 def _enlarging(network: nn.Module, side: int) -> nn.Module:

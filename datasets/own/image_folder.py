@@ -180,5 +180,7 @@ def _opened(path: Path) -> Image.Image:
         values = scan.pixel_array
     except (InvalidDicomError, AttributeError, RuntimeError) as error:
         raise ValueError(str(error)) from None
+    if values.ndim != 2:
+        raise ValueError(f"it has shape {'x'.join(map(str, values.shape))}, not that of one slice")
     scale, shift = float(scan.get("RescaleSlope", 1)), float(scan.get("RescaleIntercept", 0))
     return Image.fromarray((values * scale + shift).astype(np.float32))

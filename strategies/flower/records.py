@@ -11,6 +11,7 @@ failed answers a "fault" instead.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,13 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "standing": [] if response.standing is None else [response.standing],
             "report-rounds": [report.round for report in response.reports],
             "report-peers": [report.peer for report in response.reports],
-            "report-weights": fields.packed([report.weights for report in response.reports], "<f8"),
+            "report-widths": [len(report.weights) for report in response.reports],
+            "report-weights": fields.packed(
+                [weight for report in response.reports for weight in report.weights], "<f8"
+            ),
+            "report-columns": fields.packed(
+                [peer for report in response.reports for peer in report.columns], "<i8"
+            ),
             "report-metrics": list(metrics),
         }
     )
@@ -239,9 +246,15 @@ def _wrapped(payload: object) -> ArrayRecord:
 
 def _reports(record: RecordDict, header: ConfigRecord) -> Iterator[Report]:
     rounds, peers = fields.counts(header, "report-rounds"), fields.counts(header, "report-peers")
-    weights = fields.unpacked(header, "report-weights", "<f8")
-    if len(peers) != len(rounds) or weights.size % max(len(rounds), 1):
-        raise WireError(f"{len(rounds)} reports of {len(peers)} peers and {weights.size} weights")
+    weights = fields.unpacked(header, "report-weights", "<f8").tolist()
+    columns = fields.unpacked(header, "report-columns", "<i8").tolist()
+    widths = fields.counts(header, "report-widths")
+    if (
+        not len(peers) == len(widths) == len(rounds)
+        or sum(widths) != len(weights)
+        or len(columns) not in (0, len(weights))
+    ):
+        raise WireError(f"{len(rounds)} reports of {len(peers)} peers and {len(weights)} weights")
     metrics: dict[str, dict[str, float | None]] = {str(k): {} for k in range(len(rounds))}
     values = fields.require(record, "metrics", MetricRecord)
     names = fields.list_of(header, "report-metrics", str)
@@ -253,9 +266,12 @@ def _reports(record: RecordDict, header: ConfigRecord) -> Iterator[Report]:
         if k not in metrics or not name or isinstance(value, list):
             raise WireError(f"metrics: {key:.80} is not a number of one of {len(rounds)} reports")
         metrics[k][name] = value
-    rows = weights.reshape(len(rounds), -1) if rounds else weights
-    for t, peer, measured, row in zip(rounds, peers, metrics.values(), rows, strict=True):
-        yield Report(t, peer, measured, tuple(row.tolist()))
+    ends = [*accumulate(widths)]
+    for t, peer, measured, width, end in zip(
+        rounds, peers, metrics.values(), widths, ends, strict=True
+    ):
+        row, about = (tuple(values[end - width : end]) for values in (weights, columns))
+        yield Report(t, peer, measured, row, about)
 
 
 def _checks(header: ConfigRecord) -> tuple[tuple[str, str], ...]:

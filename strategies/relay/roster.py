@@ -94,8 +94,8 @@ class Roster:
 
     def _rename(self, response: Response) -> None:
         """Call peers as their node does, unless another peer is called so already."""
-        others = range(self.peers)
-        taken = {self._called(peer) for peer in others if peer not in response.peers}
+        others = set(range(self.peers)).difference(response.peers)
+        taken = {self._called(peer) for peer in others}
         for peer, name in zip(response.peers, response.names, strict=True):
             if name and name not in taken:
                 self.names[peer] = name

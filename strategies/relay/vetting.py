@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -119,9 +120,17 @@ def _is_sound(report: Report, strategy: Brokering) -> bool:
     numbers = [*report.weights, *(value for value in metrics.values() if value is not None)]
     return (
         metrics.keys() <= strategy.metrics
-        and (len(report.weights) == n or (n > MATRIX and not report.weights))
+        and is_row(report.weights, report.columns, n)
         and all(math.isfinite(number) and abs(number) <= _LARGEST for number in numbers)
     )
+
+
+def is_row(weights: Sequence[float], columns: Sequence[int], n: int) -> bool:
+    """Whether weights are about all peers, or of very many about some of them, ascending."""
+    if n <= MATRIX:
+        return not columns and len(weights) == n
+    ascending = all(a < b for a, b in pairwise(columns))
+    return len(weights) == len(columns) and ascending and all(0 <= k < n for k in columns)
 
 
 def _evaluated(request: Request, strategy: Brokering) -> Iterable[int]:

@@ -1,7 +1,8 @@
-"""Documented commands are executed: every shell block of README, docs/ and docker/README.md.
+"""Documented commands are executed: the shell and Python blocks of all READMEs and of docs/.
 
 `HOW` has a row for each block. The blocks of a page run one after another in one shell, as a reader
-types them into one terminal, in a copy of the checkout with ports, processes and a home of its own.
+types them into one terminal, in a copy of the checkout with ports, processes and a home of its own;
+those of Python are one program there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from app.config.registry import METHODS
 from tests.checkout import install
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "docker" / "README.md"]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / folder / "README.md" for folder in ("docker", "examples/plugin")),
+]
 COMPOSE = Path(__file__).with_name("compose.py")
 RUN = "run as it stands"
 ENDLESS = "run until the address that it prints has answered, then interrupted"
@@ -44,8 +49,21 @@ HOW: dict[str, dict[str, str]] = {
         "cat > readmission.toml <<'END'": RUN,
         "python -m app schema hospitals/0-north/data.csv --out hospitals/schema.toml": RUN,
         "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
+        "import coterie": RUN,
         "python - <<'END'": RUN,
         "cat > notes.toml <<'END'": RUN,
+    },
+    "docs/extend.md": {
+        "source .venv/bin/activate": RUN,
+        "from coterie.testing import check_method": "the example package has the same test",
+    },
+    "docs/hostile.md": {"source .venv/bin/activate": RUN},
+    "docs/privacy.md": {"source .venv/bin/activate": RUN},
+    "docs/python.md": {
+        "import coterie": RUN,
+        "from torch import nn": RUN,
+        'compared = coterie.compare(["local", "fedavg"], seeds=2, num_server_rounds=20, '
+        "peers_data=peers)": RUN,
     },
     "docs/watching.md": {
         "source .venv/bin/activate": RUN,
@@ -69,11 +87,16 @@ HOW: dict[str, dict[str, str]] = {
         "docker compose up --detach --wait relay relay-executor": RUN,
         "operator run method=fedavg peers=3 partition.kind=iid num-server-rounds=2 \\": RUN,
     },
+    "examples/plugin/README.md": {"source .venv/bin/activate": RUN},
 }
-"""Page -> first line of each of its shell blocks, in order -> how it is run, or why not."""
+"""Page -> first line of each of its blocks to run, in order -> how it is run, or why not."""
 
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = ("sh", "bash", "shell", "console")
+_PYTHON = "python"
+_COMMAND = re.compile(
+    r"(?:\$ |[A-Z_]+=\S+ |\.?\S*/)?(?:cat|cd|docker|flwr|make|pip|python3?|source|uv) "
+)
 _SECONDS = 900.0
 _ISOLATED = (
     *("setpriv", "--pdeathsig", "KILL"),
@@ -98,8 +121,8 @@ def blocks(page: Path) -> list[Block]:
     return [Block(*match.groups()) for match in _BLOCK.finditer(page.read_text("utf-8"))]
 
 
-def shell(page: Path) -> list[Block]:
-    return [block for block in blocks(page) if block.language in _SHELL]
+def executable(page: Path) -> list[Block]:
+    return [block for block in blocks(page) if block.language in (*_SHELL, _PYTHON)]
 
 
 def name(page: Path) -> str:
@@ -107,8 +130,18 @@ def name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_shell_block_has_its_row(page: Path) -> None:
-    assert [block.first for block in shell(page)] == list(HOW.get(name(page), {}))
+def test_every_block_has_its_row(page: Path) -> None:
+    assert [block.first for block in executable(page)] == list(HOW.get(name(page), {}))
+
+
+def test_a_block_that_is_not_run_begins_with_no_command() -> None:
+    """But where results are, whose commands take minutes to hours."""
+    pages = [page for page in PAGES if page.parent.name != "results"]
+    others = [(name(page), block) for page in pages for block in blocks(page)]
+    found = [
+        (page, block.text) for page, block in others if block.language not in (*_SHELL, _PYTHON)
+    ]
+    assert not [entry for entry in found if _COMMAND.match(entry[1])]
 
 
 def test_a_row_belongs_to_a_page() -> None:
@@ -124,10 +157,17 @@ def test_the_blocks_of_a_page_run(page: Path, checkout: Path) -> None:
     if name(page) == "docker/README.md" and os.geteuid():
         pytest.skip("the stand-in for docker compose mounts: root only")
     script = ["set -euo pipefail", "shopt -s expand_aliases"]
-    for number, block in enumerate(shell(page), start=1):
-        if how[block.first] in (RUN, ENDLESS):
-            script.append(f"echo '=== block {number} of {name(page)}'")
-            script.append(block.text if how[block.first] == RUN else interrupted(block.text))
+    program = ""
+    for number, block in enumerate(executable(page), start=1):
+        if how[block.first] not in (RUN, ENDLESS):
+            continue
+        if block.language == _PYTHON:
+            program += block.text
+            continue
+        script.append(f"echo '=== block {number} of {name(page)}'")
+        script.append(block.text if how[block.first] == RUN else interrupted(block.text))
+    if program:
+        script.append(f".venv/bin/python - <<'=== program'\n{program}=== program")
     said = play("\n".join(script), checkout)
     assert "Traceback" not in said, said
 

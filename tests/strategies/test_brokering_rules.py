@@ -5,6 +5,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 
+import strategies.pairs
 from app.config.config import Config
 from clients.methods import cobo
 from strategies.brokering import Brokering
@@ -116,6 +117,32 @@ def test_pairs_are_sampled_independently_with_the_probability() -> None:
     sigma = np.sqrt(0.2 * 0.8 / 500)
     assert upper.mean() == pytest.approx(0.2, abs=4 * sigma / np.sqrt(66))
     assert upper.std() == pytest.approx(sigma, rel=0.35)  # 4 / sqrt(2 * 66)
+
+
+def test_pairs_of_many_peers_are_sampled_by_skipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pair as often as with a draw for each; every pair where the probability is 1."""
+    monkeypatch.setattr(strategies.pairs, "_EACH", 5)
+    counts = np.zeros((6, 6))
+    for t in range(1, 501):
+        edges, asked = pairs("constant", 0.3).edges(t, no_edges())
+        assert asked.all()
+        assert {*map(tuple, edges)} == {*map(tuple, edges[:, ::-1])}
+        counts += matrix_of(edges, 6)
+    off = counts[~np.eye(6, dtype=np.bool_)] / 500
+    assert not counts.diagonal().any()
+    assert np.abs(off - 0.3).max() < 0.1  # five standard errors
+    assert np.array_equal(pairs("full").edges(1, no_edges())[0], listed(topology("full", 6, 0)))
+
+
+def test_ten_thousand_peers_sample_as_many_pairs_as_expected() -> None:
+    """Of 50 million pairs; an array of all would take 800 MB."""
+    many = Pairs(
+        peers=10_000, rounds=9, seed=0, topology=topology("full", 10_000, 0),
+        sampling="constant", probability=1e-4,
+    )  # fmt: skip
+    edges, _ = many.edges(1, no_edges())
+    assert abs(len(edges) / 2 - 5000) < 5 * 71
+    assert edges.max() > 9_900 > 100 > edges.min()
 
 
 def test_another_seed_samples_other_pairs() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from app.config.config import Config, ConfigError
 from app.node.attackers import deceived
@@ -25,6 +26,11 @@ from tests.problems import classification, write_quadratic
 PEERS, D, RATE = 5, 3, 0.5
 LIAR = 4
 KINDS = ("nan", "scale", "sign-flip", "gaussian", "ipm", "alie", "mimic", "stale", "samples")
+DIGITS: dict[str, Any] = {
+    "dataset": "digits", "model": "linear", "peers": PEERS, "partition.kind": "iid",
+    "partition.samples-per-peer": 20, "partition.validation": 0.25, "num-server-rounds": 3,
+    "attack.peers": str(LIAR),
+}  # fmt: skip
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "cobo": {},
@@ -56,6 +62,33 @@ def test_the_same_wherever_attackers_are_hosted(tmp_path: Path, method: str, kin
     assert [r.metrics.get("attacker") for (t, _), r in sorted(alone.reports.items()) if t == 3] == [
         None, None, None, None, 1,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("alie", "fedavg"), ("stale", "ifca"), ("gaussian", "cobo"), ("ipm", "wga"), ("stale", "wga")],
+)
+def test_the_same_wherever_attackers_are_hosted_while_others_sleep(
+    tmp_path: Path, method: str, kind: str
+) -> None:
+    """The attacker sleeps too; who defends itself averages over whoever is there."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("peer,from,to\n0,1,5\n1,1,2\n2,2,5\n3,4,5\n4,1,1\n4,3,5\n")
+    keys = flat(tmp_path, method=method) | METHODS[method] | {
+        "attack.kind": kind, "num-server-rounds": 5, "schedule.kind": "trace",
+        "schedule.file": str(trace), "schedule.max-age": 1, "defence.rule": "geometric-median",
+    }  # fmt: skip
+    alone, apart = run(keys, tmp_path / "one", 1), run(keys, tmp_path / "two", PEERS)
+    np.testing.assert_allclose(alone.theta(), apart.theta(), rtol=1e-10, atol=1e-12)
+
+
+def test_attacks_on_a_schedule_where_nobody_sleeps_are_those_without_one(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("peer,from,to\n" + "".join(f"{peer},1,3\n" for peer in range(PEERS)))
+    always = {"schedule.kind": "trace", "schedule.file": str(trace)}
+    keys = flat(tmp_path, method="cobo") | {"attack.kind": "alie", "defence.rule": "multi-krum"}
+    plain, awake = (run(keys | more, tmp_path / str(len(more))).theta() for more in ({}, always))
+    np.testing.assert_array_equal(plain, awake)
 
 
 def played(path: Path, lie: Any) -> np.ndarray[Any, Any]:
@@ -125,6 +158,26 @@ def test_labels_and_numbers_are_lies_about_the_own_data_only() -> None:
     claimed = deceived(problem, Attack("samples", peers="1"), np.array([1]))
     assert claimed.samples.tolist() == [4, 6000]
     assert problem.samples.tolist() == [4, 6]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "wga"])
+def test_who_hears_nobody_learns_what_it_would_learn_alone(tmp_path: Path, method: str) -> None:
+    """DPFL's figure 12, but for answers, too."""
+    keys = DIGITS | {"method": method} | METHODS.get(method, {})
+    one, apart = (
+        run(keys | {"attack.kind": "label-flip-alone"}, tmp_path / str(k), k).models()
+        for k in (1, 2)
+    )
+    heard = run(keys | {"attack.kind": "label-flip"}, tmp_path / "heard").models()
+    graph = tmp_path / "graph.json"
+    graph.write_text(json.dumps([[i, j] for i in range(LIAR) for j in range(i)]))
+    keys |= {"attack.kind": "label-flip", "topology": "file", "topology-file": str(graph)}
+    cut = run(keys, tmp_path / "cut").models()
+    for name, value in one[LIAR].items():
+        torch.testing.assert_close(value, cut[LIAR][name])
+        torch.testing.assert_close(value, apart[LIAR][name])
+    assert any((value != heard[LIAR][name]).any() for name, value in one[LIAR].items())
+    assert any((value != cut[0][name]).any() for name, value in one[0].items())
 
 
 def test_a_share_is_drawn_by_the_seed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,21 +15,18 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from app.node import checkpoints
 from app.node.arrays import flatten, unflatten
-from app.node.checkpoints import (
-    CheckpointError,
-    CheckpointStore,
-    pack,
-    unpack,
-    write,
-)
+from app.node.checkpoints import CheckpointError, CheckpointStore, write
 from app.node.cohort import Cohort
 from app.node.offers import Offers
+from app.node.packing import pack, unpack
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.methods.fedavg import FedAvg
 from clients.training import Training
 from strategies.brokering import Round
+from strategies.schedule import Sample
 from tests.problems import classification
 
 
@@ -165,31 +163,73 @@ def test_peers_may_move_to_other_nodes(tmp_path: Path) -> None:
     for peers in ([0, 1, 2, 3], [1, 2], [0, 3]):
         cohort = cohort_of(peers, state_of(len(peers), seed=1))
         store = CheckpointStore(tmp_path, cohort)
-        assert store.versions() == [(2, 0)]
-        store.recall((2, 0))
+        assert store.resume(9) == 2
         expected, found = flatten(rows_of(state, peers)), flatten(cohort.state)
         assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
+def versions(store: CheckpointStore) -> list[tuple[int, int]]:
+    """Those of a few versions that can be recalled."""
+    found = []
+    for version in ((0, 0), (0, 1), (1, 0), (2, 0), (10, 0)):
+        with contextlib.suppress(CheckpointError):
+            store.recall(version)
+            found.append(version)
+    return found
+
+
 def test_a_version_counts_when_every_peer_has_it(tmp_path: Path) -> None:
     both, first = (CheckpointStore(tmp_path, cohort_of(peers)) for peers in ([0, 1], [0]))
-    assert both.versions() == []
+    assert both.resume(9) is None
     for version in ((0, 0), (0, 1), (10, 0)):
         both.save(version)
     first.save((2, 0))
-    assert both.versions() == [(0, 0), (0, 1), (10, 0)]
-    assert first.versions() == [(0, 0), (0, 1), (2, 0), (10, 0)]
-    both.forget(before=(0, 1))
-    assert both.versions() == [(0, 1), (10, 0)]
-    both.forget(after=(2, 0))
-    assert both.versions() == [(0, 1)]
-    assert first.versions() == [(0, 1), (2, 0)]
+    assert versions(both) == [(0, 0), (0, 1), (10, 0)]
+    both.forget((0, 1))
+    assert versions(both) == [(0, 1), (10, 0)]
+    assert both.resume(2) is None  # peer 1 has no state between two rounds
+    assert versions(both) == [(0, 1)]
+    assert first.resume(2) == 2
+    assert versions(first) == [(2, 0)]
 
 
-@pytest.mark.parametrize("moment", ["half a file", "before the name", "between two peers"])
+def half_awake(peers: int) -> Cohort:
+    """A cohort of peers of which half sleep in each round."""
+    engine = Engine(
+        classification([6] * peers), "linear", None, range(peers), Training(), device="cpu"
+    )
+    schedule = Sample(peers, 40, fraction=0.5)
+    return Cohort(engine, FedAvg(engine, None, 40), 40, schedule=schedule)
+
+
+def test_files_hold_who_was_awake_and_stay_few(tmp_path: Path) -> None:
+    cohort, again = half_awake(6), half_awake(6)
+    store = CheckpointStore(tmp_path, cohort)
+    cohort.begin(1)
+    store.save((0, 0))
+    for t in range(1, 21):
+        edges = np.array([(s, r) for s in range(6) for r in range(6) if s != r])
+        here = cohort.schedule.awake(t)[edges].all(axis=1)
+        changed = int(cohort.schedule.changes(t).sum())
+        cohort.step(Round(t, edges[here], np.zeros(int(here.sum()), dtype=np.bool_), False))
+        assert cohort.changed.sum() == changed
+        store.save((t, 0))
+        store.forget((t - 1, 0))
+        assert len(list(tmp_path.rglob("0*.state"))) <= 8
+    other = CheckpointStore(tmp_path, again)
+    assert other.resume(30) == 20
+    assert same(flatten(again.state), flatten(cohort.state))
+    assert same(flatten(again.costs), flatten(cohort.costs))
+    assert again.offers.rows.tolist() == cohort.offers.rows.tolist()
+    assert same(dict(again.offers.stacks), dict(cohort.offers.stacks))
+    assert other.resume(19) == 19
+
+
+@pytest.mark.parametrize("moment", ["half a file", "before the name", "between two files"])
 def test_a_crash_while_writing_leaves_the_old_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
+    monkeypatch.setattr(checkpoints, "TOGETHER", 1)
     cohort = cohort_of([0, 1], state_of(2))
     here = CheckpointStore(tmp_path, cohort)
     here.save((1, 0))
@@ -219,11 +259,10 @@ def test_a_crash_while_writing_leaves_the_old_version(
     monkeypatch.undo()
     again = cohort_of([0, 1], state_of(2, seed=1))
     store = CheckpointStore(tmp_path, again)
-    assert store.versions() == [(1, 0)]
-    store.recall((1, 0))
+    assert store.resume(9) == 1
     assert same(flatten(again.state), flatten(state_of(2)))
     store.save((2, 0))
-    assert store.versions() == [(1, 0), (2, 0)]
+    assert versions(store) == [(1, 0), (2, 0)]
 
 
 def test_any_memory_layout_can_be_written(tmp_path: Path) -> None:

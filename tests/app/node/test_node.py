@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -62,8 +63,15 @@ def update(
 
 
 def theta(directory: Path, peer: int) -> torch.Tensor:
-    files = sorted((directory / "nodes" / f"peer-{peer:04d}").glob("*-0.state"))
-    return load(files[-1].read_bytes()[:-32])["state.x"]
+    """A peer's model in the newest file that has it."""
+    files = sorted((directory / "nodes").glob("peer*/*-0.state"), key=lambda path: path.name)
+    for file in reversed(files):
+        content = file.read_bytes()[:-32]
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        peers = [int(each) for each in header["__metadata__"]["peers"].split()]
+        if peer in peers:
+            return load(content)["state.x"][peers.index(peer)]
+    raise FileNotFoundError(directory)
 
 
 @pytest.mark.parametrize("method", ["cobo", "fedavg"])
@@ -84,11 +92,11 @@ def test_a_node_that_dies_after_every_request_loses_nothing(tmp_path: Path, meth
 
 def test_only_what_the_relay_may_ask_for_again_stays_on_the_disk(tmp_path: Path) -> None:
     run(COBO, tmp_path, 2)
-    for peer in range(4):
-        files = sorted(f.name for f in (tmp_path / "nodes" / f"peer-{peer:04d}").iterdir())
-        assert files == [
-            "00000003-0.state", "00000003-1.state", "00000004-0.state", "attempt",
-        ]  # fmt: skip
+    folders = sorted((tmp_path / "nodes").glob("peers-*"))
+    assert [folder.name[:15] for folder in folders] == ["peers-0000-0001", "peers-0002-0003"]
+    for folder in folders:
+        files = sorted(file.name for file in folder.iterdir())
+        assert files == ["00000003-0.state", "00000003-1.state", "00000004-0.state"]
     assert len(list((tmp_path / "models").glob("*.safetensors"))) == 4
 
 

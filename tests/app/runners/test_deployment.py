@@ -132,6 +132,7 @@ def test_a_relay_says_who_is_ready(
 def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(deployment: Deployment) -> None:
     rounds: dict[str, Scalar] = {
         "method": "fedavg", "num-server-rounds": 7, "evaluate-every": 7, "sealing": "auto",
+        "track": "tensorboard",
     }  # fmt: skip
     config, _ = planted(deployment.problem)
     running = deployment.run(config | rounds, "restart")
@@ -139,7 +140,10 @@ def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(deployment: Deploym
     shut_down(deployment, 1)
     deployment.start(*deployment.of_node(1))
     finish(deployment, running)
-    assert Run.read(deployment.home("operator") / "restart").reported[-1].all()
+    directory = deployment.home("operator") / "restart"
+    assert Run.read(directory).reported[-1].all()
+    (events,) = directory.glob("events.out.tfevents.*")
+    assert b"test_loss/mean" in events.read_bytes()
 
 
 def test_a_run_waits_until_every_hospital_has_approved_it(

@@ -11,7 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from app.cli.main import main
 from app.config.config import Config, ConfigError
+from app.runners import sweep
 from app.runners.tracking import Observers, scalars
 
 ROWS = [
@@ -72,6 +74,27 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert b"test_loss/south" in file.read_bytes()
 
 
+def test_runs_of_a_comparison_are_tracked(tmp_path: Path) -> None:
+    """Each into its own directory, to the last round."""
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    flat = {
+        "method": "local", "peers": 2, "num-server-rounds": 4, "evaluate-every": 2,
+        "dataset": "least-squares", "track": "tensorboard",
+    }  # fmt: skip
+    placed = sweep.placed(Config.from_flat(flat), tmp_path)
+    assert sweep.run_one(placed) is None
+    written = EventAccumulator(placed.run_dir).Reload()  # type: ignore[no-untyped-call]
+    assert [event.step for event in written.Scalars("test_loss/mean")] == [0, 2, 4]
+
+
+def test_a_run_without_numbers_leaves_no_events(tmp_path: Path) -> None:
+    with Observers(config(tmp_path, track="tensorboard")) as observers:
+        observers.show({"round": 0})
+    assert not list((tmp_path / "run").iterdir())
+
+
 def test_mlflow_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand-ins that note how these libraries are called."""
     calls: list[tuple[str, Any]] = []
@@ -105,3 +128,13 @@ def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("app.runners.tracking.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match='track = "wandb": pip install wandb'):
         Observers(config(tmp_path, track="wandb"))
+
+
+def test_a_comparison_says_what_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "compared"
+    command = ["compare", "track=mflow", "--methods", "local", "--out", str(out)]
+    assert main(command) == 2
+    assert 'nothing is called "mflow", did you mean "mlflow"' in capsys.readouterr().err
+    assert not out.exists()

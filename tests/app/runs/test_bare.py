@@ -54,4 +54,6 @@ def test_a_name_that_exists_is_refused(workplace: Path) -> None:
 def test_what_cannot_run_is_refused_before_anything_is_written(workplace: Path) -> None:
     with pytest.raises(ConfigError, match=r"set partition\.validation"):
         simulate({**TINY, "method": "dpfl", "partition.validation": 0.0}, nodes=1)
+    with pytest.raises(ConfigError, match="track is for runs that `python -m app` starts"):
+        simulate({**TINY, "track": "tensorboard"}, nodes=1)
     assert not list(workplace.iterdir())

@@ -39,6 +39,24 @@ def test_what_there_is_not(name: str, said: str) -> None:
         build(name, None, "classification", (3, 32, 32), 10)
 
 
+def test_a_classifier_from_a_folder(tmp_path: Path) -> None:
+    """It gets images of the side and the channels that it was trained on."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        image_size=8, patch_size=4, num_labels=3,
+    )  # fmt: skip
+    reference = transformers.ViTForImageClassification(config).eval()
+    reference.save_pretrained(tmp_path)
+    problem = classification([4], shape=(1, 4, 4))
+    module = build(f"transformers:{tmp_path}", None, "classification", (1, 4, 4), 3).eval()
+    probe.try_out(Network(module), problem, "ViT")
+    images = torch.rand(2, 1, 4, 4)
+    enlarged = images.repeat_interleave(2, -1).repeat_interleave(2, -2).expand(-1, 3, -1, -1)
+    assert torch.allclose(module(images), reference(enlarged).logits, atol=1e-6)
+    assert not Network(module).alone
+
+
 def test_a_language_model_from_a_folder(tmp_path: Path) -> None:
     """With adapters on GPT-2's linear maps, which transformers keep the other way round."""
     transformers = pytest.importorskip("transformers")

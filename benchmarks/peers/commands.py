@@ -1,0 +1,87 @@
+"""The same FedAvg as whole commands, to be timed: a plain loop, a stock Flower app, Coterie."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from app.config.config import Config
+from app.config.preflight import problem_of
+from app.config.root import ROOT
+from app.config.schema import Scalar
+
+
+def write_data(flat: Mapping[str, Scalar], directory: Path) -> None:
+    """Each peer's images and labels as a file of its own, normalised."""
+    problem = problem_of(Config.from_flat(dict(flat)))
+    for number in range(len(problem.samples)):
+        arrays = {}
+        for suffix, split in (("", problem.train), ("_test", problem.test)):
+            images = problem.inputs[split.rows[number]].astype(np.float32)
+            arrays["x" + suffix] = ((images - problem.mean) / problem.std).astype(np.float32)
+            arrays["y" + suffix] = np.asarray(split.targets[number], dtype=np.int64)
+        np.savez(directory / f"{number}.npz", **arrays)  # type: ignore[arg-type]
+
+
+def ways(flat: Mapping[str, Scalar], rounds: int, awake: int, data: Path) -> dict[str, list[str]]:
+    """The commands by name, for a run's configuration."""
+    python = [sys.executable, "-m"]
+    there = [str(each) for each in (flat["model"], data, flat["peers"], awake, rounds)]
+    last = {"num-server-rounds": rounds, "evaluate-every": rounds}
+    return {
+        "loop": [*python, "benchmarks.peers.loop", *there],
+        "flower": [*python, "benchmarks.peers.stock", *there],
+        "inline": [*python, "app", "run", *(f"{k}={v}" for k, v in {**flat, **last}.items())],
+    }
+
+
+def seconds(command: list[str], threads: int | None = None) -> tuple[float, float]:
+    """Time of a command, by the clock and of the processor.
+
+    Parameters
+    ----------
+    threads : of torch; None: as the command has it.
+    """
+    environment = {**os.environ} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+    with tempfile.TemporaryDirectory() as out:
+        place = ["--out", out] if "app" in command else []
+        start, used = perf_counter(), _used()
+        done = subprocess.run(
+            [*command, *place], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+        taken = perf_counter() - start, _used() - used
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    return taken
+
+
+def _used() -> float:
+    of = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return of.ru_utime + of.ru_stime
+
+
+def show(network: str, rounds: int, taken: Mapping[str, list[tuple[float, float]]]) -> None:
+    """Print a line for each way: medians over the turns, and ratios of the same turn."""
+    for way, values in taken.items():
+        clock, processor = zip(*values, strict=True)
+        pairs = zip(taken["loop"], clock, strict=True)
+        ratios = sorted(of_loop / own for (of_loop, _), own in pairs)
+        row = {
+            "network": network, "rounds": rounds, "way": way,
+            "seconds": round(statistics.median(clock), 1),
+            "rounds a second": round(rounds / statistics.median(clock), 2),
+            "processor": round(statistics.median(processor), 1),
+            "times as fast as the loop": round(statistics.median(ratios), 2),
+            "from": round(ratios[0], 2), "to": round(ratios[-1], 2),
+        }  # fmt: skip
+        print(json.dumps(row), flush=True)

@@ -1,0 +1,71 @@
+"""Privacy and a hostile institution at once: `python -m benchmarks.private_deployment`.
+
+Three institutions over TLS with authentication and sealed letters, whose policies demand
+differential privacy; the third forges every letter on the way out (`benchmarks.hostile_node`).
+CoBo on digits with privacy: what the operator and an honest institution see at the end (`python -m
+app status`), epsilon and accuracy of each peer. Then the same without privacy: all must refuse it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+
+from app.cli import status
+from app.config.schema import Scalar
+from app.runs.rundir import Run
+from benchmarks.deployment import Deployment, Host, finish, write_policy
+
+NODES, SECONDS = 3, 1800
+LIAR = NODES - 1
+RUN: Mapping[str, Scalar] = {
+    "method": "cobo", "cobo.gamma": 0.1, "cobo.sampling": "full", "peers": NODES,
+    "dataset": "digits", "partition.kind": "iid", "partition.samples-per-peer": 150,
+    "model": "linear", "batch-size": 32, "local-steps": 2, "learning-rate": 0.2,
+    "num-server-rounds": 4, "evaluate-every": 2, "quorum": NODES - 1, "round-seconds": 120,
+    "device": "cpu",
+}  # fmt: skip
+PRIVACY: Mapping[str, Scalar] = {
+    "privacy.kind": "examples", "privacy.noise": 4.0, "privacy.delta": 1e-4, "privacy.budget": 8.0,
+}  # fmt: skip
+DEMANDED: Mapping[str, Scalar] = {
+    "privacy.kind": "examples", "privacy.most-epsilon": 8.0, "privacy.most-delta": 1e-3,
+}  # fmt: skip
+
+
+def refused(deployment: Deployment) -> str:
+    """What the operator is told of a run without privacy."""
+    try:
+        finish(deployment, deployment.run({**RUN, "join-seconds": 60}, "plain"), SECONDS)
+    except RuntimeError as error:
+        return str(error).strip().splitlines()[-1]
+    sys.exit("a run without privacy was carried out")
+
+
+def main() -> None:
+    """Play both runs and show what there is to be seen."""
+    console = Console(width=110)
+    with tempfile.TemporaryDirectory() as directory:
+        deployment = Deployment(Path(directory), Host(), {k: Host() for k in range(NODES)})
+        write_policy(deployment.policy, **DEMANDED)
+        manner = deployment.make_hostile(LIAR)
+        with deployment:
+            manner.write_text("letters")
+            finish(deployment, deployment.run({**RUN, **PRIVACY}), SECONDS)
+            for party in ("operator", "node-0"):
+                console.rule(party)
+                for line in status.of_run(deployment.home(party) / "run"):
+                    console.print(line)
+            run = Run.read(deployment.home("operator") / "run")
+            for name in ("epsilon", "test_accuracy"):
+                console.print(name, run.at(name, run.last_row()))
+            console.rule("without privacy")
+            console.print(refused(deployment))
+
+
+if __name__ == "__main__":
+    main()
