@@ -175,6 +175,11 @@ class Deployment:
         """Where every node looks for the problem of dataset = "quadratic"."""
         return self.directory / "problem.json"
 
+    @property
+    def presence(self) -> Path:
+        """Where every node looks for the file of schedule.kind = "trace"."""
+        return self.directory / "presence.csv"
+
     def home(self, name: str) -> Path:
         """The directory of a party: FLWR_HOME, and where its files are written."""
         home = self.directory / name
@@ -295,7 +300,8 @@ class Deployment:
         node, executor = self.of_node(peer)
         keys = self.trust.with_name(f"{node}.key")
         own = f'name="{node}" keys="{keys}" trust="{self.trust}" '
-        own += f'policy="{self.policy}" quadratic.file="{self.problem}"'
+        own += f'policy="{self.policy}" quadratic.file="{self.problem}" '
+        own += f'schedule.file="{self.presence}"'
         self._add(
             node, host, home, "flower-supernode", "--isolation", "process",
             "--superlink", self._address, "--root-certificates", str(at / "ca.crt"),

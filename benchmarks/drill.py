@@ -1,38 +1,46 @@
 """Fault drills: what a deployment does when hosts and links fail. `make drill`, as root.
 
-`python -m benchmarks.drill [link] [node] [superlink] [hostile]` runs some of them.
+`python -m benchmarks.drill laptop schedule` runs two of them: see `ROUNDS`, `SCHEDULE`, `HOSTILE`.
 
 A relay and three nodes are hosts of their own: network namespaces with a link each to a switch.
-One run goes on while a node is cut off, a node is killed, and the SuperLink is killed; each comes
-back. The table says what it cost; the run must finish with nothing lost. Then a node lies, in one
-run with every reply, in another with every letter: the others' numbers must be those of a run from
-which it is absent.
+One run goes on while a node is cut off, a node is killed, a node is suspended as a laptop whose lid
+is closed, a node is slow, and the SuperLink is killed; each comes back. The table says what it
+cost; the run must finish with nothing lost. In a second run a node is off while its schedule says
+that it sleeps. Then a node lies, in one run with every reply, in another with every letter: the
+others' numbers must be those of a run from which it is absent.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.deployment import Deployment, Host, committed, finish, quadratics
+from app.runners import guard
+from benchmarks.deployment import Deployment, committed, family, finish, quadratics
+from benchmarks.hosts import network, plug
 
 NODES = 3
-ROUNDS = {"link": 9, "node": 9, "superlink": 4}
+ROUNDS = {"link": 9, "node": 9, "laptop": 9, "slow": 4, "superlink": 4}
 """Fault -> rounds that go by until it is over, at most."""
-HOSTILE = "hostile"
+SCHEDULE, HOSTILE = "schedule", "hostile"
+ASLEEP = 4, 6
+"""First and last round in which the schedule lets a node sleep."""
+SLOW = 4.0, 1.0
+"""Seconds that a slow node stands still, and works, in turn."""
 FIRST = 3  # rounds before the first fault
 ROUND_SECONDS = 30
 OUTAGE = 2  # rounds that the others go on alone before a host comes back
-_SWITCH = "coterie-switch"
 
 
 @dataclass(frozen=True)
@@ -54,44 +62,14 @@ class Row:
     lost: str
 
 
-@contextmanager
-def network() -> Iterator[dict[str, Host]]:
-    """A switch, and hosts `relay` and `node-K` linked to it; gone at the end."""
-    names = ["relay", *(f"node-{k}" for k in range(NODES))]
-    spaces = {name: f"coterie-{name}" for name in names}
-    try:
-        _ip("netns", "add", _SWITCH)
-        _ip("-n", _SWITCH, "link", "add", "switch", "type", "bridge")
-        _ip("-n", _SWITCH, "link", "set", "switch", "up")
-        hosts = {}
-        for number, (name, space) in enumerate(spaces.items(), start=1):
-            _ip("netns", "add", space)
-            _ip(
-                "-n", _SWITCH, "link", "add", name, "type", "veth",
-                "peer", "name", "eth0", "netns", space,
-            )  # fmt: skip
-            _ip("-n", _SWITCH, "link", "set", name, "master", "switch", "up")
-            _ip("-n", space, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
-            _ip("-n", space, "link", "set", "eth0", "up")
-            _ip("-n", space, "link", "set", "lo", "up")
-            hosts[name] = Host(f"10.77.0.{number}", ("ip", "netns", "exec", space))
-        yield hosts
-    finally:
-        for space in (*spaces.values(), _SWITCH):
-            subprocess.run(["ip", "netns", "del", space], capture_output=True)
-
-
-def plug(name: str, state: str) -> None:
-    """Set a host's link to the switch "up" or "down"."""
-    _ip("-n", _SWITCH, "link", "set", name, state)
-
-
 class Drill:
     """Faults on one run of a deployment."""
 
-    def __init__(self, deployment: Deployment, run: subprocess.Popen[str]) -> None:
+    def __init__(
+        self, deployment: Deployment, run: subprocess.Popen[str], name: str = "run"
+    ) -> None:
         self._deployment = deployment
-        self._run = run
+        self._run, self._name = run, name
 
     def reach(self, t: int) -> float:
         """Wait until round `t` is committed; seconds."""
@@ -100,7 +78,7 @@ class Drill:
             if self._run.poll() is not None:
                 assert self._run.stdout is not None
                 sys.exit(f"the run ended too early:\n{self._run.stdout.read()}")
-            return committed(self._deployment.progress()) >= t
+            return committed(self._deployment.progress(self._name)) >= t
 
         return self._deployment.wait(done, f"round {t} does not end")
 
@@ -118,6 +96,28 @@ class Drill:
             lambda: self._last_seen(peer) > left, f"{fault}: stays away"
         )
         return self._row(fault, self._last_seen(peer) - left - 1, closed, recovery)
+
+    def slow(self, peer: int) -> Row:
+        """Let a node stand still for most of the time, for some rounds."""
+        last, over = self._now(), threading.Event()
+
+        def limp() -> None:
+            while not over.is_set():
+                for number, seconds in zip((signal.SIGSTOP, signal.SIGCONT), SLOW, strict=True):
+                    send(self._deployment, peer, number)
+                    time.sleep(seconds)
+
+        limping = threading.Thread(target=limp)
+        limping.start()
+        try:
+            closed = self.reach(last + OUTAGE) / OUTAGE
+        finally:
+            over.set()
+            limping.join()
+        left = self._last_seen(peer)
+        recovery = self._deployment.wait(lambda: self._last_seen(peer) > left, "slow for ever")
+        missed = max(0, last + OUTAGE - left)
+        return self._row("node that works a fifth of the time", missed, closed, recovery)
 
     def superlink(self) -> Row:
         """Kill the SuperLink in the middle of a round and start it again."""
@@ -139,10 +139,10 @@ class Drill:
         return row
 
     def _now(self) -> int:
-        return committed(self._deployment.progress())
+        return committed(self._deployment.progress(self._name))
 
     def _last_seen(self, peer: int) -> int:
-        return int(self._deployment.progress()["last_seen"][str(peer)][0])
+        return int(self._deployment.progress(self._name)["last_seen"][str(peer)][0])
 
     def _lost(self) -> str:
         """Say what is gone of what a peer had computed: then its bill goes back."""
@@ -154,8 +154,55 @@ class Drill:
         return "nothing"
 
     def _metrics(self) -> list[dict[str, Any]]:
-        file = self._deployment.home("operator") / "run" / "metrics.jsonl"
+        file = self._deployment.home("operator") / self._name / "metrics.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines(keepends=True)]
+
+
+@dataclass(frozen=True)
+class Absence:
+    """What a node cost that was off while its schedule said that it sleeps.
+
+    Attributes
+    ----------
+    asleep, awake : mean seconds of the rounds in which it slept, and of those before.
+    took_part : in how many rounds each peer took part.
+    """
+
+    asleep: float
+    awake: float
+    took_part: dict[str, int]
+
+
+def sleep(deployment: Deployment) -> Absence:
+    """A run in which a node is killed as its schedule lets it sleep, and started for its return."""
+    first, last = ASLEEP
+    rounds, sleeper = last + 4, NODES - 1
+    times = [(peer, 1, rounds) for peer in range(sleeper)]
+    times += [(sleeper, 1, first - 1), (sleeper, last + 1, rounds)]
+    lines = ["peer,from,to", *(",".join(map(str, each)) for each in times)]
+    deployment.presence.write_text("\n".join(lines))
+    run = deployment.run(
+        quadratics(deployment.problem, NODES) | {
+            "method": "fedavg", "num-server-rounds": rounds, "evaluate-every": 1,
+            "round-seconds": ROUND_SECONDS, "schedule.kind": "trace",
+            "schedule.file": str(deployment.presence),
+        },
+        SCHEDULE,
+    )  # fmt: skip
+    drill = Drill(deployment, run, SCHEDULE)
+    try:
+        drill.reach(1)
+        awake = drill.reach(first - 1) / (first - 2)
+        deployment.kill(*deployment.of_node(sleeper))
+        asleep = drill.reach(last - 1)
+        deployment.start(*deployment.of_node(sleeper))
+        asleep += drill.reach(last)
+        finish(deployment, run)
+    finally:
+        run.kill()
+    summary = deployment.home("operator") / SCHEDULE / "summary.json"
+    took_part = json.loads(summary.read_text())["took_part"]
+    return Absence(round(asleep / (last - first + 1), 1), round(awake, 1), took_part)
 
 
 @dataclass(frozen=True)
@@ -222,20 +269,21 @@ def main() -> None:
     """Run the drills and print the table."""
     if os.geteuid():
         sys.exit("network namespaces need root")
-    chosen = sys.argv[1:] or [*ROUNDS, HOSTILE]
-    faults = [fault for fault in chosen if fault != HOSTILE]
-    with tempfile.TemporaryDirectory() as directory, network() as hosts:
+    chosen = sys.argv[1:] or [*ROUNDS, SCHEDULE, HOSTILE]
+    faults = [fault for fault in chosen if fault in ROUNDS]
+    with tempfile.TemporaryDirectory() as directory, network(NODES) as hosts:
         nodes = {peer: hosts[f"node-{peer}"] for peer in range(NODES)}
         place = Path(directory)
         with Deployment(place, hosts["relay"], nodes) as deployment:
             try:
                 rows = strike(deployment, faults) if faults else []
+                absences = [sleep(deployment)] if SCHEDULE in chosen else []
                 lies = lie(deployment) if HOSTILE in chosen else []
             except BaseException:
                 for log in sorted((place / "logs").glob("*.log")):
                     print(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}")
                 raise
-    print(json.dumps([*map(asdict, rows), *map(asdict, lies)], indent=1))
+    print(json.dumps([*map(asdict, rows), *map(asdict, absences), *map(asdict, lies)], indent=1))
 
 
 def strike(deployment: Deployment, faults: Sequence[str]) -> list[Row]:
@@ -272,12 +320,26 @@ def _struck(fault: str, drill: Drill, deployment: Deployment) -> Row:
             return drill.outage(
                 what, 2, lambda: deployment.kill(*services), lambda: deployment.start(*services)
             )
+        case "laptop":
+            what = f"node suspended in the middle of a round, awake again after {OUTAGE} rounds"
+            return drill.outage(
+                what, 1, lambda: send(deployment, 1, signal.SIGSTOP),
+                lambda: send(deployment, 1, signal.SIGCONT),
+            )  # fmt: skip
+        case "slow":
+            return drill.slow(2)
         case _:
             return drill.superlink()
 
 
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
+def send(deployment: Deployment, peer: int, number: int) -> None:
+    """Send a signal to every process of a node."""
+    for name in deployment.of_node(peer):
+        service = deployment.services[name]
+        started = [] if service.process is None else family(service.process.pid)
+        for pid in {*started, *guard.working_in(service.home)}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 if __name__ == "__main__":

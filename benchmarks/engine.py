@@ -8,6 +8,8 @@ plain, foreach or fused, it runs with whatever is fastest.
 
 Needs torch and NumPy only: python -m benchmarks.engine [NETWORK ...]
 On a machine that others use, too: OMP_NUM_THREADS=1 python -m benchmarks.engine --cpu-time
+With --out FILE, rows are kept there: what was stopped goes on with the next row, and what is there
+is printed as the table of docs/results/speed.md.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,14 +40,15 @@ NETWORKS: dict[str, tuple[str, tuple[int, ...], object, tuple[int, ...]]] = {
     "mlp-784": ("mlp", (1, 28, 28), MlpOptions("100"), (1, 8, 20, 100)),
     "lenet": ("lenet", (3, 32, 32), None, (1, 8, 20, 100)),
     "cnn": ("cnn", (1, 28, 28), None, (1, 8, 20, 100)),
-    "resnet9": ("resnet9", (3, 32, 32), None, (1, 8)),
+    "resnet9": ("resnet9", (3, 32, 32), None, (1, 8, 20, 100)),
 }
 """Name -> model, shape of an example, options, numbers of peers."""
 BATCHES = (10, 32, 128)
 EXAMPLES = 256  # of each peer, in a pool that all share
 POOL = 1024
-TURNS = 5
-TURN_SECONDS = 0.25
+TURNS, FEWER = 5, 3
+LONG = 5.0  # seconds of a step of all peers, from which on there are fewer turns
+TURN_SECONDS, TRY_SECONDS = 0.25, 0.02
 RATE = 0.01
 THREADS = torch.get_num_threads()
 clock = time.perf_counter
@@ -97,12 +101,13 @@ def engine_steps(
     device: str,
     *,
     mixed_precision: bool = False,
+    tf32: bool = False,
 ) -> Callable[[int], None]:
     """Takes so many steps of every peer with the engine."""
     training = Training(batch_size=batch, learning_rate=RATE)
     engine = Engine(
         data, model, options, range(data.peers), training, device=device,
-        mixed_precision=mixed_precision,
+        mixed_precision=mixed_precision, tf32=tf32,
     )  # fmt: skip
     x, buffers = engine.initial()
     state = [x]
@@ -126,17 +131,21 @@ def loop_steps(
     shape = data.inputs.shape[1:]
     targets = [torch.tensor(y, device=device) for y in data.train.targets]
 
-    def loop(layout: torch.memory_format, **how: bool) -> Callable[[int], None]:
+    def loop(
+        peers: int, layout: torch.memory_format, how: dict[str, bool]
+    ) -> Callable[[int], None]:
         laid_out = pool.to(memory_format=layout)
-        inputs = [laid_out[torch.tensor(rows)] for rows in data.train.rows]
+        inputs = [laid_out[torch.tensor(rows)] for rows in data.train.rows[:peers]]
         modules = [
             build(model, options, "classification", shape, 10).to(device).to(memory_format=layout)
-            for _ in range(data.peers)
+            for _ in range(peers)
         ]
         optimizers = [torch.optim.SGD(m.parameters(), lr=RATE, **how) for m in modules]
 
         def run(count: int) -> None:
-            for x, y, module, optimizer in zip(inputs, targets, modules, optimizers, strict=True):
+            for x, y, module, optimizer in zip(
+                inputs, targets[:peers], modules, optimizers, strict=True
+            ):
                 for _ in range(count):
                     rows = torch.randperm(len(y), device=device)[:batch]
                     optimizer.zero_grad()
@@ -147,19 +156,17 @@ def loop_steps(
 
     layouts = [torch.contiguous_format, *([torch.channels_last] if "mlp" not in model else [])]
     hows: list[dict[str, bool]] = [{"foreach": False}, {"foreach": True}, {"fused": True}]
-    ways = [
-        (loop(layout, **how), threads)
-        for layout in layouts
-        for how in hows
-        for threads in sorted({1, THREADS})
-    ]
+    ways = [(loop(1, *way), way) for way in product(layouts, hows)]
 
-    def on(way: tuple[Callable[[int], None], int]) -> float:
-        torch.set_num_threads(way[1])
-        way[0](1)
-        return min(seconds(way[0], 1, device) for _ in range(3))
+    def on(tried: tuple[tuple[Callable[[int], None], Any], int]) -> float:
+        (one, _), threads = tried
+        torch.set_num_threads(threads)
+        one(1)
+        count = max(1, round(TRY_SECONDS / seconds(one, 1, device)))
+        return min(seconds(one, count, device) / count for _ in range(3))
 
-    run, threads = min(ways, key=on)
+    (_, way), threads = min(product(ways, sorted({1, THREADS})), key=on)
+    run = loop(data.peers, *way)
 
     def steps(count: int) -> None:
         torch.set_num_threads(threads)
@@ -184,16 +191,20 @@ def compare(device: str, network: str, peers: int, batch: int) -> Row:
     model, shape, options, _ = NETWORKS[network]
     data = problem(shape, peers)
     ways = [make(data, model, options, batch, device) for make in (loop_steps, engine_steps)]
-    counts = []
+    counts, many = [], TURNS
     for way in ways:
-        seconds(way, 1, device)  # warm-up
-        counts.append(max(1, round(TURN_SECONDS / seconds(way, 1, device))))
+        once = seconds(way, 1, device)  # warm-up
+        if once < LONG:
+            once = seconds(way, 1, device)
+        else:
+            many = FEWER
+        counts.append(max(1, round(TURN_SECONDS / once)))
     turns = [
         [
             count * peers / seconds(way, count, device)
             for way, count in zip(ways, counts, strict=True)
         ]
-        for _ in range(TURNS)
+        for _ in range(many)
     ]
     columns = [*zip(*turns, strict=True)]
     loop, stacked = (round(statistics.median(column), 1) for column in columns)
@@ -205,12 +216,26 @@ def compare(device: str, network: str, peers: int, batch: int) -> Row:
     )
 
 
-def rows(networks: Iterable[str]) -> Iterator[Row]:
-    """All comparisons of some networks that this machine can make."""
+def rows(networks: Iterable[str], known: Iterable[Row] = ()) -> Iterator[Row]:
+    """All comparisons of some networks that this machine can make, but those that are known."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    for device, network, batch in product(devices, networks, BATCHES):
-        for peers in NETWORKS[network][3]:
-            yield compare(device, network, peers, batch)
+    there = {(row.device, row.network, row.peers, row.batch) for row in known}
+    for device, network in product(devices, networks):
+        for peers, batch in product(NETWORKS[network][3], BATCHES):
+            if (device, network, peers, batch) not in there:
+                yield compare(device, network, peers, batch)
+
+
+def table(found: Iterable[Row]) -> Iterator[str]:
+    """Ratios as Markdown: networks and peers down, batches across."""
+    ratios: dict[tuple[str, str, int], dict[int, float]] = {}
+    for row in found:
+        ratios.setdefault((row.device, row.network, row.peers), {})[row.batch] = row.ratio
+    yield "| device | network | peers | " + " | ".join(f"batch {b}" for b in BATCHES) + " |"
+    yield "|---|---|---|" + "---|" * len(BATCHES)
+    for (device, network, peers), of_batch in ratios.items():
+        cells = (str(of_batch.get(batch, "")) for batch in BATCHES)
+        yield f"| {device} | {network} | {peers} | " + " | ".join(cells) + " |"
 
 
 def machine() -> dict[str, Any]:
@@ -229,9 +254,19 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=[*NETWORKS])
     parser.add_argument("--cpu-time", action="store_true", help="of the process, not of the clock")
+    parser.add_argument("--out", type=Path, help="file of rows, to go on with")
     arguments = parser.parse_args()
     if arguments.cpu_time:
         clock = time.process_time
     print(json.dumps(machine()), flush=True)
-    for row in rows(arguments.networks):
-        print(json.dumps(asdict(row)), flush=True)
+    known: list[Row] = []
+    if arguments.out and arguments.out.exists():
+        known = [Row(**json.loads(line)) for line in arguments.out.read_text().splitlines()]
+    for row in rows(arguments.networks, known):
+        line = json.dumps(asdict(row))
+        print(line, flush=True)
+        known.append(row)
+        if arguments.out:
+            with arguments.out.open("a") as kept:
+                kept.write(line + "\n")
+    print(*table(known), sep="\n")

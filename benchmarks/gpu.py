@@ -73,25 +73,21 @@ class Bench:
         """Steps a second of all peers together, the ratio to the loop, memory."""
         model, shape, options = NETWORKS[name]
         asked = {"network": name, "peers": peers, "precision": precision, "budget": budget}
-        mixed = precision == "bfloat16"
         before = chunks.BUDGET[self.device]
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
-            precision == "tf32"
-        )
         try:
             chunks.BUDGET[self.device] = budget or before
             data = engine.problem(shape, peers)
             steps = engine.engine_steps(
-                data, model, options, self.batch, self.device, mixed_precision=mixed
-            )
+                data, model, options, self.batch, self.device,
+                mixed_precision=precision == "bfloat16", tf32=precision == "tf32",
+            )  # fmt: skip
             self._reset_peak()
             stacked = self._rate(steps) * peers
             peak = self._peak()
-            # The loop has the same precision but bfloat16, which its user would have to write.
+            # The loop runs as the engine has set torch up; bfloat16 its user would have to write.
             loop = self._loop(name, precision == "tf32")
         finally:
             chunks.BUDGET[self.device] = before
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         law = self._law(name, peers)
         return {
             **asked, "steps_s": round(stacked, 1), "loop_steps_s": round(loop, 1),

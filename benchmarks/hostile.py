@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -41,12 +41,12 @@ SETTINGS: Mapping[str, Mapping[str, Scalar]] = {
     "clusters": {"partition.kind": "label-permutation", "partition.clusters": 2},
     "dirichlet": {"partition.kind": "dirichlet", "partition.alpha": 0.3},
 }
+ROUNDS, SHARE = 20, 0.2
 COMMON: Mapping[str, Scalar] = {
-    "dataset": "digits", "model": "mlp", "peers": 10, "num-server-rounds": 20,
+    "dataset": "digits", "model": "mlp", "peers": 10, "num-server-rounds": ROUNDS,
     "evaluate-every": 10, "batch-size": 16, "local-steps": 5, "learning-rate": 0.1,
     "partition.samples-per-peer": 80, "partition.validation": 0.2, "ifca.clusters": 2,
 }  # fmt: skip
-SHARE = 0.2
 OUT = Path("runs/hostile")
 
 
@@ -78,10 +78,10 @@ class Case:
         value_n[Attack("scale", share=SHARE).attackers(run.peers, self.seed)] = np.nan
         return float(np.nanmean(value_n))
 
-    def to_attackers(self) -> float | None:
-        """Share of the weight given to others that goes to attackers at the end."""
+    def to_attackers(self, t: int) -> float | None:
+        """Share of the weight given to others that goes to attackers after round `t`."""
         run = carried_out(self.config)
-        return weight_to(run.attackers, run.weights[-1])
+        return weight_to(run.attackers, run.weights[run.rounds.tolist().index(t)])
 
 
 def _flat(setting: str, method: str) -> dict[str, Scalar]:
@@ -106,8 +106,8 @@ class Outcome:
     undefended, defended : mean test accuracy, without a rule and with the best of the three.
     deviation : of `undefended`, over seeds.
     rule : the best one, by honest validation accuracy.
-    to_attackers : share of the weight that honest peers give to others that attackers have at the
-        end, without a rule.
+    halfway, to_attackers : share of the weight that honest peers give to others that attackers have
+        after half of the rounds and at the end, without a rule.
     """
 
     setting: str
@@ -118,6 +118,7 @@ class Outcome:
     deviation: float
     defended: float
     rule: str
+    halfway: float | None
     to_attackers: float | None
 
 
@@ -146,13 +147,20 @@ def outcomes(
                 rated = {rule: _mean(of_rule, "validation") for rule, of_rule in cases.items()}
                 best = max((r for r in cases if r != "none"), key=rated.__getitem__, default="none")
                 plain = [case.honest("test_accuracy") for case in cases["none"]]
-                given = [case.to_attackers() for case in cases["none"]]
-                shares = [share for share in given if share is not None]
+                half, end = (
+                    _known(case.to_attackers(t) for case in cases["none"] if attack != "none")
+                    for t in (ROUNDS // 2, ROUNDS)
+                )
                 yield Outcome(
                     setting, method, attack, seeds, float(np.mean(plain)), float(np.std(plain)),
-                    _mean(cases[best], "test"), best,
-                    float(np.mean(shares)) if shares and attack != "none" else None,
+                    _mean(cases[best], "test"), best, half, end,
                 )  # fmt: skip
+
+
+def _known(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are known, if any is."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _mean(cases: list[Case], part: str) -> float:
@@ -175,9 +183,14 @@ def main() -> None:
     rows = []
     for row in outcomes(settings, methods, attacks, given.seeds):
         rows.append(row)
-        share = "" if row.to_attackers is None else f"{row.to_attackers:.2f}"
+        shares = [share for share in (row.halfway, row.to_attackers) if share is not None]
         plain = f"{100 * row.undefended:.1f} ± {100 * row.deviation:.1f}"
-        cells = plain, f"{100 * row.defended:.1f}", row.rule, share
+        cells = (
+            plain,
+            f"{100 * row.defended:.1f}",
+            row.rule,
+            ", ".join(f"{share:.2f}" for share in shares),
+        )
         table.add_row(row.setting, row.attack, row.method, *cells)
         console.print(row.setting, row.attack, row.method, *cells)
     console.print(table)

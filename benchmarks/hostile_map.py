@@ -2,12 +2,14 @@
 
 One map for each setting, without a defence and with the best rule: methods down, attacks across,
 the honest peers' accuracy in the cells. Blue is above training alone in the same world, red below.
+The same numbers, and the attackers' share of the weight, are printed as Markdown.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,26 +26,26 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 COLUMNS = {"undefended": "no defence", "defended": "best rule"}
+FIXED = ("local", "fedavg", "ditto", "wga", "bias-correction")  # whose weights choose nobody
 FAR = 20.0  # points from training alone, where the colours end
 
 
-def read(path: Path) -> dict[tuple[str, str], Floats]:
+def accuracies(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], Floats]:
     """(setting, column) -> accuracies (methods, attacks) in percent; nan where not measured."""
     keys = [(setting, column) for setting in SETTINGS for column in COLUMNS]
     found = {key: np.full((len(METHODS), len(ATTACKS)), np.nan) for key in keys}
-    with path.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            at = METHODS.index(row["method"]), ATTACKS.index(row["attack"])
-            for column in COLUMNS:
-                found[row["setting"], column][at] = 100 * float(row[column])
+    for row in rows:
+        at = METHODS.index(row["method"]), ATTACKS.index(row["attack"])
+        for column in COLUMNS:
+            found[row["setting"], column][at] = 100 * float(row[column])
     return found
 
 
-def draw(accuracies: dict[tuple[str, str], Floats]) -> Figure:
+def draw(maps: dict[tuple[str, str], Floats]) -> Figure:
     """A map for each setting and column, with one scale."""
     figure = Figure(figsize=(9, 7.6), layout="constrained")
     grid = figure.subplots(len(SETTINGS), len(COLUMNS), sharex=True, sharey=True)
-    for axes, ((setting, column), accuracy) in zip(grid.flat, accuracies.items(), strict=True):
+    for axes, ((setting, column), accuracy) in zip(grid.flat, maps.items(), strict=True):
         shown = _map(axes, accuracy)
         axes.set_title(f"{setting}, {COLUMNS[column]}", loc="left", fontsize=10)
     figure.colorbar(shown, ax=grid, label="points above training alone", shrink=0.5)
@@ -64,10 +66,32 @@ def _map(axes: Axes, accuracy: Floats) -> AxesImage:
     return shown
 
 
+def markdown(rows: Iterable[Mapping[str, str]]) -> str:
+    """The table, a cell for each method and attack: accuracy, with the best rule, the share."""
+    cells = {(row["setting"], row["method"], row["attack"]): _cell(row) for row in rows}
+    lines = []
+    for setting in SETTINGS:
+        lines += ["", f"| {setting} | {' | '.join(ATTACKS)} |", "|---" * (1 + len(ATTACKS)) + "|"]
+        for method in METHODS:
+            of_method = (cells.get((setting, method, attack), "") for attack in ATTACKS)
+            lines.append(f"| {method} | {' | '.join(of_method)} |")
+    return "\n".join(lines)
+
+
+def _cell(row: Mapping[str, str]) -> str:
+    plain, best = (f"{100 * float(row[column]):.1f}" for column in COLUMNS)
+    text = plain if row["method"] == "local" else f"{plain} → {best}"
+    shares = [f"{float(row[key]):.2f}" for key in ("halfway", "to_attackers") if row[key]]
+    return f"{text} ({', '.join(shares)})" if shares and row["method"] not in FIXED else text
+
+
 def main() -> None:
-    """Draw the table that is there."""
+    """Draw and print the table that is there."""
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images/hostile.svg")
-    save(draw(read(OUT / "table.csv")), path)
+    with (OUT / "table.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    save(draw(accuracies(rows)), path)
+    print(markdown(rows))
 
 
 if __name__ == "__main__":

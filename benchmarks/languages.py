@@ -4,6 +4,7 @@
 presets/cobo/table2-languages-mini.toml left their runs in DIRECTORY. Prints each method's
 perplexities and the weights that the first language gives over the steps, mean over seeds, which it
 also draws; then, of the first seed, how the others' gradients agree with its own (see `agreement`).
+Without SVG it prints perplexities and weights alone, as for presets/language-model.toml.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def perplexities(runs: Sequence[Run]) -> Floats:
     return found
 
 
-def main(directory: Path, picture: Path) -> None:
+def main(directory: Path, picture: Path | None = None) -> None:
     """Tables on standard output, the picture in a file."""
     methods: dict[str, list[Run]] = {}
     for path in sorted(directory.glob("*-seed*")):
@@ -117,14 +118,15 @@ def main(directory: Path, picture: Path) -> None:
     codes = runs[0].config["languages"]["codes"].split("-")
     names = [NAMES.get(code, code) for code in codes]
     rounds, weights_srk = runs[0].weight_rounds.tolist(), given(runs)
-    draw(rounds, weights_srk, names, picture)
-
     _print_head("perplexity of a byte", *names, "all")
     for method, of_method in methods.items():
         _print_row(method, *_spread(perplexities(of_method)))
     _print_head("step", *names[1:])
     for t, weights_sk in zip(rounds, weights_srk.swapaxes(0, 1), strict=True):
         _print_row(t, *_spread(weights_sk))
+    if picture is None:
+        return
+    draw(rounds, weights_srk, names, picture)
     _print_head("step", *names[1:])
     for step, *columns in agreement(runs[0], 2 * int(runs[0].config["evaluate-every"])):
         cells = zip(*columns, strict=True)
@@ -149,4 +151,4 @@ def _print_row(*cells: object) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:]))

@@ -74,7 +74,8 @@ def folder_of(name: str, parent: Path) -> str:
     import transformers
 
     config = getattr(transformers, f"{which}Config")(num_labels=CLASSES, **FOLDERS[which])
-    network = transformers.AutoModelForImageClassification.from_config(config)
+    build = transformers.AutoModelForImageClassification.from_config
+    network = build(config)  # type: ignore[no-untyped-call]
     network.save_pretrained(parent / which)
     return f"{library}:{parent / which}"
 
@@ -112,7 +113,8 @@ def measured(name: str, problem: Problem) -> tuple[int, str, float, float]:
     def stacked(t: int) -> None:
         engine.fit(x_pd, buffers, {}, engine.batches(t + 1))
 
-    return engine.d, engine.network.alone, *rates(stacked, loop)
+    of_engine, of_loop = rates(stacked, loop)
+    return engine.d, engine.network.alone, of_engine, of_loop
 
 
 def main(names: list[str]) -> None:

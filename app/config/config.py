@@ -23,7 +23,7 @@ from clients.privacy import Privacy
 from datasets.partition.options import Partition
 from datasets.plugins import Kind
 from datasets.table import Dataset, dataset_of
-from strategies import clock, schedule
+from strategies import base_graph, clock, schedule
 from strategies.brokering import Brokering
 from strategies.changing import changing
 from strategies.errors import ScheduleError, TopologyError
@@ -233,6 +233,12 @@ class Config(TopLevel):
         except TopologyError as error:
             raise ConfigError(str(error)) from None
 
+    def mixing(self) -> list[npt.NDArray[np.float64]]:
+        """(n, n) averaging weights of each round, in turn, of a topology that has its own."""
+        if self.topology != "base":
+            return []
+        return base_graph.mixing(self.peers, self.topology_degree)
+
     def strategy(self) -> Brokering:
         """The method's strategy for this run.
 
@@ -307,10 +313,13 @@ class Config(TopLevel):
                     check(what)
                 except ValueError as error:
                     raise ConfigError(f"{name}: {error}") from None
-        liars = self.attackers()
-        if self.schedule.kind != "all" and (len(liars) or self.privacy.kind != "none"):
-            raise ConfigError('attack and privacy go with schedule.kind = "all" so far')
+        self.attackers()
         if self.privacy.kind != "none":
+            if self.schedule.kind != "all" or self.clock.deadline:
+                raise ConfigError(
+                    'privacy goes with schedule.kind = "all" and no deadline: what peers spend is '
+                    "counted where all of a node work side by side"
+                )
             why = self.row.exposes if self.method in METHODS else "nobody has checked a plugin"
             if why:
                 raise ConfigError(f"privacy does not cover {self.method}: {why}")

@@ -82,6 +82,8 @@ class TopLevel:
     dtype : data type of the parameters; the quadratic problem is always float64.
     mixed_precision : compute matrix products and convolutions in bfloat16; parameters, gradients
         and letters stay float32.
+    tf32 : round what matrix products and convolutions of float32 take in to 10 bits behind the
+        point, as NVIDIA's tensor cores do; nothing on a CPU.
     channels_last : let images have their channels innermost where a model is called by itself.
     payload : precision in which models and answers travel; see `app.wire.quantise`.
     out : directory of run directories; a run's is `<out>/<name>`.
@@ -127,6 +129,7 @@ class TopLevel:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     mixed_precision: bool = False
+    tf32: bool = False
     channels_last: bool = False
     payload: Literal["full", "float16", "bfloat16", "int8"] = "full"
     out: Annotated[str, Path] = "runs"

@@ -47,23 +47,25 @@ class Attackers:
             return report
         return replace(report, metrics={**report.metrics, "attacker": 1})
 
-    def offers(self, t: int, offers: Tensors, received: Letters) -> Tensors:
-        """What the hosted peers show in round `t`, after the models `received` in the last one."""
+    def offers(self, t: int, peers: Ints, offers: Tensors, received: Letters) -> Tensors:
+        """What some hosted peers show in round `t`, after the models `received` in the last one.
+
+        Parameters
+        ----------
+        peers : (P,) id of the peer that each row of the offers is of.
+        """
         honest = ~np.isin(received.senders, self._ids)
 
-        def heard(row: int) -> Ints:
-            rows: Ints = received.rows[honest & (received.recipients == self._engine.peers[row])]
-            return rows
-
         def lie(name: str, row: int) -> Tensor:
-            own = offers[name][row]
+            own, peer = offers[name][row], int(peers[row])
             if self._attack.kind == "stale":
-                return self._first_offers()[name][row]
-            heard_kd = received[name][heard(row)] if name in received.tensors else own[None][:0]
+                return self._first_offers()[name][int(self._rule.local(peers[row]))]
+            heard = received.rows[honest & (received.recipients == peer)]
+            heard_kd = received[name][heard] if name in received.tensors else own[None][:0]
             aim = heard_kd.mean(dim=0) if len(heard_kd) else own
-            return self._lie(own, heard_kd, aim, self._noise(t, row, 0, own))
+            return self._lie(own, heard_kd, aim, self._noise(t, peer, 0, own))
 
-        return self._replaced(offers, np.flatnonzero(np.isin(self._engine.peers, self._ids)), lie)
+        return self._replaced(offers, np.flatnonzero(np.isin(peers, self._ids)), lie)
 
     def answers(self, t: int, asked: Letters, answers: Tensors) -> Tensors:
         """What the hosted peers answer, one row for each letter that asks."""
@@ -73,10 +75,9 @@ class Attackers:
         def lie(name: str, e: int) -> Tensor:
             if name in stale:
                 return stale[name][e]
-            own, answerer = answers[name][e], asked.recipients[e]
+            own, answerer = answers[name][e], int(asked.recipients[e])
             known_kd = answers[name][np.flatnonzero(asked.recipients == answerer)]
-            row, owner = int(self._rule.local(answerer)), int(asked.senders[e])
-            noise = self._noise(t, row, owner + 1, own)
+            noise = self._noise(t, answerer, int(asked.senders[e]) + 1, own)
             return self._lie(own, known_kd, torch.zeros_like(own), noise)
 
         return self._replaced(answers, np.flatnonzero(attacking), lie)
@@ -122,8 +123,8 @@ class Attackers:
                 return known_kd.mean(dim=0) - strength * known_kd.std(dim=0, correction=0)
         return known_kd[0].clone()  # mimic
 
-    def _noise(self, t: int, row: int, partner: int, like: Tensor) -> Callable[[], Tensor]:
-        g = stream(self._engine.seed, int(self._engine.peers[row]), t, Purpose.ATTACK, partner)
+    def _noise(self, t: int, peer: int, partner: int, like: Tensor) -> Callable[[], Tensor]:
+        g = stream(self._engine.seed, peer, t, Purpose.ATTACK, partner)
         return lambda: self._engine.tensor(g.standard_normal(tuple(like.shape))).to(like.dtype)
 
     def _first_offers(self) -> Tensors:

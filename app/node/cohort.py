@@ -85,6 +85,7 @@ class Cohort:
         self.offers = self.coming = Offers()
         self.received = self.sent = no_letters()
         self.answered = False
+        self._ended = 0  # the round whose letters `received` has, once that is over
         self._shown: tuple[int, Offers, Offers] | None = None
         self.changed = np.ones_like(self.peers, dtype=np.bool_)
         self.engine.n_gradients[:] = 0
@@ -181,6 +182,7 @@ class Cohort:
 
     def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from other nodes."""
+        self._ended = t
         given, sound = sound_rows(self.sent.tensors)
         sent = replace(self.sent, tensors=given)
         form, here = self.answer_format(t), self._hosted[sent.recipients] & sound
@@ -240,7 +242,8 @@ class Cohort:
         self.engine.enter(self.round, OFFER)
         state, stacks = part.rule.offer(part.state, self.round)
         self._take(part, state)
-        stacks = self._attackers.offers(self.round, stacks, self.received)
+        heard = self.received if self._ended == self.round - 1 else no_letters()
+        stacks = self._attackers.offers(self.round, part.engine.peers, stacks, heard)
         self.coming = self.coming.beside(Offers.made(stacks, rows, self._due(rows), self.precision))
 
     def _release(self, t: int) -> None:

@@ -107,10 +107,12 @@ class Node:
             device=config.device,
             dtype=config.dtype,
             mixed_precision=config.mixed_precision,
+            tf32=config.tf32,
             channels_last=config.channels_last,
             topology=self._strategy.topology,
             defence=config.defence,
             staleness_discount=config.schedule.staleness_discount,
+            mixing=config.mixing(),
             privacy=config.privacy,
             adaptation=config.adaptation,
         )

@@ -230,12 +230,14 @@ def fill_with_noise(row_d: Tensor, source: np.random.Generator, deviation: float
     bits = np.empty(2 * half, dtype=np.int32)
     stream_ = Cipher(AES(source.bytes(32)), CTR(bytes(16))).encryptor()
     stream_.update_into(bytes(bits.nbytes), bits.data.cast("B"))
-    uniform = torch.from_numpy(bits).to(row_d.dtype).mul_(2.0**-31)  # from -1 to 1
-    radius, angle = uniform.split(half)
-    radius.abs_().clamp_(min=2.0**-32).log_().mul_(-2 * deviation**2).sqrt_()
-    angle.mul_(math.pi)
-    row_d[:half] = angle.cos().mul_(radius)
-    row_d[half:] = angle.sin_().mul_(radius)[: len(row_d) - half]
+    numbers = torch.from_numpy(bits).to(row_d.dtype)  # uniform, from -2^31 to 2^31
+    radius, angle = numbers.split(half)
+    radius.abs_().mul_(2.0**-31).clamp_(min=2.0**-32)
+    radius.log_().mul_(-2 * deviation**2).sqrt_()
+    angle.mul_(math.pi * 2.0**-31)
+    first, second = row_d[:half], row_d[half:]
+    torch.cos(angle, out=first).mul_(radius)
+    torch.sin(angle[: len(second)], out=second).mul_(radius[: len(second)])
 
 
 def _one_by_one(losses_eb: Tensor, leaves: Sequence[Tensor]) -> Tensor:
@@ -261,9 +263,8 @@ class _Linear:
         """|sum_t g_t a_t'|^2 = sum_ts <a_t, a_s> <g_t, g_s>."""
         a, g = self._a, self._g
         if a.shape[-2] == 1:
-            square = _squares(a) * _squares(g)
-        else:
-            square = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
+            return _squares(g) * (_squares(a) + self._biased)
+        square = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
         return square + _squares(g.sum(-2, keepdim=True)) if self._biased else square
 
     def sums(self, weights_eb: Tensor) -> tuple[Tensor, Tensor]:

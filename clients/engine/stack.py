@@ -60,9 +60,11 @@ class Stack:
     chunk : models per batched call; 0 takes the rule of `clients.engine.chunks`.
     memory : bound in bytes on what one chunk holds for its backward pass; 0 takes a share of
         what the machine has.
+    tf32 : whether products of float32 are rounded to TF32 on a GPU, in this process.
     mixed_precision, channels_last : see `clients.engine.network.Network`.
     defence : what takes the place of weighted means; None: nothing.
     staleness_discount : exponent of `Rule.freshness`.
+    mixing : (n, n) averaging weights of the rounds, in turn, of a topology with weights of its own.
     privacy : how gradients are made private; None: not.
     adaptation : of the network, see `clients.models.options.Adaptation`.
 
@@ -93,15 +95,19 @@ class Stack:
         chunk: int = 0,
         memory: int = 0,
         mixed_precision: bool = False,
+        tf32: bool = False,
         channels_last: bool = False,
         defence: Defence | None = None,
         staleness_discount: float = 0.0,
+        mixing: Sequence[npt.NDArray[np.float64]] = (),
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
+        # Left alone, torch rounds in convolutions, but not in matrix products.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         if mixed_precision and dtype != "float32":
             raise ValueError(f"mixed-precision goes with dtype float32, not {dtype}")
         self.dtype = torch.float64 if problem.task == "quadratic" else getattr(torch, dtype)
@@ -112,7 +118,7 @@ class Stack:
         self.noise = problem.noise
         self.seed, self.training = seed, training
         self.defence = defence or Defence()
-        self.staleness_discount = staleness_discount
+        self.staleness_discount, self.mixing = staleness_discount, mixing
         self.data = Data(
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )

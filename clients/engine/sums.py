@@ -94,10 +94,10 @@ def _inner(a: Tensor, b: Tensor, width: int) -> Tensor:
     added to the first until one is left.
     """
     blocks = zip(a.split(width, -1), b.split(width, -1), strict=True)
-    terms = (x.double() * y.double() for x, y in blocks)
-    sums: Tensor = next(terms)
-    for more in terms:
-        sums[..., : more.shape[-1]].add_(more)
+    x, y = next(blocks)
+    sums: Tensor = x.double() * y.double()
+    for x, y in blocks:
+        sums[..., : x.shape[-1]].addcmul_(x.double(), y.double())
     width = sums.shape[-1]
     while width > 1:
         half = (width + 1) // 2

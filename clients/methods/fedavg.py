@@ -2,7 +2,8 @@
 
 Each peer trains locally, shows its model, and averages what it received with its own:
 x_i <- sum_k p_k x_k over the senders and itself, p_k proportional to n_k. On the full
-topology all peers hold the same global model after a round. Batch-norm buffers stay personal.
+topology all peers hold the same global model after a round. The base-(k+1) graph brings weights of
+its own in the place of p_k: all peers count the same. Batch-norm buffers stay personal.
 """
 
 from __future__ import annotations
@@ -52,7 +53,14 @@ class FedAvg(Rule[S]):
         return None
 
     def update(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
-        return replace(state, x=self.average(offers, "x", self.shares()))
+        return replace(state, x=self.average(offers, "x", self.averaging(round_)))
+
+    def averaging(self, round_: int) -> Floats:
+        """(P, n) weights of a round's average: p_k, unless the topology has weights of its own."""
+        mixing = self.engine.mixing
+        if not len(mixing):
+            return self.shares()
+        return mixing[(round_ - 1) % len(mixing)][self.engine.peers]
 
     def shares(self) -> Floats:
         """(P, n) share each peer would give every peer's model: p_k."""

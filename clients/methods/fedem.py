@@ -118,7 +118,7 @@ class FedEM(FedAvg[FedEMState]):
         self, state: FedEMState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> FedEMState:
         k = self.options.components
-        members_pkd = self.average(offers, "x", self.shares()).unflatten(1, (k, -1))
+        members_pkd = self.average(offers, "x", self.averaging(round_)).unflatten(1, (k, -1))
         pi_kn = np.zeros((k, self.engine.n))
         pi_kn[:, offers.authors] = offers["pi"].cpu().numpy().T
         shares_pn = self.discounted(self.shares() * self.present(offers), offers)

@@ -117,7 +117,8 @@ class FedFomo(FedAvg[FedFomoState]):
         better_pn = np.maximum(value_pn, 0.0)
         total_p1 = better_pn.sum(axis=1, keepdims=True)
         w_pn = np.where(total_p1 > 0, better_pn / np.where(total_p1 > 0, total_p1, 1.0), eye)
-        w_pn = self.discounted(w_pn, offers)
+        fresh_pn = w_pn * self.freshness(offers)
+        w_pn = fresh_pn + eye * (w_pn - fresh_pn).sum(axis=1, keepdims=True)  # a shorter step
         mixed_pd = engine.mix(w_pn[:, offers.authors], offers["x"])
         x_pd = mixed_pd.where(engine.tensor(total_p1) > 0, base_pd)
 

@@ -100,7 +100,7 @@ class FedRep(FedAvg[FedRepState]):
     def update(
         self, state: FedRepState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> FedRepState:
-        body_pc = self.average(offers, "body", self.shares())
+        body_pc = self.average(offers, "body", self.averaging(round_))
         return replace(state, x=_filled(state.x, ~self.head, body_pc))
 
 

@@ -79,9 +79,19 @@ def test_inputs_that_the_model_does_not_take(
 ) -> None:
     run, _ = done
     inputs = clinics()[0]["x"][:2]
-    assert run.predict(0, inputs).shape[0] == 2
     with pytest.raises(coterie.ConfigError, match=said):
         run.predict(0, change(inputs))
+
+
+def test_predictions_for_arrays_and_for_a_file(
+    done: tuple[coterie.Run, list[Any]], tmp_path: Path
+) -> None:
+    run, _ = done
+    inputs = clinics()[0]["x"][:2]
+    np.savez(tmp_path / "new.npz", x=inputs)
+    found = run.predict(0, inputs)
+    assert len(found) == 2
+    np.testing.assert_array_equal(run.predict(0, tmp_path / "new.npz"), found)
 
 
 def test_the_graph_s_edges_lead_to_who_uses_a_model(done: tuple[coterie.Run, list[Any]]) -> None:

@@ -89,7 +89,7 @@ HOW: dict[str, dict[str, str]] = {
     },
     "examples/plugin/README.md": {"source .venv/bin/activate": RUN},
 }
-"""Page -> first line of each of its shell and Python blocks, in order -> how it is run, or why not."""
+"""Page -> first line of each of its blocks to run, in order -> how it is run, or why not."""
 
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = ("sh", "bash", "shell", "console")

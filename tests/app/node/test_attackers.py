@@ -64,6 +64,33 @@ def test_the_same_wherever_attackers_are_hosted(tmp_path: Path, method: str, kin
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("alie", "fedavg"), ("stale", "ifca"), ("gaussian", "cobo"), ("ipm", "wga"), ("stale", "wga")],
+)
+def test_the_same_wherever_attackers_are_hosted_while_others_sleep(
+    tmp_path: Path, method: str, kind: str
+) -> None:
+    """The attacker sleeps too; who defends itself averages over whoever is there."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("peer,from,to\n0,1,5\n1,1,2\n2,2,5\n3,4,5\n4,1,1\n4,3,5\n")
+    keys = flat(tmp_path, method=method) | METHODS[method] | {
+        "attack.kind": kind, "num-server-rounds": 5, "schedule.kind": "trace",
+        "schedule.file": str(trace), "schedule.max-age": 1, "defence.rule": "geometric-median",
+    }  # fmt: skip
+    alone, apart = run(keys, tmp_path / "one", 1), run(keys, tmp_path / "two", PEERS)
+    np.testing.assert_allclose(alone.theta(), apart.theta(), rtol=1e-10, atol=1e-12)
+
+
+def test_attacks_on_a_schedule_where_nobody_sleeps_are_those_without_one(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("peer,from,to\n" + "".join(f"{peer},1,3\n" for peer in range(PEERS)))
+    always = {"schedule.kind": "trace", "schedule.file": str(trace)}
+    keys = flat(tmp_path, method="cobo") | {"attack.kind": "alie", "defence.rule": "multi-krum"}
+    plain, awake = (run(keys | more, tmp_path / str(len(more))).theta() for more in ({}, always))
+    np.testing.assert_array_equal(plain, awake)
+
+
 def played(path: Path, lie: Any) -> np.ndarray[Any, Any]:
     """FedAvg on these quadratics by hand: x <- mean of y_k = x_k - rate (x_k - c_k)."""
     c, x = centres(path), np.zeros((PEERS, D))

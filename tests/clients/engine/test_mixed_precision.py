@@ -71,6 +71,17 @@ def test_mixed_precision_leaves_alone_what_it_is_not_for() -> None:
         engine_of("mlp", dtype="float64", mixed_precision=True)
 
 
+def test_tf32_is_asked_for() -> None:
+    """Off, which torch's convolutions are not by themselves; on a CPU it changes no number."""
+    found = []
+    for tf32 in (True, False):
+        engine = engine_of("lenet", tf32=tf32)
+        assert torch.backends.cuda.matmul.allow_tf32 is tf32
+        assert torch.backends.cudnn.allow_tf32 is tf32
+        found.append(trained(engine).x)
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("model", ["lenet", "resnet9"])
 def test_channels_last_is_a_layout_and_nothing_else(model: str) -> None:
     seen = []

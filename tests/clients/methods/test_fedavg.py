@@ -16,6 +16,7 @@ from clients.engine.engine import Engine
 from clients.letters import Bools, Letters
 from clients.methods.fedavg import FedAvg, Options
 from clients.methods.oracle import Oracle
+from strategies.base_graph import mixing
 from tests.inline import Floats, run
 from tests.problems import write_quadratic
 
@@ -48,6 +49,22 @@ def twin(flat: dict[str, Any], heard: Bools) -> Floats:
             total = sum(SAMPLES[k] for k in audience)
             x[i] = np.sum([SAMPLES[k] / total * shown[k] for k in audience], axis=0)
     return x
+
+
+def test_over_the_base_graph_averages_are_exact_after_its_rounds(tmp_path: Path) -> None:
+    """Five peers with one neighbour a round: with their shares p_k they would not be."""
+    starts = np.random.default_rng(1).normal(size=(5, 3))
+    flat: dict[str, Any] = write_quadratic(
+        tmp_path / "problem.json", np.ones((5, 3)), starts, starts, samples=[1, 2, 3, 4, 5]
+    )
+    rounds = len(mixing(5, 1))
+    flat |= {
+        "method": "fedavg", "topology": "base", "topology-degree": 1, "num-server-rounds": rounds,
+        "local-steps": 1, "learning-rate": 1e-14,
+    }  # fmt: skip
+    for nodes in (1, 2):
+        found = run(flat, tmp_path / str(nodes), nodes).theta()
+        assert np.abs(found - starts.mean(axis=0)).max() < 1e-12
 
 
 @pytest.mark.parametrize("nodes", [1, 4])

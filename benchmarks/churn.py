@@ -1,0 +1,74 @@
+"""The map of a population that comes and goes: `python -m benchmarks.churn FIGURE.svg`.
+
+CoBo among peers in clusters of permuted labels, each up and down for some rounds at a time. Above,
+who is awake in each round; below, the map at four rounds, a row for each peer that gives weight.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from app.config.config import Config
+from app.config.preflight import check
+from app.config.schema import Scalar
+from app.runners import inline
+from app.runs.rundir import Bools, Run, create
+
+ROUNDS = 60
+SHOWN = (1, 10, 30, 60)
+FLAT: dict[str, Scalar] = {
+    "method": "cobo", "dataset": "digits", "model": "mlp", "peers": 12, "device": "cpu",
+    "partition.kind": "label-permutation", "partition.clusters": 3, "batch-size": 16,
+    "local-steps": 5, "partition.samples-per-peer": 60, "num-server-rounds": ROUNDS,
+    "evaluate-every": 1, "schedule.kind": "churn", "schedule.mean-up": 8.0,
+    "schedule.mean-down": 8.0, "schedule.max-age": 4,
+}  # fmt: skip
+
+
+def draw(run: Run, awake_tn: Bools, path: Path) -> None:
+    """Presence over the rounds, and maps whose peers are ordered by true cluster."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    assert run.clusters is not None
+    order = np.argsort(run.clusters, kind="stable")
+    ends = np.flatnonzero(np.diff(run.clusters[order])) + 0.5
+    figure = Figure(figsize=(8, 5.2), layout="constrained")
+    above, below = figure.subfigures(2, 1, height_ratios=(1, 1.15))
+    axes = above.subplots()
+    extent = (0.5, ROUNDS + 0.5, len(order) - 0.5, -0.5)
+    axes.imshow(awake_tn[:, order].T, cmap="Blues", vmax=1.6, aspect="auto", extent=extent)
+    for t in SHOWN:
+        axes.axvline(t, color="#d9822b", linewidth=1)
+    axes.set(xlabel="round", ylabel="peer, by cluster", title="awake")
+    axes.set_yticks(range(len(order)), order.tolist(), fontsize=7)
+    for axes, t in zip(below.subplots(1, len(SHOWN)), SHOWN, strict=True):
+        weights = run.weights[run.weight_rounds.tolist().index(t)][np.ix_(order, order)]
+        axes.imshow(weights * (1 - np.eye(len(order))), cmap="Blues", vmin=0, vmax=1)
+        for end in ends:
+            axes.axhline(end, color="#d9822b", linewidth=0.8)
+            axes.axvline(end, color="#d9822b", linewidth=0.8)
+        accuracy = 100 * np.nanmean(run.metric("test_accuracy")[run.rounds.tolist().index(t)])
+        axes.set(title=f"round {t}: {accuracy:.0f} %", xticks=[], yticks=[])
+    with rc_context({"svg.hashsalt": "coterie", "svg.fonttype": "none"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def main() -> None:
+    """Carry the run out, and draw it."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = replace(Config.from_flat(FLAT), run_dir=f"{directory}/run")
+        create(config, check(config))
+        inline.run(config)
+        schedule = config.strategy().schedule
+        awake = np.array([schedule.awake(t) for t in range(1, ROUNDS + 1)])
+        draw(Run.read(config.run_dir), awake, Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

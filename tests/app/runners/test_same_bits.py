@@ -1,0 +1,62 @@
+"""A run that stops and goes on leaves the bytes of one that did not, whatever its network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.config.config import Config
+from app.runners import inline
+from tests.datasets.own.test_text import write_part, write_tokenizer
+
+ROUNDS, PEERS = 3, 2
+COMMON: dict[str, Any] = {
+    "method": "cobo", "peers": PEERS, "num-server-rounds": ROUNDS, "evaluate-every": 1,
+    "batch-size": 4, "local-steps": 2, "learning-rate": 0.01, "device": "cpu",
+}  # fmt: skip
+SHARES = {"partition.kind": "iid", "partition.samples-per-peer": 8}
+DIGITS = {"dataset": "digits", **SHARES}
+NETWORKS: dict[str, dict[str, Any]] = {
+    "mlp": DIGITS,
+    "lenet": DIGITS,
+    "cnn-128": DIGITS,
+    "resnet9": DIGITS,
+    "unet3d": {"dataset": "phantoms", **SHARES, "batch-size": 2},
+    "transformer": {"dataset": "text", "text.context": 8},
+}
+
+
+class PowerCutError(BaseException):
+    """The end of the process."""
+
+
+def cut(now: Mapping[str, Any]) -> None:
+    if now["round"] == 2:
+        raise PowerCutError
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_stopped_and_resumed_is_byte_for_byte_the_same(network: str, tmp_path: Path) -> None:
+    flat = COMMON | NETWORKS[network] | {"model": network}
+    if network == "transformer":
+        write_tokenizer(tmp_path / "data")
+        for peer in range(PEERS):
+            words = np.random.default_rng(peer).choice([*"abcde"], 200)
+            write_part(tmp_path / "data" / str(peer), " ".join(words))
+        flat["data-dir"] = str(tmp_path / "data")
+    whole, part = (
+        Config.from_flat(flat | {"run-dir": str(tmp_path / name)}) for name in ("whole", "part")
+    )
+    inline.run(whole)
+    with pytest.raises(PowerCutError):
+        inline.run(part, cut)
+    inline.run(Config.from_flat(flat | {"run-dir": part.run_dir, "resume": True}))
+    files = ["metrics.jsonl", *(f"models/peer-{peer:04d}.safetensors" for peer in range(PEERS))]
+    for name in files:
+        one, other = (Path(config.run_dir, name).read_bytes() for config in (whole, part))
+        assert one
+        assert one == other, name

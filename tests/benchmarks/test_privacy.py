@@ -1,0 +1,55 @@
+"""The attacks on privacy find what is there to be found, and what is claimed of it holds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import privacy_audit, privacy_inversion
+from benchmarks.privacy import DELTA, noise_for
+from benchmarks.privacy_audit import Look, lower_bound
+from clients.engine import accountant
+
+
+def proven(look: Look, noise: float) -> tuple[float, float]:
+    scores_p, claimed = privacy_audit.attack(look, noise, trials=400)
+    return lower_bound(*np.split(scores_p, 2)), claimed
+
+
+@pytest.mark.parametrize("look", [Look(1), Look(3, drawn=8), Look(3, last=True)])
+def test_noise_hides_a_canary_as_well_as_is_claimed(look: Look) -> None:
+    naked, infinite = proven(look, 0.0)
+    assert naked > 2.5
+    assert infinite == math.inf
+    found, claimed = proven(look, 4.0)
+    assert found <= claimed < 5
+
+
+def test_an_audit_catches_a_claim_that_is_too_small() -> None:
+    with_p, without_p = np.random.default_rng(0).normal(size=(2, 400))
+    assert lower_bound(with_p, without_p) < 0.3, "there is nothing to tell"
+    _, claimed = proven(Look(1), 4.0)
+    found, honest = proven(Look(1), 0.5)  # an eighth of the noise that was claimed
+    assert claimed < found < honest
+
+
+def test_noise_spends_the_epsilon_it_was_made_for() -> None:
+    rdp_a = 30 * accountant.query(100, 100, noise_for(4.0, 30), 1)
+    assert accountant.epsilon(rdp_a[None], DELTA)[0] == pytest.approx(4.0, rel=2e-3)
+
+
+def test_one_example_can_be_read_off_its_gradient_unless_there_is_noise() -> None:
+    problem = privacy_inversion.problem_of(1)
+    true = problem.inputs[problem.train.rows[0]].reshape(1, 64)
+    scores = []
+    for epsilon in (math.inf, 8.0):
+        engine = privacy_inversion.engine_of(problem, epsilon)
+        x_pd, buffers = engine.initial()
+        answer_d = engine.gradients(x_pd, buffers, engine.data.everything()).values[0]
+        found = privacy_inversion.inverted(engine, answer_d, torch.zeros(1), steps=0)
+        scores.append(privacy_inversion.matched(found.reshape(1, 64).numpy(), true)[1])
+    assert scores[0] > 0.999
+    assert abs(scores[1]) < 0.5
