@@ -8,7 +8,7 @@ through vmap and autograd. Legend: e = models, b = examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -98,32 +98,54 @@ class Step(NamedTuple):
         return {name: state[full] for name, full in self.tensors.items()}
 
 
+class Slope(NamedTuple):
+    """A linear layer in a backward pass: what went into it, and the gradient of what came out."""
+
+    step: Step
+    inputs: Tensor
+    gradient: Tensor
+
+
 def vjp(
     steps: Sequence[Step], state: Mapping[str, Tensor], x: Tensor
-) -> tuple[Tensor, Callable[[Tensor], dict[str, Tensor]]]:
-    """Outputs of layers that `BACK` has, and what takes their gradient to that of each tensor."""
+) -> tuple[Tensor, Callable[[Tensor], Iterator[Slope]]]:
+    """Outputs of layers that `BACK` has, and what takes their gradient back to linear layers.
+
+    `sums` makes gradients of its findings, last layer first.
+    """
     passed = [x]
     for step in steps:
         passed.append(step(state, passed[-1]))
 
-    def back(gradient: Tensor) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
+    def back(gradient: Tensor) -> Iterator[Slope]:
         lowest = next(k for k, step in enumerate(steps) if isinstance(step.layer, nn.Linear))
         for k in reversed(range(lowest, len(steps))):
-            (_, layer, tensors), inputs = steps[k], passed[k]
+            layer, inputs = steps[k].layer, passed[k]
             if isinstance(layer, nn.Linear):
-                rows = _rows(gradient)
-                # Transposed by a copy, which is small: read across, it would take longer.
-                turned = rows.mT.contiguous()
-                found[tensors["weight"]] = torch.bmm(turned, _rows(inputs))
-                if layer.bias is not None:
-                    found[tensors["bias"]] = rows.sum(dim=1)
+                yield Slope(steps[k], inputs, gradient)
             if k > lowest:
                 own = steps[k].own(state)
                 gradient = BACK[type(layer)](layer, own, inputs, passed[k + 1], gradient)
-        return found
 
     return passed[-1], back
+
+
+def sums(slopes: Iterable[Slope]) -> dict[str, Tensor]:
+    """Gradients of the tensors of linear layers, summed over examples."""
+    found: dict[str, Tensor] = {}
+    for step, inputs, gradient in slopes:
+        weight, bias = linear_sums(inputs, gradient)
+        found[step.tensors["weight"]] = weight
+        if "bias" in step.tensors:
+            found[step.tensors["bias"]] = bias
+    return found
+
+
+def linear_sums(inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of a linear layer's weight (e, o, i) and bias (e, o), summed over rows."""
+    rows = _rows(gradient)
+    # Transposed by a copy, which is small: read across, it would take longer.
+    return torch.bmm(rows.mT.contiguous(), _rows(inputs)), rows.sum(dim=1)
 
 
 def has_vjp(steps: Sequence[Step]) -> bool:

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from clients.engine.layers import KEY, Step, has_vjp, prepared, steps, vjp
+from clients.engine.layers import KEY, Slope, has_vjp, prepared, steps, vjp
 from clients.engine.mixed_precision import MixedPrecision
 
 Buffers = dict[str, Tensor]
 """Buffers by name, each with a leading axis of models."""
 
-_Run = Callable[[Mapping[str, Tensor], Tensor], Any]
+_Seen = Callable[[nn.Module, Tensor, Tensor], None]
 LAYER_STEP = 0x9E3779B1  # between the keys of two dropout layers: 2^32 over the golden ratio
 
 
@@ -80,9 +80,9 @@ class Network:
         }
         self._places = _places(self.module, {*self.names, *buffers})
         # Mixed precision asks the layers themselves.
-        found = None if mixed_precision else steps(self.module, {*self.names, *buffers})
-        self._steps: Sequence[_Run] | None = found  # type: ignore[assignment]
-        self.has_vjp = found is not None and has_vjp(found)
+        self._steps = None if mixed_precision else steps(self.module, {*self.names, *buffers})
+        self._seen: _Seen | None = None
+        self.has_vjp = self._steps is not None and has_vjp(self._steps)
         self.stacks = self._steps is not None or not any(
             isinstance(m, nn.modules.conv._ConvNd) for m in self.module.modules()
         )
@@ -91,31 +91,19 @@ class Network:
             isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules()
         )
 
-    def watch(self, seen: Callable[[nn.Module, Tensor, Tensor], None]) -> int:
+    def watch(self, seen: _Seen) -> int:
         """Have every layer with trainable parameters show what goes in and comes out of it.
+
+        In calls, that is: `vjp` hands out what its caller needs.
 
         Returns
         -------
         How many such layers there are.
         """
-
-        def watched(step: Step) -> _Run:
-            def run(state: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-                outputs = step(state, inputs)
-                seen(step.layer, inputs, outputs)
-                return outputs
-
-            return run
-
-        layers = {id(m) for m in self.module.modules() if _trains(m)}
-        for layer in self.module.modules():
-            if id(layer) in layers:
-                layer.register_forward_hook(lambda m, inputs, outputs: seen(m, inputs[0], outputs))
-        if self._steps is not None:
-            self._steps = [
-                watched(step) if isinstance(step, Step) and id(step.layer) in layers else step
-                for step in self._steps
-            ]
+        self._seen = seen
+        layers = [layer for layer in self.module.modules() if _trains(layer)]
+        for layer in layers:
+            layer.register_forward_hook(lambda m, inputs, outputs: seen(m, inputs[0], outputs))
         return len(layers)
 
     def flat(self, module: nn.Module) -> Tensor:
@@ -217,7 +205,10 @@ class Network:
             outputs, after = vmap(one)(state, inputs_eb)
             return outputs, after
         for step in self._steps:
-            inputs_eb = step(state, inputs_eb)
+            outputs_eb = step(state, inputs_eb)
+            if self._seen is not None and _trains(step.layer):
+                self._seen(step.layer, inputs_eb, outputs_eb)
+            inputs_eb = outputs_eb
         return inputs_eb, buffers
 
     def _set_training(self, training: bool) -> None:
@@ -227,8 +218,8 @@ class Network:
     def vjp(
         self, named: Mapping[str, Tensor], buffers: Buffers, inputs_eb: Tensor, keys_e: Tensor,
         first: int = 0,
-    ) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:  # fmt: skip
-        """Outputs as in a call in training, and what takes their gradient to that of each tensor.
+    ) -> tuple[Tensor, Callable[[Tensor], Iterator[Slope]]]:  # fmt: skip
+        """Outputs as in a call in training, and what takes their gradient back, layer by layer.
 
         Parameters
         ----------
@@ -236,13 +227,8 @@ class Network:
         """
         self._set_training(True)
         state = {**named, **buffers, **self._keys(keys_e, inputs_eb, first)}
-        outputs, back = vjp(cast("list[Step]", self._steps), state, inputs_eb)
-
-        def to_tensors(gradient: Tensor) -> list[Tensor]:
-            found = back(gradient)
-            return [found[name] for name in self.names]
-
-        return outputs, to_tensors
+        assert self._steps is not None
+        return vjp(self._steps, state, inputs_eb)
 
     @contextmanager
     def _seeded(self, keys_e: Tensor | None, first: int) -> Iterator[None]:

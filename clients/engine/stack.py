@@ -20,6 +20,7 @@ from clients.engine import optimizers, probe
 from clients.engine.batches import Ints
 from clients.engine.chunks import Chunks, held_bytes
 from clients.engine.data import Batch, Data
+from clients.engine.layers import sums
 from clients.engine.network import Buffers, Network
 from clients.engine.personal import PersonalLayers
 from clients.engine.privacy import Guard
@@ -235,7 +236,7 @@ class Stack:
     def _by_vjp(self) -> bool:
         """Whether gradients of a loss are found without autograd."""
         known = self.network.has_vjp and self.task.slopes is not None
-        return known and self.guard is None and not self.network.personal
+        return known and not self.network.personal
 
     def _leaves(self, x_ed: Tensor) -> dict[str, Tensor]:
         """Models, tensor by tensor, to be differentiated."""
@@ -262,12 +263,23 @@ class Stack:
         examples: tuple[Tensor, Tensor],
         at: slice,
     ) -> tuple[Tensor, list[Tensor]]:
-        """Losses of places of minibatches, and the gradients of their sums, tensor by tensor."""
+        """Losses of places of minibatches, and the gradients of their sums, tensor by tensor.
+
+        Single gradients are clipped where they are private.
+        """
         assert self.task.slopes is not None
         inputs, targets = _places(examples, at)
         outputs, back = self.network.vjp(named, buffers, inputs, batch.keys_e, at.start or 0)
-        losses_eb, slopes = self.task.slopes(outputs, targets, batch.weights_eb[:, at])
-        return losses_eb, back(slopes)
+        weights_eb = batch.weights_eb[:, at]
+        if self.guard is None:
+            losses_eb, slopes = self.task.slopes(outputs, targets, weights_eb)
+            found = sums(back(slopes))
+        else:
+            losses_eb, slopes = self.task.slopes(outputs, targets, torch.ones_like(weights_eb))
+            found = self.guard.clipped_sums(
+                [(step.layer, inputs, g) for step, inputs, g in back(slopes)], weights_eb
+            )
+        return losses_eb, [found[name] for name in self.network.names]
 
     def holds(self, examples: int) -> int:
         """Bytes that one model holds for a backward pass over `examples` examples."""

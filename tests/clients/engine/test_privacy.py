@@ -140,13 +140,15 @@ def test_noise_belongs_to_the_peer_wherever_it_is_hosted() -> None:
 
 
 def test_normal_numbers_are_normal_and_their_stream_s_own() -> None:
-    one, again, other = torch.empty(3, 100_001, dtype=torch.float64)
-    for row, peer in ((one, 0), (again, 0), (other, 1)):
-        fill_with_noise(row, stream(0, peer, 1, Purpose.PRIVACY), 1.0)
-    assert torch.equal(one, again)
-    assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 0.02
-    assert kstest(one.numpy(), "norm").pvalue > 0.01
-    assert len(one) == 100_001
+    rows = np.zeros((4, 100_001))
+    streams = [stream(0, peer, 1, Purpose.PRIVACY) for peer in (0, 0, 1, 2)]
+    fill_with_noise(rows, streams, np.array([1.0, 1.0, 3.0, 0.0]))
+    one, again, other, none = rows
+    np.testing.assert_array_equal(one, again)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.02
+    assert kstest(one, "norm").pvalue > 0.01
+    assert kstest(other / 3, "norm").pvalue > 0.01
+    assert not none.any()
 
 
 # ---- accounting -----------------------------------------------------------------------------
