@@ -20,7 +20,7 @@ from app.config.registry import METHODS
 from clients.engine import accountant
 from clients.engine.data import Charge
 from clients.engine.engine import Engine
-from clients.engine.privacy import Guard, fill_with_noise, is_traceable
+from clients.engine.privacy import Guard, is_traceable, normal
 from clients.engine.streams import Purpose, stream
 from clients.privacy import Privacy
 from clients.training import Training
@@ -140,10 +140,10 @@ def test_noise_belongs_to_the_peer_wherever_it_is_hosted() -> None:
 
 
 def test_normal_numbers_are_normal_and_their_stream_s_own() -> None:
-    rows = np.zeros((4, 100_001))
     streams = [stream(0, peer, 1, Purpose.PRIVACY) for peer in (0, 0, 1, 2)]
-    fill_with_noise(rows, streams, np.array([1.0, 1.0, 3.0, 0.0]))
-    one, again, other, none = rows
+    found = normal(streams, np.array([1.0, 1.0, 3.0, 0.0]), 100_001, torch.float64).numpy()
+    assert found.shape == (4, 100_001)
+    one, again, other, none = found
     np.testing.assert_array_equal(one, again)
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.02
     assert kstest(one, "norm").pvalue > 0.01
