@@ -22,10 +22,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
@@ -45,7 +44,7 @@ from clients.privacy import Privacy
 OFFER, ANSWER, UPDATE = range(3)
 """Stages of a round, in each of which a minibatch may be used anew."""
 _USES = 1 << 16
-_CACHED = 1 << 16  # numbers that are made together, so that they stay in the cache
+_CACHED = 1 << 17  # numbers that are made together, so that they stay in the cache
 
 
 class Trace(NamedTuple):
@@ -239,7 +238,8 @@ def normal(
     bits = np.empty((len(sources), 2, half), dtype=np.int32)
     zeros = bytes(8 * half)
     for row, source in zip(bits, sources, strict=True):
-        cipher = Cipher(AES(source.bytes(32)), CTR(bytes(16)))
+        key = source.bit_generator.random_raw(4).tobytes()
+        cipher = Cipher(AES(key), CTR(bytes(16)))
         cipher.encryptor().update_into(zeros, row.data.cast("B"))
     numbers = bits.astype(str(dtype).removeprefix("torch."))  # uniform, from -2^31 to 2^31
     first, second = numbers[:, 0], numbers[:, 1]

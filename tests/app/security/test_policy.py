@@ -27,7 +27,7 @@ from app.security.policy import (
 )
 from app.security.run_check import check_run
 from benchmarks.deployment import exchange_keys
-from clients.engine.privacy import fill_with_noise
+from clients.engine.privacy import normal
 from strategies.protocol import Report
 
 PRESET = """
@@ -144,11 +144,10 @@ def test_agreed_constants_are_those_that_the_institution_wrote_down() -> None:
 
 def test_a_clip_whose_noise_would_be_rounded_to_zero_is_refused() -> None:
     """A learning rate can make up for any clip, so the models would tell everything."""
-    noise = {clip: torch.empty(100) for clip in (1e-6, 1e-24)}
-    for clip, row in noise.items():
-        fill_with_noise(row, np.random.default_rng(0), clip)
-    assert noise[1e-6].std() / 1e-6 == pytest.approx(1, abs=0.3)
-    assert not noise[1e-24].any()
+    sources = [np.random.default_rng(0)] * 2
+    small, rounded = normal(sources, np.array([1e-6, 1e-24]), 100, torch.float32)
+    assert small.std() / 1e-6 == pytest.approx(1, abs=0.3)
+    assert not rounded.any()
     with pytest.raises(ConfigError, match="clip must be at least 1e-6"):
         Config.from_flat({"privacy.kind": "examples", "privacy.clip": 1e-7})
 

@@ -85,6 +85,16 @@ def test_clipping_is_the_plain_loop(model: str, clip: float) -> None:
     assert (found - whole).abs().max() > 1e-3, "clipping did something"
 
 
+def test_clipping_with_and_without_autograd_is_the_same() -> None:
+    engine = engine_of(classification(SIZES, shape=NETWORKS["mlp"]), "mlp", clip=0.3, noise=0.0)
+    x_pd, buffers = engine.initial()
+    batch = engine.batches(1)[0]
+    assert engine.network.has_vjp
+    without = engine.gradients(x_pd, buffers, batch).values
+    engine.network.has_vjp = False
+    torch.testing.assert_close(without, engine.gradients(x_pd, buffers, batch).values)
+
+
 def test_layers_that_nobody_knows_are_differentiated_one_by_one(monkeypatch: Any) -> None:
     problem = classification(SIZES, shape=NETWORKS["lenet"])
     known = engine_of(problem, "lenet", clip=0.3, noise=0.0)
