@@ -5,7 +5,8 @@ split like DPFL's), a fifth of the peers attacking. Every method is tuned first,
 the first seed, where nobody attacks (`app.runners.tune`). The rule of "best" is chosen on
 validation data of the honest peers, which an attacker never touches. A run is kept in
 `runs/hostile` and never made twice, so the command can be stopped and started again, and run beside
-itself for another setting. It ends with the table, and writes it to `runs/hostile/table.csv`.
+itself for another setting. It ends with the table, and writes it to `runs/hostile/table.csv` if
+nothing was left out.
 """
 
 from __future__ import annotations
@@ -194,6 +195,8 @@ def main() -> None:
         table.add_row(row.setting, row.attack, row.method, *cells)
         console.print(row.setting, row.attack, row.method, *cells)
     console.print(table)
+    if (settings, methods, attacks) != ([*SETTINGS], [*METHODS], [*ATTACKS]):
+        return  # a part of the table takes nobody's place
     with atomic.replacing(OUT / "table.csv") as part, part.open("w", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(Outcome.__dataclass_fields__), lineterminator="\n")
         writer.writeheader()

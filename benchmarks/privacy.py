@@ -36,6 +36,8 @@ METHODS = (
     *("local", "fedavg", "oracle", "pfedgraph", "clustered-fl", "ditto", "apfl"),
     *("cobo", "all-for-one", "wga", "bias-correction", "federated-clustering"),
 )
+GRAPHS = ("pfedgraph", "clustered-fl", "cobo", "all-for-one", "federated-clustering")
+"""Those that choose with whom to collaborate."""
 SETTINGS: Mapping[str, Mapping[str, Scalar]] = {
     "clusters": {"partition.kind": "label-permutation", "partition.clusters": 2},
     "dirichlet": {"partition.kind": "dirichlet", "partition.alpha": 0.3},
@@ -130,7 +132,7 @@ class Experiment:
         settings = self.chosen(epsilon)
         runs = [self.run(epsilon, settings, seed) for seed in range(seeds)]
         reached = [float(np.nanmean(run.metric("test_accuracy")[-1])) for run in runs]
-        found = [recovery(run) for run in runs if self.method != "local"]
+        found = [recovery(run) for run in runs if self.method in GRAPHS]
         f1 = [scores["f1"] or 0.0 for scores in found if scores]
         return Outcome(
             self.setting, self.method, epsilon, self.queries, self.noise(epsilon), seeds,
@@ -177,7 +179,7 @@ def draw(outcomes: Iterable[Outcome], path: Path) -> None:
             points = [(ticks.index(row.epsilon), getattr(row, value)) for row in own]
             shown = [point for point in points if point[1] is not None]
             line = "--" if method in ("local", "oracle") else "-"
-            if shown and not (name == "f1" and method in ("oracle", "fedavg")):
+            if shown:
                 of.plot(*zip(*shown, strict=True), line, label=method, markersize=3, **style)
     for name, of in axes.items():
         of.set(xlabel="epsilon", title="F1 of the graph, clusters" if name == "f1" else name)

@@ -32,6 +32,7 @@ EXAMPLES = 32
 DELTA = 1e-4
 NOISES = (0.0, 2.0, 4.0, 8.0)
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,11 @@ def worlds(trials: int) -> Problem:
 
 
 def attack(look: Look, noise: float, trials: int = TRIALS) -> tuple[Floats, float]:
-    """How much more likely the canary is than its twin, by trial, and the epsilon that is claimed.
+    """Log likelihood ratios of the canary and its twin, and the epsilon that is claimed.
 
-    The first half of the trials had the canary.
+    Returns
+    -------
+    Trials with the canary and trials with its twin (2, trials / 2), and epsilon.
     """
     problem = worlds(trials)
     training = Training(
@@ -113,7 +116,7 @@ def attack(look: Look, noise: float, trials: int = TRIALS) -> tuple[Floats, floa
         _log_ratio(look.drawn * (seen_pd @ towards_d).numpy(), look, steps, noise)
         for seen_pd in seen_spd
     ]
-    return np.sum(of_step, axis=0), claimed
+    return np.sum(of_step, axis=0).reshape(2, -1), claimed
 
 
 def _log_ratio(sum_p: Floats, look: Look, steps: int, noise: float) -> Floats:
@@ -131,17 +134,15 @@ def _log_ratio(sum_p: Floats, look: Look, steps: int, noise: float) -> Floats:
     return likelihood(1.0) - likelihood(-1.0)
 
 
-def lower_bound(with_p: Floats, without_p: Floats, delta: float = DELTA) -> float:
-    """Epsilon that scores in two worlds prove with 95 % confidence; 0 if none."""
-    thresholds = np.quantile(
-        np.concatenate([with_p[::2], without_p[::2]]), np.arange(0.5, 200) / 200
-    )
-    tried = [_proven(with_p[::2] > c, without_p[::2] > c, delta) for c in thresholds]
+def lower_bound(score_wt: Floats, delta: float = DELTA) -> float:
+    """Epsilon that scores of two worlds (2, trials) prove with 95 % confidence; 0 if none."""
+    thresholds = np.quantile(score_wt[:, ::2], np.arange(0.5, 200) / 200)
+    tried = [_proven(delta, *(score_wt[:, ::2] > c)) for c in thresholds]
     chosen = thresholds[np.argmax(tried)]
-    return max(0.0, _proven(with_p[1::2] > chosen, without_p[1::2] > chosen, delta))
+    return max(0.0, _proven(delta, *(score_wt[:, 1::2] > chosen)))
 
 
-def _proven(hits: npt.NDArray[np.bool_], alarms: npt.NDArray[np.bool_], delta: float) -> float:
+def _proven(delta: float, hits: Bools, alarms: Bools) -> float:
     """Epsilon of right and false accusations, at the far ends of their intervals."""
     true = beta.ppf(0.025, hits.sum(), (~hits).sum() + 1) if hits.any() else 0.0
     false = beta.ppf(0.975, alarms.sum() + 1, (~alarms).sum()) if not alarms.all() else 1.0
@@ -158,8 +159,8 @@ def main() -> None:
     for noise in NOISES:
         cells = []
         for name, look in LOOKS.items():
-            scores_p, claimed = attack(look, noise)
-            proven = lower_bound(*np.split(scores_p, 2))
+            score_wt, claimed = attack(look, noise)
+            proven = lower_bound(score_wt)
             cells.append(f"{proven:.2f} / {claimed:.2f}")
             assert proven <= claimed, f"{name}: more than was claimed"
         table.add_row(f"{noise:g}", *cells)

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from app.config.config import Config
 from app.config.preflight import check
+from app.config.schema import Scalar
 from benchmarks.privacy import noise_for
 from clients.engine.engine import Engine
 from clients.privacy import Privacy
@@ -43,8 +44,8 @@ Floats = npt.NDArray[np.float64]
 
 def problem_of(batch: int) -> Problem:
     """Two peers with so many digits each, i.i.d."""
-    flat = {"dataset": "digits", "method": "local", "peers": 2, "partition.kind": "iid"}
-    return check(Config.from_flat({**flat, "partition.samples-per-peer": batch}))
+    split: Mapping[str, Scalar] = {"partition.kind": "iid", "partition.samples-per-peer": batch}
+    return check(Config.from_flat({"dataset": "digits", "method": "local", "peers": 2, **split}))
 
 
 def engine_of(problem: Problem, epsilon: float) -> Engine:

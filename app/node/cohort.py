@@ -151,8 +151,7 @@ class Cohort:
         nbytes = self.offer_format().nbytes
         sends = self._hosted & self.schedule.awake(self.round)  # what waited was sent before
         self._count_bytes(self.costs.sent, edges[sends[edges[:, 0]], 0], nbytes)
-        wrote = np.zeros_like(self._hosted)
-        wrote[offers.authors] = True
+        wrote = np.isin(np.arange(self.engine.n), offers.authors)
         wrote[mine[~shown.sound[1]]] = False  # one that is not is refused, here as elsewhere
         came = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
         self._count_bytes(self.costs.received, came[:, 1], nbytes)
@@ -247,8 +246,7 @@ class Cohort:
         """Let offers be heard whose peers are ready in round `t`, in the place of older ones."""
         due = self.coming.written <= t
         released, self.coming = self.coming.only(due), self.coming.only(~due)
-        older = self.offers.only(~np.isin(self.offers.rows, released.rows))
-        self.offers = older.beside(released)
+        self.offers = self.offers.only(~np.isin(self.offers.rows, released.rows)).beside(released)
 
     def _due(self, rows: Ints) -> Ints:
         """The rounds that offers are of which some hosted peers have just made."""
