@@ -289,7 +289,7 @@ def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
     private: dict[str, Any] = {"method": "fedavg", "privacy.kind": "examples"}
     for absent in ({"schedule.kind": "sample"}, {"clock.profile": "phones", "clock.deadline": 1.0}):
         with pytest.raises(ConfigError, match="no deadline"):
-            Config.from_flat({**private, **absent})
+            Config.from_flat(private | dict[str, Any](absent))
     problem = write_quadratic(tmp_path / "q.json", [[1.0]], [[0.0]], [0.0])
     with pytest.raises(ConfigError, match="no examples"):
         check(Config.from_flat(problem | {"method": "local", "privacy.kind": "examples"}))
