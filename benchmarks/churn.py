@@ -11,6 +11,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,8 @@ def draw(run: Run, awake_tn: Bools, path: Path) -> None:
     for r in range(1, len(maps)):
         maps[r] = np.where(reported[r][:, None], maps[r], maps[r - 1])
     figure = Figure(figsize=(8, 4.6), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=(1, 1.15))
+    halves: Any = figure.subfigures(2, 1, height_ratios=(1, 1.15))
+    above, below = halves
     axes = above.subplots()
     extent = (0.5, ROUNDS + 0.5, len(order) - 0.5, -0.5)
     axes.imshow(awake_tn[:, order].T, cmap="Blues", vmax=1.6, aspect="auto", extent=extent)

@@ -51,6 +51,8 @@ FIELDS: Mapping[str, str] = {
     "report-rounds": "the rounds that the measurements are of",
     "report-peers": "whose they are: its own number",
     "report-weights": "the weight it gives each peer, rounded to two decimals",
+    "report-widths": "how many weights that are",
+    "report-columns": "of whom these weights are, in a run of more than 1,024 peers; else nothing",
     "report-metrics": "names of the measurements; the numbers beside them are rounded",
     "letter-kinds": "of each letter: offer or answer",
     "letter-senders": "of each letter: its own number",

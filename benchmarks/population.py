@@ -44,7 +44,7 @@ SETTINGS: dict[str, tuple[int, int, int, dict[str, Scalar]]] = {
     "pfl": (1000, 50, 60, {"model": "lenet", "partition.samples-per-peer": 50}),
 }
 """Peers, how many of them are awake in a round, rounds, and the rest of the configuration."""
-LARGE = [
+LARGE: list[tuple[str, str, int, int]] = [
     ("fedavg", "mlp", 10, 10), ("fedavg", "mlp", 1_000, 10),
     ("cobo", "mlp", 10, 10), ("cobo", "mlp", 1_000, 10),
     ("fedavg", "lenet", 10_000, 100), ("cobo", "lenet", 10_000, 100),
@@ -72,8 +72,9 @@ def compared(setting: str, peers: int, rounds: int, turns: int, names: Sequence[
     show(str(flat["model"]), rounds, taken)
 
 
-def measure(method: str, model: str, peers: int, awake: int, rounds: int) -> dict[str, Any]:
-    """One run in this process, without its report."""
+def measure(of: tuple[str, str, int, int], rounds: int) -> dict[str, Any]:
+    """One run of `LARGE` in this process, without its report."""
+    method, model, peers, awake = of
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as directory:
         run = Path(directory, "run")
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--row", type=int, help="of `large`, in this process")
     given = parser.parse_args(arguments)
     if given.row is not None:
-        print(json.dumps(measure(*LARGE[given.row], given.rounds or ROUNDS)))
+        print(json.dumps(measure(LARGE[given.row], given.rounds or ROUNDS)))
         return
     print(json.dumps(machine()), flush=True)
     for part in given.parts:

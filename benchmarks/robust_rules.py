@@ -115,10 +115,11 @@ def show_costs(k: int = 10, d: int = 100_000) -> None:
     torch.set_num_threads(1)
     mean = cost(Defence(), k, d)
     print(
-        f"{k} letters of {d} numbers: mean {1000 * mean:.2f} ms; times as long, and after mixing:"
+        f"{k} letters of {d} numbers: mean {1000 * mean:.2f} ms; times as long, then mixed first:"
     )
     for rule in RULES:
-        plain, mixed = (cost(Defence(rule, nnm=nnm), k, d) / mean for nnm in (False, True))  # type: ignore[arg-type]
+        both = [Defence(rule, nnm=nnm) for nnm in (False, True)]
+        plain, mixed = (cost(defence, k, d) / mean for defence in both)
         print(f"{rule:20}{plain:4.0f}{mixed:4.0f}")
 
 

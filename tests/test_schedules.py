@@ -118,7 +118,7 @@ def test_narrowed_to_everybody_is_not_narrowed(
     trace = tmp_path / "trace.csv"
     lines = [f"{peer},1,{ROUNDS}" for peer in range(PEERS)]
     trace.write_text("\n".join(["peer,from,to", *lines]), encoding="utf-8")
-    awake = {"schedule.kind": "trace", "schedule.file": str(trace)}
+    awake: dict[str, Any] = {"schedule.kind": "trace", "schedule.file": str(trace)}
     awake |= {"schedule.max-age": 2, "schedule.staleness-discount": 0.7}
     assert_same(plain, run(flat | awake, tmp_path), 0.0)
 

@@ -295,9 +295,7 @@ class Cohort:
     def wants(self, t: int) -> Edges:
         """(W, 2) the edges that the peers who will end round `t` want, from those who offer."""
         part = self._part(self._rows(self.schedule.ending(t)))
-        if not len(part.rows):
-            return no_edges()
-        wants = part.rule.wants(part.state, t)
+        wants = part.rule.wants(part.state, t) if len(part.rows) else no_edges()
         return wants[self.schedule.offered(t)[wants[:, 0]] > 0] if self.schedule.foresees else wants
 
     def offer_format(self) -> LetterFormat:
@@ -323,8 +321,7 @@ class Cohort:
         The costs reported are those of a run that ends here: making the personal models is among
         them but is not carried over, so they do not depend on how often one measures.
         """
-        slept = not self.schedule.is_always
-        awake = self.peers[self._rows(self.schedule.awake(t))]
+        slept, awake = not self.schedule.is_always, self.peers[self._rows(self.schedule.awake(t))]
         heard = None if self.engine.n <= MATRIX else heard_by(awake, self.received)
         curves = self.curves if t == self.rounds else None
         return tuple(

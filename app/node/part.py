@@ -82,9 +82,11 @@ class Part(NamedTuple):
             metrics = {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()}
             metrics |= counted[p]
             metrics |= {k: v if math.isfinite(v) else None for k, v in measured.get(p, {}).items()}
-            about = slice(None) if heard is None else heard.get(peer, nobody())
-            row = tuple(weights[p][about].tolist()) if len(weights) else ()
-            yield Report(t, peer, metrics, row, () if heard is None else tuple(about.tolist()))
+            about, row = nobody(), weights[p] if len(weights) else nobody()
+            if heard is not None:
+                about = heard.get(peer, about)
+                row = row[about]
+            yield Report(t, peer, metrics, tuple(row.tolist()), tuple(about.tolist()))
 
     def _measured(
         self, personal: Any, curves: dict[int, dict[str, Any]]

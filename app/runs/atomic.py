@@ -76,7 +76,9 @@ def read_checked(path: Path, *, bound: bytes) -> bytes:
 
 
 def _digest(content: bytes, bound: bytes) -> bytes:
-    return hashlib.sha256(hashlib.sha256(bound).digest() + content).digest()
+    found = hashlib.sha256(hashlib.sha256(bound).digest())
+    found.update(content)
+    return found.digest()
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ def test_each_peer_gets_its_share_of_both_parts() -> None:
 @pytest.mark.usefixtures("images")
 @pytest.mark.parametrize("method", ["fedavg", "cobo"])
 def test_a_population_is_measured(method: str) -> None:
-    row = population.measure(method, "linear", 50, 5, 3)
+    row = population.measure((method, "linear", 50, 5), 3)
     assert row["round"] > 0
     assert 0 < row["GiB"] < 8
     assert 0 < row["MiB of checkpoints"] < 10

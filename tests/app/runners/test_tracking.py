@@ -77,15 +77,15 @@ def test_tensorboard(tmp_path: Path) -> None:
 def test_runs_of_a_comparison_are_tracked(tmp_path: Path) -> None:
     """Each into its own directory, to the last round."""
     pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing import event_accumulator  # type: ignore[import-untyped]
 
-    flat = {
+    flat: dict[str, Any] = {
         "method": "local", "peers": 2, "num-server-rounds": 4, "evaluate-every": 2,
         "dataset": "least-squares", "track": "tensorboard",
     }  # fmt: skip
     placed = sweep.placed(Config.from_flat(flat), tmp_path)
     assert sweep.run_one(placed) is None
-    written = EventAccumulator(placed.run_dir).Reload()  # type: ignore[no-untyped-call]
+    written = event_accumulator.EventAccumulator(placed.run_dir).Reload()
     assert [event.step for event in written.Scalars("test_loss/mean")] == [0, 2, 4]
 
 

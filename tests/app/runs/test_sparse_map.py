@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def test_the_entries_are_those_of_the_whole_map(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     g = np.random.default_rng(0)
-    flat = write_quadratic(
+    flat: dict[str, Any] = write_quadratic(
         tmp_path / "problem.json", g.uniform(0.5, 1, (N, 3)), g.normal(size=(N, 3)), [0.0] * 3
     ) | {
         "method": method, "num-server-rounds": 4, "schedule.kind": "sample",

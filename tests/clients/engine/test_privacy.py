@@ -298,9 +298,10 @@ def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
     assert {"cobo", "wga", "all-for-one", "bias-correction", "fedavg", "local"} <= covered
     with pytest.raises(ConfigError, match="mixed-precision"):
         Config.from_flat({"privacy.kind": "examples", "mixed-precision": True})
+    private: dict[str, Any] = {"method": "fedavg", "privacy.kind": "examples"}
     for absent in ({"schedule.kind": "sample"}, {"clock.profile": "phones", "clock.deadline": 1.0}):
         with pytest.raises(ConfigError, match="no deadline"):
-            Config.from_flat({"method": "fedavg", "privacy.kind": "examples"} | absent)
+            Config.from_flat(private | dict[str, Any](absent))
     problem = write_quadratic(tmp_path / "q.json", [[1.0]], [[0.0]], [0.0])
     with pytest.raises(ConfigError, match="no examples"):
         check(Config.from_flat(problem | {"method": "local", "privacy.kind": "examples"}))
