@@ -35,3 +35,4 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
         pages = Pages(Library(given.run_dir or given.out or Path("runs")))
         Server(pages, token).run(sockets=[listener])
+        raise KeyboardInterrupt  # nothing else ends it, and uvicorn does not always say so

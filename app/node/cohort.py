@@ -185,16 +185,16 @@ class Cohort:
         form, here = self.answer_format(t), self._hosted[sent.recipients] & sound
         answers = all_answers(sent, here, foreign, form, self.engine.device)
         self._count_bytes(self.costs.received, answers.recipients, form.nbytes)
-        part = self._part(self._rows(self.schedule.ending(t)))
-        if not len(part.rows):
-            return
+        ending = self._rows(self.schedule.ending(t))
         shown = self._show()
         offered = np.ones(len(self.peers), dtype=np.bool_)
         offered[shown.rows] = shown.sound[1]
         self.engine.enter(t, UPDATE)
         heard = self._attackers.heard
-        state = part.rule.update(part.state, t, heard(self.received), sent, heard(answers))
-        self._take(part, state, torch.from_numpy(~offered[part.rows]))
+        asked = len(sent) + len(answers) > 0  # then it takes all to read what was answered to whom
+        for part in [self._part(ending)] if asked else self._parts(ending):
+            state = part.rule.update(part.state, t, heard(self.received), sent, heard(answers))
+            self._take(part, state, torch.from_numpy(~offered[part.rows]))
 
     def _rows(self, of_n: Bools) -> Ints:
         """Local index of the hosted ones of some peers, given as a mask (n,)."""
@@ -285,12 +285,14 @@ class Cohort:
         shown = self.offers
         missing = np.setdiff1d(self._rows(self.schedule.ending(self.round)), shown.rows)
         if len(missing) and not self.schedule.is_always:
-            part = self._part(missing, idle=True)
-            _, stacks = part.rule.offer(part.state, self.round)
-            never = np.full(len(missing), UNWRITTEN)
-            shown = shown.beside(Offers.made(stacks, missing, never, self.precision))
+            shown = Offers.together([shown, *map(self._unwritten, self._parts(missing, idle=True))])
         self._shown = self.round, self.offers, shown
         return shown
+
+    def _unwritten(self, part: Part) -> Offers:
+        _, stacks = part.rule.offer(part.state, self.round)
+        never = np.full(len(part.rows), UNWRITTEN)
+        return Offers.made(stacks, part.rows, never, self.precision)
 
     def wants(self, t: int) -> Edges:
         """(W, 2) the edges that the peers who will end round `t` want, from those who offer."""
@@ -335,11 +337,11 @@ class Cohort:
         for part in self._parts(np.arange(len(self.peers))):
             yield from part.models()
 
-    def _parts(self, rows: Ints) -> Iterator[Part]:
+    def _parts(self, rows: Ints, *, idle: bool = False) -> Iterator[Part]:
         """`_part` of some hosted peers, not too many at a time where most of them sleep."""
         size = max(1, len(rows) if self.schedule.is_always else TOGETHER)
         for first in range(0, len(rows), size):
-            yield self._part(rows[first : first + size])
+            yield self._part(rows[first : first + size], idle=idle)
 
     def _count_bytes(self, account: Ints, peers: Ints, nbytes: int) -> None:
         np.add.at(account, np.searchsorted(self.peers, peers), nbytes)

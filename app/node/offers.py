@@ -72,11 +72,13 @@ class Offers:
         if len(there) < 2:
             return there[0] if there else cls()
         rows = np.concatenate([offers.rows for offers in there])
-        order = np.argsort(rows)
-        stacks = {
-            name: torch.cat([o.stacks[name] for o in there])[torch.from_numpy(order)]
-            for name in there[0].stacks
-        }
+        order = np.argsort(rows, kind="stable")
+        places, stacks = np.argsort(order), dict[str, Tensor]()
+        for offers in there:  # straight to their places: of many peers a second copy is dear
+            own, places = np.split(places, [len(offers.rows)])
+            for name, value in offers.stacks.items():
+                whole = stacks.setdefault(name, value.new_empty((len(rows), *value.shape[1:])))
+                whole[torch.from_numpy(own).to(value.device)] = value
         return cls(stacks, rows[order], np.concatenate([o.written for o in there])[order])
 
     @cached_property
