@@ -49,6 +49,7 @@ POOL = 1024
 TURNS, FEWER = 5, 3
 LONG = 5.0  # seconds of a step of all peers, from which on there are fewer turns
 TURN_SECONDS, TRY_SECONDS = 0.25, 0.02
+ROUND = 5  # steps that a turn has at least, as a round would
 RATE = 0.01
 THREADS = torch.get_num_threads()
 clock = time.perf_counter
@@ -198,7 +199,7 @@ def compare(device: str, network: str, peers: int, batch: int) -> Row:
             once = seconds(way, 1, device)
         else:
             many = FEWER
-        counts.append(max(1, round(TURN_SECONDS / once)))
+        counts.append(max(ROUND, round(TURN_SECONDS / once)))
     turns = [
         [
             count * peers / seconds(way, count, device)

@@ -235,7 +235,7 @@ class Data:
         return inputs.long() if self._tokens else self._normalised(inputs)
 
     def _normalised(self, raw: Tensor) -> Tensor:
-        return (raw.to(self.dtype) - self._mean) / self._std
+        return raw.to(self.dtype).sub_(self._mean).div_(self._std)  # `raw` is a copy of its own
 
     def batches(
         self,
