@@ -296,6 +296,8 @@ class Cohort:
 
     def wants(self, t: int) -> Edges:
         """(W, 2) the edges that the peers who will end round `t` want, from those who offer."""
+        if t > self.rounds:
+            return no_edges()
         part = self._part(self._rows(self.schedule.ending(t)))
         wants = part.rule.wants(part.state, t) if len(part.rows) else no_edges()
         return wants[self.schedule.offered(t)[wants[:, 0]] > 0] if self.schedule.foresees else wants
