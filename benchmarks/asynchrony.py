@@ -19,11 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from app.config.config import Config
-from app.config.preflight import check
 from app.config.schema import Scalar
 from app.report.measures import course
-from app.runners import inline
-from app.runs.rundir import Floats, Run, create, held
+from app.runs.rundir import Floats, Run
+from benchmarks.kept import kept
 
 METHODS: Mapping[str, Mapping[str, Scalar]] = {
     "fedavg": {"method": "fedavg"},
@@ -40,8 +39,9 @@ CHOOSING: Mapping[str, Scalar] = {
 COMMON: Mapping[str, Scalar] = {
     "dataset": "digits", "model": "mlp", "peers": 8, "device": "cpu", "batch-size": 16,
     "local-steps": 5, "learning-rate": 0.1, "partition.samples-per-peer": 60,
-    "partition.validation": 0.2, "evaluate-every": 1, "out": "runs/asynchrony",
+    "partition.validation": 0.2, "evaluate-every": 1,
 }  # fmt: skip
+OUT = Path("runs/asynchrony")
 ROUNDS = 30
 TICKS = 3  # to the mean round that waits
 MAX_AGE = 4 * TICKS
@@ -62,19 +62,11 @@ class Case:
 
     def made(self) -> Run:
         """The run, which is carried out if it was not before."""
-        config = Config.from_flat(self._flat()).located("")
-        directory = Path(config.run_dir)
-        if not (directory / "models" / "peer-0000.safetensors").exists():
-            config = replace(config, resume=(directory / "relay" / "checkpoint.json").exists())
-            with held(directory):
-                create(config, check(config))
-                inline.run(config)
-        return Run.read(directory)
+        return kept(Config.from_flat(self._flat()), OUT)
 
     def _flat(self) -> dict[str, Scalar]:
         split = AVERAGING if self.method in ("fedavg", "gossip") else CHOOSING
         flat = {**COMMON, **split, **METHODS[self.method], "seed": self.seed}
-        flat["name"] = "_".join((self.method, self.mode, self.profile, str(self.seed)))
         flat |= {"clock.profile": self.profile, "num-server-rounds": ROUNDS}
         if self.mode == "rounds":
             return flat

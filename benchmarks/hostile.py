@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -23,13 +23,12 @@ from rich.console import Console
 from rich.table import Table
 
 from app.config.config import Config
-from app.config.preflight import check
 from app.config.schema import Scalar
-from app.runners import inline, tune
-from app.runners.sweep import placed
+from app.runners import tune
 from app.runs import atomic
 from app.runs.graph import weight_to
-from app.runs.rundir import Run, create, held
+from app.runs.rundir import Run
+from benchmarks.kept import kept
 from clients.attack import Attack
 
 METHODS = (
@@ -62,26 +61,26 @@ class Case:
     seed: int
 
     @property
-    def config(self) -> Config:
-        """What is run, with the method's tuned settings, in a directory of its own."""
+    def run(self) -> Run:
+        """With the method's tuned settings; carried out if it was not before."""
         flat = {**_flat(self.setting, self.method), **tuned(self.setting, self.method)}
         flat["seed"] = self.seed
         if self.attack != "none":
             flat |= {"attack.kind": self.attack, "attack.share": SHARE}
         if self.rule != "none":
             flat |= {"defence.rule": self.rule}
-        return placed(Config.from_flat(flat).located(""), OUT)
+        return kept(Config.from_flat(flat), OUT)
 
     def honest(self, name: str) -> float:
         """Mean over the peers that are honest under attack, at the end of the run."""
-        run = carried_out(self.config)
+        run = self.run
         value_n = run.at(name, run.last_row())
         value_n[Attack("scale", share=SHARE).attackers(run.peers, self.seed)] = np.nan
         return float(np.nanmean(value_n))
 
     def to_attackers(self, t: int) -> float | None:
         """Share of the weight given to others that goes to attackers after round `t`."""
-        run = carried_out(self.config)
+        run = self.run
         return weight_to(run.attackers, run.weights[run.rounds.tolist().index(t)])
 
 
@@ -93,9 +92,9 @@ def _flat(setting: str, method: str) -> dict[str, Scalar]:
 @cache
 def tuned(setting: str, method: str) -> Mapping[str, Scalar]:
     """The settings of a method that are best in the honest world."""
-    config = Config.from_flat(_flat(setting, method)).located("")
+    config = Config.from_flat(_flat(setting, method))
     trials = tune.trial_configs(config, tune.trials(config), OUT).values()
-    return tune.best([(settings, carried_out(trial)) for settings, trial in trials])[0]
+    return tune.best([(settings, kept(trial, OUT)) for settings, trial in trials])[0]
 
 
 @dataclass(frozen=True)
@@ -121,17 +120,6 @@ class Outcome:
     rule: str
     halfway: float | None
     to_attackers: float | None
-
-
-def carried_out(config: Config) -> Run:
-    """The run in its directory, which is carried out if it was not before."""
-    directory = Path(config.run_dir)
-    if not (directory / "models" / "peer-0000.safetensors").exists():
-        config = replace(config, resume=(directory / "relay" / "checkpoint.json").exists())
-        with held(directory):
-            create(config, check(config))
-            inline.run(config)
-    return Run.read(directory)
 
 
 def outcomes(

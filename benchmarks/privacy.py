@@ -16,7 +16,7 @@ import csv
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +25,11 @@ from rich.console import Console
 from scipy.optimize import brentq
 
 from app.config.config import Config
-from app.config.preflight import check
 from app.config.schema import Scalar
-from app.runners import inline, tune
-from app.runs.rundir import Run, create, held
+from app.runners import tune
+from app.runs.rundir import Run
 from app.runs.summary import recovery
+from benchmarks.kept import kept
 from clients.engine import accountant
 
 METHODS = (
@@ -104,9 +104,8 @@ class Experiment:
                 "privacy.kind": "examples", "privacy.noise": self.noise(epsilon),
                 "privacy.delta": DELTA, "privacy.budget": epsilon + 1e-3,
             }  # fmt: skip
-        values = [self.setting, self.method, epsilon, seed, *settings.values()]
         flat = {**self.flat, **protection, **settings, "seed": seed}
-        return made({**flat, "out": str(OUT), "name": "_".join(map(str, values))})
+        return kept(Config.from_flat(flat), OUT)
 
     def chosen(self, epsilon: float) -> tune.Settings:
         """The settings that are best on validation data."""
@@ -150,19 +149,6 @@ def noise_for(epsilon: float, queries: int) -> float:
         return float(accountant.epsilon(rdp_a[None], DELTA)[0]) - epsilon
 
     return float(f"{math.exp(brentq(excess, -5.0, 10.0)) * 1.0005:.5g}")  # rounded, never below
-
-
-def made(flat: Mapping[str, Scalar]) -> Run:
-    """The run of a configuration with a name, which is carried out if it was not before."""
-    config = Config.from_flat(flat).located("")
-    directory = Path(config.run_dir)
-    finished = directory / "models" / "peer-0000.safetensors"
-    if not finished.exists():
-        config = replace(config, resume=(directory / "relay" / "checkpoint.json").exists())
-        with held(directory):
-            create(config, check(config))
-            inline.run(config)
-    return Run.read(directory)
 
 
 def draw(outcomes: Iterable[Outcome], path: Path) -> None:

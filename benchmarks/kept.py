@@ -1,0 +1,18 @@
+"""Runs that benchmarks make once: what was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from app.config.config import Config
+from app.runners import sweep
+from app.runs.rundir import Run
+
+
+def kept(config: Config, directory: Path) -> Run:
+    """The run of a configuration below a directory, which is carried out if it was not before."""
+    config = sweep.placed(config, directory)
+    if not sweep.is_finished(config) and (error := sweep.run_one(config)):
+        sys.exit(f"{config.run_dir}: {error}")
+    return Run.read(config.run_dir)
