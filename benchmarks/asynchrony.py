@@ -23,6 +23,7 @@ from app.config.schema import Scalar
 from app.report.measures import course
 from app.runs.rundir import Floats, Run
 from benchmarks.kept import kept
+from benchmarks.svg import save
 
 METHODS: Mapping[str, Mapping[str, Scalar]] = {
     "fedavg": {"method": "fedavg"},
@@ -124,7 +125,6 @@ def row(curves: Mapping[str, list[Curve]], mode: str) -> list[str]:
 
 def draw(found: Mapping[tuple[str, str], Mapping[str, list[Curve]]], path: Path) -> None:
     """A panel for each profile and method: mean curves over seeds."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.3 * len(METHODS), 4.6), layout="constrained")
@@ -141,8 +141,7 @@ def draw(found: Mapping[tuple[str, str], Mapping[str, list[Curve]]], path: Path)
     figure.supylabel("test accuracy, %", fontsize=9)
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(MODES), frameon=False)
-    with rc_context({"svg.hashsalt": "coterie", "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})
+    save(figure, path)
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from app.config.schema import Scalar
 from app.report.measures import course
 from app.runners import inline
 from app.runs.rundir import Bools, Run, create
+from benchmarks.svg import save
 
 ROUNDS = 60
 SHOWN = (1, 10, 30, 60)
@@ -35,7 +36,6 @@ FLAT: dict[str, Scalar] = {
 
 def draw(run: Run, awake_tn: Bools, path: Path) -> None:
     """Presence over the rounds, and maps whose peers are ordered by true cluster."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     assert run.clusters is not None
@@ -62,8 +62,7 @@ def draw(run: Run, awake_tn: Bools, path: Path) -> None:
             axes.axvline(end, color="#d9822b", linewidth=0.8)
         accuracy = 100 * course(run, "test_accuracy")[run.rounds.tolist().index(t)]
         axes.set(title=f"round {t}: {accuracy:.0f} %", xticks=[], yticks=[])
-    with rc_context({"svg.hashsalt": "coterie", "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})
+    save(figure, path)
 
 
 def main() -> None:

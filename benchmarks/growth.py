@@ -52,6 +52,8 @@ def draw(rows: list[dict[str, float]], lines: dict[str, tuple[float, float]], pa
     """Points and lines, both axes logarithmic."""
     from matplotlib.figure import Figure
 
+    from benchmarks.svg import save
+
     figure = Figure(figsize=(7, 3), layout="constrained")
     n = np.geomspace(PEERS[0], PEERS[-1], 50)
     for axes, (what, (fixed, each)) in zip(figure.subplots(1, 2), lines.items(), strict=True):
@@ -62,7 +64,7 @@ def draw(rows: list[dict[str, float]], lines: dict[str, tuple[float, float]], pa
         axes.set(
             xlabel="peers", ylabel={"seconds": "seconds a round", "gib": "GiB at the peak"}[what]
         )
-    figure.savefig(path)
+    save(figure, path)
 
 
 def main() -> None:

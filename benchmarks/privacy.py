@@ -30,6 +30,7 @@ from app.runners import tune
 from app.runs.rundir import Run
 from app.runs.summary import recovery
 from benchmarks.kept import kept
+from benchmarks.svg import save
 from clients.engine import accountant
 
 METHODS = (
@@ -174,7 +175,7 @@ def draw(outcomes: Iterable[Outcome], path: Path) -> None:
     axes["clusters"].set_ylabel("test accuracy")
     handles, labels = axes["clusters"].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", fontsize=8)
-    figure.savefig(path, metadata={"Date": None})
+    save(figure, path)
 
 
 def main() -> None:
