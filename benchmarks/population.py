@@ -33,7 +33,7 @@ from app.config.schema import Scalar
 from app.runners import inline
 from app.runs import rundir
 from benchmarks.engine import machine
-from benchmarks.peers.commands import seconds, show, ways, write_data
+from benchmarks.peers.commands import Taken, carried_out, show, ways, write_data
 
 IMAGES: dict[str, Scalar] = {
     "dataset": "benchmarks.dealt:images", "partition.kind": "natural", "partition.min-samples": 1,
@@ -65,10 +65,11 @@ def compared(setting: str, peers: int, rounds: int, turns: int, names: Sequence[
     with tempfile.TemporaryDirectory() as directory:
         write_data(flat, Path(directory))
         commands = ways(flat, rounds, awake, Path(directory))
-        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+        taken: dict[str, list[Taken]] = {name: [] for name in names}
         for _ in range(turns):
             for name in names:
-                taken[name].append(seconds(commands[name], 1 if name == "loop" else None))
+                threads = 1 if name == "loop" else None
+                taken[name].append(carried_out(commands[name], threads))
     show(str(flat["model"]), rounds, taken)
 
 

@@ -62,6 +62,7 @@ TORCH = {
     "clients/engine/stack.py",
     "clients/engine/sums.py",
     "clients/engine/tasks.py",
+    "clients/engine/workers.py",
     "clients/models/adaptation.py",
     "clients/models/build.py",
     "clients/models/convnets.py",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.config.schema import Scalar
 from benchmarks.engine import machine
-from benchmarks.peers.commands import seconds, show, ways, write_data
+from benchmarks.peers.commands import Taken, carried_out, show, ways, write_data
 
 PEERS, TURNS = 20, 3
 ROUNDS = {"mlp": 60, "cnn": 6}
@@ -42,11 +42,11 @@ def main() -> None:
             flat = {**COMMON, "model": network}
             commands = ways(flat, rounds, PEERS, Path(directory))
             commands["two nodes"] = [*commands["inline"], "--nodes", "2"]
-            taken: dict[str, list[tuple[float, float]]] = {way: [] for way in commands}
+            taken: dict[str, list[Taken]] = {way: [] for way in commands}
             for _ in range(given.turns):
                 for way, command in commands.items():
                     alone = network == "mlp" and way == "loop"  # faster so
-                    taken[way].append(seconds(command, 1 if alone else None))
+                    taken[way].append(carried_out(command, 1 if alone else None))
             show(network, rounds, taken)
 
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,8 +46,16 @@ def ways(flat: Mapping[str, Scalar], rounds: int, awake: int, data: Path) -> dic
     }
 
 
-def seconds(command: list[str], threads: int | None = None) -> tuple[float, float]:
-    """Time of a command, by the clock and of the processor.
+class Taken(NamedTuple):
+    """What a command took, by the clock and of the processor, and the accuracy it came to."""
+
+    seconds: float
+    processor: float
+    accuracy: float
+
+
+def carried_out(command: list[str], threads: int | None = None) -> Taken:
+    """Time a command.
 
     Parameters
     ----------
@@ -60,9 +69,18 @@ def seconds(command: list[str], threads: int | None = None) -> tuple[float, floa
             [*command, *place], cwd=ROOT, env=environment, capture_output=True, text=True
         )
         taken = perf_counter() - start, _used() - used
-    if done.returncode:
-        sys.exit(done.stdout + done.stderr)
-    return taken
+        if done.returncode:
+            sys.exit(done.stdout + done.stderr)
+        accuracy = _reported(Path(out)) if place else float(done.stdout.split()[-1])
+    return Taken(*taken, accuracy)
+
+
+def _reported(out: Path) -> float:
+    """The accuracy of the only run in a folder, mean over peers."""
+    (metrics,) = out.glob("*/metrics.jsonl")
+    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    last = [float(row["test_accuracy"]) for row in rows if row["round"] == rows[-1]["round"]]
+    return statistics.mean(last)
 
 
 def _used() -> float:
@@ -70,12 +88,12 @@ def _used() -> float:
     return of.ru_utime + of.ru_stime
 
 
-def show(network: str, rounds: int, taken: Mapping[str, list[tuple[float, float]]]) -> None:
+def show(network: str, rounds: int, taken: Mapping[str, list[Taken]]) -> None:
     """Print a line for each way: medians over the turns, and ratios of the same turn."""
     for way, values in taken.items():
-        clock, processor = zip(*values, strict=True)
+        clock, processor, accuracy = zip(*values, strict=True)
         pairs = zip(taken["loop"], clock, strict=True)
-        ratios = sorted(of_loop / own for (of_loop, _), own in pairs)
+        ratios = sorted(of_loop.seconds / own for of_loop, own in pairs)
         row = {
             "network": network, "rounds": rounds, "way": way,
             "seconds": round(statistics.median(clock), 1),
@@ -83,5 +101,6 @@ def show(network: str, rounds: int, taken: Mapping[str, list[tuple[float, float]
             "processor": round(statistics.median(processor), 1),
             "times as fast as the loop": round(statistics.median(ratios), 2),
             "from": round(ratios[0], 2), "to": round(ratios[-1], 2),
+            "accuracy": round(statistics.median(accuracy), 3),
         }  # fmt: skip
         print(json.dumps(row), flush=True)

@@ -6,6 +6,7 @@ for convolutions, pooling before ReLU, a fused optimizer, images normalised befo
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,8 +60,9 @@ def lenet() -> nn.Module:
 NETWORKS = {"mlp": mlp, "cnn": cnn, "linear": linear, "lenet": lenet}
 
 
+@cache
 def peer(directory: Path, number: int) -> Peer:
-    """A peer's data from its file."""
+    """A peer's data from its file, read once in each process."""
     with np.load(directory / f"{number}.npz") as arrays:
         return Peer(*(torch.from_numpy(arrays[name]) for name in Peer._fields))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -20,16 +19,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from benchmarks.peers.networks import NETWORKS, Peer, peer, test, train
+from benchmarks.peers.networks import NETWORKS, peer, test, train
 
 NAME, DIRECTORY = sys.argv[1], Path(sys.argv[2])
 PEERS, AWAKE, ROUNDS = map(int, sys.argv[3:])
-
-
-@cache
-def load(number: int) -> Peer:
-    """A peer's data, read once in each process."""
-    return peer(DIRECTORY, number)
 
 
 client = ClientApp()
@@ -41,7 +34,7 @@ def fit(message: Message, context: Context) -> Message:
     """Train the model that came and send it back."""
     network = NETWORKS[NAME]()
     network.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    own = load(int(context.node_config["partition-id"]))
+    own = peer(DIRECTORY, int(context.node_config["partition-id"]))
     train(network, own)
     content = RecordDict()
     content["arrays"] = ArrayRecord(network.state_dict())
@@ -55,7 +48,7 @@ def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
         return None
     network = NETWORKS[NAME]()
     network.load_state_dict(arrays.to_torch_state_dict())
-    accuracy = statistics.mean(test(network, load(number)) for number in range(PEERS))
+    accuracy = statistics.mean(test(network, peer(DIRECTORY, number)) for number in range(PEERS))
     print(accuracy, flush=True)
     return MetricRecord({"accuracy": accuracy})
 

@@ -1,15 +1,17 @@
-"""How many models go into one batched call, and how many examples.
+"""How many models go into one batched call, how many examples, and how many calls go at a time.
 
 Stacking saves overhead, but every stacked model holds its own activations, and calls that outgrow
 caches are slower: a call takes as many models as hold `BUDGET` together; one that holds more goes
-alone. The rule looks at shapes and the machine only, so that the same run on the same machine gives
-the same bits; in general, results do not depend on it beyond rounding.
+alone. Calls of single models go side by side on the cores of a CPU, others share out what they
+compute. The rule looks at shapes and the machine only, so that the same run on the same machine
+gives the same bits; in general, results do not depend on it beyond rounding.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +25,14 @@ BUDGET = {"cpu": 1 << 24, "cuda": 1 << 28}
 LARGEST = 256  # beyond it a call is long enough that its overhead no longer shows
 THREADS = torch.get_num_threads()  # as many as the process may use
 TOGETHER = 1 << 22  # bytes of a call that threads share; below, waking them takes longer
+APART = 1 << 20  # bytes of each call that goes beside others; below, they wait for Python
+
+
+class Calls(NamedTuple):
+    """Models per call, and how many calls go side by side."""
+
+    size: int
+    workers: int
 
 
 class Chunks:
@@ -32,16 +42,21 @@ class Chunks:
     ----------
     stacks : whether models gain by sharing a call on a CPU.
     chunk : a fixed size, or 0 for the rule.
-    memory : bound in bytes on what a call holds, or 0 for a share of what the machine has.
+    memory : bound in bytes on what the calls of a moment hold, or 0 for a share of what the machine
+        has.
+    apart : whether calls of single models may go side by side.
     """
 
-    def __init__(self, device: torch.device, *, stacks: bool, chunk: int, memory: int) -> None:
+    def __init__(
+        self, device: torch.device, *, stacks: bool, chunk: int, memory: int, apart: bool = True
+    ) -> None:
         self._fixed = chunk or (1 if device.type == "cpu" and not stacks else 0)
+        self._apart = apart and device.type == "cpu"
         self._memory = memory or _share(device)
         self._budget = min(BUDGET[device.type], self._memory)
 
-    def size(self, models: int, held: int) -> int:
-        """Models per call; torch's threads are set for it.
+    def calls(self, models: int, held: int) -> Calls:
+        """Calls to work off some models; torch's threads are set for them.
 
         Parameters
         ----------
@@ -49,15 +64,14 @@ class Chunks:
         held : bytes that each holds between forward and backward pass.
         """
         size = self._fixed or max(1, min(LARGEST, self._budget // max(held, 1)))
-        _set_threads(min(models, size) * held)
-        return size
+        return self._side_by_side(models, size, held)
 
     def width(self, examples: int, held: int) -> int:
         """Examples per call of a batch, on which one model alone would hold so many bytes."""
         return max(1, min(examples, examples * self._memory // max(held, 1)))
 
-    def evaluation(self, models: int, longest: int, held: int) -> tuple[int, int]:
-        """(models per call, examples per call) for evaluation; torch's threads are set for it.
+    def evaluation(self, models: int, longest: int, held: int) -> tuple[Calls, int]:
+        """Calls and examples per call for evaluation; torch's threads are set for it.
 
         Parameters
         ----------
@@ -67,13 +81,17 @@ class Chunks:
         budget = max(1, room // max(held, 1))  # examples that fit, over all models
         examples = max(1, min(longest, 2048, budget))
         size = self._fixed or max(1, min(models, budget // examples))
-        _set_threads(size * examples * held)
-        return size, examples
+        return self._side_by_side(models, size, examples * held), examples
 
-
-def _set_threads(held: int) -> None:
-    """Of torch, for calls that hold so many bytes."""
-    torch.set_num_threads(THREADS if held >= TOGETHER else 1)
+    def _side_by_side(self, models: int, size: int, held: int) -> Calls:
+        """Those calls at a time for which there are cores, work, and memory."""
+        held = max(held, 1)
+        workers = 1
+        if self._apart and size == 1:
+            workers = max(1, min(THREADS, models, models * held // APART, self._memory // held))
+        held *= min(models, size)
+        torch.set_num_threads(THREADS if workers > 1 or held >= TOGETHER else 1)
+        return Calls(size, workers)
 
 
 def working(counts_e: Ints) -> Part:
@@ -112,7 +130,8 @@ def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> 
         storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    with torch.enable_grad(), hooks:  # whoever evaluates first asks without
         kept = forward()  # hold the result: a freed storage could be counted under a reused address
         del kept
     for tensor in shared:

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from clients.engine import optimizers, robust, sums
 from clients.engine.batches import Ints
-from clients.engine.chunks import chunked, working
+from clients.engine.chunks import Calls, chunked, working
 from clients.engine.data import Batch
 from clients.engine.network import Buffers
 from clients.engine.scoring import Scores, Scoring
+from clients.engine.workers import share_out
 from clients.letters import Part
 
 if TYPE_CHECKING:
@@ -91,9 +92,12 @@ class Engine(Scoring):
             batches = self._admitted(batches)
         after = _copied(Fit(x_ed, buffers, opt_state))
         if gradient is None:
-            size = self._call_size(len(x_ed), batches)
-            for first in range(0, len(x_ed), size):
-                self._train(after, slice(first, first + size), batches, training, drift)
+            size, workers = self._calls(len(x_ed), batches)
+            share_out(
+                lambda worker, at: worker._train(after, at, batches, training, drift),
+                self.workers(workers),
+                [slice(first, first + size) for first in range(0, len(x_ed), size)],
+            )
             return after
         for number, batch in enumerate(batches):
             found = gradient(after.x if number else x_ed, after.buffers, batch)
@@ -153,20 +157,24 @@ class Engine(Scoring):
         updated running statistics; a caller that only computes an answer drops them.
         """
         (batch,) = self._admitted([batch])
-        size = self._call_size(len(x_ed), [batch])
+        size, workers = self._calls(len(x_ed), [batch])
         values = torch.zeros(len(x_ed), self.d, dtype=self.dtype, device=self.device)
         columns = values.split(self.network.sizes, dim=1)
         losses = values.new_zeros(len(x_ed))
         after = {name: value.clone() for name, value in buffers.items()}
-        for at in chunked(batch.counts_e, self.network.coupled, size):
-            leaves = self._leaves(x_ed[at])
+
+        def differentiate(worker: Engine, at: Part) -> None:
+            leaves = worker._leaves(x_ed[at])
             own = {name: value[at] for name, value in buffers.items()}
             part = batch.part(at)
-            losses_eb, found, own = self._differentiate(leaves, own, part)
+            losses_eb, found, own = worker._differentiate(leaves, own, part)
             losses[at] = (losses_eb * part.weights_eb).sum(dim=1)
             for column, gradient in zip(columns, found, strict=True):
                 column[at] = gradient.reshape(-1, column.shape[1])
             _store(after, own, at)
+
+        chunks = chunked(batch.counts_e, self.network.coupled, size)
+        share_out(differentiate, self.workers(workers), chunks)
         return Gradients(values, losses, after)
 
     def mix(
@@ -213,12 +221,12 @@ class Engine(Scoring):
         found: npt.NDArray[np.float64] = sums.products(a_ed, b_sd).cpu().numpy()
         return found
 
-    def _call_size(self, models: int, batches: Sequence[Batch]) -> int:
-        """Models per call to work off some batches; their examples go on the bill."""
+    def _calls(self, models: int, batches: Sequence[Batch]) -> Calls:
+        """Calls to work off some batches; their examples go on the bill."""
         for batch in batches:
             np.add.at(self.n_gradients, batch.peers_e.cpu().numpy(), batch.counts_e)
         examples = max((batch.rows_eb.shape[1] for batch in batches), default=0)
-        return self._chunks.size(models, self.holds(examples))
+        return self._chunks.calls(models, self.holds(examples))
 
     def _differentiate(
         self,

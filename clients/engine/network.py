@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -62,34 +63,52 @@ class Network:
         channels_last: bool = False,
         personal: Sequence[str] = (),
     ) -> None:
-        self.module = prepared(template).train()
         self._mixed_precision, self._channels_last = mixed_precision, channels_last
-        trainable = {k: v for k, v in self.module.named_parameters() if v.requires_grad}
+        module = prepared(template).train()
+        trainable = {k: v for k, v in module.named_parameters() if v.requires_grad}
         self._trainable = list(trainable)
         self.personal = [name for name in trainable if name in personal]
         self.names = [name for name in trainable if name not in personal]
         self.shapes = [tuple(trainable[name].shape) for name in self.names]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.d = sum(self.sizes)
-        buffers = dict(self.module.named_buffers()) | {k: trainable[k] for k in self.personal}
+        buffers = dict(module.named_buffers()) | {k: trainable[k] for k in self.personal}
         self._dropouts = [name for name in buffers if name.endswith(KEY)]
         self._buffers = {
             name: value.detach().clone()
             for name, value in buffers.items()
             if name not in self._dropouts
         }
-        self._places = _places(self.module, {*self.names, *buffers})
-        # Mixed precision asks the layers themselves.
-        self._steps = None if mixed_precision else steps(self.module, {*self.names, *buffers})
+        self._take(module)
+        self._twins: list[Network] = []
         self._seen: _Seen | None = None
         self.has_vjp = self._steps is not None and has_vjp(self._steps)
         self.stacks = self._steps is not None or not any(
-            isinstance(m, nn.modules.conv._ConvNd) for m in self.module.modules()
+            isinstance(m, nn.modules.conv._ConvNd) for m in module.modules()
         )
         self.alone = ""
-        self.coupled = any(
-            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules()
-        )
+        self.coupled = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in module.modules())
+
+    def _take(self, module: nn.Module) -> None:
+        """Have a module run the calls."""
+        known = {*self.names, *self._buffers, *self._dropouts}
+        self.module, self._places = module, _places(module, known)
+        # Mixed precision asks the layers themselves.
+        self._steps = None if self._mixed_precision else steps(module, known)
+
+    def twins(self, count: int) -> Sequence[Network]:
+        """Networks that may run beside it, each with a module of its own; fewer if it has none."""
+        tensors = {id(t): t for t in (*self.module.parameters(), *self.module.buffers())}
+        while len(self._twins) < count:
+            try:
+                module = copy.deepcopy(self.module, dict(tensors))
+            except Exception:  # of code that is not ours
+                break
+            twin = copy.copy(self)
+            vars(twin).pop("below_head", None)
+            twin._take(module)
+            self._twins.append(twin)
+        return self._twins[:count]
 
     def watch(self, seen: _Seen) -> int:
         """Have every layer with trainable parameters show what goes in and comes out of it.
@@ -126,7 +145,8 @@ class Network:
     def leaves(self, x_ed: Tensor) -> dict[str, Tensor]:
         """`named`, to be differentiated: views, and those of a single model without its axis."""
         named = self.named(x_ed) if len(x_ed) != 1 else _only(self.named(x_ed))
-        return {name: value.detach().requires_grad_() for name, value in named.items()}
+        # Not `detach`: while these are differentiated, other workers change other rows of `x_ed`.
+        return {name: value.data.requires_grad_() for name, value in named.items()}
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Mask (d,) of the parameters whose tensor is called, or lies in a module called, so."""
@@ -148,6 +168,7 @@ class Network:
         last = _layer(self._trainable[-1])
         return [name for name in self._trainable if _layer(name) == last]
 
+    @cached_property
     def below_head(self) -> Network:
         """The network without its last layer: it puts out that layer's inputs."""
         below = Network(

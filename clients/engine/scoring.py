@@ -6,8 +6,7 @@ e = models, m = members of a mixture, n = examples of a split, b = batch positio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +15,9 @@ from torch import Tensor
 
 from clients.engine.batches import Ints
 from clients.engine.data import SplitName
-from clients.engine.network import Buffers, Network
+from clients.engine.network import Buffers
 from clients.engine.stack import Stack
+from clients.engine.workers import share_out
 
 
 class Scores(NamedTuple):
@@ -65,8 +65,8 @@ class Scoring(Stack):
         peers : (E,) local index of the peer whose data is used, default all hosted in order.
         """
 
-        def outputs(at: Tensor, inputs: Tensor) -> Tensor:
-            return self.network(x_ed[at], {k: v[at] for k, v in buffers.items()}, inputs)[0]
+        def outputs(worker: Scoring, at: Tensor, inputs: Tensor) -> Tensor:
+            return worker.network(x_ed[at], {k: v[at] for k, v in buffers.items()}, inputs)[0]
 
         predict = self.task.predict
         return self._score(outputs, self.task.losses, len(x_ed), split, peers, predict)
@@ -78,9 +78,13 @@ class Scoring(Stack):
         """Loss of each example, (E, N) in the split's order; beyond its end it means nothing."""
         peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
         losses_en = x_ed.new_zeros(len(x_ed), self.data.shards[split].rows_pn.shape[1])
-        for at, rows, inputs, targets in self._sweep(len(x_ed), split, peers):
-            found = self.network(x_ed[at], {k: v[at] for k, v in buffers.items()}, inputs)[0]
+
+        def see(worker: Scoring, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor) -> None:
+            own = {k: v[at] for k, v in buffers.items()}
+            found = worker.network(x_ed[at], own, inputs)[0]
             losses_en[at[:, None], rows] = self.task.losses(found, targets)
+
+        self._sweep(see, len(x_ed), split, peers)
         return losses_en
 
     def mixture_losses(
@@ -94,36 +98,43 @@ class Scoring(Stack):
         x_pmd, buffers : the members, and theirs (P, M, ...).
         """
 
-        def predict(at: Tensor, inputs: Tensor) -> Tensor:
+        def predict(worker: Scoring, at: Tensor, inputs: Tensor) -> Tensor:
             shares = []
             for m in range(weights_pm.shape[1]):
                 own = {k: v[at, m] for k, v in buffers.items()}
-                share = self.task.predict(self.network(x_pmd[at, m], own, inputs)[0])
+                share = self.task.predict(worker.network(x_pmd[at, m], own, inputs)[0])
                 shares.append(share * weights_pm[at, m].view(-1, *[1] * (share.dim() - 1)))
             return sum(shares[1:], shares[0])
 
         return self.prediction_losses(predict, split)
 
     def prediction_losses(
-        self, predict: Callable[[Tensor, Tensor], Tensor], split: SplitName
+        self, predict: Callable[[Scoring, Tensor, Tensor], Tensor], split: SplitName
     ) -> Scores:
         """`losses` of each hosted peer's predictions, wherever they come from.
 
         Parameters
         ----------
-        predict : (local peers (E,), their inputs (E, b, ...)) -> predictions (E, b, ...), averages
-            of what `Task.predict` gives.
+        predict : (an engine to ask, local peers (E,), their inputs (E, b, ...)) -> predictions
+            (E, b, ...), averages of what `Task.predict` gives.
         """
         return self._score(predict, self.task.ensemble_losses, len(self.peers), split, None)
 
     def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
-        """What each model hands its last layer for its peer's examples (P, n, m), zeros beyond."""
-        count_p = self.data.shards[split].lengths_p
-        found_pnm = x_pd.new_zeros(len(x_pd), int(count_p.max(initial=0)), 0)
-        for at, rows, inputs, _ in self._sweep(len(x_pd), split, np.arange(len(x_pd))):
-            part = self.embed(x_pd[at], {k: v[at] for k, v in buffers.items()}, inputs)
-            if not found_pnm.shape[2]:
-                found_pnm = part.new_zeros(*found_pnm.shape[:2], part.shape[2])
+        """What each model hands its last layer for its peer's examples, (P, n, m).
+
+        Beyond a peer's last example it means nothing.
+        """
+        longest = int(self.data.shards[split].lengths_p.max(initial=0))
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+
+        def see(worker: Scoring, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
+            own = {k: v[at] for k, v in buffers.items()}
+            parts.append((at, rows, worker.embed(x_pd[at], own, inputs)))
+
+        self._sweep(see, len(x_pd), split, np.arange(len(x_pd)))
+        found_pnm = x_pd.new_zeros(len(x_pd), longest, parts[0][2].shape[2] if parts else 0)
+        for at, rows, part in parts:
             found_pnm[at[:, None], rows] = part
         return found_pnm
 
@@ -131,16 +142,12 @@ class Scoring(Stack):
     def embed(self, x_ed: Tensor, buffers: Buffers, inputs_eb: Tensor) -> Tensor:
         """What each model hands its last layer for its own inputs, flattened (E, b, m)."""
         below = ~self.network.columns(self.network.head)
-        return self._below_head(x_ed[:, below], buffers, inputs_eb)[0].flatten(2)
-
-    @cached_property
-    def _below_head(self) -> Network:
-        return self.network.below_head()
+        return self.network.below_head(x_ed[:, below], buffers, inputs_eb)[0].flatten(2)
 
     @torch.no_grad()
     def _score(
         self,
-        outputs: Callable[[Tensor, Tensor], Tensor],
+        outputs: Callable[[Scoring, Tensor, Tensor], Tensor],
         losses: Callable[[Tensor, Tensor], Tensor],
         models: int,
         split: SplitName,
@@ -154,8 +161,9 @@ class Scoring(Stack):
         lengths_e = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.device)
         total = torch.zeros(models, dtype=torch.float64, device=self.device)
         right = torch.zeros_like(total)
-        for at, rows, inputs, targets in self._sweep(models, split, peers):
-            found = outputs(at, inputs)
+
+        def see(worker: Scoring, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor) -> None:
+            found = outputs(worker, at, inputs)
             if self._recorded is not None:
                 self._recorded.append((at.cpu(), rows.cpu(), predict(found).double().cpu()))
             valid = rows < lengths_e[at, None]
@@ -164,17 +172,33 @@ class Scoring(Stack):
                 right[at] += (self.task.correct(found, targets) * valid).sum(
                     dim=1, dtype=torch.float64
                 )
+
+        self._sweep(see, models, split, peers)
         if self.task.correct is None:
             right.fill_(torch.nan)
         return Scores(total / lengths_e, right / lengths_e)
 
     def _sweep(
-        self, models: int, split: SplitName, peers: Ints
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """All examples of a split in chunks that fit: models, rows, inputs and targets."""
+        self,
+        see: Callable[[Scoring, Tensor, Tensor, Tensor, Tensor], None],
+        models: int,
+        split: SplitName,
+        peers: Ints,
+    ) -> None:
+        """Show all examples of a split in chunks that fit.
+
+        Parameters
+        ----------
+        see : (an engine to ask, models, rows, inputs, targets) of a chunk.
+        """
         peers_e = torch.from_numpy(peers).to(self.device)
         longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
-        size, width = self._chunks.evaluation(models, longest, self.activations)
-        for at in torch.arange(models, device=self.device).split(size):
+        (size, workers), width = self._chunks.evaluation(models, longest, self.activations)
+
+        def show(worker: Scoring, at: Tensor) -> None:
             for rows in torch.arange(longest, device=self.device).split(width):
-                yield at, rows, *self.data.examples(split, peers_e[at], rows.expand(len(at), -1))
+                own = rows.expand(len(at), -1)
+                see(worker, at, rows, *self.data.examples(split, peers_e[at], own))
+
+        chunks = torch.arange(models, device=self.device).split(size)
+        share_out(show, self.workers(workers), chunks)

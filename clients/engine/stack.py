@@ -148,7 +148,11 @@ class Stack:
             self.guard = Guard(privacy, self.peers, examples_p, seed, self.network)
             chunk = chunk if self.network.is_layered else 1  # vmap shows no layers
         self.spent = np.zeros((len(self.peers), 0)) if self.guard is None else self.guard.rdp
-        self._chunks = Chunks(self.device, stacks=self.network.stacks, chunk=chunk, memory=memory)
+        self._chunks = Chunks(
+            self.device, stacks=self.network.stacks, chunk=chunk, memory=memory,
+            # The guard keeps one account; what draws from torch's generator has only one of it.
+            apart=self.guard is None and not self.network.alone,
+        )  # fmt: skip
 
     def enter(self, round_: int, stage: int) -> None:
         """A stage of a round begins: what is drawn for it is drawn for nothing else."""
@@ -179,6 +183,14 @@ class Stack:
         some.batches = _no_batches if idle else some.data.batches
         some.n_gradients = np.zeros(len(rows), dtype=np.int64)
         return some
+
+    def workers(self, count: int) -> list[Self]:
+        """Engines like this one, itself the first, whose calls may go side by side."""
+        networks = self.network.twins(count - 1) if count > 1 else ()
+        twins = [copy(self) for _ in networks]
+        for twin, network in zip(twins, networks, strict=True):
+            twin.network = network
+        return [self, *twins]
 
     def tensor(self, values: npt.ArrayLike) -> Tensor:
         """A tensor of the engine's precision on its device."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from clients.engine.data import SplitName
     from clients.engine.engine import Scores
+    from clients.engine.scoring import Scoring
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,11 @@ class KNNPer(GlobalModel[State]):
         beyond_pn = np.arange(keys_pnm.shape[1]) >= lengths_p1
         far_pn = engine.tensor(np.where(beyond_pn, np.inf, 0.0))
 
-        def predict(at: Tensor, inputs_eb: Tensor) -> Tensor:
+        def predict(worker: Scoring, at: Tensor, inputs_eb: Tensor) -> Tensor:
             x_ed, buffers = state.x[at], {k: v[at] for k, v in state.buffers.items()}
-            model_ebk = engine.task.predict(engine.network(x_ed, buffers, inputs_eb)[0])
+            model_ebk = worker.task.predict(worker.network(x_ed, buffers, inputs_eb)[0])
             vote_ebk = vote(
-                engine.embed(x_ed, buffers, inputs_eb), keys_pnm[at], labels_pnk[at], far_pn[at],
+                worker.embed(x_ed, buffers, inputs_eb), keys_pnm[at], labels_pnk[at], far_pn[at],
                 self.options.neighbours, skip=split == "train",
             )  # fmt: skip
             return model_ebk.lerp(vote_ebk, self.options.lambda_)

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.config.schema import Scalar
 from benchmarks import population
 from benchmarks.dealt import dealt
 from benchmarks.peers import loop
-from benchmarks.peers.commands import show, write_data
+from benchmarks.peers.commands import Taken, carried_out, show, ways, write_data
 from datasets import plugins
 from datasets.source import Source
 
@@ -60,7 +61,16 @@ def test_the_plain_loop_trains_on_the_same_data(
     assert after > 0.9 > 0.4 > before
 
 
-def test_a_row_says_how_fast_each_way_was(capsys: pytest.CaptureFixture[str]) -> None:
-    show("linear", 10, {"loop": [(2.0, 1.5)], "inline": [(4.0, 3.0)]})
+@pytest.mark.e2e
+@pytest.mark.usefixtures("images")
+def test_every_client_of_the_stock_flower_app_trains_on_the_same_data(tmp_path: Path) -> None:
+    write_data({**population.IMAGES, "peers": 20}, tmp_path)
+    flat: dict[str, Scalar] = {**population.IMAGES, "model": "linear", "peers": 20}
+    assert carried_out(ways(flat, 8, 10, tmp_path)["flower"]).accuracy > 0.9
+
+
+def test_a_row_says_how_fast_and_good_each_way_was(capsys: pytest.CaptureFixture[str]) -> None:
+    show("linear", 10, {"loop": [Taken(2.0, 1.5, 0.5)], "inline": [Taken(4.0, 3.0, 0.75)]})
     _, row = map(json.loads, capsys.readouterr().out.splitlines())
     assert (row["rounds a second"], row["times as fast as the loop"]) == (2.5, 0.5)
+    assert row["accuracy"] == 0.75

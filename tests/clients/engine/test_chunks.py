@@ -30,24 +30,24 @@ def of(memory: int = 10**9, chunk: int = 0, *, stacks: bool = True) -> Chunks:
     ],
 )
 def test_a_call_takes_as_many_models_as_fit(memory: int, held: int, most: int) -> None:
-    assert of(memory).size(9, held) == most
+    assert of(memory).calls(9, held).size == most
 
 
 @pytest.mark.parametrize(("models", "threads"), [(1, 1), (3, 1), (4, THREADS), (9, THREADS)])
 def test_threads_share_large_calls_only(models: int, threads: int) -> None:
-    of().size(models, TOGETHER // 4)
+    of().calls(models, TOGETHER // 4)
     assert torch.get_num_threads() == threads
     torch.set_num_threads(THREADS)
 
 
 def test_a_fixed_chunk_is_taken_as_it_is() -> None:
-    assert of(chunk=5).size(9, 10**12) == 5
-    assert of(chunk=5, stacks=False).size(9, 1) == 5
+    assert of(chunk=5).calls(9, 10**12).size == 5
+    assert of(chunk=5, stacks=False).calls(9, 1).size == 5
 
 
 def test_models_that_lose_by_company_go_alone() -> None:
-    assert of(stacks=False).size(9, 1) == 1
-    assert of(stacks=False).evaluation(20, 100, 1)[0] == 1
+    assert of(stacks=False).calls(9, 1).size == 1
+    assert of(stacks=False).evaluation(20, 100, 1)[0].size == 1
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_convolutions_lose_by_company_on_a_cpu(model: str, stacks: bool) -> None
     problem = classification([4, 4], shape=(1, 8, 8))
     engine = Engine(problem, model, None, [0, 1], Training(batch_size=2), device="cpu")
     assert engine.network.stacks == stacks
-    assert engine._chunks.size(9, 1) == (LARGEST if stacks else 1)
+    assert engine._chunks.calls(9, 1).size == (LARGEST if stacks else 1)
 
 
 @pytest.mark.parametrize(("memory", "width"), [(1000, 32), (320, 32), (160, 16), (5, 1)])
@@ -70,7 +70,7 @@ def test_a_batch_is_cut_where_one_model_alone_holds_too_much(memory: int, width:
 @pytest.mark.parametrize("longest", [0, 1, 900, 10_000])
 def test_evaluation_fits_the_memory(memory: int, models: int, longest: int) -> None:
     held = 10
-    size, width = of(memory).evaluation(models, longest, held)
+    (size, _), width = of(memory).evaluation(models, longest, held)
     assert 1 <= size <= models
     assert 1 <= width <= max(longest, 1)
     assert size * width * held <= max(memory, held)
@@ -101,3 +101,13 @@ def test_no_choice_depends_on_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     x_pd, buffers = engine.initial()
     fit = engine.fit(x_pd, buffers, engine.opt_state(x_pd), engine.batches(1))
     engine.losses(fit.x, fit.buffers, "test")
+
+
+def test_who_evaluates_first_counts_the_same() -> None:
+    def engine() -> Engine:
+        problem = classification([4, 4], shape=(1, 8, 8))
+        return Engine(problem, "lenet", None, [0, 1], Training(batch_size=2), device="cpu")
+
+    trains, evaluates = engine(), engine()
+    evaluates.losses(*evaluates.initial(), "test")
+    assert evaluates.activations == trains.activations > 0
