@@ -19,8 +19,10 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Threads that spin while they wait are ten times slower when others use the cores too.
-    "OMP_WAIT_POLICY": "PASSIVE",
+    # Threads of torch's that have nothing to do try again for about a tenth of a millisecond before
+    # they sleep: waking one can take longer than its part of a call; but one that never sleeps
+    # takes the cores from others.
+    "GOMP_SPINCOUNT": "10000",
 }
 _INSTALLED = "coterie_environment"
 _PACKAGES = ("coterie", "app", "clients", "datasets", "strategies")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +66,6 @@ def run(
 
 
 def _inline(config: Config, show: progress.Show) -> None:
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads do not burn the cores
     from app.runners import inline  # torch: only where a run is
 
     try:

@@ -37,8 +37,8 @@ _ALONE_SECONDS = 10.0
 """What starting Ray and importing PyTorch in its workers costs: shorter sweeps do without."""
 _LOG_SECONDS = 60.0
 _BESIDE = ("name", "run-dir", "resume", "out")
-_THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-"""Runs side by side share the cores: spinning or oversubscribed threads cost a factor of ten."""
+_THREADS = {"OMP_NUM_THREADS": "1"}
+"""Runs side by side share the cores: oversubscribed threads cost a factor of ten."""
 
 
 def placed(config: Config, directory: Path) -> Config:
