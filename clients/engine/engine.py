@@ -21,6 +21,7 @@ from clients.engine.batches import Ints
 from clients.engine.chunks import Calls, chunked, working
 from clients.engine.data import Batch
 from clients.engine.network import Buffers
+from clients.engine.optimizers import Factors
 from clients.engine.scoring import Scores, Scoring
 from clients.engine.workers import share_out
 from clients.letters import Part
@@ -120,7 +121,9 @@ class Engine(Scoring):
     ) -> None:
         """All steps of a few models: what they are made of stays in the cache."""
         together = _Some(fit, at, self.network.tensors)
-        leaves = self._leaves(together.x)
+        factored = self._factored(len(together.x), batches, training)
+        leaves = self._leaves(together.x, factored)
+        found: Sequence[Tensor | Factors]
         for few in self.data.together([whole.part(at) for whole in batches]):
             gathered = self.data.minibatches(few) if few[1:] else [None]
             for batch, examples in zip(few, gathered, strict=True):
@@ -130,7 +133,11 @@ class Engine(Scoring):
                     else:
                         some = _Some(fit, of_batch + at.start, self.network.tensors)
                         own, part = self._leaves(some.x), batch.part(of_batch)
-                    _, found, after = self._differentiate(own, some.buffers, part, examples)
+                    if factored and own is leaves:
+                        drawn = examples or self.data.minibatch(part)
+                        found, after = self._factorise(own, some.buffers, part, drawn)
+                    else:
+                        _, found, after = self._differentiate(own, some.buffers, part, examples)
                     for name, value in after.items():
                         some.buffers[name].copy_(value)
                     self._descend(some, found, training, training.rate(batch.round), drift)
@@ -139,14 +146,21 @@ class Engine(Scoring):
     def _descend(
         self,
         some: _Some,
-        found: Sequence[Tensor],
+        found: Sequence[Tensor | Factors],
         training: Training,
         rate: float,
         drift: Drift | None,
     ) -> None:
         """One step of some models down their gradients, tensor by tensor."""
         pull_ed = None if drift is None else drift(some.x, some.at)
-        optimizers.step(training, rate, some.tensors, found, some.moments)
+        whole: list[tuple[Tensor, Tensor]] = []
+        for x, gradient in zip(some.tensors, found, strict=True):
+            if isinstance(gradient, Factors):
+                gradient.descend(x, rate)
+            else:
+                whole.append((x, gradient))
+        models, gradients = [x for x, _ in whole], [gradient for _, gradient in whole]
+        optimizers.step(training, rate, models, gradients, some.moments)
         if pull_ed is not None:
             some.x.sub_(pull_ed, alpha=rate)
 
@@ -227,77 +241,6 @@ class Engine(Scoring):
             np.add.at(self.n_gradients, batch.peers_e.cpu().numpy(), batch.counts_e)
         examples = max((batch.rows_eb.shape[1] for batch in batches), default=0)
         return self._chunks.calls(models, self.holds(examples))
-
-    def _differentiate(
-        self,
-        leaves: dict[str, Tensor],
-        buffers: Buffers,
-        batch: Batch,
-        examples: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, Sequence[Tensor], Buffers]:
-        """Losses (E, b), weighted gradients tensor by tensor, and buffers.
-
-        Parameters
-        ----------
-        examples : of the batch, where they are gathered already.
-        """
-        examples = examples or self.data.minibatch(batch)
-        if self.task.gradients is None:
-            return self._descents(leaves, buffers, batch, examples)
-        (x,) = leaves.values()
-        inputs, _ = examples
-        x_ed = x.detach().view(len(inputs), -1)
-        losses, values = self.task.gradients(x_ed, inputs, batch.weights_eb)
-        if batch.noise_ed is not None:
-            values = values + batch.noise_ed
-        return losses, [values], buffers
-
-    def _descents(
-        self,
-        leaves: dict[str, Tensor],
-        buffers: Buffers,
-        batch: Batch,
-        examples: tuple[Tensor, Tensor],
-    ) -> tuple[Tensor, Sequence[Tensor], Buffers]:
-        """The same, where there is no closed form.
-
-        A batch of which one model alone holds more than fits is worked off in parts. Their sum is
-        what the whole gives, unless examples of a batch see each other (batch norm).
-        """
-        width = whole = batch.rows_eb.shape[1]
-        if not self.network.coupled:
-            width = self._chunks.width(whole, self.holds(whole))
-        parts = [slice(first, first + width) for first in range(0, whole, width)]
-        losses: list[Tensor] = []
-        gradients: Sequence[Tensor] = ()
-        found: Sequence[Tensor]
-        own = self.personal.leaves(buffers)
-        wanted = (*leaves.values(), *own.values())
-        for at in parts if len(parts) > 1 else [slice(None)]:
-            if self._by_vjp:
-                losses_eb, found = self._pulled_back(leaves, buffers, batch, examples, at)
-                after = buffers  # its layers have none
-            elif self.guard is not None:
-                with self.guard.watching() as traces:
-                    losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, at)
-                found = self.guard.clipped(losses_eb, batch.weights_eb[:, at], traces, leaves)
-            else:
-                more = {**buffers, **own}
-                losses_eb, after = self._batch_losses(leaves, more, batch, examples, at)
-                # A single number: torch would import sympy for the weights as another argument.
-                total = losses_eb.flatten() @ batch.weights_eb[:, at].flatten()
-                found = torch.autograd.grad(total, wanted, materialize_grads=True)
-            losses.append(losses_eb.detach())
-            for summed, part in zip(gradients, found, strict=False):
-                summed.add_(part)
-            gradients = gradients or found
-        if self.guard is not None:
-            self.guard.add_noise(gradients, batch)
-        after = {name: value.detach() for name, value in after.items()}
-        if own:
-            gradients, of_own = gradients[: len(leaves)], gradients[len(leaves) :]
-            after |= self.personal.stepped(buffers, of_own, batch.round)
-        return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
 
 
 class _Some:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +106,14 @@ class Slope(NamedTuple):
     gradient: Tensor
 
 
+class Passed(NamedTuple):
+    """The inputs (b, i) and outputs (b, o) of the linear layer that has a weight."""
+
+    weight: str
+    inputs: Tensor
+    outputs: Tensor
+
+
 def vjp(
     steps: Sequence[Step], state: Mapping[str, Tensor], x: Tensor
 ) -> tuple[Tensor, Callable[[Tensor], Iterator[Slope]]]:
@@ -181,6 +189,36 @@ def steps(module: nn.Module, known: Collection[str], name: str = "") -> list[Ste
     if not set(tensors.values()) <= {*known}:
         return None
     return [Step(FORMS[type(module)], module, tensors)]
+
+
+def in_line(module: nn.Module, name: str = "") -> list[tuple[str, nn.Module]]:
+    """The layers of a network that calls them one after the other and nothing else, by name.
+
+    None of another network, and of one that has a layer twice.
+    """
+    if type(module) is not nn.Sequential:
+        known = type(module).__module__.startswith("torch.nn.") or isinstance(module, Dropout)
+        return [(name, module)] if known else []
+    found: list[tuple[str, nn.Module]] = []
+    for key, child in module._modules.items():
+        below = in_line(child, f"{name}.{key}" if name else key) if child is not None else []
+        if not below:
+            return []
+        found += below
+    return found if len({id(layer) for _, layer in found}) == len(found) else []
+
+
+def places(module: nn.Module, names: Collection[str]) -> list[tuple[str, dict[str, Any], str]]:
+    """Where in its layers the tensors of a module lie; one that layers share lies in several."""
+    named = {id(value): name for name, value in module.named_parameters()}
+    named |= {id(value): name for name, value in module.named_buffers()}
+    return [
+        (named[id(value)], place, key)
+        for layer in module.modules()
+        for place in cast("list[dict[str, Any]]", [layer._parameters, layer._buffers])
+        for key, value in place.items()
+        if value is not None and named[id(value)] in names
+    ]
 
 
 def _rows(x: Tensor) -> Tensor:

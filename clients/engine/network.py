@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from clients.engine.layers import KEY, Slope, has_vjp, prepared, steps, vjp
+from clients.engine.layers import KEY, Passed, Slope, has_vjp, in_line, places, prepared, steps, vjp
 from clients.engine.mixed_precision import MixedPrecision
 
 Buffers = dict[str, Tensor]
@@ -53,6 +53,7 @@ class Network:
         other, and what they draw comes from torch's generator, seeded by the model's own key.
     coupled : whether an example's output depends on the rest of its batch (batch norm).
     has_vjp : whether `vjp` takes it.
+    factors : weights (o, i) of which a call of a single model can show the factors of the gradient.
     """
 
     def __init__(
@@ -92,7 +93,16 @@ class Network:
     def _take(self, module: nn.Module) -> None:
         """Have a module run the calls."""
         known = {*self.names, *self._buffers, *self._dropouts}
-        self.module, self._places = module, _places(module, known)
+        self.module, self._places, self._line = module, places(module, known), in_line(module)
+        uses = Counter(name for name, *_ in self._places if name in self.names)
+        self.factors = [
+            f"{name}.weight"
+            for name, layer in self._line
+            if type(layer) is nn.Linear
+            and not self._mixed_precision
+            # Trained, seen nowhere else, and with a bias, so that outputs are differentiable.
+            and uses[f"{name}.weight"] == uses[f"{name}.bias"] == 1
+        ]
         # Mixed precision asks the layers themselves.
         self._steps = None if self._mixed_precision else steps(module, known)
 
@@ -191,6 +201,7 @@ class Network:
         inputs_eb: Tensor,
         keys_e: Tensor | None = None,
         first: int = 0,
+        seen: list[Passed] | None = None,
     ) -> tuple[Tensor, Buffers]:
         """Outputs (E, b, ...) of each model on its own inputs (E, b, ...).
 
@@ -199,6 +210,7 @@ class Network:
         x_ed : the models, as rows or already as `leaves`.
         keys_e : dropout keys; None evaluates (no dropout, batch norm by its running statistics).
         first : where in the minibatch the inputs begin, if they are a part of it.
+        seen : of a single model; gets what passed the layers of `factors`.
 
         Returns
         -------
@@ -211,7 +223,7 @@ class Network:
         def one(own: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Buffers]:
             own |= {name: own[name].clone() for name in buffers}
             with self._holding(own), MixedPrecision() if self._mixed_precision else nullcontext():
-                outputs = self.module(inputs)
+                outputs = self.module(inputs) if seen is None else self._watched(inputs, seen)
             if self._mixed_precision:
                 outputs = outputs.float()
             return outputs, {name: own[name] for name in buffers}
@@ -231,6 +243,15 @@ class Network:
                 self._seen(step.layer, inputs_eb, outputs_eb)
             inputs_eb = outputs_eb
         return inputs_eb, buffers
+
+    def _watched(self, x: Tensor, seen: list[Passed]) -> Tensor:
+        """What the module makes of inputs, layer by layer."""
+        for name, layer in self._line:
+            y = layer(x)
+            if f"{name}.weight" in self.factors:
+                seen.append(Passed(f"{name}.weight", x.detach(), y))
+            x = y
+        return x
 
     def _set_training(self, training: bool) -> None:
         if self.module.training != training:  # asking is cheap, setting it goes through all layers
@@ -317,16 +338,3 @@ def _trains(layer: nn.Module) -> bool:
 def _layer(name: str) -> str:
     """The module that owns the tensor `name`."""
     return name.rpartition(".")[0]
-
-
-def _places(module: nn.Module, names: Collection[str]) -> list[tuple[str, dict[str, Any], str]]:
-    """Where in its layers the tensors of a module lie; one that layers share lies in several."""
-    named = {id(value): name for name, value in module.named_parameters()}
-    named |= {id(value): name for name, value in module.named_buffers()}
-    return [
-        (named[id(value)], place, key)
-        for layer in module.modules()
-        for place in cast("list[dict[str, Any]]", [layer._parameters, layer._buffers])
-        for key, value in place.items()
-        if value is not None and named[id(value)] in names
-    ]

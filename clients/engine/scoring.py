@@ -15,8 +15,8 @@ from torch import Tensor
 
 from clients.engine.batches import Ints
 from clients.engine.data import SplitName
+from clients.engine.differentiation import Differentiation
 from clients.engine.network import Buffers
-from clients.engine.stack import Stack
 from clients.engine.workers import share_out
 
 
@@ -27,7 +27,7 @@ class Scores(NamedTuple):
     accuracies: Tensor
 
 
-class Scoring(Stack):
+class Scoring(Differentiation):
     """A stack that is measured."""
 
     _recorded: list[tuple[Tensor, Tensor, Tensor]] | None = None

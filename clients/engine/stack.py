@@ -5,9 +5,8 @@ Legend: p = peers of this node, e = models, d = parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -18,9 +17,8 @@ from torch import Tensor, nn
 from clients.defence import Defence
 from clients.engine import optimizers, probe
 from clients.engine.batches import Ints
-from clients.engine.chunks import Chunks, held_bytes
+from clients.engine.chunks import Chunks
 from clients.engine.data import Batch, Data
-from clients.engine.layers import sums
 from clients.engine.network import Buffers, Network
 from clients.engine.personal import PersonalLayers
 from clients.engine.privacy import Guard
@@ -40,9 +38,6 @@ if TYPE_CHECKING:
 
 def _no_batches(*which: Any, **how: Any) -> list[Batch]:
     return []
-
-
-_PROBE = 2  # examples; batch norm needs two, and activations grow in proportion
 
 
 class Stack:
@@ -243,77 +238,3 @@ class Stack:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key)
             return self._build()
-
-    @property
-    def _by_vjp(self) -> bool:
-        """Whether gradients of a loss are found without autograd."""
-        known = self.network.has_vjp and self.task.slopes is not None
-        return known and not self.network.personal
-
-    def _leaves(self, x_ed: Tensor) -> dict[str, Tensor]:
-        """Models, tensor by tensor, to be differentiated."""
-        return self.network.named(x_ed) if self._by_vjp else self.network.leaves(x_ed)
-
-    def _batch_losses(
-        self,
-        x_ed: Tensor | Mapping[str, Tensor],
-        buffers: Buffers,
-        batch: Batch,
-        examples: tuple[Tensor, Tensor],
-        at: slice = slice(None),
-    ) -> tuple[Tensor, Buffers]:
-        """Losses (E, b) of minibatches, or of their places `at`, and the buffers after."""
-        inputs, targets = _places(examples, at)
-        outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
-        return self.task.losses(outputs, targets), after
-
-    def _pulled_back(
-        self,
-        named: dict[str, Tensor],
-        buffers: Buffers,
-        batch: Batch,
-        examples: tuple[Tensor, Tensor],
-        at: slice,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Losses of places of minibatches, and the gradients of their sums, tensor by tensor.
-
-        Single gradients are clipped where they are private.
-        """
-        assert self.task.slopes is not None
-        inputs, targets = _places(examples, at)
-        outputs, back = self.network.vjp(named, buffers, inputs, batch.keys_e, at.start or 0)
-        weights_eb = batch.weights_eb[:, at]
-        if self.guard is None:
-            losses_eb, slopes = self.task.slopes(outputs, targets, weights_eb)
-            found = sums(back(slopes))
-        else:
-            losses_eb, slopes = self.task.slopes(outputs, targets, torch.ones_like(weights_eb))
-            found = self.guard.clipped_sums(
-                [(step.layer, inputs, g) for step, inputs, g in back(slopes)], weights_eb
-            )
-        return losses_eb, [found[name] for name in self.network.names]
-
-    def holds(self, examples: int) -> int:
-        """Bytes that one model holds for a backward pass over `examples` examples."""
-        # Beside activations: the gradient tensor by tensor, as a row, and what backward puts aside.
-        return self.activations * examples + 5 * self.d * self.dtype.itemsize
-
-    @cached_property
-    def activations(self) -> int:
-        """Bytes that a forward pass leaves behind for each example."""
-        zeros = torch.zeros(1, dtype=torch.int64, device=self.device)
-        weights = torch.zeros(1, _PROBE, dtype=self.dtype, device=self.device)
-        batch = Batch(zeros, zeros.expand(1, _PROBE), weights, np.array([_PROBE]), zeros, None)
-        x = torch.zeros(1, self.d, dtype=self.dtype, device=self.device, requires_grad=True)
-        examples = self.data.minibatch(batch)
-        held = held_bytes(
-            lambda: self._batch_losses(x, self.network.buffers(1), batch, examples)[0],
-            shared=[x, *self.network.module.parameters()],  # they do not grow with the examples
-        )
-        return held // _PROBE
-
-
-def _places(examples: tuple[Tensor, Tensor], at: slice) -> tuple[Tensor, Tensor]:
-    """The inputs and targets at some places of minibatches."""
-    inputs, targets = examples
-    return examples if at == slice(None) else (inputs[:, at], targets[:, at])

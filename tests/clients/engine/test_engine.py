@@ -21,6 +21,7 @@ from clients.engine.streams import Purpose
 from clients.letters import Part
 from clients.models.build import BUILDERS, build
 from clients.training import Training
+from datasets import plugins
 from datasets.problem import Problem
 from tests.problems import classification
 
@@ -400,3 +401,39 @@ def test_one_step_down_given_gradients() -> None:
         x_pd, _, opt_state = engine.step(x_pd, twin.grad, opt_state, seed + 1)
         optimizer.step()
     assert torch.allclose(x_pd, twin, rtol=0, atol=1e-14)
+
+
+def _in_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """A network of which some matrices can be factored: not those that are tied or lack a bias."""
+    tied, other = nn.Linear(6, 6), nn.Linear(6, 6)
+    other.weight = tied.weight
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 2, 3), nn.Flatten(1, 2), nn.Linear(2, 3), nn.Flatten(),
+        nn.Sequential(nn.Linear(12, 6, bias=False), nn.BatchNorm1d(6), tied, nn.Tanh(), other),
+        nn.Dropout(0.3), nn.Linear(6, outputs),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("drift", [False, True])
+def test_a_step_down_factors_is_a_step_down_their_product(drift: bool) -> None:
+    """x - rate (gradient + drift), where `gradients` multiplies out what `fit` does not."""
+    training = Training(batch_size=3, learning_rate=0.2)
+    problem = classification([8, 6, 5])
+    model = plugins.register("model", "in-line", _in_line)
+    of = Engine(problem, model, None, range(3), training, device="cpu", dtype="float64")
+    assert of.network.factors == ["2.weight", "6.weight"]
+    x, buffers = of.initial(common=False)
+    batches, pull = of.batches(1, steps=None, epochs=1), 0.1 * torch.ones_like(x)
+    fit = of.fit(
+        x, buffers, {}, batches, drift=(lambda x_ed, at: pull[at] * x_ed) if drift else None
+    )
+    by_hand, after = x, buffers
+    for batch in batches:
+        found = of.gradients(by_hand, after, batch)
+        moved = torch.from_numpy(batch.counts_e > 0)[:, None].double()
+        more = pull * by_hand if drift else 0
+        by_hand = by_hand - training.rate(1) * moved * (found.values + more)
+        after = found.buffers
+    torch.testing.assert_close(fit.x, by_hand, rtol=1e-12, atol=1e-14)
+    for name, value in after.items():
+        torch.testing.assert_close(fit.buffers[name], value)
