@@ -24,8 +24,10 @@ BUDGET = {"cpu": 1 << 24, "cuda": 1 << 28}
 """Bytes that the models of a call hold together."""
 LARGEST = 256  # beyond it a call is long enough that its overhead no longer shows
 THREADS = torch.get_num_threads()  # as many as the process may use
-TOGETHER = 1 << 22  # bytes of a call that threads share; below, waking them takes longer
-APART = 1 << 20  # bytes of each call that goes beside others; below, they wait for Python
+TOGETHER = 1 << 22
+"""Bytes of a stacked call, or products of its matrices, from which on threads share it."""
+ALONE = 1 << 20
+"""Bytes of a single model's call from which on threads share it, or other calls go beside it."""
 
 
 class Calls(NamedTuple):
@@ -51,20 +53,21 @@ class Chunks:
         self, device: torch.device, *, stacks: bool, chunk: int, memory: int, apart: bool = True
     ) -> None:
         self._fixed = chunk or (1 if device.type == "cpu" and not stacks else 0)
-        self._apart = apart and device.type == "cpu"
+        self._stacks, self._apart = stacks, apart and device.type == "cpu"
         self._memory = memory or _share(device)
         self._budget = min(BUDGET[device.type], self._memory)
 
-    def calls(self, models: int, held: int) -> Calls:
+    def calls(self, models: int, held: int, products: int = 0) -> Calls:
         """Calls to work off some models; torch's threads are set for them.
 
         Parameters
         ----------
         models : how many there are.
         held : bytes that each holds between forward and backward pass.
+        products : how often each multiplies one of its parameters in a forward pass, at least.
         """
         size = self._fixed or max(1, min(LARGEST, self._budget // max(held, 1)))
-        return self._side_by_side(models, size, held)
+        return self._side_by_side(models, size, held, products)
 
     def width(self, examples: int, held: int) -> int:
         """Examples per call of a batch, on which one model alone would hold so many bytes."""
@@ -83,14 +86,13 @@ class Chunks:
         size = self._fixed or max(1, min(models, budget // examples))
         return self._side_by_side(models, size, examples * held), examples
 
-    def _side_by_side(self, models: int, size: int, held: int) -> Calls:
+    def _side_by_side(self, models: int, size: int, held: int, products: int = 0) -> Calls:
         """Those calls at a time for which there are cores, work, and memory."""
-        held = max(held, 1)
-        workers = 1
+        held, workers, least = max(held, 1), 1, TOGETHER if self._stacks else ALONE
         if self._apart and size == 1:
-            workers = max(1, min(THREADS, models, models * held // APART, self._memory // held))
-        held *= min(models, size)
-        torch.set_num_threads(THREADS if workers > 1 or held >= TOGETHER else 1)
+            workers = max(1, min(THREADS, models, models * held // ALONE, self._memory // held))
+        work = min(models, size) * max(held, products)
+        torch.set_num_threads(THREADS if workers > 1 or work >= least else 1)
         return Calls(size, workers)
 
 

@@ -240,7 +240,7 @@ class Engine(Scoring):
         for batch in batches:
             np.add.at(self.n_gradients, batch.peers_e.cpu().numpy(), batch.counts_e)
         examples = max((batch.rows_eb.shape[1] for batch in batches), default=0)
-        return self._chunks.calls(models, self.holds(examples))
+        return self._chunks.calls(models, self.holds(examples), self.d * examples)
 
 
 class _Some:

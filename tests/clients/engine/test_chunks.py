@@ -40,6 +40,13 @@ def test_threads_share_large_calls_only(models: int, threads: int) -> None:
     torch.set_num_threads(THREADS)
 
 
+@pytest.mark.parametrize(("models", "threads"), [(1, 1), (3, 1), (4, THREADS)])
+def test_threads_share_long_calls_on_little_memory(models: int, threads: int) -> None:
+    of().calls(models, 1, TOGETHER // 4)
+    assert torch.get_num_threads() == threads
+    torch.set_num_threads(THREADS)
+
+
 def test_a_fixed_chunk_is_taken_as_it_is() -> None:
     assert of(chunk=5).calls(9, 10**12).size == 5
     assert of(chunk=5, stacks=False).calls(9, 1).size == 5

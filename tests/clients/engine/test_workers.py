@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clients.engine import chunks
 from clients.engine.batches import Ints
-from clients.engine.chunks import APART, Chunks
+from clients.engine.chunks import ALONE, Chunks
 from clients.engine.data import SplitName
 from clients.engine.engine import Engine
 from clients.engine.workers import share_out
@@ -26,7 +26,7 @@ WORKERS, SIZES = 3, [9, 4, 8, 1, 7]
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """So many cores, and calls that are never too small for them."""
     monkeypatch.setattr(chunks, "THREADS", request.param)
-    monkeypatch.setattr(chunks, "APART", 1)
+    monkeypatch.setattr(chunks, "ALONE", 1)
     return int(request.param)
 
 
@@ -160,7 +160,7 @@ def _rows(of: Engine, p: int) -> tuple[Tensor, Tensor]:
 
 def test_a_network_without_a_twin_goes_on_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "THREADS", WORKERS)
-    monkeypatch.setattr(chunks, "APART", 1)
+    monkeypatch.setattr(chunks, "ALONE", 1)
     of = engine("lenet", Training(batch_size=3))
     of.network.module.lock = threading.Lock()  # type: ignore[assignment]
     assert of.workers(WORKERS) == [of]
@@ -173,7 +173,7 @@ def test_calls_side_by_side_fit_the_memory(
     monkeypatch: pytest.MonkeyPatch, memory: int, models: int
 ) -> None:
     monkeypatch.setattr(chunks, "THREADS", 4)
-    monkeypatch.setattr(chunks, "APART", 1)
+    monkeypatch.setattr(chunks, "ALONE", 1)
     of = Chunks(torch.device("cpu"), stacks=False, chunk=0, memory=memory)
     assert of.calls(models, 100) == (1, min(4, models, max(1, memory // 100)))
     assert of.evaluation(models, 1, 100)[0] == (1, min(4, models, max(1, memory // 100)))
@@ -183,9 +183,9 @@ def test_small_calls_and_stacks_go_one_after_another(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(chunks, "THREADS", 4)
     cpu = torch.device("cpu")
     alone = Chunks(cpu, stacks=False, chunk=0, memory=0)
-    assert [alone.calls(9, APART // each).workers for each in (10, 4, 1)] == [1, 2, 4]
-    assert Chunks(cpu, stacks=True, chunk=0, memory=0).calls(9, APART).workers == 1
-    assert Chunks(cpu, stacks=False, chunk=0, memory=0, apart=False).calls(9, APART).workers == 1
+    assert [alone.calls(9, ALONE // each).workers for each in (10, 4, 1)] == [1, 2, 4]
+    assert Chunks(cpu, stacks=True, chunk=0, memory=0).calls(9, ALONE).workers == 1
+    assert Chunks(cpu, stacks=False, chunk=0, memory=0, apart=False).calls(9, ALONE).workers == 1
 
 
 def test_private_gradients_are_counted_one_after_another(cores: int) -> None:
