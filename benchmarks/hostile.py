@@ -41,10 +41,10 @@ SETTINGS: Mapping[str, Mapping[str, Scalar]] = {
     "clusters": {"partition.kind": "label-permutation", "partition.clusters": 2},
     "dirichlet": {"partition.kind": "dirichlet", "partition.alpha": 0.3},
 }
-ROUNDS, SHARE = 20, 0.2
+ROUNDS, EVERY, SHARE = 20, 10, 0.2
 COMMON: Mapping[str, Scalar] = {
     "dataset": "digits", "model": "mlp", "peers": 10, "num-server-rounds": ROUNDS,
-    "evaluate-every": 10, "batch-size": 16, "local-steps": 5, "learning-rate": 0.1,
+    "evaluate-every": EVERY, "batch-size": 16, "local-steps": 5, "learning-rate": 0.1,
     "partition.samples-per-peer": 80, "partition.validation": 0.2, "ifca.clusters": 2,
 }  # fmt: skip
 OUT = Path("runs/hostile")
@@ -52,19 +52,20 @@ OUT = Path("runs/hostile")
 
 @dataclass(frozen=True)
 class Case:
-    """One run."""
+    """One run, evaluated every so many rounds."""
 
     setting: str
     method: str
     attack: str
     rule: str
     seed: int
+    every: int = EVERY
 
     @property
     def run(self) -> Run:
         """With the method's tuned settings; carried out if it was not before."""
         flat = {**_flat(self.setting, self.method), **tuned(self.setting, self.method)}
-        flat["seed"] = self.seed
+        flat |= {"seed": self.seed, "evaluate-every": self.every}
         if self.attack != "none":
             flat |= {"attack.kind": self.attack, "attack.share": SHARE}
         if self.rule != "none":
@@ -137,7 +138,9 @@ def outcomes(
                 best = max((r for r in cases if r != "none"), key=rated.__getitem__, default="none")
                 plain = [case.honest("test_accuracy") for case in cases["none"]]
                 half, end = (
-                    _known(case.to_attackers(t) for case in cases["none"] if attack != "none")
+                    mean_of_known(
+                        case.to_attackers(t) for case in cases["none"] if attack != "none"
+                    )
                     for t in (ROUNDS // 2, ROUNDS)
                 )
                 yield Outcome(
@@ -146,8 +149,8 @@ def outcomes(
                 )  # fmt: skip
 
 
-def _known(values: Iterable[float | None]) -> float | None:
-    """The mean of those that are known, if any is."""
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known, None if none is."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
