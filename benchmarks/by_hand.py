@@ -11,8 +11,10 @@ import json
 import statistics
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from benchmarks.engine import (
     NETWORKS,
@@ -30,29 +32,46 @@ from datasets.problem import Problem
 NETWORK, PEERS, BATCH = "mlp-784", 20, 10
 
 
-def by_hand(data: Problem, batch: int, hidden: int = 100) -> Callable[[int], None]:
+class Mlp(NamedTuple):
+    """Weights (e, o, i) and biases (e, 1, o) of two layers."""
+
+    first: Tensor
+    first_bias: Tensor
+    second: Tensor
+    second_bias: Tensor
+
+    def step(self, x: Tensor, y: Tensor, rate: float) -> None:
+        """Step down the mean cross-entropy of inputs (e, b, i) with classes (e, b)."""
+        h = torch.baddbmm(self.first_bias, x, self.first.mT).relu_()
+        g = torch.baddbmm(self.second_bias, h, self.second.mT).softmax(dim=2)
+        g.scatter_add_(2, y[..., None], torch.full_like(g[..., :1], -1)).mul_(rate / y.shape[1])
+        below = torch.bmm(g, self.second).mul_(h > 0)
+        self.second.sub_(torch.bmm(g.mT, h))
+        self.second_bias.sub_(g.sum(dim=1, keepdim=True))
+        self.first.sub_(torch.bmm(below.mT, x))
+        self.first_bias.sub_(below.sum(dim=1, keepdim=True))
+
+
+def drawn(models: int, inputs: int, hidden: int, outputs: int) -> Mlp:
+    """Random models."""
+    first, second = torch.randn(models, hidden, inputs), torch.randn(models, outputs, hidden)
+    biases = torch.zeros(models, 1, hidden), torch.zeros(models, 1, outputs)
+    return Mlp(first / inputs**0.5, biases[0], second / hidden**0.5, biases[1])
+
+
+def by_hand(data: Problem, batch: int) -> Callable[[int], None]:
     """Takes so many steps of every peer."""
     pool = torch.tensor(data.inputs).flatten(1)
     rows_en, targets_en = (
         torch.tensor([each.tolist() for each in of]) for of in (data.train.rows, data.train.targets)
     )
-    (models, examples), inputs = rows_en.shape, pool.shape[1]
-    first, second = torch.randn(models, hidden, inputs) / 28, torch.randn(models, 10, hidden) / 10
-    first_bias, second_bias = torch.zeros(models, 1, hidden), torch.zeros(models, 1, 10)
-    at = torch.arange(models)[:, None]
+    models, examples = rows_en.shape
+    mlp, at = drawn(models, pool.shape[1], 100, 10), torch.arange(models)[:, None]
 
     def steps(count: int) -> None:
         for _ in range(count):
-            drawn = torch.rand(models, examples).argsort(dim=1)[:, :batch]
-            x, y = pool[rows_en[at, drawn]], targets_en[at, drawn, None]
-            h = torch.baddbmm(first_bias, x, first.mT).relu_()
-            g = torch.baddbmm(second_bias, h, second.mT).softmax(dim=2)
-            g.scatter_add_(2, y, torch.full_like(y, -1, dtype=g.dtype)).mul_(RATE / batch)
-            below = torch.bmm(g, second).mul_(h > 0)
-            second.sub_(torch.bmm(g.mT, h))
-            second_bias.sub_(g.sum(dim=1, keepdim=True))
-            first.sub_(torch.bmm(below.mT, x))
-            first_bias.sub_(below.sum(dim=1, keepdim=True))
+            places = torch.rand(models, examples).argsort(dim=1)[:, :batch]
+            mlp.step(pool[rows_en[at, places]], targets_en[at, places], RATE)
 
     return steps
 
