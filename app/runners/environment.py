@@ -19,8 +19,8 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Threads of torch's that have nothing to do try again for a moment before they sleep: waking one
-    # can take longer than its part of a call. Ten times as long a moment is faster still where
+    # Threads of torch's that have nothing to do try again for a moment before they sleep: waking
+    # one can take longer than its part of a call. Ten times as long a moment is faster still where
     # nothing else runs, and three times slower beside one busy process.
     "GOMP_SPINCOUNT": "1000",
 }
