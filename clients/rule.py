@@ -106,6 +106,8 @@ class Rule(Generic[S]):
 
     common_start: ClassVar[bool] = True
     """Whether all peers start from one model."""
+    mixes: ClassVar[bool] = False
+    """Whether rounds end in an average whose weights a topology may bring (`Engine.mixing`)."""
     reported: ClassVar[tuple[str, ...]] = ()
     """Names of further measurements that a report carries; a relay takes no others."""
 

@@ -10,12 +10,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from strategies import base_graph
 from strategies.errors import TopologyError
+from strategies.push_sum import PushSum
 from strategies.topology import Matrix, base_rounds, matrix_of, powers_of_two, read_rounds
 
 Links = Callable[[int], Matrix]
 """Round -> (n, n) the edges of that round, [sender, recipient]."""
+Floats = npt.NDArray[np.float64]
+Mixing = Callable[[int], tuple[Floats, Floats]]
+"""Round -> (n, n) averaging weights of that round, rows sum to 1, and (n,) what each peer's model
+counts for in the mean that they keep."""
 
 _PURPOSE = 0x11CC
 
@@ -77,6 +84,26 @@ def changing(
     if not 1 <= degree < peers:
         raise TopologyError(f"no {degree} others among {peers} peers")
     return epidemic
+
+
+def mixing(kind: str, peers: int, *, degree: int, file: str = "") -> Mixing | None:
+    """Make the averaging weights of a topology that brings its own; None of one that does not.
+
+    "base" has those of its authors, a CSV whose edges have a direction those of push-sum. All peers
+    count the same.
+
+    Raises
+    ------
+    TopologyError
+        Push-sum cannot keep the mean in this file, see `strategies.push_sum.PushSum`.
+    """
+    if kind == "base":
+        weights, evenly = base_graph.mixing(peers, degree), np.ones(peers)
+        return lambda t: (weights[(t - 1) % len(weights)], evenly)
+    if kind == "file" and Path(file).suffix == ".csv":
+        graphs = [matrix_of(edges, peers) for edges in read_rounds(Path(file), peers)]
+        return PushSum(graphs) if any(map(_has_direction, graphs)) else None
+    return None
 
 
 def _has_direction(graph: Matrix) -> bool:

@@ -23,9 +23,9 @@ from clients.privacy import Privacy
 from datasets.partition.options import Partition
 from datasets.plugins import Kind
 from datasets.table import Dataset, dataset_of
-from strategies import base_graph, clock, schedule
+from strategies import clock, schedule
 from strategies.brokering import Brokering
-from strategies.changing import changing
+from strategies.changing import Mixing, changing, mixing
 from strategies.errors import ScheduleError, TopologyError
 from strategies.topology import topology
 
@@ -223,21 +223,24 @@ class Config(TopLevel):
         """
         try:
             return topology(
-                self.topology,
-                self.peers,
-                self.seed,
-                degree=self.topology_degree,
-                probability=self.topology_probability,
-                file=self.topology_file,
-            )
+                self.topology, self.peers, self.seed, degree=self.topology_degree,
+                probability=self.topology_probability, file=self.topology_file,
+            )  # fmt: skip
         except TopologyError as error:
             raise ConfigError(str(error)) from None
 
-    def mixing(self) -> list[npt.NDArray[np.float64]]:
-        """(n, n) averaging weights of each round, in turn, of a topology that has its own."""
-        if self.topology != "base":
-            return []
-        return base_graph.mixing(self.peers, self.topology_degree)
+    def mixing(self) -> Mixing | None:
+        """Averaging weights of the topology's own, where the method leaves them to it.
+
+        Raises
+        ------
+        TopologyError : they would not keep the mean of all; `strategy` says so beforehand.
+        """
+        if not self.row.rule.mixes:
+            return None
+        return mixing(
+            self.topology, self.peers, degree=self.topology_degree, file=self.topology_file
+        )
 
     def strategy(self) -> Brokering:
         """The method's strategy for this run.
@@ -260,18 +263,13 @@ class Config(TopLevel):
                 degree=self.topology_degree, hears=method.strategy.hears_on_waking,
                 file=self.topology_file,
             )  # fmt: skip
+            self.mixing()
         except (ScheduleError, TopologyError) as error:
             raise ConfigError(str(error)) from None
         return method.brokering(
-            self.options,
-            peers=self.peers,
-            rounds=rounds,
-            seed=self.seed,
-            topology=self.graph(),
-            evaluate_every=self.evaluate_every,
-            schedule=attendance,
-            links=links,
-        )
+            self.options, peers=self.peers, rounds=rounds, seed=self.seed, topology=self.graph(),
+            evaluate_every=self.evaluate_every, schedule=attendance, links=links,
+        )  # fmt: skip
 
     def attackers(self) -> npt.NDArray[np.int64]:
         """The ids of the peers that lie, ascending.

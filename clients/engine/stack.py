@@ -29,6 +29,10 @@ from clients.models.adaptation import personal_names
 from clients.models.build import build
 from clients.models.options import MODELS
 
+Mixing = Callable[[int], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
+"""Round -> (n, n) averaging weights, whose rows sum to 1, and (n,) what each peer's model counts
+for in the mean of all that they keep: its steps are divided by that."""
+
 if TYPE_CHECKING:
     from clients.models.options import Adaptation
     from clients.privacy import Privacy
@@ -60,7 +64,7 @@ class Stack:
     mixed_precision, channels_last : see `clients.engine.network.Network`.
     defence : what takes the place of weighted means; None: nothing.
     staleness_discount : exponent of `Rule.freshness`.
-    mixing : (n, n) averaging weights of the rounds, in turn, of a topology with weights of its own.
+    mixing : averaging weights of a topology that has its own, see `Mixing`.
     privacy : how gradients are made private; None: not.
     adaptation : of the network, see `clients.models.options.Adaptation`.
 
@@ -95,7 +99,7 @@ class Stack:
         channels_last: bool = False,
         defence: Defence | None = None,
         staleness_discount: float = 0.0,
-        mixing: Sequence[npt.NDArray[np.float64]] = (),
+        mixing: Mixing | None = None,
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from clients.letters import Bools, Ints, Letters
-from clients.methods.fedavg import FedAvg
+from clients.methods.fedavg import LocalTraining
 from clients.rule import Floats, Grid, State
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ClusteredState(State):
     members: Bools
 
 
-class ClusteredFL(FedAvg[ClusteredState]):
+class ClusteredFL(LocalTraining[ClusteredState]):
     """FedAvg inside clusters that split in two, again and again."""
 
     def init(self) -> ClusteredState:

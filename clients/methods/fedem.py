@@ -105,14 +105,16 @@ class FedEM(FedAvg[FedEMState]):
         q_en = q_pkn.flatten(0, 1).to(members_ed.dtype)
         batches = [b.weighted(q_en.gather(1, b.rows_eb)) for b in engine.batches(round_, peers=of)]
         fit = engine.fit(members_ed, statistics, _flat(state.opt_state), batches)
+        trained_pkd = fit.x.unflatten(0, (-1, k))
+        shown_pkd = self.pushed(state.members, trained_pkd, round_)
         state = replace(
             state,
-            members=fit.x.unflatten(0, (-1, k)),
+            members=trained_pkd,
             statistics=self._split(fit.buffers),
             opt_state=self._split(fit.opt_state),
             pi=pi,
         )
-        return state, {"x": state.members.flatten(1), "pi": engine.tensor(pi)}
+        return state, {"x": shown_pkd.flatten(1), "pi": engine.tensor(pi)}
 
     def update(
         self, state: FedEMState, round_: int, offers: Letters, sent: Letters, answers: Letters

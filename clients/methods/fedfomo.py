@@ -29,7 +29,7 @@ import numpy as np
 
 from clients.engine.streams import Purpose, stream
 from clients.letters import Bools, Ints, Letters
-from clients.methods.fedavg import FedAvg
+from clients.methods.fedavg import LocalTraining
 from clients.parts.exploring import epsilon_greedy
 from clients.rule import Floats, Grid, State
 
@@ -83,7 +83,7 @@ class FedFomoState(State):
     w: Floats
 
 
-class FedFomo(FedAvg[FedFomoState]):
+class FedFomo(LocalTraining[FedFomoState]):
     """Steps towards the models that do better on held-out data."""
 
     def init(self) -> FedFomoState:

@@ -71,8 +71,9 @@ class FedRep(FedAvg[FedRepState]):
         )
 
     def offer(self, state: FedRepState, round_: int) -> tuple[FedRepState, Mapping[str, Tensor]]:
-        state = self.train(state, round_)
-        return state, {"body": state.x[:, ~self.head]}
+        trained = self.train(state, round_)
+        body_pc = self.pushed(state.x[:, ~self.head], trained.x[:, ~self.head], round_)
+        return trained, {"body": body_pc}
 
     def train(self, state: FedRepState, round_: int) -> FedRepState:
         epochs = self.engine.batches(round_, Purpose.EXTRA, epochs=self.options.head_epochs)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clients.letters import Ints, Letters
-from clients.methods.fedavg import FedAvg
+from clients.methods.fedavg import LocalTraining
 from clients.rule import Clustered, Floats, State, true_clusters
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class IfcaState(State):
     w: Floats
 
 
-class Ifca(FedAvg[IfcaState]):
+class Ifca(LocalTraining[IfcaState]):
     """FedAvg among those who chose the same of K models."""
 
     def __init__(self, engine: Engine, options: Options, rounds: int) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from clients.letters import Ints
-from clients.methods.fedavg import FedAvg
+from clients.letters import Ints, Letters
+from clients.methods.fedavg import LocalTraining
 from clients.rule import Clustered, Floats, State, true_clusters
 
 
@@ -18,11 +18,16 @@ class Options:
         true_clusters(problem)
 
 
-class Oracle(FedAvg[State]):
+class Oracle(LocalTraining[State]):
     """FedAvg in which a peer receives and averages the models of its true cluster only."""
 
     def wants(self, state: State, round_: int) -> Ints:
         return self.pairs(self.same_cluster())
+
+    def update(
+        self, state: State, round_: int, offers: Letters, sent: Letters, answers: Letters
+    ) -> State:
+        return replace(state, x=self.average(offers, "x", self.shares()))
 
     def shares(self) -> Floats:
         return super().shares() * self.same_cluster()

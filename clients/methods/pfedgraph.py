@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from clients.letters import Letters
-from clients.methods.fedavg import FedAvg
+from clients.methods.fedavg import LocalTraining
 from clients.parts.simplex import project_onto_simplex
 from clients.rule import Floats, Grid, State
 
@@ -77,7 +77,7 @@ class PFedGraphState(State):
     w: Floats
 
 
-class PFedGraph(FedAvg[PFedGraphState]):
+class PFedGraph(LocalTraining[PFedGraphState]):
     """Models that moved in the same direction are averaged more."""
 
     def init(self) -> PFedGraphState:

@@ -14,7 +14,7 @@ from app.config.config import Config
 from app.config.preflight import problem_of
 from clients.engine.engine import Engine
 from clients.letters import Bools, Letters
-from clients.methods.fedavg import FedAvg, Options
+from clients.methods.fedavg import FedAvg, LocalTraining, Options
 from clients.methods.oracle import Oracle
 from strategies.base_graph import mixing
 from tests.inline import Floats, run
@@ -89,7 +89,9 @@ def test_one_local_step_of_everybody_is_a_step_down_the_mean_loss(tmp_path: Path
     assert np.allclose(found.theta(), (p * a * c).sum(axis=0) / (p * a).sum(axis=0), atol=1e-10)
 
 
-def rule_of(tmp_path: Path, kind: type[FedAvg[Any]], clusters: list[int] | None) -> FedAvg[Any]:
+def rule_of(
+    tmp_path: Path, kind: type[LocalTraining[Any]], clusters: list[int] | None
+) -> LocalTraining[Any]:
     config = Config.from_flat(quadratic(tmp_path))
     known = None if clusters is None else np.array(clusters)
     problem = replace(problem_of(config), clusters=known)

@@ -1,0 +1,87 @@
+"""Push-sum: what its weights keep, where they lead, and where there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategies.changing import mixing
+from strategies.errors import TopologyError
+from strategies.push_sum import PushSum
+from strategies.topology import Matrix, topology
+
+
+def two_rounds(peers: int, seed: int) -> list[Matrix]:
+    """Random edges, and a cycle through all peers of which each round has every second edge."""
+    g = np.random.default_rng(seed)
+    graphs = [g.random((peers, peers)) < 0.3 for _ in range(2)]
+    for i in range(peers):
+        graphs[i % 2][i, (i + 1) % peers] = True
+    for graph in graphs:
+        np.fill_diagonal(graph, False)
+    return graphs
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.integers(2, 9), st.integers(0, 99))
+def test_the_weighted_sum_is_kept_and_all_approach_the_mean(peers: int, seed: int) -> None:
+    graphs = two_rounds(peers, seed)
+    push, start = PushSum(graphs), np.random.default_rng(seed).normal(size=peers)
+    z = start
+    for t in range(1, 120 * peers):
+        weights, w = push(t)
+        assert w.sum() == pytest.approx(peers)
+        assert w @ z == pytest.approx(start.sum(), abs=1e-11)
+        assert weights.sum(axis=1) == pytest.approx(np.ones(peers))
+        assert ((weights > 0) == (graphs[(t - 1) % 2].T | np.eye(peers, dtype=np.bool_))).all()
+        z = weights @ z
+    assert z == pytest.approx(np.full(peers, start.mean()), abs=1e-9)
+
+
+def test_it_is_the_plain_loop_of_kempe_and_others() -> None:
+    """Sums and weights halve where one peer hears, and so on; their ratio is the estimate."""
+    graphs, x = two_rounds(5, 3), np.arange(5.0)
+    push, z, w = PushSum(graphs), np.arange(5.0), np.ones(5)
+    for t in range(1, 20):
+        parts, shares = np.zeros(5), np.zeros(5)
+        for sender in range(5):
+            hearing = [sender, *np.flatnonzero(graphs[(t - 1) % 2][sender])]
+            for recipient in hearing:
+                parts[recipient] += x[sender] / len(hearing)
+                shares[recipient] += w[sender] / len(hearing)
+        z = push(t)[0] @ z
+        x, w = parts, shares
+        assert z == pytest.approx(x / w, abs=1e-12)
+        assert push(t + 1)[1] == pytest.approx(w, abs=1e-14)
+    assert push(7)[1] == pytest.approx(PushSum(graphs)(7)[1], abs=0)  # whichever round comes first
+
+
+def test_where_all_hear_equally_many_it_is_the_plain_mean() -> None:
+    weights, w = PushSum([topology("ring", 6, 0)])(9)
+    assert weights == pytest.approx((topology("ring", 6, 0) + np.eye(6)) / 3)
+    assert w == pytest.approx(np.ones(6))
+
+
+def test_edges_without_a_way_back_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "edges.csv"
+    file.write_text("round,sender,recipient\n1,0,1\n1,1,0\n1,2,1\n", encoding="utf-8")
+    with pytest.raises(TopologyError, match="peer 2 is heard by 1, but no path leads back"):
+        mixing("file", 3, degree=2, file=str(file))
+    apart = "round,sender,recipient\n1,0,1\n2,1,0\n1,2,3\n1,3,4\n2,4,2\n"
+    file.write_text(apart, encoding="utf-8")  # two groups that never hear each other
+    push = mixing("file", 5, degree=2, file=str(file))
+    assert push is not None
+    w = push(10)[1]
+    assert (w[:2].sum(), w[2:].sum()) == pytest.approx((2, 3))
+
+
+def test_edges_that_are_all_there_both_ways_need_none(tmp_path: Path) -> None:
+    file = tmp_path / "edges.csv"
+    file.write_text("round,sender,recipient\n1,0,1\n1,1,0\n1,2,1\n1,1,2\n", encoding="utf-8")
+    assert mixing("file", 3, degree=2, file=str(file)) is None
+    assert mixing("epidemic", 3, degree=2) is None
+    assert mixing("full", 3, degree=2) is None
