@@ -38,6 +38,7 @@ TORCH = {
     "app/node/packing.py",
     "app/node/part.py",
     "app/node/stacking.py",
+    "app/node/tensor_file.py",
     "app/runners/inline.py",
     "app/runners/newcomers.py",
     "app/trained/export.py",

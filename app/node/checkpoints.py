@@ -12,7 +12,6 @@ that starts reads the folders of all.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
@@ -20,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load, save, save_file
 from torch import Tensor
 
 from app.node.arrays import flatten, unflatten
@@ -30,6 +28,7 @@ from app.node.faults import StateError
 from app.node.offers import Offers
 from app.node.packing import offers_in, pack, unpack
 from app.node.part import TOGETHER
+from app.node.tensor_file import metadata, read_checked, write_checked
 from app.runs import atomic
 from clients.letters import Ints
 
@@ -109,8 +108,9 @@ class CheckpointStore:
         """What is kept of some peers, each tensor (P, ...), or of those of them that offer."""
         cohort = self._cohort
         parts = {"state": flatten(cohort.state), "costs": flatten(cohort.costs)}
+        everybody = len(rows) == len(cohort.peers)  # then nothing has to be copied
         tensors = {
-            f"{part}.{k}": v[torch.from_numpy(rows).to(v.device)]
+            f"{part}.{k}": v if everybody else v[torch.from_numpy(rows).to(v.device)]
             for part, stack in parts.items()
             for k, v in stack.items()
         }
@@ -245,9 +245,8 @@ class CheckpointStore:
         if path not in self._peers_in or self._peers_in[path][0] != now:
             try:
                 with path.open("rb") as file:
-                    header = file.read(int.from_bytes(file.read(8), "little"))
-                    peers = json.loads(header)["__metadata__"]["peers"].split()
-                    self._peers_in[path] = now, np.array(peers, dtype=np.int64)
+                    peers = metadata(file)["peers"].split()
+                self._peers_in[path] = now, np.array(peers, dtype=np.int64)
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError):
                 raise CheckpointError(f"{path}: damaged, or of another run; {_REMEDY}") from None
         return self._peers_in[path][1]
@@ -287,12 +286,11 @@ class CheckpointStore:
 
     def _write(self, path: Path, tensors: Mapping[str, Tensor], peers: Ints | None = None) -> None:
         named = {} if peers is None else {"peers": " ".join(map(str, peers.tolist()))}
-        content = save(_copies(tensors), named)
-        atomic.write_checked(path, content, bound=self._bound(path), durable=self._durable)
+        write_checked(path, tensors, named, bound=self._bound(path), durable=self._durable)
 
     def _load(self, path: Path) -> dict[str, Tensor]:
         try:
-            return load(atomic.read_checked(path, bound=self._bound(path)))
+            return read_checked(path, bound=self._bound(path))
         except FileNotFoundError:
             raise CheckpointError(f"{path}: missing; {_REMEDY}") from None
         except atomic.DamagedError as error:
@@ -300,25 +298,6 @@ class CheckpointStore:
 
     def _bound(self, path: Path) -> bytes:
         return self._run + str(path.relative_to(self._directory)).encode()
-
-
-def write(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    metadata: Mapping[str, str] | None = None,
-    *,
-    durable: bool = False,
-) -> None:
-    """Write a safetensors file that is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic.replacing(path, durable=durable) as draft:
-        save_file(_copies(tensors), draft, None if metadata is None else dict(metadata))
-
-
-def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Clones: a state and its offers may share memory, which safetensors refuses to write."""
-    own = torch.contiguous_format
-    return {k: v.detach().cpu().clone(memory_format=own) for k, v in tensors.items()}
 
 
 def _fingerprint(files: Iterable[Path]) -> Fingerprint:

@@ -18,10 +18,11 @@ from app.config.config import Config
 from app.config.digest import config_digest_of
 from app.config.preflight import check_method, problem_of
 from app.node.attackers import Attackers, deceived
-from app.node.checkpoints import CheckpointStore, write
+from app.node.checkpoints import CheckpointStore
 from app.node.cohort import Cohort
 from app.node.faults import StateError
 from app.node.part import predicts_as_saved
+from app.node.tensor_file import write
 from app.node.vetting import check_wanted
 from app.runs import atomic
 from app.security.approval import OWN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -55,13 +56,22 @@ def write(path: Path, content: str | bytes, *, durable: bool = False) -> None:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def write_checked(path: Path, content: bytes, *, bound: bytes, durable: bool = False) -> None:
-    """Write bytes and their digest, in which `bound` says what they belong to."""
-    write(path, content + _digest(content, bound), durable=durable)
+@contextmanager
+def replacing_checked(path: Path, *, bound: bytes, durable: bool = False) -> Iterator[Path]:
+    """`replacing` with a digest at the end, in which `bound` says what the file belongs to."""
+    with replacing(path, durable=durable) as draft:
+        yield draft
+        with (
+            draft.open("r+b") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            found = _digest(content, bound)
+            file.seek(0, os.SEEK_END)
+            file.write(found)
 
 
 def read_checked(path: Path, *, bound: bytes) -> bytes:
-    """Read what `write_checked` wrote.
+    """Read what was written into `replacing_checked`.
 
     Raises
     ------
@@ -75,7 +85,7 @@ def read_checked(path: Path, *, bound: bytes) -> bytes:
     return body
 
 
-def _digest(content: bytes, bound: bytes) -> bytes:
+def _digest(content: bytes | mmap.mmap, bound: bytes) -> bytes:
     found = hashlib.sha256(hashlib.sha256(bound).digest())
     found.update(content)
     return found.digest()

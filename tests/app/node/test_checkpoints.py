@@ -12,15 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from app.node import checkpoints
+from app.node import checkpoints, tensor_file
 from app.node.arrays import flatten, unflatten
-from app.node.checkpoints import CheckpointError, CheckpointStore, write
+from app.node.checkpoints import CheckpointError, CheckpointStore
 from app.node.cohort import Cohort
 from app.node.offers import Offers
 from app.node.packing import pack, unpack
+from app.node.tensor_file import read_checked, write, write_checked
+from app.runs.atomic import DamagedError
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.methods.fedavg import FedAvg
@@ -239,9 +241,9 @@ def test_a_crash_while_writing_leaves_the_old_version(
 
     renames: list[Path] = []
 
-    def half(path: Path, content: bytes) -> None:
-        with path.open("wb") as file:
-            file.write(content[: len(content) // 2])
+    def half(tensors: Any, path: Path, metadata: Any) -> None:
+        save_file(tensors, path, metadata)
+        os.truncate(path, path.stat().st_size // 2)
         raise Crash
 
     def rename(part: Path, path: Path) -> None:
@@ -251,7 +253,7 @@ def test_a_crash_while_writing_leaves_the_old_version(
         part.rename(path)
 
     if moment == "half a file":
-        monkeypatch.setattr(Path, "write_bytes", half)
+        monkeypatch.setattr(tensor_file, "save_file", half)
     else:
         monkeypatch.setattr(os, "replace", rename)
     with pytest.raises(Crash):
@@ -271,11 +273,27 @@ def test_any_memory_layout_can_be_written(tmp_path: Path) -> None:
     tensors = {
         "shared": base, "again": base, "column": base[:, 1], "transposed": base.T,
         "expanded": base[0].expand(4, 3), "leaf": base.clone().requires_grad_(),
+        "empty": base[:0], "also empty": base[:0, :0],
     }  # fmt: skip
     write(tmp_path / "deep" / "file.safetensors", tensors)
     found = load_file(tmp_path / "deep" / "file.safetensors")
     assert all(torch.equal(found[name], value) for name, value in tensors.items())
+    write_checked(tmp_path / "checked", tensors, {"of": "us"}, bound=b"here")
+    found = read_checked(tmp_path / "checked", bound=b"here")
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], value) for name, value in tensors.items())
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_models_that_are_offered_as_they_are_lie_in_a_checkpoint_once(tmp_path: Path) -> None:
+    models = torch.randn(3, 5000)
+    state = {"state.x": models, "offer.x": models, "offer.y": models.clone()}
+    write_checked(tmp_path / "file", state, {}, bound=b"")
+    assert (tmp_path / "file").stat().st_size < 2.1 * models.nbytes
+    found = read_checked(tmp_path / "file", bound=b"")
+    assert all(torch.equal(value, models) for value in found.values())
+    with pytest.raises(DamagedError):
+        read_checked(tmp_path / "file", bound=b"another run")
 
 
 @pytest.mark.parametrize("count", [0, 3])

@@ -1,0 +1,98 @@
+"""Named tensors as a file in the safetensors format, there whole or as it was."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from safetensors.torch import load, save_file
+from torch import Tensor
+
+from app.runs import atomic
+
+_SAME = "same"
+"""Where a file says which tensors are not in it, as they are the same as another: name -> name."""
+
+
+def write(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    durable: bool = False,
+) -> None:
+    """Write tensors for anybody who reads such files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic.replacing(path, durable=durable) as draft:
+        own, same = _apart(tensors)
+        own |= {name: own[first].clone() for name, first in same.items()}
+        save_file(own, draft, None if metadata is None else dict(metadata))
+
+
+def write_checked(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    *,
+    bound: bytes,
+    durable: bool = False,
+) -> None:
+    """Write tensors for `read_checked`; one that is the same as another is written once.
+
+    Parameters
+    ----------
+    bound : see `atomic.replacing_checked`.
+    """
+    own, same = _apart(tensors)
+    with atomic.replacing_checked(path, bound=bound, durable=durable) as draft:
+        save_file(own, draft, {**metadata, _SAME: json.dumps(same)})
+
+
+def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
+    """Read what `write_checked` wrote.
+
+    Raises
+    ------
+    DamagedError
+        It is not that any more, or belongs to something else.
+    """
+    content = atomic.read_checked(path, bound=bound)
+    tensors = load(content)
+    same = json.loads(metadata(io.BytesIO(content))[_SAME])
+    return tensors | {name: tensors[first] for name, first in same.items()}
+
+
+def metadata(file: BinaryIO) -> Mapping[str, str]:
+    """What such a file says of itself.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError
+        It is no such file.
+    """
+    header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    found: Mapping[str, str] = header["__metadata__"]
+    return found
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors that share no memory, as safetensors wants them; and those that are another one.
+
+    A state and its offers are often the same models.
+    """
+    own, same = dict[str, Tensor](), dict[str, str]()
+    names, seen = dict[object, str](), set[int]()
+    for name, value in tensors.items():
+        lies = value.untyped_storage().data_ptr()
+        known = lies, value.storage_offset(), value.shape, value.stride(), value.dtype
+        if value.numel() and known in names:
+            same[name] = names[known]
+            continue
+        names[known] = name
+        apart = value.detach().cpu()
+        own[name] = (apart.clone() if lies in seen else apart).contiguous()
+        seen.add(lies)
+    return own, same
