@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from strategies.errors import TopologyError
 from strategies.topology import Matrix
@@ -39,6 +37,10 @@ class PushSum:
     """
 
     def __init__(self, graphs: list[Matrix]) -> None:
+        # Imported here: every start of a run, and each message of a deployment, would wait for it.
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
         _, part_n = connected_components(csr_array(np.any(graphs, axis=0)), connection="strong")
         for sender, recipient in np.argwhere(np.any(graphs, axis=0)):
             if part_n[sender] != part_n[recipient]:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from clients.engine.batches import Ints
 
 COLUMNS = {"cpu": 1 << 10, "cuda": 1 << 18}
-"""Of a stack, in one step of a weighted sum in float64: on a CPU they stay in the cache."""
+"""Of a stack, at least, in one step of a weighted sum in float64."""
 CELLS = {"cpu": 1 << 18, "cuda": 1 << 23}
-"""Products of two numbers at once: on a CPU they stay in the cache."""
+"""Numbers at once: on a CPU they stay in the cache."""
 TERMS = 1 << 9
 """Partial sums of an inner product of two stacks: few, so that many pairs are added up at once."""
 PAIRED = 1 << 16
@@ -53,20 +53,21 @@ def weighted(
     from_e, to_e : row that a term is of, and the sum that it belongs to.
     sum_p : which sum each row of the result is.
     """
-    result_pd = x_sd.new_zeros(len(sum_p), x_sd.shape[1])
     if not len(to_e):
-        return result_pd
+        return x_sd.new_zeros(len(sum_p), x_sd.shape[1])
+    result_pd = x_sd.new_empty(len(sum_p), x_sd.shape[1])
     by_sum = np.argsort(to_e, kind="stable")
     first_k = np.searchsorted(to_e[by_sum], np.arange(sum_p.max() + 1))
     weights, rows, first, which = (
         torch.from_numpy(values).to(x_sd.device)
         for values in (weights_e[by_sum], from_e[by_sum], first_k, sum_p)
     )
-    columns = COLUMNS[x_sd.device.type]
+    on = x_sd.device.type
+    columns = max(COLUMNS[on], CELLS[on] // (2 * len(x_sd)))
     for result, x in zip(result_pd.split(columns, 1), x_sd.split(columns, 1), strict=True):
         # Unlike a product of matrices, a bag is read term by term.
         sums = F.embedding_bag(rows, x.double(), first, mode="sum", per_sample_weights=weights)
-        result.copy_(sums[which])
+        result.copy_(sums.to(x.dtype)[which])
     return result_pd
 
 
