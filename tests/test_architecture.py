@@ -50,6 +50,7 @@ TORCH = {
     "clients/engine/augmentation.py",
     "clients/engine/chunks.py",
     "clients/engine/data.py",
+    "clients/engine/descending.py",
     "clients/engine/differentiation.py",
     "clients/engine/engine.py",
     "clients/engine/layers.py",

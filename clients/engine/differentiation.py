@@ -16,9 +16,8 @@ from torch import Tensor
 from clients.engine import optimizers
 from clients.engine.chunks import held_bytes
 from clients.engine.data import Batch
-from clients.engine.layers import Passed, sums
+from clients.engine.layers import sums
 from clients.engine.network import Buffers
-from clients.engine.optimizers import Factors
 from clients.engine.stack import Stack
 
 if TYPE_CHECKING:
@@ -38,12 +37,12 @@ class Differentiation(Stack):
         known = self.network.has_vjp and self.task.slopes is not None
         return known and not self.network.personal
 
-    def _leaves(self, x_ed: Tensor, factored: Sequence[str] = ()) -> dict[str, Tensor]:
-        """Models, tensor by tensor, to be differentiated, but for those that are factored."""
+    def _leaves(self, x_ed: Tensor, but: Sequence[str] = ()) -> dict[str, Tensor]:
+        """Models, tensor by tensor, to be differentiated, but for some of their tensors."""
         if self._by_vjp:
             return self.network.named(x_ed)
         leaves = self.network.leaves(x_ed)
-        return {k: v.requires_grad_(k not in factored) for k, v in leaves.items()}
+        return {k: v.requires_grad_(k not in but) for k, v in leaves.items()}
 
     def _batch_losses(
         self,
@@ -52,11 +51,11 @@ class Differentiation(Stack):
         batch: Batch,
         examples: Examples,
         at: slice = slice(None),
-        seen: list[Passed] | None = None,
+        rate: float | None = None,
     ) -> tuple[Tensor, Buffers]:
         """Losses (E, b) of minibatches, or of their places `at`, and the buffers after."""
         inputs, targets = _places(examples, at)
-        outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0, seen)
+        outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0, rate)
         return self.task.losses(outputs, targets), after
 
     def _pulled_back(
@@ -156,32 +155,31 @@ class Differentiation(Stack):
             after |= self.personal.stepped(buffers, of_own, batch.round)
         return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
 
-    def _factored(self, models: int, batches: Sequence[Batch], training: Training) -> Sequence[str]:
-        """Weights whose gradients need not be multiplied out to train some models."""
+    def _descending(
+        self, models: int, batches: Sequence[Batch], training: Training
+    ) -> Sequence[str]:
+        """Weights that take their steps while some models are differentiated to be trained."""
         by_autograd = not self._by_vjp and self.task.gradients is None and self.guard is None
         if models > 1 or not by_autograd or not optimizers.is_plain(training):
             return ()
         widest = max((batch.rows_eb.shape[1] for batch in batches), default=0)
         whole = self._chunks.width(widest, self.holds(widest)) == widest
-        return self.network.factors if whole and not self.network.personal else ()
+        return self.network.descending if whole and not self.network.personal else ()
 
-    def _factorise(
-        self, leaves: dict[str, Tensor], buffers: Buffers, batch: Batch, examples: Examples
-    ) -> tuple[Sequence[Tensor | Factors], Buffers]:
-        """The gradients of a single model, some of them as factors, and buffers."""
-        seen: list[Passed] = []
-        losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, seen=seen)
+    def _descend_in_passing(
+        self,
+        leaves: dict[str, Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        examples: Examples,
+        rate: float,
+    ) -> tuple[Sequence[Tensor | None], Buffers]:
+        """The gradients of a single model, None of those that took their step, and buffers."""
+        losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, rate=rate)
         total = losses_eb.flatten() @ batch.weights_eb.flatten()
-        whole = [value for value in leaves.values() if value.requires_grad]
-        wanted = [*whole, *(passed.outputs for passed in seen)]
+        wanted = [value for value in leaves.values() if value.requires_grad]
         found = iter(torch.autograd.grad(total, wanted, materialize_grads=True))
-        of_whole = [next(found) for _ in whole]
-        factors = {
-            passed.weight: Factors(next(found).flatten(0, -2), passed.inputs.flatten(0, -2))
-            for passed in seen
-        }
-        rest = iter(of_whole)
-        gradients = [factors[name] if name in factors else next(rest) for name in leaves]
+        gradients = [next(found) if value.requires_grad else None for value in leaves.values()]
         return gradients, {name: value.detach() for name, value in after.items()}
 
     def holds(self, examples: int) -> int:

@@ -21,7 +21,6 @@ from clients.engine.batches import Ints
 from clients.engine.chunks import Calls, chunked, working
 from clients.engine.data import Batch
 from clients.engine.network import Buffers
-from clients.engine.optimizers import Factors
 from clients.engine.scoring import Scores, Scoring
 from clients.engine.workers import share_out
 from clients.letters import Part
@@ -121,9 +120,10 @@ class Engine(Scoring):
     ) -> None:
         """All steps of a few models: what they are made of stays in the cache."""
         together = _Some(fit, at, self.network.tensors)
-        factored = self._factored(len(together.x), batches, training)
-        leaves = self._leaves(together.x, factored)
-        found: Sequence[Tensor | Factors]
+        # A drift is of the models as they were before the step.
+        passing = () if drift else self._descending(len(together.x), batches, training)
+        leaves = self._leaves(together.x, passing)
+        found: Sequence[Tensor | None]
         for few in self.data.together([whole.part(at) for whole in batches]):
             gathered = self.data.minibatches(few) if few[1:] else [None]
             for batch, examples in zip(few, gathered, strict=True):
@@ -133,33 +133,32 @@ class Engine(Scoring):
                     else:
                         some = _Some(fit, of_batch + at.start, self.network.tensors)
                         own, part = self._leaves(some.x), batch.part(of_batch)
-                    if factored and own is leaves:
+                    rate = training.rate(batch.round)
+                    if passing and own is leaves:
                         drawn = examples or self.data.minibatch(part)
-                        found, after = self._factorise(own, some.buffers, part, drawn)
+                        found, after = self._descend_in_passing(
+                            own, some.buffers, part, drawn, rate
+                        )
                     else:
                         _, found, after = self._differentiate(own, some.buffers, part, examples)
                     for name, value in after.items():
                         some.buffers[name].copy_(value)
-                    self._descend(some, found, training, training.rate(batch.round), drift)
+                    self._descend(some, found, training, rate, drift)
                     some.put_back(fit)
 
     def _descend(
         self,
         some: _Some,
-        found: Sequence[Tensor | Factors],
+        found: Sequence[Tensor | None],
         training: Training,
         rate: float,
         drift: Drift | None,
     ) -> None:
-        """One step of some models down their gradients, tensor by tensor."""
+        """One step of some models down their gradients, tensor by tensor where there are any."""
         pull_ed = None if drift is None else drift(some.x, some.at)
-        whole: list[tuple[Tensor, Tensor]] = []
-        for x, gradient in zip(some.tensors, found, strict=True):
-            if isinstance(gradient, Factors):
-                gradient.descend(x, rate)
-            else:
-                whole.append((x, gradient))
-        models, gradients = [x for x, _ in whole], [gradient for _, gradient in whole]
+        gradients = [gradient for gradient in found if gradient is not None]
+        pairs = zip(some.tensors, found, strict=True)
+        models = [x for x, gradient in pairs if gradient is not None]
         optimizers.step(training, rate, models, gradients, some.moments)
         if pull_ed is not None:
             some.x.sub_(pull_ed, alpha=rate)

@@ -106,14 +106,6 @@ class Slope(NamedTuple):
     gradient: Tensor
 
 
-class Passed(NamedTuple):
-    """The inputs (b, i) and outputs (b, o) of the linear layer that has a weight."""
-
-    weight: str
-    inputs: Tensor
-    outputs: Tensor
-
-
 def vjp(
     steps: Sequence[Step], state: Mapping[str, Tensor], x: Tensor
 ) -> tuple[Tensor, Callable[[Tensor], Iterator[Slope]]]:

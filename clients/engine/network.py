@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from clients.engine.layers import KEY, Passed, Slope, has_vjp, in_line, places, prepared, steps, vjp
+from clients.engine.descending import descending
+from clients.engine.layers import KEY, Slope, has_vjp, in_line, places, prepared, steps, vjp
 from clients.engine.mixed_precision import MixedPrecision
 
 Buffers = dict[str, Tensor]
@@ -53,7 +54,7 @@ class Network:
         other, and what they draw comes from torch's generator, seeded by the model's own key.
     coupled : whether an example's output depends on the rest of its batch (batch norm).
     has_vjp : whether `vjp` takes it.
-    factors : weights (o, i) of which a call of a single model can show the factors of the gradient.
+    descending : weights that can take a plain step while a single model is differentiated.
     """
 
     def __init__(
@@ -95,12 +96,12 @@ class Network:
         known = {*self.names, *self._buffers, *self._dropouts}
         self.module, self._places, self._line = module, places(module, known), in_line(module)
         uses = Counter(name for name, *_ in self._places if name in self.names)
-        self.factors = [
+        self.descending = [
             f"{name}.weight"
             for name, layer in self._line
             if type(layer) is nn.Linear
             and not self._mixed_precision
-            # Trained, seen nowhere else, and with a bias, so that outputs are differentiable.
+            # Trained, used nowhere else, and with a bias, so that outputs are differentiable.
             and uses[f"{name}.weight"] == uses[f"{name}.bias"] == 1
         ]
         # Mixed precision asks the layers themselves.
@@ -201,7 +202,7 @@ class Network:
         inputs_eb: Tensor,
         keys_e: Tensor | None = None,
         first: int = 0,
-        seen: list[Passed] | None = None,
+        rate: float | None = None,
     ) -> tuple[Tensor, Buffers]:
         """Outputs (E, b, ...) of each model on its own inputs (E, b, ...).
 
@@ -210,7 +211,7 @@ class Network:
         x_ed : the models, as rows or already as `leaves`.
         keys_e : dropout keys; None evaluates (no dropout, batch norm by its running statistics).
         first : where in the minibatch the inputs begin, if they are a part of it.
-        seen : of a single model; gets what passed the layers of `factors`.
+        rate : of a single model: the step that its weights of `descending` take.
 
         Returns
         -------
@@ -223,7 +224,7 @@ class Network:
         def one(own: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Buffers]:
             own |= {name: own[name].clone() for name in buffers}
             with self._holding(own), MixedPrecision() if self._mixed_precision else nullcontext():
-                outputs = self.module(inputs) if seen is None else self._watched(inputs, seen)
+                outputs = self.module(inputs) if rate is None else self._descending(inputs, rate)
             if self._mixed_precision:
                 outputs = outputs.float()
             return outputs, {name: own[name] for name in buffers}
@@ -244,13 +245,13 @@ class Network:
             inputs_eb = outputs_eb
         return inputs_eb, buffers
 
-    def _watched(self, x: Tensor, seen: list[Passed]) -> Tensor:
+    def _descending(self, x: Tensor, rate: float) -> Tensor:
         """What the module makes of inputs, layer by layer."""
         for name, layer in self._line:
-            y = layer(x)
-            if f"{name}.weight" in self.factors:
-                seen.append(Passed(f"{name}.weight", x.detach(), y))
-            x = y
+            if f"{name}.weight" in self.descending:
+                x = descending(x, layer.weight, layer.bias, rate)  # type: ignore[arg-type]
+            else:
+                x = layer(x)
         return x
 
     def _set_training(self, training: bool) -> None:

@@ -7,7 +7,7 @@ process and resumed like everything else a peer keeps. Legend: e = models, d = p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,22 +18,6 @@ if TYPE_CHECKING:
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as in torch.optim and the papers
 OptState = dict[str, Tensor]
 COUNT = "count"
-
-
-class Factors(NamedTuple):
-    """The gradient of a single model's matrix (o, i), as factors whose product it is.
-
-    Attributes
-    ----------
-    left, right : (b, o) and (b, i), summed over b.
-    """
-
-    left: Tensor
-    right: Tensor
-
-    def descend(self, x_1oi: Tensor, rate: float) -> None:
-        """A plain step of the matrix, in one pass over it instead of three."""
-        x_1oi.baddbmm_(self.left.mT[None], self.right[None], alpha=-rate)
 
 
 def is_plain(training: Training) -> bool:

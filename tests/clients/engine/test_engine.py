@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from clients.engine import descending
 from clients.engine.data import Batch, SplitName
 from clients.engine.engine import Engine, Fit, Gradients
 from clients.engine.layers import Dropout
@@ -404,7 +405,7 @@ def test_one_step_down_given_gradients() -> None:
 
 
 def _in_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """A network of which some matrices can be factored: not those that are tied or lack a bias."""
+    """A network of which some matrices step in passing: not those that are tied or lack a bias."""
     tied, other = nn.Linear(6, 6), nn.Linear(6, 6)
     other.weight = tied.weight
     return nn.Sequential(
@@ -415,13 +416,16 @@ def _in_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 @pytest.mark.parametrize("drift", [False, True])
-def test_a_step_down_factors_is_a_step_down_their_product(drift: bool) -> None:
-    """x - rate (gradient + drift), where `gradients` multiplies out what `fit` does not."""
+def test_a_step_in_passing_is_a_step_down_the_gradient(
+    monkeypatch: pytest.MonkeyPatch, drift: bool
+) -> None:
+    """x - rate (gradient + drift), where `gradients` has the gradient that `fit` never has."""
+    monkeypatch.setattr(descending, "_CELLS", 7)  # a weight in pieces of one or two columns
     training = Training(batch_size=3, learning_rate=0.2)
     problem = classification([8, 6, 5])
     model = plugins.register("model", "in-line", _in_line)
     of = Engine(problem, model, None, range(3), training, device="cpu", dtype="float64")
-    assert of.network.factors == ["2.weight", "6.weight"]
+    assert of.network.descending == ["2.weight", "6.weight"]
     x, buffers = of.initial(common=False)
     batches, pull = of.batches(1, steps=None, epochs=1), 0.1 * torch.ones_like(x)
     fit = of.fit(

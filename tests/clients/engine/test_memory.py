@@ -142,6 +142,7 @@ def test_a_drift_adds_one_chunk_of_it() -> None:
 
 def test_mixing_needs_no_second_copy_of_the_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sums.COLUMNS, "cpu", 1000)
+    monkeypatch.setitem(sums.CELLS, "cpu", 1000)
     engine = engine_of("mlp", (1, 28, 28), 1)
     x_pd, _ = engine.initial(common=False)
     weights_pp = torch.full((PEERS, PEERS), 1 / PEERS)
