@@ -56,6 +56,7 @@ class Node:
     deployed : whether the node is deployed: data-dir is that of its one peer.
     policy : of the institution: what reports tell, and how much may be asked.
     on_round : called with the number of each round that the node ends without the relay.
+    gpu : see `clients.engine.stack.Stack`; the number of a simulation's node.
 
     Raises
     ------
@@ -72,6 +73,7 @@ class Node:
         deployed: bool = False,
         policy: Policy | None = None,
         on_round: Callable[[int], None] | None = None,
+        gpu: int = 0,
     ) -> None:
         self._on_round = on_round
         self.peers = tuple(int(peer) for peer in peers)
@@ -106,6 +108,7 @@ class Node:
             config.training,
             seed=config.seed,
             device=config.device,
+            gpu=gpu,
             dtype=config.dtype,
             mixed_precision=config.mixed_precision,
             tf32=config.tf32,

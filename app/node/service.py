@@ -92,7 +92,8 @@ def _respond(request: Request, job: Job) -> Response:
         return Response(())
     if job.simulated:
         _require_state(request, job, peers, _strategy(config).schedule)
-        return _node(config, peers, None, None).handle(request)
+        number = int(str(job.node_config["partition-id"]))
+        return _node(config, peers, None, None, number).handle(request)
     if request.stage == "preflight":
         return readiness.answer(request, job)
     policy = admit(config, job.node_config)
@@ -158,7 +159,11 @@ def _require_state(request: Request, job: Job, peers: tuple[int, ...], schedule:
 
 @lru_cache(_NODES_IN_MEMORY)
 def _node(
-    config: Config, peers: tuple[int, ...], sealing: Sealing | None, policy: Policy | None
+    config: Config,
+    peers: tuple[int, ...],
+    sealing: Sealing | None,
+    policy: Policy | None,
+    gpu: int = 0,
 ) -> Node:
     from app.node.node import Node  # here, so that a simulation's main process never loads torch
 
@@ -169,6 +174,7 @@ def _node(
         sealing,
         deployed=sealing is not None,
         policy=policy,
+        gpu=gpu,
     )
 
 

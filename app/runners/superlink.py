@@ -139,6 +139,8 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
         "no_proxy": direct,
         "NO_PROXY": direct,
         plugins.PATH: os.getcwd(),
+        # Each message goes to any idle actor: all of them see all GPUs, and node k takes its own.
+        "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
     }
     cleaner = subprocess.Popen(
         [sys.executable, guard.__file__, str(directory), str(ray)],

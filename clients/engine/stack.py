@@ -40,6 +40,13 @@ if TYPE_CHECKING:
     from datasets.problem import Problem
 
 
+def device_of(name: str, gpu: int) -> torch.device:
+    """The device that "auto", "cpu" or "cuda" means for who counts GPUs up to `gpu`."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    return torch.device("cuda", gpu % max(1, torch.cuda.device_count()))
+
+
 def _no_batches(*which: Any, **how: Any) -> list[Batch]:
     return []
 
@@ -55,6 +62,7 @@ class Stack:
     training : minibatches and optimizer.
     seed : of every stream.
     device : "cpu", "cuda", or "auto" for CUDA where there is one.
+    gpu : which GPU, where there are several: counted on from the first after the last.
     dtype : "float32" or "float64"; quadratic problems are always float64.
     topology : (n, n) who may talk to whom; None: everybody.
     chunk : models per batched call; 0 takes the rule of `clients.engine.chunks`.
@@ -90,6 +98,7 @@ class Stack:
         *,
         seed: int = 0,
         device: str = "auto",
+        gpu: int = 0,
         dtype: str = "float32",
         topology: Bools | None = None,
         chunk: int = 0,
@@ -103,9 +112,7 @@ class Stack:
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
     ) -> None:
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(device)
+        self.device = device_of(device, gpu)
         # Left alone, torch rounds in convolutions, but not in matrix products.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         if mixed_precision and dtype != "float32":

@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Context, Message
 from flwr.clientapp.client_app import ClientAppException
 
 from app.node.job import Job, hosted
+from app.node.service import handle_request
 from app.runs.rundir import Run
+from clients.engine import stack
 from strategies.errors import RelayError, RosterError
-from strategies.flower.records import decode_request
-from strategies.protocol import Request
+from strategies.flower.records import decode_request, decode_response, encode_request
+from strategies.protocol import Request, Response
 from tests.inprocess import simulate
 
 PEERS = 5
@@ -281,6 +284,32 @@ def test_simulated_nodes_share_the_peers_in_order() -> None:
 
     assert [share(k, 3) for k in range(3)] == [(0, 1), (2,), (3,)]
     assert share(4, 5) == ()
+
+
+def test_a_simulated_node_takes_the_gpu_of_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower gives a message to any idle actor: the number says which GPU, not the process."""
+    chosen: list[int] = []
+
+    def no_gpu(name: str, gpu: int) -> torch.device:
+        chosen.append(gpu)
+        return torch.device("cpu")
+
+    monkeypatch.setattr(stack, "device_of", no_gpu)
+    flat: dict[str, Any] = {
+        "peers": 2,
+        "partition.clusters": 1,
+        "num-server-rounds": 1,
+        "run-dir": str(tmp_path),
+    }
+    for number in (1, 0):
+        job = Job(7, flat, {"partition-id": number, "num-partitions": 2}, None, True)
+        request = Request("start", 0, 0)
+        response = decode_response(handle_request(encode_request(request), job)[0], request)
+        assert isinstance(response, Response)
+        assert response.peers == (number,)
+    assert chosen == [1, 0]
 
 
 def test_a_deployed_node_says_its_peer() -> None:

@@ -18,6 +18,7 @@ from clients.engine.data import Batch, SplitName
 from clients.engine.engine import Engine, Fit, Gradients
 from clients.engine.layers import Dropout
 from clients.engine.network import LAYER_STEP, Buffers
+from clients.engine.stack import device_of
 from clients.engine.streams import Purpose
 from clients.letters import Part
 from clients.models.build import BUILDERS, build
@@ -441,3 +442,18 @@ def test_a_step_in_passing_is_a_step_down_the_gradient(
     torch.testing.assert_close(fit.x, by_hand, rtol=1e-12, atol=1e-14)
     for name, value in after.items():
         torch.testing.assert_close(fit.buffers[name], value)
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "gpu", "device"),
+    [
+        ("auto", 0, 3, "cpu"), ("cpu", 2, 1, "cpu"), ("auto", 1, 3, "cuda:0"),
+        ("auto", 2, 3, "cuda:1"), ("cuda", 4, 2, "cuda:2"), ("cuda", 4, 4, "cuda:0"),
+    ],
+)  # fmt: skip
+def test_nodes_are_dealt_to_the_gpus_that_there_are(
+    monkeypatch: pytest.MonkeyPatch, name: str, there: int, gpu: int, device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    assert device_of(name, gpu) == torch.device(device)
