@@ -61,7 +61,7 @@ def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
     """
     content = atomic.read_checked(path, bound=bound)
     tensors = load(content)
-    same = json.loads(metadata(io.BytesIO(content))[_SAME])
+    same = json.loads(metadata(io.BytesIO(content)).get(_SAME, "{}"))  # older files have none
     return tensors | {name: tensors[first] for name, first in same.items()}
 
 
@@ -70,11 +70,11 @@ def metadata(file: BinaryIO) -> Mapping[str, str]:
 
     Raises
     ------
-    ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError
+    ValueError, TypeError, AttributeError, OverflowError, MemoryError
         It is no such file.
     """
     header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    found: Mapping[str, str] = header["__metadata__"]
+    found: Mapping[str, str] = header.get("__metadata__", {})
     return found
 
 

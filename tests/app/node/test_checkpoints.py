@@ -22,7 +22,7 @@ from app.node.cohort import Cohort
 from app.node.offers import Offers
 from app.node.packing import pack, unpack
 from app.node.tensor_file import read_checked, write, write_checked
-from app.runs.atomic import DamagedError
+from app.runs.atomic import DamagedError, replacing_checked
 from clients.engine.engine import Engine
 from clients.letters import Letters
 from clients.methods.fedavg import FedAvg
@@ -294,6 +294,14 @@ def test_models_that_are_offered_as_they_are_lie_in_a_checkpoint_once(tmp_path: 
     assert all(torch.equal(value, models) for value in found.values())
     with pytest.raises(DamagedError):
         read_checked(tmp_path / "file", bound=b"another run")
+
+
+def test_files_from_before_models_were_written_once_are_read(tmp_path: Path) -> None:
+    tensors = {"state.x": torch.randn(3, 5), "offer.x": torch.randn(3, 5)}
+    for name, metadata in (("state", {"peers": "0 1 2"}), ("letters", None)):
+        with replacing_checked(tmp_path / name, bound=b"") as draft:
+            save_file(tensors, draft, metadata)
+        assert same(read_checked(tmp_path / name, bound=b""), tensors)
 
 
 @pytest.mark.parametrize("count", [0, 3])
