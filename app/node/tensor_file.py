@@ -6,15 +6,17 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from safetensors.torch import load, save_file
 from torch import Tensor
 
 from app.runs import atomic
 
+_ABOUT = "about"
+"""The only entry of a checked file's metadata: of several the library would shuffle the order."""
 _SAME = "same"
-"""Where a file says which tensors are not in it, as they are the same as another: name -> name."""
+"""Which tensors are not in a file, as they are the same as another: name -> name."""
 
 
 def write(
@@ -48,7 +50,7 @@ def write_checked(
     """
     own, same = _apart(tensors)
     with atomic.replacing_checked(path, bound=bound, durable=durable) as draft:
-        save_file(own, draft, {**metadata, _SAME: json.dumps(same)})
+        save_file(own, draft, {_ABOUT: json.dumps({**metadata, _SAME: same})})
 
 
 def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
@@ -61,12 +63,12 @@ def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
     """
     content = atomic.read_checked(path, bound=bound)
     tensors = load(content)
-    same = json.loads(metadata(io.BytesIO(content)).get(_SAME, "{}"))  # older files have none
+    same = metadata(io.BytesIO(content)).get(_SAME, {})  # older files have none
     return tensors | {name: tensors[first] for name, first in same.items()}
 
 
-def metadata(file: BinaryIO) -> Mapping[str, str]:
-    """What such a file says of itself.
+def metadata(file: BinaryIO) -> Mapping[str, Any]:
+    """What a checked file says of itself.
 
     Raises
     ------
@@ -74,8 +76,8 @@ def metadata(file: BinaryIO) -> Mapping[str, str]:
         It is no such file.
     """
     header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    found: Mapping[str, str] = header.get("__metadata__", {})
-    return found
+    found: Mapping[str, Any] = header.get("__metadata__", {})
+    return json.loads(found[_ABOUT]) if _ABOUT in found else found
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

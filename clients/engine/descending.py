@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LEAST = 1 << 16
+"""Numbers of a weight that gains: what stays in the cache anyway would only pay for the call."""
 _CELLS = 1 << 18
 """Numbers of a weight at a time."""
 
@@ -38,7 +40,7 @@ class _Descending(torch.autograd.Function):
         return None if dx is None else dx.view(x.shape), None, dy_rows.sum(dim=0), None
 
 
-def descending(x: Tensor, weight: Tensor, bias: Tensor, rate: float) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor, rate: float) -> Tensor:
     """Outputs (..., o) of a linear layer for inputs (..., i).
 
     The weight (o, i) is no part of the graph: once the outputs are differentiated, it has moved by

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from clients.engine.descending import descending
+from clients.engine import descending
 from clients.engine.layers import KEY, Slope, has_vjp, in_line, places, prepared, steps, vjp
 from clients.engine.mixed_precision import MixedPrecision
 
@@ -100,6 +100,7 @@ class Network:
             f"{name}.weight"
             for name, layer in self._line
             if type(layer) is nn.Linear
+            and layer.weight.numel() >= descending.LEAST
             and not self._mixed_precision
             # Trained, used nowhere else, and with a bias, so that outputs are differentiable.
             and uses[f"{name}.weight"] == uses[f"{name}.bias"] == 1
@@ -249,7 +250,7 @@ class Network:
         """What the module makes of inputs, layer by layer."""
         for name, layer in self._line:
             if f"{name}.weight" in self.descending:
-                x = descending(x, layer.weight, layer.bias, rate)  # type: ignore[arg-type]
+                x = descending.linear(x, layer.weight, layer.bias, rate)  # type: ignore[arg-type]
             else:
                 x = layer(x)
         return x

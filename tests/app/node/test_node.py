@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from safetensors.torch import load, save
 from app.config.config import Config
 from app.node.checkpoints import CheckpointError
 from app.node.node import Node, NodeError
+from app.node.tensor_file import metadata
 from clients.engine.network import Network
 from clients.models.build import build
 from strategies.inprocess import InProcessTransport
@@ -67,8 +68,7 @@ def theta(directory: Path, peer: int) -> torch.Tensor:
     files = sorted((directory / "nodes").glob("peer*/*-0.state"), key=lambda path: path.name)
     for file in reversed(files):
         content = file.read_bytes()[:-32]
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        peers = [int(each) for each in header["__metadata__"]["peers"].split()]
+        peers = [int(each) for each in metadata(io.BytesIO(content))["peers"].split()]
         if peer in peers:
             return load(content)["state.x"][peers.index(peer)]
     raise FileNotFoundError(directory)

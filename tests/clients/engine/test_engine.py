@@ -421,6 +421,7 @@ def test_a_step_in_passing_is_a_step_down_the_gradient(
     monkeypatch: pytest.MonkeyPatch, drift: bool
 ) -> None:
     """x - rate (gradient + drift), where `gradients` has the gradient that `fit` never has."""
+    monkeypatch.setattr(descending, "LEAST", 0)
     monkeypatch.setattr(descending, "_CELLS", 7)  # a weight in pieces of one or two columns
     training = Training(batch_size=3, learning_rate=0.2)
     problem = classification([8, 6, 5])
