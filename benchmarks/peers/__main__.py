@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", default=[*ROUNDS])
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--rounds", type=int, help="fewer, to try it")
+    parser.add_argument("--beside", nargs="*", help="of the ways, what to run beside the loop")
     given = parser.parse_args()
     print(json.dumps(machine()), flush=True)
     with tempfile.TemporaryDirectory() as directory:
@@ -42,6 +43,8 @@ def main() -> None:
             flat = {**COMMON, "model": network}
             commands = ways(flat, rounds, PEERS, Path(directory))
             commands["two nodes"] = [*commands["inline"], "--nodes", "2"]
+            if given.beside is not None:
+                commands = {way: commands[way] for way in ("loop", *given.beside)}
             taken: dict[str, list[Taken]] = {way: [] for way in commands}
             for _ in range(given.turns):
                 for way, command in commands.items():

@@ -10,6 +10,7 @@ import pytest
 
 from app.config.config import Config, ConfigError
 from app.config.registry import METHODS
+from app.config.root import ROOT
 from strategies.changing import mixing
 from tests.baselines import digits, quadratic, quadratics
 from tests.inline import run
@@ -87,6 +88,16 @@ def test_without_a_way_back_they_are_refused_and_others_go_on(tmp_path: Path) ->
         Config.from_flat(digits("fedavg", **one_way)).strategy()
     found = run(digits("fedfomo", **one_way), tmp_path / "run", 2)
     assert np.isfinite(found.metric("test_loss")).all()
+
+
+def test_the_file_of_the_page_is_one_that_averages_take(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8")
+    edges = page.split("```\nround,sender,recipient\n")[1].split("```")[0]
+    file = tmp_path / "edges.csv"
+    file.write_text(f"round,sender,recipient\n{edges}", encoding="utf-8")
+    push = mixing("file", 3, degree=2, file=str(file))
+    assert push is not None
+    assert [*zip(*np.nonzero(push(1)[0]), strict=True)] == [(0, 0), (1, 0), (1, 1), (2, 1), (2, 2)]
 
 
 def test_who_sleeps_takes_its_weight_along(tmp_path: Path) -> None:
