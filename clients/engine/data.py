@@ -137,7 +137,7 @@ class Data:
         kept = np.unique(np.concatenate(used))
         self._pool = torch.from_numpy(np.ascontiguousarray(problem.inputs[kept])).to(device)
         self._mean, self._std = self._tensor(problem.mean), self._tensor(problem.std)
-        self._tokens = problem.task == "language"
+        self._tokens, self._channels_last = problem.task == "language", False
         self._whole = not self._pool.is_floating_point()
         if not self._whole:
             self._pool = self._normalised(self._pool)
@@ -145,6 +145,11 @@ class Data:
         noise = np.zeros(1) if problem.noise is None else problem.noise[peers]
         self._noise_p = self._tensor(noise) if noise.any() else None
         self._noise_dimension = problem.outputs if noise.any() else 0
+
+    def lay_channels_last(self) -> None:
+        """Keep images as networks of convolutions want them on a CPU: channels innermost."""
+        if self._pool.dim() == 4 and not self._channels_last:
+            self._pool, self._channels_last = self._pool.movedim(1, -1).contiguous(), True
 
     def narrowed(self, rows: Ints) -> Data:
         """The data of some of these peers, given by local index; the pool is shared."""
@@ -225,7 +230,8 @@ class Data:
         shard = self.shards[split]
         at = peers_e[:, None], rows
         targets = shard.targets_pn[at]
-        return self._pool[shard.rows_pn[at]], (
+        inputs = self._pool[shard.rows_pn[at]]
+        return inputs.movedim(-1, -3) if self._channels_last else inputs, (
             targets if targets.is_floating_point() else targets.long()
         )
 

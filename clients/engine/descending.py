@@ -1,50 +1,58 @@
-"""A linear layer of a single model whose weight takes its step in the backward pass.
+"""Plain steps of a single model in its backward pass, each as soon as its gradient is there.
 
-A plain step down x dy needs the weight once more after the gradient of the inputs did. In pieces
-that stay in the cache it is read once for both, and no gradient as large as itself is ever there.
+It is still in the cache then, and gone before the next one comes.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from clients.engine.forms import Wanted
+from clients.engine.line import Passed
 
 LEAST = 1 << 16
-"""Numbers of a weight that gains: what stays in the cache anyway would only pay for the call."""
+"""Numbers of a linear layer's weight from which on it goes in pieces."""
 _CELLS = 1 << 18
-"""Numbers of a weight at a time."""
+"""Numbers of such a piece."""
 
 
-class _Descending(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rate: float) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.rate = rate
-        return torch.nn.functional.linear(x, weight, bias)
+class Descent:
+    """Has each layer step down its gradient on the way back through a `Line`.
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor, None]:
-        x, weight = ctx.saved_tensors
-        (dy,) = gradients
+    Parameters
+    ----------
+    rate : learning rate.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+
+    def __call__(self, at: Passed, gradient: Tensor, wanted: bool) -> Tensor | None:
+        module, own, trained = at.layer.module, at.own, at.layer.trained
+        if type(module) is nn.Linear and "weight" in trained and own["weight"].numel() >= LEAST:
+            inputs = self._in_pieces(own["weight"], at.inputs, gradient, wanted)
+            found = {"bias": gradient.flatten(0, -2).sum(dim=0)} if "bias" in trained else {}
+        else:
+            inputs, found = at.back(gradient, Wanted(wanted, own=True, over=False))
+        for name in trained:
+            if name in found:
+                own[name].add_(found[name], alpha=-self._rate)
+        return inputs
+
+    def _in_pieces(self, weight: Tensor, x: Tensor, dy: Tensor, wanted: bool) -> Tensor | None:
+        """The step of a weight (o, i), and the gradient of its inputs, which wants it as it was.
+
+        In pieces that stay in the cache it is read once for both, and no gradient as large as
+        itself is ever there.
+        """
         rows, dy_rows = x.flatten(0, -2), dy.flatten(0, -2)
-        dx = torch.empty_like(rows) if ctx.needs_input_grad[0] else None
+        dx = torch.empty_like(rows) if wanted else None
         columns = max(1, _CELLS // len(weight))
         for first in range(0, weight.shape[1], columns):
             at = slice(first, first + columns)
             piece = weight[:, at]
             if dx is not None:
                 dx[:, at] = dy_rows @ piece
-            piece.addmm_(dy_rows.mT, rows[:, at], alpha=-ctx.rate)
-        return None if dx is None else dx.view(x.shape), None, dy_rows.sum(dim=0), None
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor, rate: float) -> Tensor:
-    """Outputs (..., o) of a linear layer for inputs (..., i).
-
-    The weight (o, i) is no part of the graph: once the outputs are differentiated, it has moved by
-    `rate` down its gradient. That may happen once.
-    """
-    found: Tensor = _Descending.apply(x, weight, bias, rate)
-    return found
+            piece.addmm_(dy_rows.mT, rows[:, at], alpha=-self._rate)
+        return None if dx is None else dx.view(x.shape)

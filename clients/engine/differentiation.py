@@ -16,7 +16,7 @@ from torch import Tensor
 from clients.engine import optimizers
 from clients.engine.chunks import held_bytes
 from clients.engine.data import Batch
-from clients.engine.layers import sums
+from clients.engine.line import Collected, Slopes, Take
 from clients.engine.network import Buffers
 from clients.engine.stack import Stack
 
@@ -31,18 +31,16 @@ _PROBE = 2  # examples; batch norm needs two, and activations grow in proportion
 class Differentiation(Stack):
     """A stack that is differentiated."""
 
-    @property
-    def _by_vjp(self) -> bool:
-        """Whether gradients of a loss are found without autograd."""
-        known = self.network.has_vjp and self.task.slopes is not None
-        return known and not self.network.personal
+    def _by_hand(self, models: int) -> bool:
+        """Whether gradients of so many models in one call are found without autograd."""
+        line = self.network.line(models)
+        return line is not None and (self.guard is None or self.guard.knows(line))
 
-    def _leaves(self, x_ed: Tensor, but: Sequence[str] = ()) -> dict[str, Tensor]:
-        """Models, tensor by tensor, to be differentiated, but for some of their tensors."""
-        if self._by_vjp:
-            return self.network.named(x_ed)
-        leaves = self.network.leaves(x_ed)
-        return {k: v.requires_grad_(k not in but) for k, v in leaves.items()}
+    def _leaves(self, x_ed: Tensor) -> dict[str, Tensor]:
+        """Models, tensor by tensor, to be differentiated."""
+        if self._by_hand(len(x_ed)):
+            return self.network.cut(x_ed)
+        return self.network.leaves(x_ed)
 
     def _batch_losses(
         self,
@@ -51,38 +49,45 @@ class Differentiation(Stack):
         batch: Batch,
         examples: Examples,
         at: slice = slice(None),
-        rate: float | None = None,
     ) -> tuple[Tensor, Buffers]:
         """Losses (E, b) of minibatches, or of their places `at`, and the buffers after."""
         inputs, targets = _places(examples, at)
-        outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0, rate)
+        outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
         return self.task.losses(outputs, targets), after
 
-    def _pulled_back(
+    def _taken_back(
         self,
-        named: dict[str, Tensor],
+        named: Mapping[str, Tensor],
         buffers: Buffers,
         batch: Batch,
         examples: Examples,
-        at: slice,
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Losses of places of minibatches, and the gradients of their sums, tensor by tensor.
+        take: Take,
+        at: slice = slice(None),
+    ) -> tuple[Tensor, Buffers]:
+        """Losses of minibatches, or of their places `at`, and buffers; gradients go to `take`.
 
-        Single gradients are clipped where they are private.
+        They are of the weighted sums of the losses, of their plain sums where they are private.
         """
-        assert self.task.slopes is not None
         inputs, targets = _places(examples, at)
-        outputs, back = self.network.vjp(named, buffers, inputs, batch.keys_e, at.start or 0)
+        outputs, back, after = self.network.vjp(named, buffers, inputs, batch.keys_e, at.start or 0)
         weights_eb = batch.weights_eb[:, at]
-        if self.guard is None:
-            losses_eb, slopes = self.task.slopes(outputs, targets, weights_eb)
-            found = sums(back(slopes))
-        else:
-            losses_eb, slopes = self.task.slopes(outputs, targets, torch.ones_like(weights_eb))
-            found = self.guard.clipped_sums(
-                [(step.layer, inputs, g) for step, inputs, g in back(slopes)], weights_eb
-            )
-        return losses_eb, [found[name] for name in self.network.names]
+        if self.guard is not None:
+            weights_eb = torch.ones_like(weights_eb)
+        losses_eb, slopes = self._slopes(outputs, targets, weights_eb)
+        back(slopes, take)
+        return losses_eb, after
+
+    def _slopes(
+        self, outputs: Tensor, targets: Tensor, weights_eb: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Losses (E, b), and the gradient of their weighted sum over the outputs."""
+        if self.task.slopes is not None:
+            return self.task.slopes(outputs, targets, weights_eb)
+        outputs = outputs.detach().requires_grad_()
+        with torch.enable_grad():
+            losses_eb = self.task.losses(outputs, targets)
+        (slopes,) = torch.autograd.grad(losses_eb, outputs, weights_eb)
+        return losses_eb.detach(), slopes
 
     def _differentiate(
         self,
@@ -124,15 +129,22 @@ class Differentiation(Stack):
         if not self.network.coupled:
             width = self._chunks.width(whole, self.holds(whole))
         parts = [slice(first, first + width) for first in range(0, whole, width)]
+        by_hand = self._by_hand(len(batch.rows_eb))
         losses: list[Tensor] = []
         gradients: Sequence[Tensor] = ()
         found: Sequence[Tensor]
         own = self.personal.leaves(buffers)
         wanted = (*leaves.values(), *own.values())
         for at in parts if len(parts) > 1 else [slice(None)]:
-            if self._by_vjp:
-                losses_eb, found = self._pulled_back(leaves, buffers, batch, examples, at)
-                after = buffers  # its layers have none
+            if by_hand and self.guard is not None:
+                seen = Slopes()
+                losses_eb, after = self._taken_back(leaves, buffers, batch, examples, seen, at)
+                sums = self.guard.clipped_sums(seen.found, batch.weights_eb[:, at])
+                found = [sums[name].view(leaf.shape) for name, leaf in leaves.items()]
+            elif by_hand:
+                all_ = Collected()
+                losses_eb, after = self._taken_back(leaves, buffers, batch, examples, all_, at)
+                found = [all_.found[name] for name in leaves]
             elif self.guard is not None:
                 with self.guard.watching() as traces:
                     losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, at)
@@ -155,32 +167,14 @@ class Differentiation(Stack):
             after |= self.personal.stepped(buffers, of_own, batch.round)
         return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
 
-    def _descending(
-        self, models: int, batches: Sequence[Batch], training: Training
-    ) -> Sequence[str]:
-        """Weights that take their steps while some models are differentiated to be trained."""
-        by_autograd = not self._by_vjp and self.task.gradients is None and self.guard is None
-        if models > 1 or not by_autograd or not optimizers.is_plain(training):
-            return ()
+    def _steps_early(self, models: int, batches: Sequence[Batch], training: Training) -> bool:
+        """Whether models can take their steps while they are differentiated to be trained."""
+        if models > 1 or self.guard is not None or not optimizers.is_plain(training):
+            return False
+        line = self.network.line(1)
         widest = max((batch.rows_eb.shape[1] for batch in batches), default=0)
         whole = self._chunks.width(widest, self.holds(widest)) == widest
-        return self.network.descending if whole and not self.network.personal else ()
-
-    def _descend_in_passing(
-        self,
-        leaves: dict[str, Tensor],
-        buffers: Buffers,
-        batch: Batch,
-        examples: Examples,
-        rate: float,
-    ) -> tuple[Sequence[Tensor | None], Buffers]:
-        """The gradients of a single model, None of those that took their step, and buffers."""
-        losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, rate=rate)
-        total = losses_eb.flatten() @ batch.weights_eb.flatten()
-        wanted = [value for value in leaves.values() if value.requires_grad]
-        found = iter(torch.autograd.grad(total, wanted, materialize_grads=True))
-        gradients = [next(found) if value.requires_grad else None for value in leaves.values()]
-        return gradients, {name: value.detach() for name, value in after.items()}
+        return whole and line is not None and line.once and self.task.gradients is None
 
     def holds(self, examples: int) -> int:
         """Bytes that one model holds for a backward pass over `examples` examples."""

@@ -20,6 +20,7 @@ from clients.engine import optimizers, robust, sums
 from clients.engine.batches import Ints
 from clients.engine.chunks import Calls, chunked, working
 from clients.engine.data import Batch
+from clients.engine.descending import Descent
 from clients.engine.network import Buffers
 from clients.engine.scoring import Scores, Scoring
 from clients.engine.workers import share_out
@@ -121,45 +122,44 @@ class Engine(Scoring):
         """All steps of a few models: what they are made of stays in the cache."""
         together = _Some(fit, at, self.network.tensors)
         # A drift is of the models as they were before the step.
-        passing = () if drift else self._descending(len(together.x), batches, training)
-        leaves = self._leaves(together.x, passing)
-        found: Sequence[Tensor | None]
+        early = not drift and self._steps_early(len(together.x), batches, training)
+        leaves = self._leaves(together.x)
+        laid_out = self.network.laid_out(leaves) if early else leaves
         for few in self.data.together([whole.part(at) for whole in batches]):
             gathered = self.data.minibatches(few) if few[1:] else [None]
             for batch, examples in zip(few, gathered, strict=True):
+                rate = training.rate(batch.round)
                 for of_batch in chunked(batch.counts_e, self.network.coupled):
                     if isinstance(of_batch, slice):
                         some, own, part = together, leaves, batch
                     else:
                         some = _Some(fit, of_batch + at.start, self.network.tensors)
                         own, part = self._leaves(some.x), batch.part(of_batch)
-                    rate = training.rate(batch.round)
-                    if passing and own is leaves:
+                    if early:
                         drawn = examples or self.data.minibatch(part)
-                        found, after = self._descend_in_passing(
-                            own, some.buffers, part, drawn, rate
-                        )
+                        descent = Descent(rate)
+                        _, after = self._taken_back(laid_out, some.buffers, part, drawn, descent)
                     else:
                         _, found, after = self._differentiate(own, some.buffers, part, examples)
+                        self._descend(some, found, training, rate, drift)
                     for name, value in after.items():
                         some.buffers[name].copy_(value)
-                    self._descend(some, found, training, rate, drift)
                     some.put_back(fit)
+        for name, value in laid_out.items():
+            if value is not leaves[name]:
+                leaves[name].copy_(value)
 
     def _descend(
         self,
         some: _Some,
-        found: Sequence[Tensor | None],
+        gradients: Sequence[Tensor],
         training: Training,
         rate: float,
         drift: Drift | None,
     ) -> None:
         """One step of some models down their gradients, tensor by tensor where there are any."""
         pull_ed = None if drift is None else drift(some.x, some.at)
-        gradients = [gradient for gradient in found if gradient is not None]
-        pairs = zip(some.tensors, found, strict=True)
-        models = [x for x, gradient in pairs if gradient is not None]
-        optimizers.step(training, rate, models, gradients, some.moments)
+        optimizers.step(training, rate, some.tensors, gradients, some.moments)
         if pull_ed is not None:
             some.x.sub_(pull_ed, alpha=rate)
 

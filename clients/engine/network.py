@@ -2,15 +2,15 @@
 
 A `torch.nn.Module` is the template; the parameters of all copies lie in one matrix `x_ed`
 (e = models, d = parameters, in `named_parameters` order), their buffers in stacked tensors.
-One batched call runs them all: layer by layer (`clients.engine.layers`), or through
-`torch.func.vmap`. A model alone is the module itself with other tensors in it.
+One batched call runs them all: layer by layer (`clients.engine.line`), or through
+`torch.func.vmap`. A model alone is the module itself with other tensors in it; it is
+differentiated layer by layer, too, where that is known.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
@@ -19,14 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from clients.engine import descending
-from clients.engine.layers import KEY, Slope, has_vjp, in_line, places, prepared, steps, vjp
+from clients.engine.layers import KEY, places, prepared
+from clients.engine.line import Line, Seen, Take, line_of
 from clients.engine.mixed_precision import MixedPrecision
 
 Buffers = dict[str, Tensor]
 """Buffers by name, each with a leading axis of models."""
 
-_Seen = Callable[[nn.Module, Tensor, Tensor], None]
 LAYER_STEP = 0x9E3779B1  # between the keys of two dropout layers: 2^32 over the golden ratio
 
 
@@ -53,8 +52,6 @@ class Network:
     alone : why its copies cannot share a call, if they cannot; then they are called one after the
         other, and what they draw comes from torch's generator, seeded by the model's own key.
     coupled : whether an example's output depends on the rest of its batch (batch norm).
-    has_vjp : whether `vjp` takes it.
-    descending : weights that can take a plain step while a single model is differentiated.
     """
 
     def __init__(
@@ -83,9 +80,8 @@ class Network:
         }
         self._take(module)
         self._twins: list[Network] = []
-        self._seen: _Seen | None = None
-        self.has_vjp = self._steps is not None and has_vjp(self._steps)
-        self.stacks = self._steps is not None or not any(
+        self._seen: Seen | None = None
+        self.stacks = self.is_layered or not any(
             isinstance(m, nn.modules.conv._ConvNd) for m in module.modules()
         )
         self.alone = ""
@@ -94,19 +90,12 @@ class Network:
     def _take(self, module: nn.Module) -> None:
         """Have a module run the calls."""
         known = {*self.names, *self._buffers, *self._dropouts}
-        self.module, self._places, self._line = module, places(module, known), in_line(module)
-        uses = Counter(name for name, *_ in self._places if name in self.names)
-        self.descending = [
-            f"{name}.weight"
-            for name, layer in self._line
-            if type(layer) is nn.Linear
-            and layer.weight.numel() >= descending.LEAST
-            and not self._mixed_precision
-            # Trained, used nowhere else, and with a bias, so that outputs are differentiable.
-            and uses[f"{name}.weight"] == uses[f"{name}.bias"] == 1
-        ]
-        # Mixed precision asks the layers themselves.
-        self._steps = None if self._mixed_precision else steps(module, known)
+        self.module, self._places = module, places(module, known)
+        self._many, self._single = (
+            # Mixed precision asks the layers themselves.
+            None if self._mixed_precision else line_of(module, known, self.names, many=many)
+            for many in (True, False)
+        )
 
     def twins(self, count: int) -> Sequence[Network]:
         """Networks that may run beside it, each with a module of its own; fewer if it has none."""
@@ -122,7 +111,7 @@ class Network:
             self._twins.append(twin)
         return self._twins[:count]
 
-    def watch(self, seen: _Seen) -> int:
+    def watch(self, seen: Seen) -> int:
         """Have every layer with trainable parameters show what goes in and comes out of it.
 
         In calls, that is: `vjp` hands out what its caller needs.
@@ -160,6 +149,11 @@ class Network:
         # Not `detach`: while these are differentiated, other workers change other rows of `x_ed`.
         return {name: value.data.requires_grad_() for name, value in named.items()}
 
+    def cut(self, x_ed: Tensor) -> dict[str, Tensor]:
+        """`named` as `vjp` takes it: a single model has the axis only where many would."""
+        named = self.named(x_ed)
+        return named if self.line(len(x_ed)) is self._many else _only(named)
+
     def columns(self, names: Sequence[str]) -> Tensor:
         """Mask (d,) of the parameters whose tensor is called, or lies in a module called, so."""
         return torch.cat(
@@ -172,7 +166,18 @@ class Network:
     @property
     def is_layered(self) -> bool:
         """Whether many models in one call go through layer by layer."""
-        return self._steps is not None
+        return self._many is not None
+
+    def line(self, models: int) -> Line | None:
+        """The layers that so many models in one call are differentiated through, if by hand.
+
+        None as well where some of what is trained lies in no row.
+        """
+        if self.personal or self.alone:
+            return None
+        if self._many is not None and self._many.has_back:
+            return self._many
+        return self._single if models == 1 and self._single and self._single.has_back else None
 
     @property
     def head(self) -> list[str]:
@@ -203,7 +208,6 @@ class Network:
         inputs_eb: Tensor,
         keys_e: Tensor | None = None,
         first: int = 0,
-        rate: float | None = None,
     ) -> tuple[Tensor, Buffers]:
         """Outputs (E, b, ...) of each model on its own inputs (E, b, ...).
 
@@ -212,7 +216,6 @@ class Network:
         x_ed : the models, as rows or already as `leaves`.
         keys_e : dropout keys; None evaluates (no dropout, batch norm by its running statistics).
         first : where in the minibatch the inputs begin, if they are a part of it.
-        rate : of a single model: the step that its weights of `descending` take.
 
         Returns
         -------
@@ -225,7 +228,7 @@ class Network:
         def one(own: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Buffers]:
             own |= {name: own[name].clone() for name in buffers}
             with self._holding(own), MixedPrecision() if self._mixed_precision else nullcontext():
-                outputs = self.module(inputs) if rate is None else self._descending(inputs, rate)
+                outputs = self.module(inputs)
             if self._mixed_precision:
                 outputs = outputs.float()
             return outputs, {name: own[name] for name in buffers}
@@ -236,24 +239,10 @@ class Network:
                 outputs, after = one({**alone, **_only(others)}, self._laid_out(inputs_eb[0]))
             return outputs[None], {name: value[None] for name, value in after.items()}
         state = {**parameters, **others}
-        if self._steps is None:
+        if self._many is None:
             outputs, after = vmap(one)(state, inputs_eb)
             return outputs, after
-        for step in self._steps:
-            outputs_eb = step(state, inputs_eb)
-            if self._seen is not None and _trains(step.layer):
-                self._seen(step.layer, inputs_eb, outputs_eb)
-            inputs_eb = outputs_eb
-        return inputs_eb, buffers
-
-    def _descending(self, x: Tensor, rate: float) -> Tensor:
-        """What the module makes of inputs, layer by layer."""
-        for name, layer in self._line:
-            if f"{name}.weight" in self.descending:
-                x = descending.linear(x, layer.weight, layer.bias, rate)  # type: ignore[arg-type]
-            else:
-                x = layer(x)
-        return x
+        return self._many.outputs(state, inputs_eb, self._seen), buffers
 
     def _set_training(self, training: bool) -> None:
         if self.module.training != training:  # asking is cheap, setting it goes through all layers
@@ -262,17 +251,23 @@ class Network:
     def vjp(
         self, named: Mapping[str, Tensor], buffers: Buffers, inputs_eb: Tensor, keys_e: Tensor,
         first: int = 0,
-    ) -> tuple[Tensor, Callable[[Tensor], Iterator[Slope]]]:  # fmt: skip
-        """Outputs as in a call in training, and what takes their gradient back, layer by layer.
+    ) -> tuple[Tensor, Callable[[Tensor, Take], object], Buffers]:  # fmt: skip
+        """Outputs as in a call in training, what takes their gradient back, and buffers after.
 
         Parameters
         ----------
-        named : the models, as `named` cuts them.
+        named : the models, as `cut` has them; there is a `line` for so many.
         """
         self._set_training(True)
-        state = {**named, **buffers, **self._keys(keys_e, inputs_eb, first)}
-        assert self._steps is not None
-        return vjp(self._steps, state, inputs_eb)
+        line = self.line(len(inputs_eb))
+        assert line is not None
+        own = {name: value.clone() for name, value in buffers.items()}
+        state = {**own, **self._keys(keys_e, inputs_eb, first)}
+        if line is self._many:
+            outputs_eb, trace = line({**named, **state}, inputs_eb)
+            return outputs_eb, lambda gradient, take: line.back(trace, gradient, take), own
+        outputs, trace = line({**named, **_only(state)}, self._laid_out(inputs_eb[0]))
+        return outputs[None], lambda gradient, take: line.back(trace, gradient[0], take), own
 
     @contextmanager
     def _seeded(self, keys_e: Tensor | None, first: int) -> Iterator[None]:
@@ -308,6 +303,17 @@ class Network:
         finally:
             for (name, *_), (place, key, value) in zip(self._places, before, strict=True):
                 tensors[name], place[key] = place[key], value
+
+    def laid_out(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A single model to be changed where it lies; copies of those filters that are used so.
+
+        Convolutions of images that lie channels innermost want filters like them: otherwise each
+        pass turns them and their gradients around.
+        """
+        return {
+            name: value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value
+            for name, value in named.items()
+        }
 
     def _laid_out(self, inputs_b: Tensor) -> Tensor:
         """Images with their channels innermost: pooling is several times faster."""

@@ -35,7 +35,8 @@ from torch.nn import functional as F
 from clients.engine import accountant
 from clients.engine.batches import Ints
 from clients.engine.data import Batch, Charge
-from clients.engine.layers import linear_sums
+from clients.engine.forms import linear_sums
+from clients.engine.line import Line, Slope
 from clients.engine.network import Network
 from clients.engine.streams import Purpose, stream
 from clients.letters import Bools
@@ -147,6 +148,10 @@ class Guard:
             cost_a = cost_a - accountant.query(examples, drawn, noise, before)
         return cost_a
 
+    def knows(self, line: Line) -> bool:
+        """Whether slopes of these layers are all that `clipped_sums` needs."""
+        return bool(self._layers) and line.once
+
     @contextmanager
     def watching(self) -> Iterator[list[Trace]]:
         """What the layers of the network do meanwhile."""
@@ -179,13 +184,12 @@ class Guard:
         slopes = torch.autograd.grad(losses_eb.sum(), outputs)
         with torch.no_grad():
             found = self.clipped_sums(
-                [(t.layer, t.inputs, g) for t, g in zip(traces, slopes, strict=True)], weights_eb
+                [Slope(t.layer, t.inputs, g) for t, g in zip(traces, slopes, strict=True)],
+                weights_eb,
             )
             return tuple(found[name].reshape(leaf.shape) for name, leaf in leaves.items())
 
-    def clipped_sums(
-        self, slopes: Sequence[tuple[nn.Module, Tensor, Tensor]], weights_eb: Tensor
-    ) -> dict[str, Tensor]:
+    def clipped_sums(self, slopes: Sequence[Slope], weights_eb: Tensor) -> dict[str, Tensor]:
         """The same by name, from each layer's inputs and the gradients of its outputs."""
         layers = [LAYERS[type(layer)](layer, a, g, weights_eb.shape) for layer, a, g in slopes]
         squares_eb = functools.reduce(torch.add, [layer.squares() for layer in layers])

@@ -142,6 +142,8 @@ class Stack:
             channels_last=channels_last,
             personal=personal_names(template, adaptation),
         )
+        if self.device.type == "cpu" and not self.network.stacks:
+            self.data.lay_channels_last()
         self.personal = PersonalLayers(self.network.personal, training)
         if model not in MODELS:
             probe.try_out(self.network, problem, model)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from clients.engine.layers import Dropout, prepared, steps, sums
+from clients.engine.layers import Dropout, prepared
+from clients.engine.line import Collected, line_of
 from clients.engine.network import Network
+from clients.models.convnets import AtLeast, Residual
 
 
 def layered() -> nn.Module:
@@ -74,13 +76,13 @@ def test_every_way_to_run_a_network_gives_what_vmap_gives(
     build: type[nn.Module], shape: tuple[int, ...], models: int
 ) -> None:
     network = Network(build().double())
-    assert (network._steps is not None) == (build in (layered, called_twice))
+    assert network.is_layered == (build in (layered, called_twice))
     g = torch.Generator().manual_seed(0)
     x_ed = torch.randn(4, network.d, generator=g, dtype=torch.float64)
     inputs = torch.randn(4, 6, *shape, generator=g, dtype=torch.float64)
     keys = torch.arange(4) * 7919
     found = gradients(network, x_ed[:models], inputs[:models], keys[:models])
-    network._steps = None
+    network._many = None
     twin = gradients(network, x_ed, inputs, keys)
     for one, other in zip(found[:2], twin[:2], strict=True):
         assert torch.allclose(one, other[:models], rtol=1e-12, atol=1e-13)
@@ -88,42 +90,110 @@ def test_every_way_to_run_a_network_gives_what_vmap_gives(
         assert torch.allclose(value, twin[2][name][:models], rtol=1e-12)
 
 
+def residual() -> nn.Module:
+    """Every form of a single layer, layers without one, and places where memory is shared."""
+    normed = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+    return nn.Sequential(
+        AtLeast(9), nn.Conv2d(2, 4, 3, stride=2, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+        Residual(normed), Residual(nn.Sequential(nn.ReLU(), nn.Identity())), nn.Identity(),
+        nn.ReLU(), nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 2, groups=2, dilation=2), nn.Softplus(),
+        nn.MaxPool2d(2, stride=1, padding=1, ceil_mode=True), nn.Dropout(0.3), nn.Flatten(),
+        nn.Linear(36, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.AvgPool1d(2), nn.ReLU(),
+        nn.Linear(3, 3, bias=False), nn.Tanh(),
+    ).double()  # fmt: skip
+
+
+def partly_frozen() -> nn.Module:
+    module = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+    module[0].requires_grad_(False)
+    module[2].weight.requires_grad_(False)
+    return module.double()
+
+
+def shared() -> nn.Module:
+    """A layer that is there twice: its gradients add up."""
+    twice = nn.Linear(5, 5)
+    return nn.Sequential(twice, nn.Tanh(), twice, nn.Linear(5, 3)).double()
+
+
 @pytest.mark.parametrize("models", [1, 3])
 @pytest.mark.parametrize(
-    ("build", "shape"), [(layered, (3, 4)), (called_twice, (2, 5)), (activated, (5,))]
-)
+    ("build", "shape"),
+    [
+        (layered, (3, 4)), (called_twice, (2, 5)), (activated, (5,)), (shared, (5,)),
+        (convolved, (1, 8, 8)), (residual, (2, 7, 7)), (partly_frozen, (5,)),
+    ],
+)  # fmt: skip
 def test_gradients_by_hand_are_those_of_autograd(
     build: Callable[[], nn.Module], shape: tuple[int, ...], models: int
 ) -> None:
     network = Network(build())
-    assert network.has_vjp
+    line = network.line(models)
+    if models > 1 and build in (convolved, residual, partly_frozen):
+        assert line is None
+        return
+    assert line is not None
+    assert line.once == (build is not shared)
     g = torch.Generator().manual_seed(0)
     x_ed = torch.randn(models, network.d, generator=g, dtype=torch.float64)
     inputs = torch.randn(models, 6, *shape, generator=g, dtype=torch.float64)
     keys = torch.arange(models) * 7919
-    outputs, expected, _ = gradients(network, x_ed, inputs, keys)
-    own, back = network.vjp(network.named(x_ed), {}, inputs, keys)
-    named = sums(back(2 * own))
-    found = torch.cat([named[name].reshape(models, -1) for name in network.names], dim=1)
+    outputs, expected, buffers = gradients(network, x_ed, inputs, keys)
+    before = inputs.clone(), x_ed.clone(), network.buffers(models)
+    own, back, after = network.vjp(network.cut(x_ed), before[2], inputs, keys)
+    collected = Collected()
+    back(2 * own, collected)
+    found = [collected.found[name].reshape(models, -1) for name in network.names]
     assert torch.allclose(own, outputs, rtol=1e-12, atol=1e-13)
-    assert torch.allclose(found, expected, rtol=1e-12, atol=1e-13)
+    assert torch.allclose(torch.cat(found, dim=1), expected, rtol=1e-12, atol=1e-13)
+    for name, value in buffers.items():
+        assert torch.allclose(after[name], value, rtol=1e-12, atol=1e-13), name
+    assert torch.equal(inputs, before[0])
+    assert torch.equal(x_ed, before[1])
+
+
+def test_a_layer_that_something_is_hooked_on_goes_through_autograd() -> None:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).double()
+    module[0].register_forward_pre_hook(lambda layer, inputs: (3 * inputs[0],))
+    network = Network(module)
+    assert not network.is_layered
+    x_ed = torch.randn(1, network.d, dtype=torch.float64)
+    inputs, keys = torch.randn(1, 4, 2, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
+    _, expected, _ = gradients(network, x_ed, inputs, keys)
+    outputs, back, _ = network.vjp(network.cut(x_ed), {}, inputs, keys)
+    collected = Collected()
+    back(2 * outputs, collected)
+    found = [collected.found[name].reshape(1, -1) for name in network.names]
+    assert torch.allclose(torch.cat(found, dim=1), expected, rtol=1e-12, atol=1e-13)
+
+
+class Foreign(nn.ReLU):
+    """Of a user, who may do anything."""
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.ReLU(inplace=True), nn.SiLU(), nn.Conv1d(2, 2, 1)], ids=lambda layer: str(layer)
+    "module",
+    [
+        Tied(),
+        nn.Sequential(nn.Linear(2, 2), Foreign()),
+        nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2)),
+        nn.Sequential(nn.Linear(2, 2), nn.SiLU(inplace=True)),
+        nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.ReLU()),
+    ],
+    ids=["calls", "foreign", "overwrites", "overwrites", "trains-nothing"],
 )
-def test_a_layer_that_is_unknown_backwards_or_overwrites_its_inputs_goes_through_autograd(
-    layer: nn.Module,
-) -> None:
-    assert not Network(nn.Sequential(nn.Linear(2, 2), layer)).has_vjp
+def test_whose_way_back_is_not_known_goes_through_autograd(module: nn.Module) -> None:
+    assert Network(module.double()).line(1) is None
 
 
 def test_a_network_with_a_layer_that_has_no_form_has_none() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.Softplus())
-    assert steps(module, {"0.weight", "0.bias"}) is None
+    names = {"0.weight", "0.bias"}
+    assert line_of(module, names, names, many=True) is None
     linear = nn.Sequential(nn.Linear(2, 2))
-    assert steps(linear, {"0.weight", "0.bias"}) is not None
-    assert steps(linear, {"0.bias"}) is None  # a weight that all models share
+    assert line_of(linear, names, names, many=True) is not None
+    shared_by_all = {"0.bias"}
+    assert line_of(linear, shared_by_all, shared_by_all, many=True) is None
 
 
 def test_the_module_is_as_it_was_after_a_call() -> None:

@@ -85,13 +85,16 @@ def test_clipping_is_the_plain_loop(model: str, clip: float) -> None:
     assert (found - whole).abs().max() > 1e-3, "clipping did something"
 
 
-def test_clipping_with_and_without_autograd_is_the_same() -> None:
-    engine = engine_of(classification(SIZES, shape=NETWORKS["mlp"]), "mlp", clip=0.3, noise=0.0)
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+def test_clipping_with_and_without_autograd_is_the_same(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(classification(SIZES, shape=NETWORKS[model]), model, clip=0.3, noise=0.0)
     x_pd, buffers = engine.initial()
     batch = engine.batches(1)[0]
-    assert engine.network.has_vjp
+    assert engine.network.line(1)
     without = engine.gradients(x_pd, buffers, batch).values
-    engine.network.has_vjp = False
+    monkeypatch.setattr(engine.network, "line", lambda models: None)
     torch.testing.assert_close(without, engine.gradients(x_pd, buffers, batch).values)
 
 
