@@ -124,7 +124,7 @@ class Engine(Scoring):
         # A drift is of the models as they were before the step.
         early = not drift and self._steps_early(len(together.x), batches, training)
         leaves = self._leaves(together.x)
-        laid_out = self.network.laid_out(leaves) if early else leaves
+        laid_out = self.network.laid_out(leaves) if early and batches[1:] else leaves
         for few in self.data.together([whole.part(at) for whole in batches]):
             gathered = self.data.minibatches(few) if few[1:] else [None]
             for batch, examples in zip(few, gathered, strict=True):

@@ -143,16 +143,14 @@ class Network:
         """The same without the names."""
         return [*self.named(x_ed).values()]
 
-    def leaves(self, x_ed: Tensor) -> dict[str, Tensor]:
-        """`named`, to be differentiated: views, and those of a single model without its axis."""
-        named = self.named(x_ed) if len(x_ed) != 1 else _only(self.named(x_ed))
-        # Not `detach`: while these are differentiated, other workers change other rows of `x_ed`.
-        return {name: value.data.requires_grad_() for name, value in named.items()}
-
     def cut(self, x_ed: Tensor) -> dict[str, Tensor]:
-        """`named` as `vjp` takes it: a single model has the axis only where many would."""
-        named = self.named(x_ed)
-        return named if self.line(len(x_ed)) is self._many else _only(named)
+        """`named`, where a single model has no axis of models."""
+        return self.named(x_ed) if len(x_ed) != 1 else _only(self.named(x_ed))
+
+    def leaves(self, x_ed: Tensor) -> dict[str, Tensor]:
+        """`cut`, to be differentiated by autograd: views."""
+        # Not `detach`: while these are differentiated, other workers change other rows of `x_ed`.
+        return {name: value.data.requires_grad_() for name, value in self.cut(x_ed).items()}
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Mask (d,) of the parameters whose tensor is called, or lies in a module called, so."""
@@ -173,11 +171,9 @@ class Network:
 
         None as well where some of what is trained lies in no row.
         """
-        if self.personal or self.alone:
-            return None
-        if self._many is not None and self._many.has_back:
-            return self._many
-        return self._single if models == 1 and self._single and self._single.has_back else None
+        line = self._single if models == 1 else self._many
+        known = line is not None and line.has_back and not self.personal and not self.alone
+        return line if known else None
 
     @property
     def head(self) -> list[str]:
@@ -222,7 +218,6 @@ class Network:
         The outputs, and the buffers as the call left them (the arguments stay as they were).
         """
         self._set_training(keys_e is not None)
-        parameters = self.named(x_ed) if isinstance(x_ed, Tensor) else x_ed
         others = {**buffers, **self._keys(keys_e, inputs_eb, first)}
 
         def one(own: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Buffers]:
@@ -234,11 +229,11 @@ class Network:
             return outputs, {name: own[name] for name in buffers}
 
         if len(inputs_eb) == 1:  # vmap would make grouped convolutions of it, at twice the time
-            alone = _only(parameters) if isinstance(x_ed, Tensor) else parameters
+            alone = self.cut(x_ed) if isinstance(x_ed, Tensor) else x_ed
             with self._seeded(keys_e, first):
                 outputs, after = one({**alone, **_only(others)}, self._laid_out(inputs_eb[0]))
             return outputs[None], {name: value[None] for name, value in after.items()}
-        state = {**parameters, **others}
+        state = {**(self.named(x_ed) if isinstance(x_ed, Tensor) else x_ed), **others}
         if self._many is None:
             outputs, after = vmap(one)(state, inputs_eb)
             return outputs, after
@@ -256,14 +251,14 @@ class Network:
 
         Parameters
         ----------
-        named : the models, as `cut` has them; there is a `line` for so many.
+        named : as many models as there is a `line` for, `cut`.
         """
         self._set_training(True)
         line = self.line(len(inputs_eb))
         assert line is not None
         own = {name: value.clone() for name, value in buffers.items()}
         state = {**own, **self._keys(keys_e, inputs_eb, first)}
-        if line is self._many:
+        if len(inputs_eb) > 1:
             outputs_eb, trace = line({**named, **state}, inputs_eb)
             return outputs_eb, lambda gradient, take: line.back(trace, gradient, take), own
         outputs, trace = line({**named, **_only(state)}, self._laid_out(inputs_eb[0]))
@@ -311,13 +306,18 @@ class Network:
         pass turns them and their gradients around.
         """
         return {
-            name: value.contiguous(memory_format=torch.channels_last) if value.dim() == 4 else value
+            name: value.contiguous(memory_format=torch.channels_last)
+            if self._wants_channels_last(value)
+            else value
             for name, value in named.items()
         }
 
+    def _wants_channels_last(self, x: Tensor) -> bool:
+        return x.dim() == 4 and (self._channels_last or x.device.type == "cpu")
+
     def _laid_out(self, inputs_b: Tensor) -> Tensor:
         """Images with their channels innermost: pooling is several times faster."""
-        if inputs_b.dim() != 4 or not (self._channels_last or inputs_b.device.type == "cpu"):
+        if not self._wants_channels_last(inputs_b):
             return inputs_b
         _, channels, height, width = inputs_b.shape
         if channels == 1:  # either layout; the strides tell which is meant
