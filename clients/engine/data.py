@@ -204,8 +204,15 @@ class Data:
             inputs = augment(inputs.flatten(0, 1), keys).view(inputs.shape)
         return [*zip(self._readied(inputs), targets, strict=True)]
 
-    def together(self, batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
-        """The batches in turn: full ones of the same shape as many as `GATHERED` holds."""
+    def in_turn(
+        self, batches: Sequence[Batch]
+    ) -> Iterator[tuple[Batch, tuple[Tensor, Tensor] | None]]:
+        """The batches, with their `minibatch` where it was gathered in one go with others."""
+        for few in self._together(batches):
+            yield from zip(few, self.minibatches(few) if few[1:] else [None], strict=True)
+
+    def _together(self, batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
+        """The batches: full ones of the same shape as many as `GATHERED` holds."""
         shape = self._pool.shape[1:]
         width = shape.numel() * (8 if self._tokens else self.dtype.itemsize)  # tokens: int64
         few: list[Batch] = []

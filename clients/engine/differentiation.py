@@ -63,19 +63,20 @@ class Differentiation(Stack):
         examples: Examples,
         take: Take,
         at: slice = slice(None),
-    ) -> tuple[Tensor, Buffers]:
-        """Losses of minibatches, or of their places `at`, and buffers; gradients go to `take`.
+    ) -> Tensor:
+        """Losses of minibatches, or of their places `at`; gradients go to `take`.
 
         They are of the weighted sums of the losses, of their plain sums where they are private.
+        The buffers are changed where they lie.
         """
         inputs, targets = _places(examples, at)
-        outputs, back, after = self.network.vjp(named, buffers, inputs, batch.keys_e, at.start or 0)
+        outputs, back = self.network.vjp(named, buffers, inputs, batch.keys_e, at.start or 0)
         weights_eb = batch.weights_eb[:, at]
         if self.guard is not None:
             weights_eb = torch.ones_like(weights_eb)
         losses_eb, slopes = self._slopes(outputs, targets, weights_eb)
         back(slopes, take)
-        return losses_eb, after
+        return losses_eb
 
     def _slopes(
         self, outputs: Tensor, targets: Tensor, weights_eb: Tensor
@@ -135,15 +136,18 @@ class Differentiation(Stack):
         found: Sequence[Tensor]
         own = self.personal.leaves(buffers)
         wanted = (*leaves.values(), *own.values())
+        after = buffers
         for at in parts if len(parts) > 1 else [slice(None)]:
+            if by_hand:
+                after = {name: value.clone() for name, value in buffers.items()}
             if by_hand and self.guard is not None:
                 seen = Slopes()
-                losses_eb, after = self._taken_back(leaves, buffers, batch, examples, seen, at)
+                losses_eb = self._taken_back(leaves, after, batch, examples, seen, at)
                 sums = self.guard.clipped_sums(seen.found, batch.weights_eb[:, at])
                 found = [sums[name].view(leaf.shape) for name, leaf in leaves.items()]
             elif by_hand:
                 all_ = Collected()
-                losses_eb, after = self._taken_back(leaves, buffers, batch, examples, all_, at)
+                losses_eb = self._taken_back(leaves, after, batch, examples, all_, at)
                 found = [all_.found[name] for name in leaves]
             elif self.guard is not None:
                 with self.guard.watching() as traces:

@@ -121,33 +121,39 @@ class Engine(Scoring):
     ) -> None:
         """All steps of a few models: what they are made of stays in the cache."""
         together = _Some(fit, at, self.network.tensors)
-        # A drift is of the models as they were before the step.
-        early = not drift and self._steps_early(len(together.x), batches, training)
         leaves = self._leaves(together.x)
-        laid_out = self.network.laid_out(leaves) if early and batches[1:] else leaves
-        for few in self.data.together([whole.part(at) for whole in batches]):
-            gathered = self.data.minibatches(few) if few[1:] else [None]
-            for batch, examples in zip(few, gathered, strict=True):
-                rate = training.rate(batch.round)
-                for of_batch in chunked(batch.counts_e, self.network.coupled):
-                    if isinstance(of_batch, slice):
-                        some, own, part = together, leaves, batch
-                    else:
-                        some = _Some(fit, of_batch + at.start, self.network.tensors)
-                        own, part = self._leaves(some.x), batch.part(of_batch)
-                    if early:
-                        drawn = examples or self.data.minibatch(part)
-                        descent = Descent(rate)
-                        _, after = self._taken_back(laid_out, some.buffers, part, drawn, descent)
-                    else:
-                        _, found, after = self._differentiate(own, some.buffers, part, examples)
-                        self._descend(some, found, training, rate, drift)
-                    for name, value in after.items():
-                        some.buffers[name].copy_(value)
-                    some.put_back(fit)
-        for name, value in laid_out.items():
-            if value is not leaves[name]:
-                leaves[name].copy_(value)
+        batches = [whole.part(at) for whole in batches]
+        # A drift is of the models as they were before the step.
+        if not drift and self._steps_early(len(together.x), batches, training):
+            self._train_early(leaves, together.buffers, batches, training)
+            return
+        for batch, examples in self.data.in_turn(batches):
+            for of_batch in chunked(batch.counts_e, self.network.coupled):
+                if isinstance(of_batch, slice):
+                    some, own, part = together, leaves, batch
+                else:
+                    some = _Some(fit, of_batch + at.start, self.network.tensors)
+                    own, part = self._leaves(some.x), batch.part(of_batch)
+                _, found, after = self._differentiate(own, some.buffers, part, examples)
+                for name, value in after.items():
+                    some.buffers[name].copy_(value)
+                self._descend(some, found, training, training.rate(batch.round), drift)
+                some.put_back(fit)
+
+    def _train_early(
+        self,
+        leaves: dict[str, Tensor],
+        buffers: Buffers,
+        batches: Sequence[Batch],
+        training: Training,
+    ) -> None:
+        """All steps of a single model, each layer's as soon as its gradient is there."""
+        with self.network.laid_out(leaves) as model:
+            for batch, examples in self.data.in_turn(batches):
+                if batch.counts_e.any():
+                    descent = Descent(training.rate(batch.round))
+                    examples = examples or self.data.minibatch(batch)
+                    self._taken_back(model, buffers, batch, examples, descent)
 
     def _descend(
         self,

@@ -91,6 +91,7 @@ class Network:
         """Have a module run the calls."""
         known = {*self.names, *self._buffers, *self._dropouts}
         self.module, self._places = module, places(module, known)
+        self._filters: dict[str, Tensor] = {}
         self._many, self._single = (
             # Mixed precision asks the layers themselves.
             None if self._mixed_precision else line_of(module, known, self.names, many=many)
@@ -112,9 +113,7 @@ class Network:
         return self._twins[:count]
 
     def watch(self, seen: Seen) -> int:
-        """Have every layer with trainable parameters show what goes in and comes out of it.
-
-        In calls, that is: `vjp` hands out what its caller needs.
+        """Have every layer with trainable parameters show in calls what goes in and comes out.
 
         Returns
         -------
@@ -246,23 +245,23 @@ class Network:
     def vjp(
         self, named: Mapping[str, Tensor], buffers: Buffers, inputs_eb: Tensor, keys_e: Tensor,
         first: int = 0,
-    ) -> tuple[Tensor, Callable[[Tensor, Take], object], Buffers]:  # fmt: skip
-        """Outputs as in a call in training, what takes their gradient back, and buffers after.
+    ) -> tuple[Tensor, Callable[[Tensor, Take], object]]:  # fmt: skip
+        """Outputs as in a call in training, and what takes their gradient back.
 
         Parameters
         ----------
         named : as many models as there is a `line` for, `cut`.
+        buffers : changed where they lie.
         """
         self._set_training(True)
         line = self.line(len(inputs_eb))
         assert line is not None
-        own = {name: value.clone() for name, value in buffers.items()}
-        state = {**own, **self._keys(keys_e, inputs_eb, first)}
+        state = {**buffers, **self._keys(keys_e, inputs_eb, first)}
         if len(inputs_eb) > 1:
             outputs_eb, trace = line({**named, **state}, inputs_eb)
-            return outputs_eb, lambda gradient, take: line.back(trace, gradient, take), own
+            return outputs_eb, lambda gradient, take: line.back(trace, gradient, take)
         outputs, trace = line({**named, **_only(state)}, self._laid_out(inputs_eb[0]))
-        return outputs[None], lambda gradient, take: line.back(trace, gradient[0], take), own
+        return outputs[None], lambda gradient, take: line.back(trace, gradient[0], take)
 
     @contextmanager
     def _seeded(self, keys_e: Tensor | None, first: int) -> Iterator[None]:
@@ -299,18 +298,20 @@ class Network:
             for (name, *_), (place, key, value) in zip(self._places, before, strict=True):
                 tensors[name], place[key] = place[key], value
 
-    def laid_out(self, named: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A single model to be changed where it lies; copies of those filters that are used so.
+    @contextmanager
+    def laid_out(self, named: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+        """A single model, `cut`, to be changed meanwhile: its filters lie as images do.
 
-        Convolutions of images that lie channels innermost want filters like them: otherwise each
-        pass turns them and their gradients around.
+        Otherwise each pass would turn them and their gradients around.
         """
-        return {
-            name: value.contiguous(memory_format=torch.channels_last)
-            if self._wants_channels_last(value)
-            else value
-            for name, value in named.items()
-        }
+        filters = {k: v for k, v in named.items() if self._wants_channels_last(v)}
+        for name, value in filters.items():
+            if name not in self._filters:  # kept, as touching new memory takes most of a copy
+                self._filters[name] = value.clone(memory_format=torch.channels_last)
+            self._filters[name].copy_(value)
+        yield named | self._filters
+        for name, value in filters.items():
+            value.copy_(self._filters[name])
 
     def _wants_channels_last(self, x: Tensor) -> bool:
         return x.dim() == 4 and (self._channels_last or x.device.type == "cpu")

@@ -139,8 +139,8 @@ def test_gradients_by_hand_are_those_of_autograd(
     inputs = torch.randn(models, 6, *shape, generator=g, dtype=torch.float64)
     keys = torch.arange(models) * 7919
     outputs, expected, buffers = gradients(network, x_ed, inputs, keys)
-    before = inputs.clone(), x_ed.clone(), network.buffers(models)
-    own, back, after = network.vjp(network.cut(x_ed), before[2], inputs, keys)
+    before, after = (inputs.clone(), x_ed.clone()), network.buffers(models)
+    own, back = network.vjp(network.cut(x_ed), after, inputs, keys)
     collected = Collected()
     back(2 * own, collected)
     found = [collected.found[name].reshape(models, -1) for name in network.names]
@@ -160,7 +160,7 @@ def test_a_layer_that_something_is_hooked_on_goes_through_autograd() -> None:
     x_ed = torch.randn(1, network.d, dtype=torch.float64)
     inputs, keys = torch.randn(1, 4, 2, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
     _, expected, _ = gradients(network, x_ed, inputs, keys)
-    outputs, back, _ = network.vjp(network.cut(x_ed), {}, inputs, keys)
+    outputs, back = network.vjp(network.cut(x_ed), {}, inputs, keys)
     collected = Collected()
     back(2 * outputs, collected)
     found = [collected.found[name].reshape(1, -1) for name in network.names]
