@@ -197,7 +197,7 @@ def line_of(
     known : names of the tensors that every model has for itself.
     trained : of those that are trained.
     many : of many models at once, where every layer has a form and all tensors are the models'
-        own; a single one takes any layer of torch's and ours.
+        own, each in one place; a single one takes any layer of torch's and ours.
 
     Returns
     -------
@@ -206,7 +206,8 @@ def line_of(
     names = {id(value): name for name, value in module.named_parameters()}
     names |= {id(value): name for name, value in module.named_buffers()}
     found = _layers(module, _Names(names, known, trained), many)
-    return Line(found) if found else None
+    line = Line(found) if found else None
+    return None if line is None or (many and not line.once) else line
 
 
 class _Names(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import kstest, norm
-from torch import Tensor
+from torch import Tensor, nn
 
 from app.config.config import Config, ConfigError
 from app.config.preflight import check
@@ -24,6 +24,7 @@ from clients.engine.privacy import Guard, is_traceable, normal
 from clients.engine.streams import Purpose, stream
 from clients.privacy import Privacy
 from clients.training import Training
+from datasets import plugins
 from datasets.problem import Problem
 from tests.inline import run
 from tests.problems import classification, write_quadratic
@@ -83,6 +84,22 @@ def test_clipping_is_the_plain_loop(model: str, clip: float) -> None:
     plain = engine_of(problem, model)
     whole = plain.gradients(x_pd, buffers, plain.batches(1)[0]).values
     assert (found - whole).abs().max() > 1e-3, "clipping did something"
+
+
+def _shared(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    twice = nn.Linear(outputs, outputs)
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(shape), outputs), twice, nn.Tanh(), twice
+    )
+
+
+def test_what_layers_share_is_clipped_by_its_whole_gradient() -> None:
+    model = plugins.register("model", "shared", _shared)
+    problem = classification(SIZES)
+    engine = engine_of(problem, model, clip=0.3, noise=0.0)
+    x_pd, buffers = engine.initial(common=False)
+    found = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
+    torch.testing.assert_close(found, clipped_by_hand(problem, model, x_pd, 0.3))
 
 
 @pytest.mark.parametrize("model", ["mlp", "lenet"])
