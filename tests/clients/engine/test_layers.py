@@ -98,7 +98,7 @@ def residual() -> nn.Module:
     )
     return nn.Sequential(
         AtLeast(9), nn.Conv2d(2, 4, 3, stride=2, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
-        Residual(normed), nn.GroupNorm(2, 4), Residual(views), nn.ReLU(),
+        Residual(normed), nn.GroupNorm(2, 4), Residual(views), nn.Tanh(),
         nn.Conv2d(4, 4, 2, groups=2, dilation=2), nn.Softplus(),
         nn.MaxPool2d(2, stride=1, padding=1, ceil_mode=True), nn.Dropout(0.3), nn.Flatten(),
         nn.Linear(36, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.AvgPool1d(2), nn.Tanh(),
