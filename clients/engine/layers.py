@@ -64,12 +64,17 @@ def prepared(module: nn.Module) -> nn.Module:
         return Dropout(module.p)
     for name, child in module.named_children():
         setattr(module, name, prepared(child))
-    if type(module) is nn.Sequential:
+    if is_sequence(module):
         layers = module._modules
         for (one, before), (other, after) in pairwise(list(layers.items())):
             if isinstance(before, nn.ReLU) and isinstance(after, nn.MaxPool2d):
                 layers[one], layers[other] = after, before
     return module
+
+
+def is_sequence(module: nn.Module) -> bool:
+    """Whether a module calls its children one after the other and does nothing else."""
+    return type(module).forward is nn.Sequential.forward
 
 
 def places(module: nn.Module, names: Collection[str]) -> list[tuple[str, dict[str, Any], str]]:

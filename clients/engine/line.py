@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from clients.engine.forms import ANY, MANY, RELU_OVER_INPUTS, Form, Wanted, hooked, single
+from clients.engine.layers import is_sequence
 from clients.models.convnets import Residual
 
 State = Mapping[str, Tensor]
@@ -219,18 +220,18 @@ class _Names(NamedTuple):
 
 
 def _layers(module: nn.Module, names: _Names, many: bool) -> list[Layer | Line] | None:
-    if type(module) is not nn.Sequential or hooked(module):
+    if not is_sequence(module) or hooked(module):
         return None
     found: list[Layer | Line] = []
     for child in module._modules.values():  # a layer that is there twice counts twice
         below: Sequence[Layer | Line] | None
-        if type(child) is nn.Sequential:
+        assert child is not None
+        if is_sequence(child):
             below = _layers(child, names, many)
         elif type(child) is Residual and not many and not hooked(child):
             branch = _layers(child.branch, names, many)
             below = [Line(branch)] if branch else None
         else:
-            assert child is not None
             before = found[-1] if found and isinstance(found[-1], Layer) else None
             layer = _layer(child, names, many, before)
             below = [layer] if layer else None

@@ -170,6 +170,28 @@ def test_a_layer_that_something_is_hooked_on_goes_through_autograd() -> None:
     assert torch.allclose(torch.cat(found, dim=1), expected, rtol=1e-12, atol=1e-13)
 
 
+class Filled(nn.Sequential):
+    """As people write a network of their own."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+
+
+class Twice(Filled):
+    """One that calls its layers in a way of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in (*self, *self):
+            x = layer(x)
+        return x
+
+
+def test_a_class_that_only_fills_a_sequence_is_one() -> None:
+    for models in (1, 3):
+        assert Network(Filled()).line(models)
+        assert not Network(Twice()).line(models)
+
+
 class Foreign(nn.ReLU):
     """Of a user, who may do anything."""
 
