@@ -29,15 +29,16 @@ class Descent:
         self._rate = rate
 
     def __call__(self, at: Passed, gradient: Tensor, wanted: bool) -> Tensor | None:
-        module, own, trained = at.layer.module, at.own, at.layer.trained
-        if type(module) is nn.Linear and "weight" in trained and own["weight"].numel() >= LEAST:
+        own, trained = at.own, at.layer.trained
+        linear = type(at.layer.module) is nn.Linear and "weight" in trained
+        if linear and own["weight"].numel() >= LEAST:
             inputs = self._in_pieces(own["weight"], at.inputs, gradient, wanted)
-            found = {"bias": gradient.flatten(0, -2).sum(dim=0)} if "bias" in trained else {}
-        else:
-            inputs, found = at.back(gradient, Wanted(wanted, own=True, over=False))
+            if "bias" in trained:
+                own["bias"].add_(gradient.flatten(0, -2).sum(dim=0), alpha=-self._rate)
+            return inputs
+        inputs, found = at.back(gradient, Wanted(wanted, own=True, over=False))
         for name in trained:
-            if name in found:
-                own[name].add_(found[name], alpha=-self._rate)
+            own[name].add_(found[name], alpha=-self._rate)
         return inputs
 
     def _in_pieces(self, weight: Tensor, x: Tensor, dy: Tensor, wanted: bool) -> Tensor | None:

@@ -173,12 +173,12 @@ class Differentiation(Stack):
 
     def _steps_early(self, models: int, batches: Sequence[Batch], training: Training) -> bool:
         """Whether models can take their steps while they are differentiated to be trained."""
-        if models > 1 or self.guard is not None or not optimizers.is_plain(training):
-            return False
         line = self.network.line(1)
+        plain = optimizers.is_plain(training) and self.guard is None
+        if models > 1 or not plain or self.task.gradients or line is None or not line.once:
+            return False
         widest = max((batch.rows_eb.shape[1] for batch in batches), default=0)
-        whole = self._chunks.width(widest, self.holds(widest)) == widest
-        return whole and line is not None and line.once and self.task.gradients is None
+        return self._chunks.width(widest, self.holds(widest)) == widest
 
     def holds(self, examples: int) -> int:
         """Bytes that one model holds for a backward pass over `examples` examples."""

@@ -17,7 +17,6 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from clients.engine.layers import KEY, Dropout
-from clients.models.convnets import AtLeast
 
 Own = Mapping[str, Tensor]
 Found = tuple[Tensor | None, dict[str, Tensor]]
@@ -56,14 +55,16 @@ class Form(NamedTuple):
     ----------
     run : (layer, own, inputs) -> the outputs, and what `back` wants to know of them.
     back : (layer, own, inputs, what `run` kept, gradient of the outputs, wanted) -> gradients.
-        None where nobody does.
+        None where they are not known.
     fresh : whether what comes out, either way, is new and not wanted again: the next one may
         overwrite it.
+    borrows : whether what comes out on the way back may lie in memory that others use.
     """
 
     run: Callable[[Any, Own, Tensor], tuple[Tensor, Any]]
     back: Callable[[Any, Own, Tensor, Any, Tensor, Wanted], Found] | None
     fresh: bool = False
+    borrows: bool = False
 
 
 def _by_itself(layer: nn.Module, own: Own, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,9 +132,11 @@ def _linears(layer: nn.Linear, own: Own, x: Tensor) -> tuple[Tensor, None]:
 def _from_linears(
     layer: nn.Linear, own: Own, x: Tensor, _: None, g: Tensor, wanted: Wanted
 ) -> Found:
-    found = zip(own, linear_sums(x, g), strict=False) if wanted.own else ()
     dx = torch.bmm(_rows(g), own["weight"]).view(x.shape) if wanted.inputs else None
-    return dx, dict(found)
+    if not wanted.own:
+        return dx, {}
+    weight, bias = linear_sums(x, g)
+    return dx, {"weight": weight, "bias": bias} if "bias" in own else {"weight": weight}
 
 
 def _flattened(layer: nn.Flatten, own: Own, x: Tensor) -> tuple[Tensor, None]:
@@ -146,7 +149,7 @@ def _reshaped(layer: nn.Module, own: Own, x: Tensor, _: None, g: Tensor, wanted:
 
 
 MANY: dict[type[nn.Module], Form] = {
-    nn.Linear: Form(_linears, _from_linears),
+    nn.Linear: Form(_linears, _from_linears, fresh=True),
     nn.Flatten: Form(_flattened, _reshaped),
     Dropout: Form(
         lambda layer, own, x: (layer.of_many(x, own[KEY]), None),
@@ -196,6 +199,10 @@ def _from_convolution(
 
 
 def _normalised(layer: nn.BatchNorm2d, own: Own, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    if x.numel() == x.shape[1]:  # torch's own layer says so, too; its function does not
+        raise ValueError(
+            f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}"
+        )
     own["num_batches_tracked"].add_(1)
     running = own["running_mean"], own["running_var"]
     y, mean, spread = torch.native_batch_norm(
@@ -236,10 +243,11 @@ def _by_autograd(
 ) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor], Tensor]]:
     # Not `detach`: other workers may change other rows of what a model lies in.
     x = x.data.requires_grad_(x.is_floating_point())
-    names = {name for name, _ in layer.named_parameters()}
-    leaves = {name: own[name].data.requires_grad_() for name in names if name in own}
+    own = {name: value.data for name, value in own.items()}
+    trained = [name for name, value in layer.named_parameters() if value.requires_grad]
+    leaves = {name: own[name].requires_grad_() for name in trained}
     with torch.enable_grad():
-        y: Tensor = functional_call(layer, {**own, **leaves}, (x,))
+        y: Tensor = functional_call(layer, {**own}, (x,))
     return y.data, (x, leaves, y)
 
 
@@ -248,11 +256,10 @@ def _from_autograd(
     g: Tensor, wanted: Wanted,
 ) -> Found:  # fmt: skip
     x, leaves, y = kept
-    wrt = {**leaves, "": x} if wanted.inputs else leaves
-    found = dict(
-        zip(wrt, torch.autograd.grad(y, [*wrt.values()], g, materialize_grads=True), strict=True)
-    )
-    return found.pop("", None), found
+    names = [*leaves] if wanted.own else []
+    of = [*(leaves[name] for name in names), *([x] if wanted.inputs else [])]
+    found = torch.autograd.grad(y, of, g, materialize_grads=True)
+    return found[-1] if wanted.inputs else None, dict(zip(names, found, strict=False))
 
 
 SINGLE: dict[type[nn.Module], Form] = {
@@ -266,26 +273,29 @@ SINGLE: dict[type[nn.Module], Form] = {
         lambda layer, own, x: (layer.of_many(x[None], own[KEY][None])[0], None),
         lambda layer, own, x, _, g, wanted: (layer.of_many(g[None], own[KEY][None])[0], {}),
     ),
-    AtLeast: Form(lambda layer, own, x: (layer(x), None), None),  # what comes first
     **{kind: form for kind, form in _ELEMENTWISE.items() if form.back},
 }
 """Layer type -> what runs a single one of it."""
-ANY = Form(_by_autograd, _from_autograd)
+ANY = Form(_by_autograd, _from_autograd, borrows=True)
 """A single layer of any other type: autograd, but for this layer alone."""
-
-
-def hooked(layer: nn.Module) -> bool:
-    """Whether something else goes on where a module is called, such as weight normalisation."""
-    return any((layer._forward_pre_hooks, layer._forward_hooks, layer._backward_hooks))
 
 
 def single(layer: nn.Module) -> Form:
     """The form of a single layer."""
-    plain = not hooked(layer) and (
-        layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-        if isinstance(layer, nn.Conv2d)
-        else layer.affine and layer.track_running_stats and layer.momentum is not None
-        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d)
-        else not isinstance(layer, nn.MaxPool2d) or not layer.return_indices
-    )
-    return SINGLE.get(type(layer), ANY) if plain else ANY
+    if isinstance(layer, nn.Conv2d):
+        known = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    elif isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+        known = layer.track_running_stats and layer.momentum is not None
+        known = known and layer.affine and layer.bias is not None
+    else:
+        known = not isinstance(layer, nn.MaxPool2d) or not layer.return_indices
+    return SINGLE.get(type(layer), ANY) if known else ANY
+
+
+def alone(layer: nn.Module, own: Own, x: Tensor, form: Form) -> Tensor:
+    """The outputs of a layer that is not gone back through."""
+    if form is not ANY:
+        return form.run(layer, own, x)[0]
+    with torch.no_grad():
+        y: Tensor = functional_call(layer, {**own}, (x,)) if own else layer(x)
+    return y

@@ -72,9 +72,25 @@ def prepared(module: nn.Module) -> nn.Module:
     return module
 
 
+def is_plain(module: nn.Module) -> bool:
+    """Whether calling it is all that its class says: nothing is hooked on or replaced."""
+    hooks = (
+        module._forward_pre_hooks, module._forward_hooks,
+        module._backward_pre_hooks, module._backward_hooks,
+    )  # fmt: skip
+    return not any(hooks) and not {"forward", "train"} & {*vars(module)}
+
+
 def is_sequence(module: nn.Module) -> bool:
     """Whether a module calls its children one after the other and does nothing else."""
-    return type(module).forward is nn.Sequential.forward
+    kind = type(module)
+    as_it_was = kind.forward is nn.Sequential.forward and kind.train is nn.Module.train
+    return as_it_was and not module._parameters and not module._buffers
+
+
+def trains(layer: nn.Module) -> bool:
+    """Whether it has trainable parameters of its own."""
+    return any(value.requires_grad for value in layer.parameters(recurse=False))
 
 
 def places(module: nn.Module, names: Collection[str]) -> list[tuple[str, dict[str, Any], str]]:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from clients.engine.forms import ANY, MANY, RELU_OVER_INPUTS, Form, Wanted, hooked, single
-from clients.engine.layers import is_sequence
+from clients.engine.forms import MANY, RELU_OVER_INPUTS, Form, Wanted, alone, single
+from clients.engine.layers import is_plain, is_sequence
 from clients.models.convnets import Residual
 
 State = Mapping[str, Tensor]
@@ -59,12 +59,12 @@ class Split(NamedTuple):
     """A residual layer that was run: what its branch kept."""
 
     branch: Line
-    passed: Trace
+    passed: Trail
 
 
 Seen = Callable[[nn.Module, Tensor, Tensor], None]
 """Is shown a layer, its inputs and its outputs."""
-Trace = list[Passed | Split]
+Trail = list[Passed | Split]
 Take = Callable[[Passed, Tensor, bool], Tensor | None]
 """What is done at a layer that is trained: (the layer, gradient of its outputs, whether that of
 its inputs is wanted) -> that of its inputs."""
@@ -109,49 +109,60 @@ class Line:
             x = y
         return x
 
-    def __call__(self, state: State, x: Tensor) -> tuple[Tensor, Trace]:
-        """The outputs, and what `back` takes."""
-        trace: Trace = []
-        for at in self.layers:
+    def __call__(self, state: State, x: Tensor, wanted: bool = False) -> tuple[Tensor, Trail]:
+        """The outputs, and what `back` takes.
+
+        Parameters
+        ----------
+        wanted : whether the gradient of the inputs will be.
+        """
+        trail: Trail = []
+        lowest = 0 if wanted else self._lowest
+        for k, at in enumerate(self.layers):
             if isinstance(at, Line):
-                added, passed = at(state, x)
-                trace.append(Split(at, passed))
+                added, passed = at(state, x, wanted or k > lowest)
+                if k >= lowest:
+                    trail.append(Split(at, passed))
                 x = x + added
                 continue
             own = at.own(state)
+            if k < lowest:
+                x = alone(at.module, own, x, at.form)
+                continue
             y, kept = at.form.run(at.module, own, x)
-            trace.append(Passed(at, own, x, kept))
+            trail.append(Passed(at, own, x, kept))
             x = y
-        return x, trace
+        return x, trail
 
     def back(
-        self, trace: Trace, gradient: Tensor, take: Take, wanted: bool = False
+        self, trail: Trail, gradient: Tensor, take: Take, wanted: bool = False
     ) -> Tensor | None:
         """Take the gradient of the outputs back, last layer first.
 
         Parameters
         ----------
-        trace : of the call; each layer lets go of what it kept.
-        wanted : whether the gradient of the inputs is; it is returned.
+        trail : of the call; each layer lets go of what it kept.
+        wanted : whether the gradient of the inputs is, as it was said then; it is returned.
         """
-        lowest, over = 0 if wanted else self._lowest, False
-        while len(trace) > lowest:
-            at, further = trace.pop(), wanted or len(trace) > lowest
+        over = False  # as the gradient of a branch is wanted once more beside it
+        while trail:
+            at = trail.pop()
+            further = wanted or bool(trail)
             found: Tensor | None
             if isinstance(at, Split):
                 below = at.branch.back(at.passed, gradient, take, further)
                 found = None if below is None else gradient + below
-            elif at.layer.trained:
-                found = take(at, gradient, further)
+                over = True
             else:
-                found, _ = at.back(gradient, Wanted(further, own=False, over=over))
+                if at.layer.trained:
+                    found = take(at, gradient, further)
+                else:
+                    found, _ = at.back(gradient, Wanted(further, own=False, over=over))
+                form = at.layer.form
+                over = form.fresh or (over and not form.borrows)
             if found is None:
                 break
             gradient = found
-            # A branch begins anew, as its gradient is wanted once more beside it.
-            over = isinstance(at, Split) or (
-                at.layer.form.fresh or (over and at.layer.form is not ANY)
-            )
         return gradient if wanted else None
 
 
@@ -206,9 +217,12 @@ def line_of(
     """
     names = {id(value): name for name, value in module.named_parameters()}
     names |= {id(value): name for name, value in module.named_buffers()}
-    found = _layers(module, _Names(names, known, trained), many)
-    line = Line(found) if found else None
-    return None if line is None or (many and not line.once) else line
+    found = _layers(module, _Names(names, known, trained), many, None)
+    if not found:
+        return None
+    line = Line(found)
+    placed = {at.tensors[name] for at in line.everything() for name in at.trained}
+    return line if placed == {*trained} and (line.once or not many) else None
 
 
 class _Names(NamedTuple):
@@ -219,40 +233,54 @@ class _Names(NamedTuple):
     trained: Collection[str]
 
 
-def _layers(module: nn.Module, names: _Names, many: bool) -> list[Layer | Line] | None:
-    if not is_sequence(module) or hooked(module):
+def _layers(
+    module: nn.Module, names: _Names, many: bool, before: Layer | Line | None
+) -> list[Layer | Line] | None:
+    """The layers of a sequence.
+
+    Parameters
+    ----------
+    before : what comes before it, None at the beginning of a line.
+    """
+    if not is_sequence(module) or not is_plain(module):
         return None
     found: list[Layer | Line] = []
     for child in module._modules.values():  # a layer that is there twice counts twice
         below: Sequence[Layer | Line] | None
         assert child is not None
         if is_sequence(child):
-            below = _layers(child, names, many)
-        elif type(child) is Residual and not many and not hooked(child):
-            branch = _layers(child.branch, names, many)
+            below = _layers(child, names, many, before)
+        elif type(child) is Residual and not many and is_plain(child):
+            branch = _layers(child.branch, names, many, None)
             below = [Line(branch)] if branch else None
         else:
-            before = found[-1] if found and isinstance(found[-1], Layer) else None
             layer = _layer(child, names, many, before)
             below = [layer] if layer else None
         if below is None:
             return None
         found += below
+        before = found[-1] if found else before
     return found
 
 
-def _layer(module: nn.Module, names: _Names, many: bool, before: Layer | None) -> Layer | None:
+def _layer(
+    module: nn.Module, names: _Names, many: bool, before: Layer | Line | None
+) -> Layer | None:
     """A layer, if its kind is known."""
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     called = {key: names.of[id(value)] for key, value in own.items()}
     tensors = {key: name for key, name in called.items() if name in names.known}
     ours = type(module).__module__.startswith(("torch.nn.", "clients."))
     form = MANY.get(type(module)) if many else single(module) if ours else None
-    if form is None or (many and (hooked(module) or len(tensors) < len(own))):
+    if form is None or not all(map(is_plain, module.modules())):
         return None
-    if not many and type(module) is nn.ReLU and before is not None and before.form.fresh:
+    if many and len(tensors) < len(own):
+        return None
+    inplace = getattr(module, "inplace", False)
+    fresh = isinstance(before, Line) or (before is not None and before.form.fresh)
+    if type(module) is nn.ReLU and fresh and (inplace or not many):
         form = RELU_OVER_INPUTS
-    elif getattr(module, "inplace", False):
+    elif inplace:
         return None  # somebody else may want what it overwrites
     shared = {key: value for key, value in own.items() if key not in tensors}
     trained = [key for key, name in tensors.items() if name in names.trained]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from clients.engine.layers import KEY, places, prepared
+from clients.engine.layers import KEY, places, prepared, trains
 from clients.engine.line import Line, Seen, Take, line_of
 from clients.engine.mixed_precision import MixedPrecision
 
@@ -112,18 +112,21 @@ class Network:
             self._twins.append(twin)
         return self._twins[:count]
 
-    def watch(self, seen: Seen) -> int:
-        """Have every layer with trainable parameters show in calls what goes in and comes out.
-
-        Returns
-        -------
-        How many such layers there are.
-        """
+    @contextmanager
+    def watched(self, seen: Seen) -> Iterator[None]:
+        """Meanwhile every layer with trainable parameters shows what goes in and comes out."""
         self._seen = seen
-        layers = [layer for layer in self.module.modules() if _trains(layer)]
-        for layer in layers:
+        hooks = [
             layer.register_forward_hook(lambda m, inputs, outputs: seen(m, inputs[0], outputs))
-        return len(layers)
+            for layer in self.module.modules()
+            if trains(layer)
+        ]
+        try:
+            yield
+        finally:
+            self._seen = None
+            for hook in hooks:
+                hook.remove()
 
     def flat(self, module: nn.Module) -> Tensor:
         """The parameters of a module like the template, as one row (d,)."""
@@ -168,7 +171,8 @@ class Network:
     def line(self, models: int) -> Line | None:
         """The layers that so many models in one call are differentiated through, if by hand.
 
-        None as well where some of what is trained lies in no row.
+        None as well where some of what is trained lies in no row, or models draw from torch's
+        generator.
         """
         line = self._single if models == 1 else self._many
         known = line is not None and line.has_back and not self.personal and not self.alone
@@ -307,7 +311,7 @@ class Network:
         filters = {k: v for k, v in named.items() if self._wants_channels_last(v)}
         for name, value in filters.items():
             if name not in self._filters:  # kept, as touching new memory takes most of a copy
-                self._filters[name] = value.clone(memory_format=torch.channels_last)
+                self._filters[name] = torch.empty_like(value, memory_format=torch.channels_last)
             self._filters[name].copy_(value)
         yield named | self._filters
         for name, value in filters.items():
@@ -338,10 +342,6 @@ def _only(stacks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a single model."""
     # Unlike that of an index, the gradient of a squeeze is a view: nothing is copied.
     return {name: value.squeeze(0) for name, value in stacks.items()}
-
-
-def _trains(layer: nn.Module) -> bool:
-    return any(value.requires_grad for value in layer.parameters(recurse=False))
 
 
 def _layer(name: str) -> str:

@@ -20,7 +20,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ from clients.engine import accountant
 from clients.engine.batches import Ints
 from clients.engine.data import Batch, Charge
 from clients.engine.forms import linear_sums
+from clients.engine.layers import trains
 from clients.engine.line import Line, Slope
 from clients.engine.network import Network
 from clients.engine.streams import Purpose, stream
@@ -81,11 +82,10 @@ class Guard:
         if network.personal:
             raise ValueError("privacy: what model.personal keeps at home is trained without it")
         self.options, self._peers, self._examples, self._seed = options, peers, examples_p, seed
-        self._traces: list[Trace] | None = None
         self._names = {id(value): name for name, value in network.module.named_parameters()}
-        self._layers = 0
-        if is_traceable(network.module):
-            self._layers = network.watch(self._see)
+        self._network = network
+        traceable = is_traceable(network.module)
+        self._layers = sum(map(trains, network.module.modules())) if traceable else 0
         self.rdp = np.zeros((len(peers), len(accountant.ORDERS)))
         self.charged = np.zeros_like(self.rdp)
         self._before: accountant.Floats | None = None
@@ -154,17 +154,14 @@ class Guard:
 
     @contextmanager
     def watching(self) -> Iterator[list[Trace]]:
-        """What the layers of the network do meanwhile."""
+        """What the layers of the network do meanwhile; nothing where some have unknown norms."""
         traces: list[Trace] = []
-        self._traces = traces
-        try:
-            yield traces
-        finally:
-            self._traces = None
 
-    def _see(self, layer: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
-        if self._traces is not None:
-            self._traces.append(Trace(layer, inputs.detach(), outputs))
+        def see(layer: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
+            traces.append(Trace(layer, inputs.detach(), outputs))
+
+        with self._network.watched(see) if self._layers else nullcontext():
+            yield traces
 
     def clipped(
         self, losses_eb: Tensor, weights_eb: Tensor, traces: list[Trace], leaves: dict[str, Tensor]

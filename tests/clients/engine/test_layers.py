@@ -106,6 +106,26 @@ def residual() -> nn.Module:
     ).double()  # fmt: skip
 
 
+def on_frozen() -> nn.Module:
+    """What is trained lies upon layers that are not, and beside a frozen one without a form."""
+    below = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU())
+    kept = nn.Sequential(nn.Conv2d(4, 4, 1), nn.Softplus())
+    module = nn.Sequential(
+        below, Residual(kept), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4),
+        nn.Tanh(), Residual(nn.Sequential(nn.Conv2d(4, 4, 1), nn.Softplus())), nn.Flatten(),
+        nn.Linear(36, 3),
+    )  # fmt: skip
+    for layer in (below, kept, module[4]):
+        layer.requires_grad_(False)
+    return module.double()
+
+
+def overwriting() -> nn.Module:
+    """ReLU where its inputs lie, after layers that want them no more."""
+    first = nn.Sequential(nn.Linear(5, 5), nn.ReLU(inplace=True))
+    return nn.Sequential(first, nn.Linear(5, 4), nn.ReLU(inplace=True), nn.Linear(4, 3)).double()
+
+
 def partly_frozen() -> nn.Module:
     module = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
     module[0].requires_grad_(False)
@@ -124,7 +144,8 @@ def shared() -> nn.Module:
     ("build", "shape"),
     [
         (layered, (3, 4)), (called_twice, (2, 5)), (activated, (5,)), (shared, (5,)),
-        (convolved, (1, 8, 8)), (residual, (2, 7, 7)), (partly_frozen, (5,)),
+        (convolved, (1, 8, 8)), (residual, (2, 7, 7)), (on_frozen, (2, 7, 7)),
+        (partly_frozen, (5,)), (overwriting, (5,)),
     ],
 )  # fmt: skip
 def test_gradients_by_hand_are_those_of_autograd(
@@ -132,7 +153,7 @@ def test_gradients_by_hand_are_those_of_autograd(
 ) -> None:
     network = Network(build())
     line = network.line(models)
-    if models > 1 and build in (convolved, residual, partly_frozen, shared):
+    if models > 1 and build not in (layered, called_twice, activated, overwriting):
         assert line is None
         return
     assert line is not None
@@ -155,26 +176,11 @@ def test_gradients_by_hand_are_those_of_autograd(
     assert torch.equal(x_ed, before[1])
 
 
-def test_a_layer_that_something_is_hooked_on_goes_through_autograd() -> None:
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).double()
-    module[0].register_forward_pre_hook(lambda layer, inputs: (3 * inputs[0],))
-    network = Network(module)
-    assert not network.is_layered
-    x_ed = torch.randn(1, network.d, dtype=torch.float64)
-    inputs, keys = torch.randn(1, 4, 2, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
-    _, expected, _ = gradients(network, x_ed, inputs, keys)
-    outputs, back = network.vjp(network.cut(x_ed), {}, inputs, keys)
-    collected = Collected()
-    back(2 * outputs, collected)
-    found = [collected.found[name].reshape(1, -1) for name in network.names]
-    assert torch.allclose(torch.cat(found, dim=1), expected, rtol=1e-12, atol=1e-13)
-
-
 class Filled(nn.Sequential):
     """As people write a network of their own."""
 
     def __init__(self) -> None:
-        super().__init__(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+        super().__init__(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
 
 
 class Twice(Filled):
@@ -186,29 +192,59 @@ class Twice(Filled):
         return x
 
 
+class Scaled(Filled):
+    """One with a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+
+class Still(Filled):
+    """One whose batch norm keeps its statistics."""
+
+    def train(self, mode: bool = True) -> Still:
+        super().train(mode)
+        self[1].eval()
+        return self
+
+
 def test_a_class_that_only_fills_a_sequence_is_one() -> None:
-    for models in (1, 3):
-        assert Network(Filled()).line(models)
-        assert not Network(Twice()).line(models)
+    assert Network(Filled()).line(1)
+    assert not any(Network(kind()).line(1) for kind in (Twice, Scaled, Still))
 
 
 class Foreign(nn.ReLU):
     """Of a user, who may do anything."""
 
 
+def hooked() -> nn.Module:
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[0].register_forward_pre_hook(lambda layer, inputs: (3 * inputs[0],))
+    return module
+
+
 @pytest.mark.parametrize(
     "module",
     [
         Tied(),
+        hooked(),
         nn.Sequential(nn.Linear(2, 2), Foreign()),
         nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2)),
         nn.Sequential(nn.Linear(2, 2), nn.SiLU(inplace=True)),
         nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.ReLU()),
     ],
-    ids=["calls", "foreign", "overwrites", "overwrites", "trains-nothing"],
+    ids=["calls", "hooked", "foreign", "overwrites", "overwrites", "trains-nothing"],
 )
 def test_whose_way_back_is_not_known_goes_through_autograd(module: nn.Module) -> None:
     assert Network(module.double()).line(1) is None
+
+
+def test_batch_norm_of_one_example_is_the_error_that_torch_has() -> None:
+    network = Network(Filled())
+    x, inputs = torch.randn(1, network.d), torch.randn(1, 1, 2)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        network.vjp(network.cut(x), network.buffers(1), inputs, torch.zeros(1, dtype=torch.int64))
 
 
 def test_a_network_with_a_layer_that_has_no_form_has_none() -> None:
