@@ -116,11 +116,13 @@ class Network:
     def watched(self, seen: Seen) -> Iterator[None]:
         """Meanwhile every layer with trainable parameters shows what goes in and comes out."""
         self._seen = seen
-        hooks = [
-            layer.register_forward_hook(lambda m, inputs, outputs: seen(m, inputs[0], outputs))
-            for layer in self.module.modules()
-            if trains(layer)
-        ]
+        overwrites = any(getattr(layer, "inplace", False) for layer in self.module.modules())
+
+        def see(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
+            seen(layer, inputs[0], outputs)
+            return outputs.clone() if overwrites else outputs  # what was seen stays as it is
+
+        hooks = [m.register_forward_hook(see) for m in self.module.modules() if trains(m)]
         try:
             yield
         finally:
@@ -169,10 +171,9 @@ class Network:
         return self._many is not None
 
     def line(self, models: int) -> Line | None:
-        """The layers that so many models in one call are differentiated through, if by hand.
+        """The layers that so many models in one call are differentiated through by hand, if so.
 
-        None as well where some of what is trained lies in no row, or models draw from torch's
-        generator.
+        None, too, where some of what is trained lies in no row, or models draw from the generator.
         """
         line = self._single if models == 1 else self._many
         known = line is not None and line.has_back and not self.personal and not self.alone
