@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from app.runs.metrics import ResultsError
 from app.trained.about import About
-from clients.engine.network import without_head
+from clients.engine.layers import without_head
 from clients.engine.tasks import TASKS
 from clients.methods.knn_per import vote
 from clients.models.build import build, options_table

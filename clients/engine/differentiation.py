@@ -175,7 +175,7 @@ class Differentiation(Stack):
         """Whether models can take their steps while they are differentiated to be trained."""
         line = self.network.line(1)
         plain = optimizers.is_plain(training) and self.guard is None
-        if models > 1 or not plain or self.task.gradients or line is None or not line.once:
+        if models > 1 or not plain or line is None or line.many or not line.once:
             return False
         widest = max((batch.rows_eb.shape[1] for batch in batches), default=0)
         return self._chunks.width(widest, self.holds(widest)) == widest

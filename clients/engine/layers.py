@@ -72,6 +72,14 @@ def prepared(module: nn.Module) -> nn.Module:
     return module
 
 
+def without_head(module: nn.Module) -> nn.Module:
+    """The module, its last layer that is trained replaced by one that does nothing."""
+    trained = [name for name, value in module.named_parameters() if value.requires_grad]
+    parent, _, child = trained[-1].rpartition(".")[0].rpartition(".")
+    setattr(module.get_submodule(parent), child, nn.Identity())
+    return module
+
+
 def is_plain(module: nn.Module) -> bool:
     """Whether calling it is all that its class says: nothing is hooked on or replaced."""
     hooks = (

@@ -78,10 +78,11 @@ class Line:
     trains : whether anything in it is trained.
     has_back : whether the way back to the lowest such layer is known; through : or to the inputs.
     once : whether each tensor that is trained is in one place only.
+    many : whether tensors have an axis of models.
     """
 
-    def __init__(self, layers: Sequence[Layer | Line]) -> None:
-        self.layers = layers
+    def __init__(self, layers: Sequence[Layer | Line], *, many: bool = False) -> None:
+        self.layers, self.many = layers, many
         trains: list[bool] = [
             at.trains if isinstance(at, Line) else bool(at.trained) for at in layers
         ]
@@ -220,7 +221,7 @@ def line_of(
     found = _layers(module, _Names(names, known, trained), many, None)
     if not found:
         return None
-    line = Line(found)
+    line = Line(found, many=many)
     placed = {at.tensors[name] for at in line.everything() for name in at.trained}
     return line if placed == {*trained} and (line.once or not many) else None
 

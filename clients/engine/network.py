@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from clients.engine.layers import KEY, places, prepared, trains
+from clients.engine.layers import KEY, places, prepared, trains, without_head
 from clients.engine.line import Line, Seen, Take, line_of
 from clients.engine.mixed_precision import MixedPrecision
 
@@ -148,13 +148,15 @@ class Network:
         return [*self.named(x_ed).values()]
 
     def cut(self, x_ed: Tensor) -> dict[str, Tensor]:
-        """`named`, where a single model has no axis of models."""
-        return self.named(x_ed) if len(x_ed) != 1 else _only(self.named(x_ed))
+        """`named` as `vjp` takes it: without the axis of models where a single one goes alone."""
+        line = self.line(len(x_ed))
+        return self.named(x_ed) if line is None or line.many else _only(self.named(x_ed))
 
     def leaves(self, x_ed: Tensor) -> dict[str, Tensor]:
-        """`cut`, to be differentiated by autograd: views."""
+        """`named`, to be differentiated by autograd; a single model without its axis."""
         # Not `detach`: while these are differentiated, other workers change other rows of `x_ed`.
-        return {name: value.data.requires_grad_() for name, value in self.cut(x_ed).items()}
+        named = self.named(x_ed) if len(x_ed) > 1 else _only(self.named(x_ed))
+        return {name: value.data.requires_grad_() for name, value in named.items()}
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """Mask (d,) of the parameters whose tensor is called, or lies in a module called, so."""
@@ -175,7 +177,9 @@ class Network:
 
         None, too, where some of what is trained lies in no row, or models draw from the generator.
         """
-        line = self._single if models == 1 else self._many
+        # By the forms of many also one alone: the same bits, whoever else is in the call.
+        many = self._many is not None and self._many.has_back
+        line = self._many if many else self._single if models == 1 else None
         known = line is not None and line.has_back and not self.personal and not self.alone
         return line if known else None
 
@@ -233,7 +237,7 @@ class Network:
             return outputs, {name: own[name] for name in buffers}
 
         if len(inputs_eb) == 1:  # vmap would make grouped convolutions of it, at twice the time
-            alone = self.cut(x_ed) if isinstance(x_ed, Tensor) else x_ed
+            alone = _only(self.named(x_ed)) if isinstance(x_ed, Tensor) else x_ed
             with self._seeded(keys_e, first):
                 outputs, after = one({**alone, **_only(others)}, self._laid_out(inputs_eb[0]))
             return outputs[None], {name: value[None] for name, value in after.items()}
@@ -258,15 +262,15 @@ class Network:
         named : as many models as there is a `line` for, `cut`.
         buffers : changed where they lie.
         """
-        self._set_training(True)
         line = self.line(len(inputs_eb))
         assert line is not None
+        self._set_training(True)
         state = {**buffers, **self._keys(keys_e, inputs_eb, first)}
-        if len(inputs_eb) > 1:
-            outputs_eb, trace = line({**named, **state}, inputs_eb)
-            return outputs_eb, lambda gradient, take: line.back(trace, gradient, take)
-        outputs, trace = line({**named, **_only(state)}, self._laid_out(inputs_eb[0]))
-        return outputs[None], lambda gradient, take: line.back(trace, gradient[0], take)
+        if line.many:
+            outputs_eb, trail = line({**named, **state}, inputs_eb)
+            return outputs_eb, lambda gradient, take: line.back(trail, gradient, take)
+        outputs, trail = line({**named, **_only(state)}, self._laid_out(inputs_eb[0]))
+        return outputs[None], lambda gradient, take: line.back(trail, gradient[0], take)
 
     @contextmanager
     def _seeded(self, keys_e: Tensor | None, first: int) -> Iterator[None]:
@@ -310,8 +314,8 @@ class Network:
         Otherwise each pass would turn them and their gradients around.
         """
         filters = {k: v for k, v in named.items() if self._wants_channels_last(v)}
-        for name, value in filters.items():
-            if name not in self._filters:  # kept, as touching new memory takes most of a copy
+        for name, value in filters.items():  # kept: touching new memory takes most of a copy
+            if name not in self._filters:
                 self._filters[name] = torch.empty_like(value, memory_format=torch.channels_last)
             self._filters[name].copy_(value)
         yield named | self._filters
@@ -329,14 +333,6 @@ class Network:
         if channels == 1:  # either layout; the strides tell which is meant
             return inputs_b.as_strided(inputs_b.shape, (height * width, 1, width, 1))
         return inputs_b.contiguous(memory_format=torch.channels_last)
-
-
-def without_head(module: nn.Module) -> nn.Module:
-    """The module, its last layer that is trained replaced by one that does nothing."""
-    trained = [name for name, value in module.named_parameters() if value.requires_grad]
-    parent, _, child = _layer(trained[-1]).rpartition(".")
-    setattr(module.get_submodule(parent), child, nn.Identity())
-    return module
 
 
 def _only(stacks: Mapping[str, Tensor]) -> dict[str, Tensor]:
