@@ -292,7 +292,7 @@ def single(layer: nn.Module) -> Form:
     return SINGLE.get(type(layer), ANY) if known else ANY
 
 
-def alone(layer: nn.Module, own: Own, x: Tensor, form: Form) -> Tensor:
+def forward_only(layer: nn.Module, own: Own, x: Tensor, form: Form) -> Tensor:
     """The outputs of a layer that is not gone back through."""
     if form is not ANY:
         return form.run(layer, own, x)[0]

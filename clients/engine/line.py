@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from clients.engine.forms import MANY, RELU_OVER_INPUTS, Form, Wanted, alone, single
+from clients.engine.forms import MANY, RELU_OVER_INPUTS, Form, Wanted, forward_only, single
 from clients.engine.layers import is_plain, is_sequence
 from clients.models.convnets import Residual
 
@@ -101,7 +101,7 @@ class Line:
         )
 
     def outputs(self, state: State, x: Tensor, seen: Seen | None) -> Tensor:
-        """The outputs alone; layers that are trained are shown."""
+        """The outputs alone; what is shown of layers that are trained stays as it is."""
         for at in self.layers:
             assert isinstance(at, Layer), "only of many models, which have no branches"
             y, _ = at.form.run(at.module, at.own(state), x)
@@ -128,7 +128,7 @@ class Line:
                 continue
             own = at.own(state)
             if k < lowest:
-                x = alone(at.module, own, x, at.form)
+                x = forward_only(at.module, own, x, at.form)
                 continue
             y, kept = at.form.run(at.module, own, x)
             trail.append(Passed(at, own, x, kept))
@@ -279,8 +279,8 @@ def _layer(
         return None
     inplace = getattr(module, "inplace", False)
     fresh = isinstance(before, Line) or (before is not None and before.form.fresh)
-    if type(module) is nn.ReLU and fresh and (inplace or not many):
-        form = RELU_OVER_INPUTS
+    if type(module) is nn.ReLU and fresh:  # of many it overwrites nothing, see `outputs`
+        form = form if many else RELU_OVER_INPUTS
     elif inplace:
         return None  # somebody else may want what it overwrites
     shared = {key: value for key, value in own.items() if key not in tensors}

@@ -414,20 +414,35 @@ def _in_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
     )  # fmt: skip
 
 
+def _tied(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """A weight that would move before its other layer has seen it."""
+    one, other = nn.Linear(6, 6), nn.Linear(6, 6)
+    other.weight = one.weight
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 6, shape[1:]),
+        nn.Flatten(),
+        one,
+        nn.Tanh(),
+        other,
+        nn.Linear(6, outputs),
+    )
+
+
 @pytest.mark.parametrize("drift", [False, True])
+@pytest.mark.parametrize("build", [_in_line, _tied])
 def test_a_step_in_passing_is_a_step_down_the_gradient(
-    monkeypatch: pytest.MonkeyPatch, drift: bool
+    monkeypatch: pytest.MonkeyPatch, build: Callable[..., nn.Module], drift: bool
 ) -> None:
     """x - rate (gradient + drift), where `gradients` has the gradient that `fit` never has."""
     monkeypatch.setattr(descending, "LEAST", 18)  # some in pieces, others at once
     monkeypatch.setattr(descending, "_CELLS", 7)  # a weight in pieces of one or two columns
     training = Training(batch_size=3, learning_rate=0.2)
     problem = classification([8, 6, 5])
-    model = plugins.register("model", "in-line", _in_line)
+    model = plugins.register("model", build.__name__, build)
     of = Engine(problem, model, None, range(3), training, device="cpu", dtype="float64")
     line = of.network.line(1)
     assert line is not None
-    assert line.once
+    assert line.once == (build is _in_line)
     x, buffers = of.initial(common=False)
     batches, pull = of.batches(1, steps=None, epochs=1), 0.1 * torch.ones_like(x)
     fit = of.fit(

@@ -106,7 +106,16 @@ class _Overwriting(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("build", [_shared, _Overwriting])
+def _overwriting_in_a_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Many of it go layer by layer, but nobody knows the way back through SiLU."""
+    first = nn.Linear(math.prod(shape), 6)
+    return nn.Sequential(
+        nn.Flatten(), first, nn.ReLU(inplace=True), nn.Linear(6, 6), nn.SiLU(),
+        nn.Linear(6, outputs),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("build", [_shared, _Overwriting, _overwriting_in_a_line])
 def test_what_is_there_twice_or_overwritten_is_clipped_by_its_whole_gradient(build: Any) -> None:
     model = plugins.register("model", build.__name__, build)
     problem = classification(SIZES)
