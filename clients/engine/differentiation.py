@@ -55,6 +55,27 @@ class Differentiation(Stack):
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
         return self.task.losses(outputs, targets), after
 
+    def _found_by_hand(
+        self,
+        named: dict[str, Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        examples: Examples,
+        at: slice,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Losses of places of minibatches, and the gradients of their sums, tensor by tensor.
+
+        Single gradients are clipped where they are private.
+        """
+        if self.guard is None:
+            collected = Collected()
+            losses_eb = self._taken_back(named, buffers, batch, examples, collected, at)
+            return losses_eb, [collected.found[name] for name in named]
+        slopes = Slopes()
+        losses_eb = self._taken_back(named, buffers, batch, examples, slopes, at)
+        sums = self.guard.clipped_sums(slopes.found, batch.weights_eb[:, at])
+        return losses_eb, [sums[name].view(value.shape) for name, value in named.items()]
+
     def _taken_back(
         self,
         named: Mapping[str, Tensor],
@@ -140,15 +161,7 @@ class Differentiation(Stack):
         for at in parts if len(parts) > 1 else [slice(None)]:
             if by_hand:
                 after = {name: value.clone() for name, value in buffers.items()}
-            if by_hand and self.guard is not None:
-                seen = Slopes()
-                losses_eb = self._taken_back(leaves, after, batch, examples, seen, at)
-                sums = self.guard.clipped_sums(seen.found, batch.weights_eb[:, at])
-                found = [sums[name].view(leaf.shape) for name, leaf in leaves.items()]
-            elif by_hand:
-                all_ = Collected()
-                losses_eb = self._taken_back(leaves, after, batch, examples, all_, at)
-                found = [all_.found[name] for name in leaves]
+                losses_eb, found = self._found_by_hand(leaves, after, batch, examples, at)
             elif self.guard is not None:
                 with self.guard.watching() as traces:
                     losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, at)

@@ -418,14 +418,8 @@ def _tied(shape: tuple[int, ...], outputs: int) -> nn.Module:
     """A weight that would move before its other layer has seen it."""
     one, other = nn.Linear(6, 6), nn.Linear(6, 6)
     other.weight = one.weight
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 6, shape[1:]),
-        nn.Flatten(),
-        one,
-        nn.Tanh(),
-        other,
-        nn.Linear(6, outputs),
-    )
+    first = nn.Conv2d(shape[0], 6, (shape[1], shape[2]))
+    return nn.Sequential(first, nn.Flatten(), one, nn.Tanh(), other, nn.Linear(6, outputs))
 
 
 @pytest.mark.parametrize("drift", [False, True])
