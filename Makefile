@@ -8,6 +8,7 @@ CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder -n
 WAITING := $(shell expr 2 \* $(CORES))
 INSTALLED := .venv/.installed
+QUIET := FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_TELEMETRY_ENABLED=0 RAY_USAGE_STATS_ENABLED=0
 BIOME_VERSION := 2.6.8
 BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 
@@ -15,7 +16,7 @@ BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 .PHONY: run test unit lint lint-web docs bench install drill image-test image-lint
 
 run: $(INSTALLED)
-	$(BIN)/python -m app run --nodes 2
+	$(BIN)/coterie run --nodes 2
 
 test: $(INSTALLED)
 	$(PYTEST) $(WAITING)
@@ -60,11 +61,10 @@ image-lint: $(INSTALLED)
 
 install: $(INSTALLED)
 
-# Dependencies only: a wheel of ours would drop a top-level `datasets` into site-packages.
-$(INSTALLED): pyproject.toml app/runners/environment.py
+# Editable, with what developers need. Flower takes these variables from the shell that starts it.
+$(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -c 'import tomllib; t = tomllib.load(open("pyproject.toml", "rb")); print("\n".join(t["project"]["dependencies"] + t["dependency-groups"]["dev"]))' > .venv/requirements.txt
-	cmp -s .venv/requirements.txt $@ || $(BIN)/python -m pip install --quiet -r .venv/requirements.txt
-	$(BIN)/python -m app.runners.environment
-	cp .venv/requirements.txt $@
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	grep -q FLWR_TELEMETRY_ENABLED $(BIN)/activate || printf 'export %s\n' $(QUIET) >> $(BIN)/activate
+	touch $@

@@ -18,12 +18,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from app.config.config import Config
-from app.config.schema import Scalar
-from app.report.measures import course
-from app.runs.rundir import Floats, Run
 from benchmarks.kept import kept
 from benchmarks.svg import save
+from coterie.app.config.config import Config
+from coterie.app.config.schema import Scalar
+from coterie.app.report.measures import course
+from coterie.app.runs.rundir import Floats, Run
 
 METHODS: Mapping[str, Mapping[str, Scalar]] = {
     "fedavg": {"method": "fedavg"},

@@ -26,9 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.runners import guard
 from benchmarks.deployment import Deployment, committed, family, finish, quadratics
 from benchmarks.hosts import network, plug
+from coterie.app.runners import guard
 
 NODES = 3
 ROUNDS = {"link": 9, "node": 9, "laptop": 9, "slow": 4, "superlink": 4}

@@ -20,10 +20,10 @@ from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_f
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from app.config.schema import Scalar
-from app.node import service
-from app.node.job import Job
 from benchmarks.deployment import write_policy
+from coterie.app.config.schema import Scalar
+from coterie.app.node import service
+from coterie.app.node.job import Job
 
 _POLL = 3.0  # as Flower's SuperNode
 _one_at_a_time = threading.Lock()

@@ -18,20 +18,20 @@ from dataclasses import dataclass, field, replace
 from flwr.app import ArrayRecord
 
 from benchmarks.forging import forged
-from strategies.brokering import Brokering
-from strategies.errors import WireError
-from strategies.everyone import Everyone
-from strategies.flower.records import (
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.errors import WireError
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.flower.records import (
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from strategies.inprocess import InProcessTransport
-from strategies.pairs import Pairs
-from strategies.protocol import Request, Response
-from strategies.relay.broker import Broker
-from strategies.wanted import Wanted, WantedAnswers, WantedHelp
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.pairs import Pairs
+from coterie.strategies.protocol import Request, Response
+from coterie.strategies.relay.broker import Broker
+from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.encoded import Encoded
 from tests.strategies.relay.runs import Notes, make, toys
 from tests.strategies.toy_node import ToyNode

@@ -16,9 +16,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from app.report.png import CLUSTER_COLOURS
-from app.runs.graph import weight_to
-from app.runs.rundir import Bools, Floats
 from benchmarks.hostile import (
     ATTACKS,
     COMMON,
@@ -31,6 +28,9 @@ from benchmarks.hostile import (
 )
 from benchmarks.hostile_map import FIXED
 from benchmarks.svg import save
+from coterie.app.report.png import CLUSTER_COLOURS
+from coterie.app.runs.graph import weight_to
+from coterie.app.runs.rundir import Bools, Floats
 
 HOSTILE = [attack for attack in ATTACKS if attack != "none"]
 CHOOSING = [method for method in METHODS if method not in FIXED]

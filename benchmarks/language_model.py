@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from datasets.published.languages import LanguagesOptions, read_languages
+from coterie.datasets.published.languages import LanguagesOptions, read_languages
 
 LANGUAGES, CONTEXT = "da-en-fr-it-pt-sv", 64
 STEPS, BATCH, RATE = 800, 32, 3e-3

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from app.config.config import Config
-from app.config.keys import flatten
-from app.config.preflight import check
-from app.runs.rundir import Floats, Run
 from benchmarks.svg import save
-from clients.engine.engine import Engine
-from clients.engine.streams import Purpose
+from coterie.app.config.config import Config
+from coterie.app.config.keys import flatten
+from coterie.app.config.preflight import check
+from coterie.app.runs.rundir import Floats, Run
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.streams import Purpose
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

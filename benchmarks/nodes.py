@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from app.config.schema import Scalar
 from benchmarks.deployment import Deployment, Host, committed, exchange_keys, family, finish
+from coterie.app.config.schema import Scalar
 
 ROUNDS = 4
 FIRST = 1  # rounds before the clock starts

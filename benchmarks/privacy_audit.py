@@ -22,10 +22,10 @@ from rich.table import Table
 from scipy.special import logsumexp
 from scipy.stats import beta
 
-from clients.engine.engine import Engine
-from clients.privacy import Privacy
-from clients.training import Training
-from datasets.problem import Problem, Split
+from coterie.clients.engine.engine import Engine
+from coterie.clients.privacy import Privacy
+from coterie.clients.training import Training
+from coterie.datasets.problem import Problem, Split
 
 TRIALS = 2000
 EXAMPLES = 32

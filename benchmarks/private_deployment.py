@@ -15,10 +15,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.cli import status
-from app.config.schema import Scalar
-from app.runs.rundir import Run
 from benchmarks.deployment import Deployment, Host, finish, write_policy
+from coterie.app.cli import status
+from coterie.app.config.schema import Scalar
+from coterie.app.runs.rundir import Run
 
 NODES, SECONDS = 3, 1800
 LIAR = NODES - 1

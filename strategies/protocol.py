@@ -1,8 +1,8 @@
 """The protocol between relay and nodes: requests, responses and the letters that they carry.
 
-Relay (`strategies.relay.broker`) and node meet only in these dataclasses. How they travel is a
-`Transport`'s business: Flower's grid, or function calls in one process. A payload is opaque here:
-the relay forwards it by reference and never looks inside.
+Relay (`coterie.strategies.relay.broker`) and node meet only in these dataclasses. How they travel
+is a `Transport`'s business: Flower's grid, or function calls in one process. A payload is opaque
+here: the relay forwards it by reference and never looks inside.
 """
 
 from __future__ import annotations

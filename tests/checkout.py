@@ -1,12 +1,13 @@
-"""A `.venv` for a copy of the checkout, as `make install` leaves it, in a second."""
+"""A `.venv` for a copy of the checkout, as `make install` leaves it, in seconds."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import sysconfig
-import tomllib
 from pathlib import Path
+
+from coterie.app.runners.superlink import QUIET
 
 
 def install(checkout: Path) -> None:
@@ -19,8 +20,9 @@ def install(checkout: Path) -> None:
         _, _, rest = script.read_text().partition("\n")
         (bin_ / script.name).write_text(f"#!{bin_ / 'python'}\n{rest}")
         (bin_ / script.name).chmod(0o755)
-    environment = [str(bin_ / "python"), "-m", "app.runners.environment"]
-    subprocess.run(environment, cwd=checkout, check=True)
-    project = tomllib.loads((checkout / "pyproject.toml").read_text("utf-8"))
-    needed = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
-    (bin_.parent / ".installed").write_text("\n".join(needed) + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(bin_ / "python"), "install", "--quiet"]
+    editable = ["--no-deps", "--no-build-isolation", "--editable", str(checkout)]
+    subprocess.run([*pip, *editable], check=True)
+    with (bin_ / "activate").open("a") as activate:
+        activate.writelines(f"export {name}={value}\n" for name, value in QUIET.items())
+    (bin_.parent / ".installed").touch()

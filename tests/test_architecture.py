@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -24,7 +22,7 @@ ALLOWED = {
 MODULES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
 RELAY = {"app/server.py", "app/runs/recorder.py"}
 """Modules of the relay process, beside all of strategies/."""
-KEYS_OF_PEERS = {"app.security.claims.proof", "app.security.trust.read_trust"}
+KEYS_OF_PEERS = {"coterie.app.security.claims.proof", "coterie.app.security.trust.read_trust"}
 """What the relay tells nodes by: public keys, which open nothing."""
 TORCH = {
     "app/node/arrays.py",
@@ -99,6 +97,22 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def package_of(imported: str) -> str:
+    """The top-level folder of an imported name of ours; another library's first name.
+
+    The root itself, `import coterie`, is open to all.
+    """
+    first, second = (*imported.split("."), "")[:2]
+    return second if first == "coterie" and (second in ALLOWED or not second) else first
+
+
+def module_of(path: Path) -> str:
+    """The import name of a file."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    full = parts if parts[0] == "coterie" else ("coterie", *parts)
+    return ".".join(full).removesuffix(".__init__")
+
+
 @cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
@@ -107,7 +121,7 @@ def parse(path: Path) -> ast.Module:
 def test_imports_go_one_way() -> None:
     offenders = []
     for path in MODULES:
-        imported = {name.partition(".")[0] for name in imports(parse(path))}
+        imported = {package_of(name) for name in imports(parse(path))}
         closed = set(ALLOWED) - ALLOWED[top(path)]
         if top(path) != "app" and not name_of(path).startswith("strategies/flower/"):
             closed |= {"flwr", "ray"}
@@ -159,30 +173,26 @@ def test_what_is_shipped_needs_nothing_that_is_not() -> None:
         room = path.relative_to(ROOT).parts[1] if top(path) == "app" else None
         if room in stay or name_of(path) == "app/__main__.py":
             continue
-        used = {name.split(".")[1] for name in imports(parse(path)) if name.startswith("app.")}
+        used = {
+            name.split(".")[2] for name in imports(parse(path)) if name.startswith("coterie.app.")
+        }
         assert not used & stay, path
         assert used <= rooms.get(str(room), used), path
 
 
-def test_datasets_is_ours() -> None:
-    """Hugging Face's `datasets` would get our package, and so would whoever imports it."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
-    assert not [name for name in wanted if name.startswith(("datasets", "flwr-datasets"))]
+def test_nothing_is_imported_by_the_name_of_its_folder() -> None:
+    """Plain `datasets` is another library's; ours is `coterie.datasets`."""
+    folders = set(ALLOWED) - {"coterie"}
     for path in MODULES:
-        for name in imports(parse(path)):
-            assert name.partition(".")[0] != "flwr_datasets"
-            if name.startswith("datasets."):
-                parts = name.split(".")[1:]
-                ours = importlib.util.find_spec(f"datasets.{parts[0]}")
-                assert ours, f"{path} imports {name}, which we do not have"
+        names = {name.partition(".")[0] for name in imports(parse(path))}
+        assert not names & (folders | {"flwr_datasets"}), path
 
 
 @pytest.mark.e2e
 def test_no_process_but_a_node_s_loads_torch() -> None:
     """Every module but those of `TORCH` loads without it: relay, launcher, rules, datasets."""
     free = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        module_of(path)
         for path in MODULES
         if name_of(path) not in TORCH and path.stem != "__main__"
     ]
@@ -205,7 +215,7 @@ def test_the_relay_opens_no_letter() -> None:
         imported = set(imports(tree))
         assert not {name.partition(".")[0] for name in imported} & {"torch", "safetensors"}
         imported -= KEYS_OF_PEERS
-        closed = ("app.node", "app.security", "app.wire")
+        closed = ("coterie.app.node", "coterie.app.security", "coterie.app.wire")
         assert not [name for name in imported if name.startswith(closed)]
         decoding = {"numpy", "to_numpy_ndarrays", "to_torch_state_dict"}
         attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

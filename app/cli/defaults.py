@@ -1,4 +1,4 @@
-"""`python -m app defaults`: bring pyproject.toml up to date with the option dataclasses."""
+"""`coterie defaults`: bring pyproject.toml up to date with the option dataclasses."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import argparse
 
 from rich.console import Console
 
-from app.config import defaults
-from app.config.root import ROOT
+from coterie.app.config import defaults
+from coterie.app.config.keys import ConfigError
+from coterie.app.config.root import ROOT
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Write every key with its default."""
     parser.parse_args(arguments)
     path = ROOT / "pyproject.toml"
+    if not path.is_file():
+        raise ConfigError("`coterie defaults` is for a checkout: there is no pyproject.toml here")
     path.write_text(defaults.written_into(path.read_text("utf-8")), encoding="utf-8")
     console.print(f"wrote every key with its default to {path}")

@@ -6,31 +6,34 @@ import tomllib
 
 import tomli_w
 
-from app.config import parts, schema
-from app.config.config import Config, ConfigError
-from app.config.keys import flatten, keys, tables
-from app.config.root import ROOT
-from app.config.schema import Scalar
+from coterie.app.config import parts, schema
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.keys import flatten, keys, tables
+from coterie.app.config.root import ROOT
+from coterie.app.config.schema import Scalar
 
 _HEADER = "[tool.flwr.app.config"
 
 
 def of_project() -> dict[str, Scalar]:
-    """What pyproject.toml says: every key with its default, or with what a user made of it.
+    """Return every key with its value in the checkout's pyproject.toml, or else its default.
 
     Raises
     ------
     ConfigError
         A value is wrong, or a key unknown or missing.
     """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    file = ROOT / "pyproject.toml"
+    if not file.is_file():  # installed from a wheel
+        return flatten(tomllib.loads(section())["tool"]["flwr"]["app"]["config"])
+    project = tomllib.loads(file.read_text(encoding="utf-8"))
     flat = flatten(project["tool"]["flwr"]["app"]["config"])
     try:
         Config.from_flat(flat)
         if missing := keys().keys() - flat.keys():
             raise ConfigError(f"no key {min(missing)}")
     except ConfigError as error:
-        remedy = "`python -m app defaults` writes that section anew"
+        remedy = "`coterie defaults` writes that section anew"
         raise ConfigError(f"pyproject.toml: {error} ({remedy})") from None
     return flat
 

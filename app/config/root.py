@@ -1,17 +1,31 @@
-"""Where this code lies, and where a bare `flwr run` keeps its files."""
+"""Places: where the package and its presets lie, and where a bare `flwr run` keeps its files."""
 
 from __future__ import annotations
 
-import os
+import json
+from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import coterie
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The checkout, or the copy of it that Flower ships."""
+"""The folder of `presets/`: the checkout, or the installed package."""
+IMPORT_ROOT = Path(coterie.__file__).resolve().parents[1]
+"""The folder that `coterie` is imported from: the checkout, site-packages, or Flower's bundle."""
 
 
 def workplace() -> Path:
-    """The directory that paths of a bare `flwr run` start from: the checkout that was installed.
+    """Return the directory that relative paths of a bare `flwr run` start from.
 
-    Its processes work in a directory that Flower chose. See `app.runners.environment`.
+    Flower chooses the working directory of its processes. After an editable install it is the
+    checkout, otherwise the working directory.
     """
-    return Path(os.environ.get("COTERIE_ROOT", ".")).absolute()
+    try:
+        origin = json.loads(metadata.distribution("coterie").read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:
+        origin = {}
+    if origin.get("dir_info", {}).get("editable"):
+        return Path(url2pathname(urlsplit(origin["url"]).path))
+    return Path.cwd()

@@ -1,7 +1,8 @@
 """Flower records over a local socket: a line of JSON, then the raw bytes that it speaks of.
 
-Only what `strategies.flower.records` makes travels: scalars, lists, bytes and arrays of bytes.
-Arrays are written from where they lie and read into the one piece of memory in which they stay.
+Only what `coterie.strategies.flower.records` makes travels: scalars, lists, bytes and arrays of
+bytes. Arrays are written from where they lie and read into the one piece of memory in which they
+stay.
 """
 
 from __future__ import annotations

@@ -24,16 +24,17 @@ from pathlib import Path
 
 from flwr.app import RecordDict
 
-from app.node import ipc, service
-from app.node.job import Job, hosted
-from app.runs import logs
+from coterie.app.config.root import IMPORT_ROOT
+from coterie.app.node import ipc, service
+from coterie.app.node.job import Job, hosted
+from coterie.app.runs import logs
 
 IDLE_SECONDS = 900.0
 """How long a worker waits for the next message."""
 _START_SECONDS = 120.0
 _PAUSE = 0.02
+_CODE = str(IMPORT_ROOT)
 _started: list[subprocess.Popen[bytes]] = []  # kept: Python complains of one that it forgets
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class WorkerError(RuntimeError):
@@ -41,7 +42,7 @@ class WorkerError(RuntimeError):
 
 
 def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Let the worker handle a request: `app.node.service.handle_request`, in another process."""
+    """Run `coterie.app.node.service.handle_request` in the worker process."""
     try:
         config = job.config()
         peers = hosted(job, config.peers)
@@ -93,7 +94,9 @@ def _connect(directory: Path, name: str, timeout: float) -> socket.socket | None
         with _address(directory, name) as address:
             connection.connect(address)
         # Other code: the run was submitted anew, with another version of the app.
-        if _is_readable(connection, timeout) and ipc.receive(connection)[0]["code"] == str(_ROOT):
+        if _is_readable(connection, timeout) and ipc.receive(connection)[0]["code"] == str(
+            IMPORT_ROOT
+        ):
             return connection
         _kill(connection)
     except (FileNotFoundError, ConnectionError):
@@ -103,9 +106,20 @@ def _connect(directory: Path, name: str, timeout: float) -> socket.socket | None
 
 
 def _start(directory: Path, name: str) -> socket.socket:
-    command = [sys.executable, "-m", "app.node.worker", str(directory), name, str(os.getppid())]
+    command = [
+        sys.executable,
+        "-m",
+        "coterie.app.node.worker",
+        str(directory),
+        name,
+        str(os.getppid()),
+    ]
     process = subprocess.Popen(
-        command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+        command,
+        cwd=IMPORT_ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        start_new_session=True,
     )
     _started.append(process)
     deadline = time.monotonic() + _START_SECONDS
@@ -166,7 +180,7 @@ def main(directory: Path, name: str, parent: int, idle: float = IDLE_SECONDS) ->
 
 
 def _serve(connection: socket.socket) -> None:
-    ipc.send(connection, {"code": str(_ROOT)}, RecordDict())
+    ipc.send(connection, {"code": _CODE}, RecordDict())
     about, record = ipc.receive(connection)
     response, version = service.handle_request(record, Job(**about))
     ipc.send(connection, {"version": version}, response)

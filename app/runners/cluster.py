@@ -19,13 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.config.config import Config, ConfigError
-from app.config.root import ROOT
-from app.runners import cores
-from app.runners.errors import RunError
-from app.runs import plan
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.runners import bundle, cores
+from coterie.app.runners.errors import RunError
+from coterie.app.runs import plan
 
-_PACKAGES = ("app", "coterie", "strategies", "clients", "datasets")
 _STORE = 100 << 20
 """Bytes for results of a cluster of our own: hardly anything travels."""
 ALL_MEMORY = sys.maxsize
@@ -92,11 +90,11 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
             warnings.simplefilter("ignore", FutureWarning)
             if address():
-                sources = [str(ROOT / package) for package in _PACKAGES]
-                sent = {"py_modules": sources, "env_vars": dict(environment or {})}
+                package = bundle.write_package(Path(scratch))
+                sent = {"py_modules": [str(package)], "env_vars": dict(environment or {})}
                 _require_answer(address())
                 ray.init(address(), runtime_env=sent, **quiet)
             else:

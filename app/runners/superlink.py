@@ -9,13 +9,11 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,15 +22,20 @@ from typing import Any
 
 import tomli_w
 
-from app.config.root import ROOT
-from app.config.schema import Scalar
-from app.runners import cluster, guard
-from app.runners.cluster import Machine
-from app.runners.environment import QUIET
-from app.runners.errors import FlowerError
-from datasets import plugins
+from coterie.app.config.schema import Scalar
+from coterie.app.runners import bundle, cluster, guard
+from coterie.app.runners.cluster import Machine
+from coterie.app.runners.errors import FlowerError
+from coterie.datasets import plugins
 
 _START_SECONDS = 60.0
+QUIET = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # everything is installed already
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""Variables that keep Flower and Ray from the network; a bare `flwr run` needs the first."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[s
 
 @contextmanager
 def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
-    """A workspace under the project's `.flwr`; at the end it and its processes are gone.
+    """A workspace in the system's temporary directory, removed at the end with its processes.
 
     Parameters
     ----------
@@ -126,9 +129,7 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
         raise FlowerError(
             "--nodes and --federation need Linux; a run without them, or `flwr run .`, does not"
         )
-    ours = ROOT / ".flwr"
-    ours.mkdir(exist_ok=True)
-    directory = Path(tempfile.mkdtemp(dir=ours))
+    directory = Path(tempfile.mkdtemp(prefix="coterie-flower-"))
     ray = Path(tempfile.mkdtemp(prefix="coterie-"))  # sockets lie there: the path must be short
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1")))
@@ -148,7 +149,7 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
         start_new_session=True,  # out of reach of the terminal's Ctrl-C
     )
     try:
-        _copy_app(directory / "app")
+        bundle.write_app(directory / "app")
         environment = {**QUIET, **os.environ, **private}
         yield Workspace(home or directory, directory / "app", environment, log)
     finally:
@@ -196,16 +197,6 @@ def simulation_config(nodes: int, machines: Sequence[Machine]) -> dict[str, Scal
     if not cluster.address():
         settings |= {"init-args-num-cpus": cpus, "init-args-num-gpus": gpus}
     return settings
-
-
-def _copy_app(target: Path) -> None:
-    """Copy what the FAB holds, so that Flower need not search a whole `.venv` for it."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    for pattern in ("pyproject.toml", *project["tool"]["flwr"]["app"]["fab-include"]):
-        for source in ROOT.glob(pattern):
-            copy = target / source.relative_to(ROOT)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, copy)
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""A bare `flwr run` in Flower's simulation: what `python -m app run` does around other runs.
+"""A bare `flwr run` in Flower's simulation: what `coterie run` does around other runs.
 
 The user sees what the ServerApp prints (`flwr run . --stream`), so the relay introduces the
 run, prints a line for each measured round, and lets the checkout write summary and report.
@@ -6,7 +6,6 @@ run, prints a line for each measured round, and lets the checkout write summary 
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -15,10 +14,11 @@ from typing import Any
 
 from rich.console import Console
 
-from app.config import preflight
-from app.config.config import Config, ConfigError
-from app.runs import progress, rundir
-from app.runs.introduction import introduce
+from coterie.app.config import preflight
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.root import workplace
+from coterie.app.runs import progress, rundir
+from coterie.app.runs.introduction import introduce
 
 
 def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
@@ -30,9 +30,9 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
         It cannot run. Nothing was written.
     """
     if config.newcomers:
-        raise ConfigError("hold-out is for runs without Flower: python -m app compare --hold-out")
+        raise ConfigError("hold-out is for runs without Flower: coterie compare --hold-out")
     if config.track:
-        raise ConfigError("track is for runs that `python -m app` starts")
+        raise ConfigError("track is for runs that `coterie` starts")
     console = Console(highlight=False, markup=False)
     problem = preflight.check(config)
     rundir.create(config, problem)
@@ -51,11 +51,7 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
 
 
 def end(run_dir: Path) -> None:
-    """Print the summary and write the report; the checkout does, as the bundle has no pages."""
-    checkout = os.environ.get("COTERIE_ROOT")
-    if checkout is None:
-        print(f"run directory: {run_dir}")
-        return
-    command = [sys.executable, "-m", "app", "report", str(run_dir)]
-    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+    """Print the summary and write the report, by the installed package: the bundle has no pages."""
+    command = [sys.executable, "-m", "coterie", "report", str(run_dir)]
+    done = subprocess.run(command, cwd=workplace(), capture_output=True, text=True)
     print(done.stdout + done.stderr, end="")

@@ -11,7 +11,7 @@ import torch
 from benchmarks import privacy_audit, privacy_inversion
 from benchmarks.privacy import DELTA, noise_for
 from benchmarks.privacy_audit import Look, lower_bound
-from clients.engine import accountant
+from coterie.clients.engine import accountant
 
 
 def proven(look: Look, noise: float) -> tuple[float, float]:

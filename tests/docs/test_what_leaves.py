@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.leaving import FIELDS, PAGE, TABLES, run, sizes_of, written
-from strategies.flower.records import encode_fault, encode_response
+from coterie.strategies.flower.records import encode_fault, encode_response
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -7,24 +7,25 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
 from rich.console import Console
 
-from app.cli import listing, main
-from app.config.config import Config
-from app.config.registry import METHODS
-from app.config.root import ROOT
-from app.runners import cores, guard, local
-from app.runners.cluster import Machine
-from app.runners.errors import FlowerError
-from app.runners.superlink import ask, simulation_config, workspace
-from app.runs import progress, rundir, units
-from clients.models.options import MODELS
-from datasets.partition.kinds import KINDS
-from datasets.table import DATASETS
+from coterie.app.cli import listing, main
+from coterie.app.config.config import Config
+from coterie.app.config.registry import METHODS
+from coterie.app.config.root import ROOT
+from coterie.app.runners import bundle, cores, guard, local
+from coterie.app.runners.cluster import Machine
+from coterie.app.runners.errors import FlowerError
+from coterie.app.runners.superlink import ask, simulation_config, workspace
+from coterie.app.runs import progress, rundir, units
+from coterie.clients.models.options import MODELS
+from coterie.datasets.partition.kinds import KINDS
+from coterie.datasets.table import DATASETS
 
 PRESET = """
 num-server-rounds = 3
@@ -98,7 +99,7 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run quorum=9", "quorum must be 0 to 8, the number of peers"),
         ("run name=..", "name must be the name of one directory"),
         ("run topology-probability=2", "topology-probability must be above 0 and at most 1"),
-        ("run resume=true", "`python -m app resume RUN_DIR`"),
+        ("run resume=true", "`coterie resume RUN_DIR`"),
         ("run --nodes two", "invalid int value: 'two'"),
         ("certificates made --hosts relay --days 0", "--days 0: a certificate is valid for a day"),
         ("certificates made --hosts größe", "--hosts größe: write the name in ASCII"),
@@ -139,7 +140,7 @@ def test_a_place_that_cannot_be_written_to_is_one_line(
 @pytest.mark.e2e
 def test_the_process_exits_with_that_code(elsewhere: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "app", "run", "learning_rate=1"],
+        [sys.executable, "-m", "coterie", "run", "learning_rate=1"],
         cwd=elsewhere,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -290,7 +291,7 @@ def test_what_flower_answers_is_one_line(tmp_path: Path) -> None:
 
 
 def test_what_is_shipped(tmp_path: Path) -> None:
-    """What relay and nodes run, and presets; the copy that Flower gets makes the same bundle."""
+    """Relay and nodes get what they run, and presets; a bare `flwr run` ships the same."""
     with workspace(tmp_path / "log") as space:
         copied = {str(path.relative_to(space.app)) for path in space.app.rglob("*.*")}
         fab = build_fab_from_disk(space.app)
@@ -299,9 +300,12 @@ def test_what_is_shipped(tmp_path: Path) -> None:
     stay = ("app/cli/", "app/runners/", "app/report/", "app/dashboard/")
     ours = {name for name in ours if not name.startswith(stay)}
     ours |= {str(path.relative_to(ROOT)) for path in (ROOT / "presets").rglob("*.toml")}
-    ours.add("coterie/__init__.py")  # by whose names plugins are written
+    ours = {f"coterie/{name}" for name in ours} | {"coterie/__init__.py"}  # plugins import that
     assert copied == ours | {"pyproject.toml"}
     assert len(fab) < 2_000_000
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    bare = {p for p in project["tool"]["flwr"]["app"]["fab-include"] if p != "LICENSE"}
+    assert bare == {"coterie/__init__.py" if p == "__init__.py" else p for p in bundle.SHIPPED}
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.config.config import Config
-from app.runners import environment, inline, local
-from app.runners.errors import RunError
-from app.runs.rundir import Run
+from coterie.app.config.config import Config
+from coterie.app.runners import inline, local
+from coterie.app.runners.errors import RunError
+from coterie.app.runs.rundir import Run
 
 TINY = {"peers": 4, "partition.clusters": 2, "num-server-rounds": 6, "evaluate-every": 3}
 
@@ -78,17 +76,3 @@ def test_a_run_that_fails_is_one_line(tmp_path: Path) -> None:
         said(one)
     assert "\n" not in str(failure.value)
     assert json.loads(Path(one.run_dir, "progress.json").read_text())["status"] == "failed"
-
-
-def test_the_environment_of_venv_leaves_the_user_s_settings_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given = {"FLWR_TELEMETRY_ENABLED": "1", "COTERIE_ROOT": "/of/another", "PATH": "/bin"}
-    monkeypatch.setattr(os, "environ", given)
-    environment.prepare()
-    assert os.environ["FLWR_TELEMETRY_ENABLED"] == "1"
-    assert os.environ["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
-    assert os.environ["COTERIE_ROOT"] == str(Path(sys.prefix).parent)
-    assert os.environ["PATH"] == f"/bin{os.pathsep}{Path(sys.executable).parent}"
-    environment.prepare()
-    assert os.environ["PATH"].count(str(Path(sys.executable).parent)) == 1

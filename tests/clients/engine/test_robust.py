@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from clients.defence import Defence
-from clients.engine import robust
+from coterie.clients.defence import Defence
+from coterie.clients.engine import robust
 from tests.inline import run
 from tests.problems import write_quadratic
 

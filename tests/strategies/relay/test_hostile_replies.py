@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.hostile_replies import KINDS, attack
-from strategies.brokering import Brokering
+from coterie.strategies.brokering import Brokering
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,1 @@
+../../coterie/__init__.py

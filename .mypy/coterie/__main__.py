@@ -1,0 +1,1 @@
+../../coterie/__main__.py

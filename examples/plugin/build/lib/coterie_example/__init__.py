@@ -1,0 +1,1 @@
+"""A method, a network, a data set and a partition for Coterie."""

@@ -1,0 +1,107 @@
+"""The wheel in an environment of its own, in an empty directory, without the checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of what git tracks."""
+    place = tmp_path_factory.mktemp("wheel")
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    for name in filter(None, files.split("\0")):
+        source, target = ROOT / name, place / "checkout" / name
+        if source.is_file() and not source.is_symlink():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place)]
+    subprocess.run([*PIP, *build, str(place / "checkout")], check=True)
+    (built,) = place.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with this one's libraries, another `datasets`, and our wheel; its bin."""
+    place = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    packages = next(place.glob("lib/python*/site-packages"))
+    # A path in a .pth file: the .pth files of that folder, ours among them, are not read.
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (packages / "datasets").mkdir()
+    (packages / "datasets" / "__init__.py").write_text("name = 'another library'\n")
+    python = ["--python", str(place / "bin" / "python")]
+    example = ROOT / "examples" / "plugin"
+    subprocess.run([*PIP, *python, "install", "--no-deps", str(wheel)], check=True)
+    install = ["install", "--no-deps", "--no-build-isolation", str(example)]
+    subprocess.run([*PIP, *python, *install], check=True)
+    for script in Path(sys.executable).parent.glob("fl*w*"):  # Flower's commands
+        _, _, rest = script.read_text().partition("\n")
+        (place / "bin" / script.name).write_text(f"#!{place / 'bin' / 'python'}\n{rest}")
+        (place / "bin" / script.name).chmod(0o755)
+    return place / "bin"
+
+
+def test_the_wheel_holds_one_name_and_every_file(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"coterie"}
+    folders = ("app", "clients", "datasets", "strategies", "presets")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    ours = {
+        f"coterie/{path.relative_to(ROOT).as_posix()}"
+        for path in files
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    ours |= {f"coterie/{path.name}" for path in (ROOT / "coterie").glob("*.py")}
+    assert {name for name in names if name.startswith("coterie/")} == ours
+
+
+def test_mypy_sees_every_module() -> None:
+    """`.mypy/coterie` has a link for each folder and module, which mypy cannot find otherwise."""
+    links = {path.name: path.resolve() for path in (ROOT / ".mypy" / "coterie").iterdir()}
+    modules = {path.name: path for path in (ROOT / "coterie").glob("*.py")}
+    folders = {name: ROOT / name for name in ("app", "clients", "datasets", "strategies")}
+    assert links == modules | folders
+
+
+@pytest.mark.e2e
+def test_the_installed_package_works_without_a_checkout(environment: Path, tmp_path: Path) -> None:
+    def call(*command: str) -> str:
+        program = [str(environment / command[0]), *command[1:]]
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert call("coterie", "--version") == f"coterie {metadata.version('coterie')}\n"
+    see = "import coterie, datasets; print(coterie.clients.__path__[0], datasets.name)"
+    places = call("python", "-c", f"import coterie.clients, coterie.datasets; {see}")
+    assert str(environment.parent) in places
+    assert "another library" in places
+    assert "cobo/fashion-mnist" in call("coterie", "list", "presets")
+    call("coterie", "run", "num-server-rounds=2", "evaluate-every=2", "--name", "alone")
+    call(
+        "coterie", "run", "num-server-rounds=2", "evaluate-every=2", "--nodes", "2", "--name", "two"
+    )
+    metrics = [
+        (tmp_path / "runs" / name / "metrics.jsonl").read_text() for name in ("alone", "two")
+    ]
+    assert metrics[0] == metrics[1]
+    tiny = ("num-server-rounds=2", "evaluate-every=2", "peers=4", "partition.clusters=2")
+    call("coterie", "compare", *tiny, "--methods", "local,fedavg", "--seeds", "1")
+    call("coterie", "run", "method=nearest", "model=two-layers", "dataset=clinics", "peers=4",
+         "partition.kind=natural", "num-server-rounds=2", "--name", "plugin")  # fmt: skip
+    call("coterie", "run", "dpfl/digits-flips", *tiny, "dpfl.init-epochs=1", "--name", "preset")
+    assert not (tmp_path / "pyproject.toml").exists()
