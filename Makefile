@@ -46,7 +46,7 @@ bench: $(INSTALLED)
 
 # Hosts in network namespaces, as root: what faults cost.
 drill: $(INSTALLED)
-	$(BIN)/python -m benchmarks.drill
+	$(BIN)/python -m tests.drills.faults
 
 # As root, with Debian's buildah and debootstrap: no Docker engine.
 image-test: $(INSTALLED)

@@ -52,7 +52,7 @@ def draw(rows: list[dict[str, float]], lines: dict[str, tuple[float, float]], pa
     """Points and lines, both axes logarithmic."""
     from matplotlib.figure import Figure
 
-    from benchmarks.svg import save
+    from studies.svg import save
 
     figure = Figure(figsize=(7, 3), layout="constrained")
     n = np.geomspace(PEERS[0], PEERS[-1], 50)

@@ -28,10 +28,10 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from safetensors import torch as safetensors
 
-from benchmarks.deployment import write_policy
 from coterie.app.config.root import ROOT
 from coterie.app.node import ipc
 from coterie.app.wire.payload import LetterFormat, Precision, layout_of
+from tests.harness.deployment import write_policy
 
 SIZES = (62_000, 1_700_000, 11_000_000, 100_000_000)
 PRECISIONS: tuple[Precision, ...] = ("full", "float16", "int8")

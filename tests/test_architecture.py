@@ -186,6 +186,7 @@ def test_nothing_is_imported_by_the_name_of_its_folder() -> None:
     for path in MODULES:
         names = {name.partition(".")[0] for name in imports(parse(path))}
         assert not names & (folders | {"flwr_datasets"}), path
+        assert not names & {"tests", "benchmarks", "studies"}, path
 
 
 @pytest.mark.e2e

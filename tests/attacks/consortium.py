@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.deployment import exchange_keys
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
 from coterie.app.node import service
@@ -21,6 +20,7 @@ from coterie.app.runs import atomic
 from coterie.app.security.policy import Policy, policy_of
 from coterie.strategies.flower.records import decode_response, encode_request
 from coterie.strategies.protocol import Edges, PeerMessage, Request, Response
+from tests.harness.deployment import exchange_keys
 
 ROWS = (60, 50, 40)
 RUN: dict[str, Scalar] = {

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from benchmarks.deployment import write_policy
 from coterie.app.config.config import Config
 from coterie.app.node import ipc, service, worker
 from coterie.app.node.job import Job
 from coterie.strategies.flower.records import decode_response, encode_request
 from coterie.strategies.protocol import PeerMessage, Request, Response
+from tests.harness.deployment import write_policy
 from tests.inprocess import ROOT
 
 RUN: dict[str, Any] = {
@@ -282,7 +282,7 @@ def test_flowers_process_of_a_message_loads_no_torch(tmp_path: Path, nodes: Path
 import sys
 from coterie.app.node.worker import forward_request
 from coterie.app.node.job import Job
-from benchmarks.deployment import write_policy
+from tests.harness.deployment import write_policy
 from coterie.strategies.flower.records import encode_request
 from coterie.strategies.protocol import Request
 import coterie.app.client

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.deployment import exchange_keys
 from coterie.app.cli.main import main
 from coterie.app.config.config import Config
 from coterie.app.config.keys import ConfigError, keys, paths
@@ -29,6 +28,7 @@ from coterie.app.security.policy import (
 from coterie.app.security.run_check import check_run
 from coterie.clients.engine.privacy import normal
 from coterie.strategies.protocol import Report
+from tests.harness.deployment import exchange_keys
 
 PRESET = """
 method = "fedavg"

@@ -1,4 +1,4 @@
-"""Epsilon that an attacker can prove, and the claimed one: `python -m benchmarks.privacy_audit`.
+"""Epsilon that an attacker can prove, and the claimed one: `python -m studies.privacy_audit`.
 
 Two worlds differ in one example of a peer: a canary whose gradient is longer than the clip, or one
 with the opposite gradient in its place; no other example has a gradient in that direction. Each of

@@ -1,4 +1,4 @@
-"""The collaboration map of a run as an animated SVG: `python -m benchmarks.map RUN_DIR SVG`.
+"""The collaboration map of a run as an animated SVG: `python -m studies.map RUN_DIR SVG`.
 
 Left the peers with a line for each pair, as dark as the smaller of the two weights; right the map,
 a row for each peer that gives weight. Peers of a true cluster share a colour. Where motion is not

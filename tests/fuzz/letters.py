@@ -1,4 +1,4 @@
-"""Malformed and mutated letters against a real node: `python -m benchmarks.hostile_letters [N]`.
+"""Malformed and mutated letters against a real node: `python -m tests.fuzz.letters [N]`.
 
 A node of a sealed run (peer 0 of three, CoBo on a quadratic problem) gets requests whose letters
 are all bad, over the wire's own encoding: bits flipped, cut, grown, keys exchanged between letters

@@ -1,6 +1,6 @@
 """The rules of `coterie.clients.engine.robust` against byzfl's on random letters.
 
-    python -m benchmarks.robust_rules [--cases 10000] [--costs]
+    python -m studies.robust_rules [--cases 10000] [--costs]
 
 A case is a rule, with or without nearest-neighbour mixing, on letters of which some are copies of
 each other (ties), some whole numbers (ties in coordinates) and some not finite. Ours leaves these

@@ -1,6 +1,6 @@
 """A small language model in a folder of transformers, to be fine-tuned on languages it never saw.
 
-`python -m benchmarks.language_model FOLDER`: a GPT-NeoX of bytes learns the installation manual in
+`python -m studies.language_model FOLDER`: a GPT-NeoX of bytes learns the installation manual in
 six languages by a plain loop; presets/language-model.toml takes it from runs/small-neox and adapts
 it to four others. A minute on one core.
 """

@@ -21,7 +21,6 @@ from typing import Any, Self
 
 import tomli_w
 
-from benchmarks import hostile_node
 from coterie.app.cli import certificates
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
@@ -32,6 +31,7 @@ from coterie.app.runs import atomic, progress
 from coterie.app.security import trust
 from coterie.app.security.policy import Policy, policy_of
 from coterie.datasets.table import DATASETS
+from tests.fuzz import node as hostile_node
 
 BIN = Path(sys.executable).parent
 CONNECTION = "drill"
@@ -221,8 +221,8 @@ class Deployment:
         return manner
 
     def start_fleet(self, nodes: int) -> None:
-        """Start `nodes` SuperNodes in one process: `benchmarks.fleet` in `fleet/`."""
-        command = [*_OURS, sys.executable, "-m", "benchmarks.fleet", self._address]
+        """Start `nodes` SuperNodes in one process: `tests.harness.fleet` in `fleet/`."""
+        command = [*_OURS, sys.executable, "-m", "tests.harness.fleet", self._address]
         command += [str(self._secrets / "ca.crt"), str(self.home("fleet")), str(nodes)]
         log = self.home("logs") / "fleet.log"
         self.services["fleet"] = Service(self.relay, tuple(command), log, self.home("fleet"))

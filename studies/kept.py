@@ -1,4 +1,4 @@
-"""Runs that benchmarks make once: what was stopped goes on where it was."""
+"""Run something once and keep its result, so that an interrupted study continues."""
 
 from __future__ import annotations
 

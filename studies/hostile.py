@@ -1,4 +1,4 @@
-"""Methods under attack, with and without defence: `python -m benchmarks.hostile [--seeds 1 ...]`.
+"""Methods under attack, with and without defence: `python -m studies.hostile [--seeds 1 ...]`.
 
 Every method, attack and defence on two settings (CoBo's clusters of permuted labels, a Dirichlet
 split like DPFL's), a fifth of the peers attacking. Every method is tuned first, nine trials each on
@@ -22,7 +22,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.kept import kept
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
 from coterie.app.runners import tune
@@ -30,6 +29,7 @@ from coterie.app.runs import atomic
 from coterie.app.runs.graph import weight_to
 from coterie.app.runs.rundir import Run
 from coterie.clients.attack import Attack
+from studies.kept import kept
 
 METHODS = (
     *("local", "fedavg", "ditto", "cobo", "wga", "bias-correction", "all-for-one", "federico"),

@@ -1,4 +1,4 @@
-"""What leaves an institution, byte by byte: `python -m benchmarks.leaving` writes the tables.
+"""What leaves an institution, byte by byte: `python -m tests.docs.leaving` writes the tables.
 
 They stand in docs/consortium/what-leaves.md, and come from runs of three institutions with tables
 of their own, one for each method. The institutions are deployed nodes with keys, policies and
@@ -32,7 +32,7 @@ from coterie.strategies.protocol import METRICS, Kind, Request, Response
 from coterie.strategies.relay.broker import Broker
 from tests.attacks.consortium import RUN, Institution, Relay, config_of, institutions
 
-PAGE = Path(__file__).parents[1] / "docs" / "consortium" / "what-leaves.md"
+PAGE = Path(__file__).parents[2] / "docs" / "consortium" / "what-leaves.md"
 _OPTIONS: Mapping[str, dict[str, Scalar]] = {"ifca": {"ifca.clusters": 2}}
 """Of methods that need to be told what institutions' data do not say."""
 FIELDS: Mapping[str, str] = {

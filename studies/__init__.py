@@ -1,0 +1,1 @@
+"""Scripts behind the pages of docs/results; each says how it is called and what it makes."""
