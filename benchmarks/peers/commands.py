@@ -42,7 +42,7 @@ def ways(flat: Mapping[str, Scalar], rounds: int, awake: int, data: Path) -> dic
     return {
         "loop": [*python, "benchmarks.peers.loop", *there],
         "flower": [*python, "benchmarks.peers.stock", *there],
-        "inline": [*python, "app", "run", *(f"{k}={v}" for k, v in {**flat, **last}.items())],
+        "inline": [*python, "coterie", "run", *(f"{k}={v}" for k, v in {**flat, **last}.items())],
     }
 
 
@@ -63,7 +63,7 @@ def carried_out(command: list[str], threads: int | None = None) -> Taken:
     """
     environment = {**os.environ} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     with tempfile.TemporaryDirectory() as out:
-        place = ["--out", out] if "app" in command else []
+        place = ["--out", out] if "coterie" in command else []
         start, used = perf_counter(), _used()
         done = subprocess.run(
             [*command, *place], cwd=ROOT, env=environment, capture_output=True, text=True
