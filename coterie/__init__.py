@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     __version__: str
     from coterie.api import compare as compare
     from coterie.api import load as load
+    from coterie.api import reproduce as reproduce
     from coterie.api import run as run
     from coterie.app.config.keys import ConfigError as ConfigError
     from coterie.app.config.registry import Method as Method
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from coterie.strategies.wanted import WantedHelp as WantedHelp
 
 _PLACES = {
-    "coterie.api": ("run", "load", "compare"),
+    "coterie.api": ("run", "load", "compare", "reproduce"),
     "coterie.results": ("Run", "Comparison"),
     "coterie.app.config.keys": ("ConfigError",),
     "coterie.app.config.registry": ("Method",),

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -23,6 +23,10 @@ from coterie.app.runners.tracking import Callback
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
 from coterie.results import Comparison, Run
+
+if TYPE_CHECKING:
+    from coterie.app.reproduction.figures import Size
+    from coterie.app.reproduction.reproduce import Reproduction
 
 Keys = Mapping[str, Any]
 """Configuration keys, dotted or nested; a method, model, data set or partition may be an object."""
@@ -197,3 +201,53 @@ def _placed(config: Config) -> Config:
 def _console() -> Console:
     """What `coterie` prints, where somebody sits at a terminal."""
     return Console(stderr=True, quiet=not sys.stderr.isatty(), highlight=False, markup=False)
+
+
+def reproduce(
+    name: str,
+    *,
+    size: Size = "small",
+    seeds: int | None = None,
+    workers: int = 1,
+    out: str | Path = "runs/reproduce",
+) -> Reproduction:
+    """Make a table or figure of a paper and judge the paper's claims about it.
+
+    Finished runs are reused, stopped ones are continued.
+
+    Parameters
+    ----------
+    name : str
+        "paper/figure"; `coterie reproduce --list` shows every one.
+    size : {"small", "paper"}
+        "small" runs offline in minutes, "paper" is the paper's size.
+    seeds : int, optional
+        Number of seeds; by default as many as the figure says.
+    workers : int
+        Runs side by side; with 1 all take place in this process.
+    out : path
+        Directory of all reproductions.
+
+    Returns
+    -------
+    Reproduction
+        Its `verdicts` say of each claim whether it holds; `directory` has page.html,
+        results.csv and claims.json.
+
+    Raises
+    ------
+    ConfigError, DataError
+        There is no such figure, or data or a GPU are missing. Nothing was started.
+    RunError
+        A run failed.
+
+    Examples
+    --------
+    >>> import coterie
+    >>> made = coterie.reproduce("wga/figure-1")
+    >>> [(verdict.claim, verdict.holds) for verdict in made.verdicts]
+    """
+    from coterie.app.reproduction.reproduce import Request
+    from coterie.app.reproduction.reproduce import reproduce as make
+
+    return make(Request(name, size, seeds, Path(out), workers), _console())

@@ -34,6 +34,9 @@ COMMANDS: Mapping[str, Command] = {
         "[PRESET.toml] [key=value ...]",
         "run an experiment for several methods and seeds",
     ),
+    "reproduce": Command(
+        "reproduce", "PAPER/FIGURE ...", "make a table or figure of a paper and judge its claims"
+    ),
     "resume": Command("resume", "RUN_DIR", "continue a run that was stopped"),
     "report": Command("report", "RUN_DIR", "write summary and report of a run again"),
     "predict": Command(

@@ -1,0 +1,91 @@
+"""`coterie reproduce`: make a table or figure of a paper and judge its claims."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import get_args
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from coterie.app.config.keys import ConfigError
+from coterie.app.reproduction import figures
+from coterie.app.reproduction.figures import Figure, Size
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Make the named figures, or list what there is."""
+    parser.add_argument(
+        "names", nargs="*", metavar="PAPER/FIGURE", help="a figure, a paper for all of its, or all"
+    )
+    parser.add_argument("--list", action="store_true", help="list every table and figure")
+    parser.add_argument("--size", choices=get_args(Size), default="small", help="(small)")
+    parser.add_argument("--seeds", type=int, help="number of seeds (as the figure says)")
+    parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
+    parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
+    given = parser.parse_args(arguments)
+    if given.list:
+        console.print(listed())
+        return
+    if not given.names:
+        raise ConfigError("name a figure, as in cobo/table-1; --list shows every one")
+    from coterie.app.reproduction.page import HOLDS
+    from coterie.app.reproduction.reproduce import Request, reproduce
+
+    counts: Counter[bool | None] = Counter()
+    for name in _chosen(given.names, given.size):
+        request = Request(name, given.size, given.seeds, Path(given.out), given.workers)
+        made = reproduce(request, console)
+        for verdict in made.verdicts:
+            counts[verdict.holds] += 1
+            console.print(f"{HOLDS[verdict.holds]}: {verdict.claim}", soft_wrap=True)
+            console.print(f"  {verdict.evidence}", soft_wrap=True)
+        console.print(f"{name}: {made.directory / 'page.html'}", soft_wrap=True)
+    total = ", ".join(f"{counts[key]} {HOLDS[key]}" for key in HOLDS if counts[key])
+    if len(given.names) > 1 or sum(counts.values()) > 1:
+        console.print(f"claims: {total}", soft_wrap=True)
+
+
+def _chosen(names: list[str], size: Size) -> list[str]:
+    """Return the figures of the names; of a paper, or all papers, those that this size has."""
+    chosen = []
+    for name in names:
+        if "/" in name:
+            figures.find(name)
+            chosen.append(name)
+            continue
+        for paper in figures.names() if name == "all" else [name]:
+            of_paper = figures.read(paper).figures.items()
+            chosen += [f"{paper}/{figure}" for figure, one in of_paper if one.exists(size)]
+    return chosen
+
+
+def listed() -> Table:
+    """Return every table and figure, what its sizes need and how long they take."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("figure", "what it shows", "small", "paper"):
+        table.add_column(heading, no_wrap=heading == "figure")
+    for name in figures.names():
+        paper = figures.read(name)
+        table.add_section()
+        for figure in paper.figures.values():
+            table.add_row(f"{name}/{figure.name}", figure.title, _small(figure), _paper(figure))
+    return table
+
+
+def _small(figure: Figure) -> str:
+    if figure.missing:
+        return figure.missing
+    if figure.form == "drawn":
+        return "seconds"
+    return f"{figure.minutes:g} min" if figure.exists("small") else "-"
+
+
+def _paper(figure: Figure) -> str:
+    if figure.missing or not figure.exists("paper"):
+        return "-"
+    time = f"{figure.hours:g} h" if figure.hours else ""
+    return ", ".join(filter(None, (time, *figure.needs)))

@@ -1,0 +1,178 @@
+"""Judge a paper's claims by the numbers of our runs.
+
+A claim holds (true), is contradicted (false), or cannot be judged (null: not significant, a single
+seed, a failed run). Differences between rows are judged by the paired test of
+`coterie.app.report.paired_test` over seeds and peers, at its level; where a problem has no noise at
+all (equal differences for every seed) their sign decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from coterie.app.report.paired_test import LEVEL, p_value
+from coterie.app.reproduction import formulas
+from coterie.app.reproduction.figures import Claim, Figure, Size
+from coterie.app.reproduction.results import Place, Results, better_of, is_share
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a claim holds, and the numbers that say so."""
+
+    claim: str
+    holds: bool | None
+    evidence: str
+    note: str = ""
+
+
+def judge(figure: Figure, size: Size, results: Results) -> list[Verdict]:
+    """Judge every claim of a figure."""
+    return [_judged(claim, figure, size, results) for claim in figure.claims]
+
+
+def together(parts: Iterable[bool | None]) -> bool | None:
+    """Combine verdicts on parts of a claim: all must hold, one contradiction is enough."""
+    seen = list(parts)
+    if any(part is False for part in seen):
+        return False
+    return None if not seen or any(part is None for part in seen) else True
+
+
+def _judged(claim: Claim, figure: Figure, size: Size, results: Results) -> Verdict:
+    panels = [
+        panel.label
+        for panel in figure.panels
+        if panel.preset(size) and (not claim.panels or panel.label in claim.panels)
+    ]
+    found = [_KINDS[claim.kind](claim, figure, size, results, panel) for panel in panels]
+    evidence = "; ".join(
+        f"{panel}: {text}" if panel else text
+        for panel, (_, text) in zip(panels, found, strict=True)
+    )
+    holds = together(verdict for verdict, _ in found)
+    return Verdict(claim.text, holds, evidence or "no run at this size", claim.note)
+
+
+_Judged = tuple[bool | None, str]
+
+
+def _order(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
+    pairs = list(zip(claim.rows[:-1], claim.rows[1:], strict=True))
+    parts = [_is_better(results, panel, a, b, claim.column) for a, b in pairs]
+    return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
+
+
+def _beats(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
+    winner, *others = claim.rows
+    others = others or [row.label for row in figure.rows if row.label != winner]
+    parts = [_is_better(results, panel, winner, other, claim.column) for other in others]
+    return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
+
+
+def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Judged:
+    """Judge whether row `a` is better than row `b`, by the paired test."""
+    first, second = (results.of_peers(Place(panel, row, None), column) for row in (a, b))
+    seeds = sorted(first.keys() & second.keys())
+    sign = -1.0 if better_of(column) == "low" else 1.0
+    differences = [sign * (first[seed] - second[seed]) for seed in seeds]
+    means = np.array([np.nanmean(d) for d in differences if not np.isnan(d).all()])
+    shown = " > " if sign > 0 else " < "
+    numbers = (_number(np.mean([np.nanmean(v) for v in of.values()]) if of else np.nan, column)
+               for of in (first, second))  # fmt: skip
+    text = f"{a} {next(numbers)}{shown}{b} {next(numbers)}"
+    if not len(means):
+        return None, f"{text} (no numbers)"
+    p = p_value(differences)
+    exact = len(means) > 1 and np.ptp(means) == 0 and all(np.ptp(d) == 0 for d in differences)
+    if not exact and p > LEVEL:
+        why = "one seed allows no test" if len(means) == 1 else f"not significant, p = {p:.2f}"
+        return None, f"{text} ({why})"
+    return bool(means.mean() > 0), f"{text} (p = {0.0 if exact else p:.3f})"
+
+
+def _near(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
+    a, b = (results.mean(Place(panel, row, None), claim.column) for row in claim.rows)
+    text = " and ".join(
+        f"{row} {_number(value, claim.column)}"
+        for row, value in zip(claim.rows, (a, b), strict=True)
+    )
+    if np.isnan(a - b):
+        return None, text
+    return bool(abs(a - b) <= claim.within), f"{text}, within {_number(claim.within, claim.column)}"
+
+
+def _ratio(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
+    a, b = (results.mean(Place(panel, row, None), claim.column) for row in claim.rows)
+    if np.isnan(a / b):
+        return None, "no numbers"
+    inside = bool(claim.low <= a / b <= claim.high)
+    return inside, f"{claim.rows[0]} / {claim.rows[1]} = {a / b:.3g}{_bounds(claim)}"
+
+
+def _slope(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
+    """Judge the slope of log(measure) over log(x) by least squares over the swept values."""
+    parts = []
+    for row in claim.rows:
+        x = np.array([float(value) for value in figure.sweep(size)])
+        y = np.array([results.mean(Place(panel, row, v), claim.column) for v in figure.sweep(size)])
+        there = np.isfinite(y) & (y > 0)
+        if there.sum() < 2:
+            parts.append((None, f"{row}: fewer than two values"))
+            continue
+        slope = float(np.polyfit(np.log(x[there]), np.log(y[there]), 1)[0])
+        inside = bool(claim.low <= slope <= claim.high)
+        parts.append((inside, f"{row}: slope {slope:.2f}{_bounds(claim)}"))
+    return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
+
+
+def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
+    """Judge whether each point of the rows lies at its closed form."""
+    parts: list[_Judged] = []
+    for row in figure.rows:
+        if row.label not in claim.rows or not row.formula:
+            continue
+        for x in figure.sweep(size) or (None,):
+            place = Place(panel, row.label, x)
+            value = results.mean(place, claim.column)
+            runs = list(results.runs.get(place, {}).values())
+            if not runs or np.isnan(value):
+                parts.append((None, f"{row.label}: no numbers"))
+                continue
+            wanted = formulas.PREDICTIONS[row.formula](runs[0].config)
+            off = value / wanted - 1
+            at = "" if x is None else f" at {figure.x} {x}"
+            text = f"{row.label}{at}: {value:.3g}, closed form {wanted:.3g} ({off:+.1%})"
+            parts.append((bool(abs(off) <= claim.within), text))
+    return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
+
+
+def _range(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
+    parts = []
+    for row in claim.rows:
+        value = results.mean(Place(panel, row, None), claim.column)
+        inside = None if np.isnan(value) else bool(claim.low <= value <= claim.high)
+        parts.append((inside, f"{row} {_number(value, claim.column)}{_bounds(claim)}"))
+    return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
+
+
+_KINDS: dict[str, Callable[[Claim, Figure, Size, Results, str], _Judged]] = {
+    "order": _order,
+    "beats": _beats,
+    "near": _near,
+    "ratio": _ratio,
+    "slope": _slope,
+    "formula": _formula,
+    "range": _range,
+}
+
+
+def _number(value: float, column: str) -> str:
+    return f"{100 * value:.2f}" if is_share(column) else f"{value:.4g}"
+
+
+def _bounds(claim: Claim) -> str:
+    return f" (claimed: {claim.low:g} to {claim.high:g})"

@@ -1,0 +1,273 @@
+"""What a paper shows and claims, read from `papers/<paper>.toml`.
+
+A file names each table and figure of one paper: what runs (presets, keys, rows), the form in which
+the paper shows it, the paper's numbers, and its claims as checkable statements. Sizes: "small" runs
+offline in minutes, "paper" is the paper's own size.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from coterie.app.config.keys import ConfigError, flatten, nearest
+from coterie.app.config.root import ROOT
+from coterie.app.config.schema import Scalar
+
+FOLDER = ROOT / "papers"
+Form = Literal["table", "curves", "sweep", "maps", "scatter", "drawn"]
+Size = Literal["small", "paper"]
+Kind = Literal["order", "beats", "near", "ratio", "slope", "formula", "range"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One group of columns or one plot of a figure: a preset with overrides.
+
+    Attributes
+    ----------
+    label : as the paper calls it; "" for the only panel of a figure.
+    small, paper : the preset of each size; "" where the panel does not exist at that size.
+    keys : overrides at both sizes.
+    small_keys, paper_keys : overrides at one size.
+    """
+
+    label: str = ""
+    small: str = ""
+    paper: str = ""
+    keys: Mapping[str, Scalar] = field(default_factory=dict)
+    small_keys: Mapping[str, Scalar] = field(default_factory=dict)
+    paper_keys: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def preset(self, size: Size) -> str:
+        """Return the preset's name at a size; "" where there is none."""
+        return self.small if size == "small" else self.paper
+
+    def overrides(self, size: Size) -> dict[str, Scalar]:
+        """Return the overrides at a size."""
+        return {**self.keys, **(self.small_keys if size == "small" else self.paper_keys)}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table, or one line or map of a figure.
+
+    Attributes
+    ----------
+    label : as the paper calls it.
+    keys : overrides, `method` among them.
+    small_keys, paper_keys : overrides at one size.
+    published : the paper's numbers by column, or by panel and column; facts, as printed there.
+    formula : name of a closed form of `coterie.app.reproduction.formulas` that predicts the row.
+    """
+
+    label: str
+    keys: Mapping[str, Scalar] = field(default_factory=dict)
+    small_keys: Mapping[str, Scalar] = field(default_factory=dict)
+    paper_keys: Mapping[str, Scalar] = field(default_factory=dict)
+    published: Mapping[str, Any] = field(default_factory=dict)
+    formula: str = ""
+
+    def overrides(self, size: Size) -> dict[str, Scalar]:
+        """Return the overrides at a size."""
+        return {**self.keys, **(self.small_keys if size == "small" else self.paper_keys)}
+
+    def printed(self, panel: str, column: str) -> float | None:
+        """Return the paper's number for a column of a panel; None where it prints none."""
+        value = self.published.get(panel, {}) if panel else self.published
+        number = value.get(column) if isinstance(value, Mapping) else None
+        return None if number is None else float(number)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper that numbers can support or contradict.
+
+    Attributes
+    ----------
+    text : the claim, in our words.
+    kind : how it is judged, see `coterie.app.reproduction.claims`.
+    rows : labels; of "order" from best to worst, of "beats" the winner and then the others.
+    column : key of the measure.
+    panels : labels of the panels it is about; empty: every one.
+    low, high : bounds of "ratio", "slope" and "range"; `within` the tolerance of "near" (absolute)
+        and "formula" (relative).
+    note : why it does not hold here, where that was found out.
+    """
+
+    text: str
+    kind: Kind
+    rows: tuple[str, ...] = ()
+    column: str = "accuracy"
+    panels: tuple[str, ...] = ()
+    low: float = float("-inf")
+    high: float = float("inf")
+    within: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A table or figure.
+
+    Attributes
+    ----------
+    name : "table-1". title : what it shows. where : table or figure and page of the paper.
+    form : how it is drawn.
+    columns : keys of measures, see `coterie.app.reproduction.results`.
+    x, y : of "curves": "round" or "bytes", and a field of metrics.jsonl; of "sweep": a key, and a
+        measure.
+    values : of "sweep": values of the key `x`.
+    small_values : the same for size "small", where they differ.
+    log : which axes are logarithmic, "x", "y" or "xy".
+    rounds : of "maps": the rounds shown; empty: the last one.
+    drawn : of "drawn": name of a function of `coterie.app.reproduction.formulas`; nothing runs.
+    seeds : number of seeds. minutes : how long size "small" takes on two cores.
+    hours : how long size "paper" takes, as the paper says or as was measured; 0: unknown.
+    needs : what size "paper" needs, for people ("CIFAR-100", "a GPU").
+    differs : what differs from the paper, one sentence each.
+    missing : why there is no such figure here; then nothing runs.
+    """
+
+    name: str
+    title: str
+    where: str
+    form: Form = "table"
+    columns: tuple[str, ...] = ("accuracy",)
+    x: str = "round"
+    y: str = "test_accuracy"
+    values: tuple[Scalar, ...] = ()
+    small_values: tuple[Scalar, ...] = ()
+    log: str = ""
+    rounds: tuple[int, ...] = ()
+    drawn: str = ""
+    seeds: int = 3
+    minutes: float = 0.0
+    hours: float = 0.0
+    needs: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
+    missing: str = ""
+    panels: tuple[Panel, ...] = (Panel(),)
+    rows: tuple[Row, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+    def sweep(self, size: Size) -> tuple[Scalar, ...]:
+        """Return the values of the swept key at a size."""
+        return self.small_values if size == "small" and self.small_values else self.values
+
+    def exists(self, size: Size) -> bool:
+        """Return whether the figure can be made at a size at all."""
+        if self.missing:
+            return False
+        return bool(self.drawn) or any(panel.preset(size) for panel in self.panels)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One paper.
+
+    Attributes
+    ----------
+    name : of the file, "cobo". title, reference : the paper's.
+    contradictions : errata and contradictions that a reader meets, one sentence each.
+    """
+
+    name: str
+    title: str
+    reference: str
+    contradictions: tuple[str, ...]
+    figures: Mapping[str, Figure]
+
+
+def names(folder: Path = FOLDER) -> list[str]:
+    """Return the names of the papers."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
+def read(name: str, folder: Path = FOLDER) -> Paper:
+    """Read the file of a paper.
+
+    Raises
+    ------
+    ConfigError
+        There is no such paper, or its file has an unknown key or a wrong value.
+    """
+    file = folder / f"{name}.toml"
+    if name not in names(folder):
+        raise ConfigError(f'no paper "{name}"{nearest(name, names(folder))}')
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from None
+    try:
+        figures = {key: _figure(key, content["figures"][key]) for key in content["figures"]}
+        about = {key: content[key] for key in ("title", "reference")}
+        return Paper(name, **about, contradictions=tuple(content.get("contradictions", ())),
+                     figures=figures)  # fmt: skip
+    except KeyError as error:
+        raise ConfigError(f"{file}: there is no {error.args[0]}") from None
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def find(name: str, folder: Path = FOLDER) -> tuple[Paper, Figure]:
+    """Return the figure "paper/figure" and its paper.
+
+    Raises
+    ------
+    ConfigError
+        There is none of that name.
+    """
+    of, _, which = name.partition("/")
+    paper = read(of, folder)
+    if which not in paper.figures:
+        known = [f"{of}/{figure}" for figure in paper.figures]
+        raise ConfigError(f'no figure "{name}"{nearest(name, known)}')
+    return paper, paper.figures[which]
+
+
+def _figure(name: str, table: Mapping[str, Any]) -> Figure:
+    parts: dict[str, tuple[Any, ...]] = {}
+    for key, kind in (("panels", Panel), ("rows", Row), ("claims", Claim)):
+        if key in table:
+            place = f"figures.{name}.{key}"
+            parts[key] = tuple(_built(kind, each, place) for each in table[key])
+    own = {key: value for key, value in table.items() if key not in parts}
+    figure: Figure = _built(Figure, {"name": name, **own, **parts}, f"figures.{name}")
+    if figure.form not in get_args(Form):
+        raise ValueError(f"figures.{name}: unknown form {figure.form!r}")
+    labels = {row.label for row in figure.rows}
+    of_panels = {panel.label for panel in figure.panels}
+    for claim in figure.claims:
+        if claim.kind not in get_args(Kind):
+            raise ValueError(f"figures.{name}: unknown kind of claim {claim.kind!r}")
+        _known(claim.rows, labels, f"figures.{name}: no row")
+        _known(claim.panels, of_panels, f"figures.{name}: no panel")
+    return figure
+
+
+def _known(wanted: Iterable[str], known: set[str], complaint: str) -> None:
+    for label in wanted:
+        if label not in known:
+            raise ValueError(f'{complaint} "{label}"{nearest(label, sorted(known))}')
+
+
+def _built(kind: type[T], table: Mapping[str, Any], place: str) -> T:
+    """Build a dataclass from a table of TOML; lists become tuples, keys are flattened."""
+    known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
+    given: dict[str, Any] = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise ValueError(f"{place}: unknown key {key}{nearest(name, known)}")
+        if name.endswith("keys"):
+            value = flatten(value)
+        given[name] = tuple(value) if isinstance(value, list) else value
+    for name, each in known.items():
+        if name not in given and each.default is MISSING and each.default_factory is MISSING:
+            raise ValueError(f"{place}: there is no {name}")
+    return kind(**given)

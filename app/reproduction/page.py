@@ -1,0 +1,260 @@
+"""Write a figure: results.csv, figure.svg, and a page beside the paper's numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+
+from coterie.app.config.schema import Scalar
+from coterie.app.report import html
+from coterie.app.reproduction import formulas
+from coterie.app.reproduction.figures import Figure, Row, Size
+from coterie.app.reproduction.results import Place, Results, is_share, title_of
+from coterie.app.runs import atomic, units
+from coterie.app.runs.rundir import Floats
+
+if TYPE_CHECKING:
+    from coterie.app.reproduction.reproduce import Reproduction
+
+_TEMPLATES = html.environment(Path(__file__).parent / "templates")
+_COLOURS = (
+    *("#3f7fb5", "#c44e52", "#4a9a5b", "#d9822b", "#8064a2", "#5f6b7a"),
+    *("#b5a13f", "#3fb5a8", "#a0527f", "#7a5f3f"),
+)
+HOLDS = {True: "holds", False: "does not hold", None: "cannot be judged"}
+
+
+class Cell(NamedTuple):
+    """A number of ours beside the paper's; None where there is none."""
+
+    mean: float | None
+    deviation: float | None
+    published: float | None
+
+
+def write(made: Reproduction) -> None:
+    """Write every file of a figure but claims.json."""
+    atomic.write(made.directory / "results.csv", as_csv(made.figure, made.size, made.results))
+    drawing = drawn(made.figure, made.size, made.results)
+    svg = "" if drawing is None else as_svg(drawing)
+    if svg:
+        atomic.write(made.directory / "figure.svg", svg)
+    atomic.write(made.directory / "page.html", render(made, svg))
+
+
+def render(made: Reproduction, svg: str) -> str:
+    """Return the page as one HTML file that opens offline."""
+    figure = made.figure
+    return _TEMPLATES.get_template("reproduction.html.j2").render(
+        title=f"{made.paper.name}, {figure.name}: {figure.title}",
+        facts=[figure.where, f"size {made.size}", _seeds(made.results)],
+        notice="",
+        outcome=outcome(made),
+        reference=made.paper.reference,
+        svg=Markup(svg[svg.find("<svg") :]) if svg else "",
+        panels=[panel.label for panel in figure.panels if panel.preset(made.size)],
+        columns=[(column, _heading(column)) for column in figure.columns],
+        rows=table(figure, made.size, made.results) if figure.form in ("table", "scatter") else {},
+        number=shown,
+        verdicts=made.verdicts,
+        holds=HOLDS,
+        differs=figure.differs,
+        command=f"coterie reproduce {made.paper.name}/{figure.name} --size {made.size}",
+        data={},
+    )
+
+
+def outcome(made: Reproduction) -> str:
+    """Return how many claims hold, in a sentence."""
+    if not made.verdicts:
+        return "The paper claims nothing about it that numbers could judge."
+    held, against = (sum(v.holds is key for v in made.verdicts) for key in (True, False))
+    claims = units.plural(len(made.verdicts), "claim")
+    open_ = len(made.verdicts) - held - against
+    return f"{claims}: {held} held, {against} contradicted, {open_} that cannot be judged here."
+
+
+def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Cell]]:
+    """Return the cells of each row, panel by panel and column by column."""
+    cells: dict[str, list[Cell]] = {}
+    for row in figure.rows:
+        cells[row.label] = [
+            _cell(row, panel.label, column, results)
+            for panel in figure.panels
+            if panel.preset(size)
+            for column in figure.columns
+        ]
+    return cells
+
+
+def _cell(row: Row, panel: str, column: str, results: Results) -> Cell:
+    values = results.of_seeds(Place(panel, row.label, None), column)
+    there = values[np.isfinite(values)]
+    mean = float(there.mean()) if len(there) else None
+    deviation = float(there.std(ddof=1)) if len(there) > 1 else None
+    return Cell(mean, deviation, row.printed(panel, column))
+
+
+def as_csv(figure: Figure, size: Size, results: Results) -> str:
+    """Return a line for each panel, row, swept value and column."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(("panel", "row", "x", "column", "mean", "std", "seeds", "published"))
+    for place in results.runs:
+        (row,) = (row for row in figure.rows if row.label == place.row)
+        columns = figure.columns if figure.form != "sweep" else (figure.y,)
+        for column in columns:
+            values = results.of_seeds(place, column)
+            there = values[np.isfinite(values)]
+            mean = repr(float(there.mean())) if len(there) else ""
+            spread = repr(float(there.std(ddof=1))) if len(there) > 1 else ""
+            printed = row.printed(place.panel, column)
+            beside = "" if printed is None else repr(printed)
+            x = "" if place.x is None else place.x
+            lines.writerow((place.panel, place.row, x, column, mean, spread, len(there), beside))
+    return text.getvalue()
+
+
+def as_svg(drawing: Drawing) -> str:
+    """Return a drawing as SVG: the same bytes for the same numbers, text as text."""
+    file = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "coterie", "svg.fonttype": "none"}):
+        drawing.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def drawn(figure: Figure, size: Size, results: Results) -> Drawing | None:
+    """Draw a figure in the paper's form; None for a table."""
+    if figure.form == "table":
+        return None
+    if figure.form == "drawn":
+        return formulas.DRAWINGS[figure.drawn]()
+    if figure.form == "maps":
+        return _maps(figure, size, results)
+    labels = [panel.label for panel in figure.panels if panel.preset(size)]
+    drawing = Drawing(figsize=(1.5 + 4.5 * len(labels), 3.6), layout="constrained")
+    draw = _DRAW[figure.form]
+    every = drawing.subplots(1, len(labels), squeeze=False)[0]
+    for axes, label in zip(every, labels, strict=True):
+        for row, colour in zip(figure.rows, _COLOURS * 3, strict=False):
+            draw(axes, figure, size, results, Place(label, row.label, None), row, colour)
+        axes.set_title(label)
+        axes.set_xscale("log" if "x" in figure.log else "linear")
+        axes.set_yscale("log" if "y" in figure.log else "linear")
+        axes.spines[["top", "right"]].set_visible(False)
+    every[-1].legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    return drawing
+
+
+def _curve(
+    axes: Axes, figure: Figure, size: Size, results: Results, place: Place, row: Row, colour: str
+) -> None:
+    """Draw the mean over peers over rounds or bytes, each seed thin and their mean bold."""
+    runs = list(results.runs[place].values())
+    courses = [np.nanmean(run.metric(figure.y), axis=1) for run in runs]
+    if figure.x == "bytes":
+        steps = [np.nanmean(run.metric("bytes_sent"), axis=1) / 1e6 for run in runs]
+    else:
+        steps = [run.rounds.astype(np.float64) for run in runs]
+    for x_r, y_r in zip(steps, courses, strict=True):
+        axes.plot(x_r, y_r, color=colour, alpha=0.25, linewidth=0.8)
+    length = min(len(y_r) for y_r in courses)
+    mean = np.mean([y_r[:length] for y_r in courses], axis=0)
+    axes.plot(steps[0][:length], mean, color=colour, label=row.label)
+    axes.set(xlabel="MB sent per peer" if figure.x == "bytes" else "round",
+             ylabel=title_of(figure.y) if figure.y != "test_accuracy" else "accuracy")  # fmt: skip
+
+
+def _swept(
+    axes: Axes, figure: Figure, size: Size, results: Results, place: Place, row: Row, colour: str
+) -> None:
+    """Draw a measure over the swept key, and the closed form where the row has one."""
+    values = figure.sweep(size)
+    places = [place._replace(x=x) for x in values]
+    positions = [float(x) for x in values] if _are_numbers(values) else list(range(len(values)))
+    means = [results.mean(at, figure.y) for at in places]
+    spreads = [results.of_seeds(at, figure.y) for at in places]
+    bars = [float(np.nanstd(of, ddof=1)) if len(of) > 1 else 0.0 for of in spreads]
+    axes.errorbar(positions, means, yerr=bars, color=colour, marker="o", label=row.label)
+    if row.formula:
+        runs = [next(iter(results.runs[at].values())) for at in places]
+        wanted = [formulas.PREDICTIONS[row.formula](run.config) for run in runs]
+        name = f"{row.label}, closed form"
+        axes.plot(positions, wanted, color=colour, linestyle="--", label=name)
+    if not _are_numbers(values):
+        axes.set_xticks(positions, [str(x) for x in values])
+    axes.set(xlabel=figure.x, ylabel=title_of(figure.y))
+
+
+def _scattered(
+    axes: Axes, figure: Figure, size: Size, results: Results, place: Place, row: Row, colour: str
+) -> None:
+    """Draw a dot for each seed: mean accuracy over the spread between peers."""
+    y, x = (results.of_seeds(place, column) for column in ("accuracy", "spread"))
+    axes.scatter(100 * x, 100 * y, color=colour, label=row.label)
+    axes.set(xlabel="spread over peers, points", ylabel="accuracy, %")
+
+
+def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
+    """Draw collaboration weights: a line of maps for each row, one for each of the rounds."""
+    places = [place for place in results.runs if place.x is None]
+    columns = max(1, len(figure.rounds))
+    drawing = Drawing(figsize=(2.2 * columns + 1, 2.2 * len(places)), layout="constrained")
+    every = drawing.subplots(len(places), columns, squeeze=False)
+    for line, place in zip(every, places, strict=True):
+        run = next(iter(results.runs[place].values()))
+        for axes, round_ in zip(line, figure.rounds or (int(run.rounds[-1]),), strict=True):
+            axes.set(xticks=[], yticks=[])
+            if not len(run.weight_rounds):
+                axes.set_axis_off()
+                continue
+            nearest = int(np.abs(run.weight_rounds - round_).argmin())
+            weights = _without_diagonal(run.weights[nearest])
+            axes.imshow(weights, cmap="Blues", vmin=0, vmax=float(np.nanmax(weights)) or 1.0)
+            axes.set_title(f"round {run.weight_rounds[nearest]}", fontsize="small")
+        label = f"{place.panel}, {place.row}" if place.panel else place.row
+        line[0].set_ylabel(label)
+    return drawing
+
+
+def _without_diagonal(weights: Floats) -> Floats:
+    off = weights.copy()
+    np.fill_diagonal(off, np.nan)
+    return off
+
+
+def _are_numbers(values: Sequence[Scalar]) -> bool:
+    return all(isinstance(x, int | float) and not isinstance(x, bool) for x in values)
+
+
+_DRAW: dict[str, Callable[..., None]] = {
+    "curves": _curve,
+    "sweep": _swept,
+    "scatter": _scattered,
+}
+
+
+def shown(value: float | None, column: str) -> str:
+    """Write a number for people."""
+    if value is None:
+        return units.NONE
+    return f"{100 * value:.2f}" if is_share(column) else f"{value:.4g}"
+
+
+def _heading(column: str) -> str:
+    return f"{title_of(column)} %" if is_share(column) else title_of(column)
+
+
+def _seeds(results: Results) -> str:
+    seeds: Iterator[int] = iter(sorted({seed for of in results.runs.values() for seed in of}))
+    listed = ", ".join(map(str, seeds))
+    return f"seeds {listed}" if listed else "no runs"

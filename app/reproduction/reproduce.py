@@ -1,0 +1,168 @@
+"""Make a table or figure of a paper: run what is missing, judge the claims, write the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from coterie.app.config import preflight
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.items import read_items
+from coterie.app.config.schema import Scalar
+from coterie.app.reproduction import claims, figures, page
+from coterie.app.reproduction.claims import Verdict
+from coterie.app.reproduction.figures import Figure, Paper, Size
+from coterie.app.reproduction.results import Place, Results
+from coterie.app.runners import cluster, sweep
+from coterie.app.runners.errors import SweepError
+from coterie.app.runs import atomic
+from coterie.app.runs.rundir import Run
+from coterie.datasets.problem import DataError
+
+OUT = "runs/reproduce"
+DEFAULTS = "default"
+"""Instead of a preset: the default configuration."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to make, and how.
+
+    Attributes
+    ----------
+    name : "paper/figure".
+    size : "small" or "paper".
+    seeds : number of seeds; None: as the figure says.
+    out : directory of all reproductions; figures share runs that are the same.
+    workers : runs side by side; None: as many as cores, memory and GPUs allow.
+    """
+
+    name: str
+    size: Size = "small"
+    seeds: int | None = None
+    out: Path = Path(OUT)
+    workers: int | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the figure: its page, results.csv and claims.json."""
+        return self.out / self.size / self.name
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A figure that was made.
+
+    Attributes
+    ----------
+    paper, figure : what was made.
+    size : its size.
+    directory : of page.html, figure.svg, results.csv and claims.json.
+    results : the runs.
+    verdicts : one for each claim.
+    """
+
+    paper: Paper
+    figure: Figure
+    size: Size
+    directory: Path
+    results: Results
+    verdicts: tuple[Verdict, ...]
+
+
+def reproduce(request: Request, console: Console) -> Reproduction:
+    """Make one figure. Runs that are finished are reused, stopped ones are continued.
+
+    Raises
+    ------
+    ConfigError, DataError
+        There is no such figure, it is not reproduced at this size, or data or a GPU are missing;
+        nothing was started.
+    SweepError
+        A run failed. Finished runs are not run again by the next attempt.
+    """
+    paper, figure = figures.find(request.name)
+    if figure.missing:
+        raise ConfigError(f"{request.name} is not reproduced: {figure.missing}")
+    if not figure.exists(request.size):
+        raise ConfigError(f"{request.name} has no size {request.size}")
+    configs = dict(_configs(figure, request))
+    _require(figure, request, configs.values())
+    flat = [config for of_place in configs.values() for config in of_place]
+    failed = sweep.run_all(flat, request.workers, console)
+    if failed:
+        run, why = next(iter(failed.items()))
+        count = f"{len(failed)} of {len(flat)} runs of {request.name}"
+        raise SweepError(f"{count} failed: {run}: {why}")
+    results = Results(
+        {
+            place: {config.seed: Run.read(config.run_dir) for config in of_place}
+            for place, of_place in configs.items()
+        }
+    )
+    verdicts = tuple(claims.judge(figure, request.size, results))
+    made = Reproduction(paper, figure, request.size, request.directory, results, verdicts)
+    request.directory.mkdir(parents=True, exist_ok=True)
+    page.write(made)
+    said = json.dumps([asdict(verdict) for verdict in verdicts], indent=1)
+    atomic.write(request.directory / "claims.json", said)
+    return made
+
+
+def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Config]]]:
+    """Yield the placed configurations of each place, one for each seed.
+
+    Raises
+    ------
+    ConfigError
+        A key of the figure is unknown or has a wrong value.
+    """
+    runs = request.out / "runs"
+    number = figure.seeds if request.seeds is None else request.seeds
+    if number < 1:
+        raise ConfigError(f"--seeds {number}: must be at least 1")
+    for panel in figure.panels:
+        preset = panel.preset(request.size)
+        if not preset:
+            continue
+        _, shared = read_items([] if preset == DEFAULTS else [preset])
+        for row in figure.rows:
+            for x in figure.sweep(request.size) or (None,):
+                flat: dict[str, Scalar] = {
+                    **shared,
+                    **panel.overrides(request.size),
+                    **row.overrides(request.size),
+                }
+                if x is not None:
+                    flat[figure.x] = x
+                first = int(flat.get("seed", 0))
+                try:
+                    of_place = [
+                        sweep.placed(Config.from_flat({**flat, "seed": seed}), runs)
+                        for seed in range(first, first + number)
+                    ]
+                except ConfigError as error:
+                    raise ConfigError(f"{request.name}, {row.label}: {error}") from None
+                yield Place(panel.label, row.label, x), of_place
+
+
+def _require(figure: Figure, request: Request, configs: Iterable[list[Config]]) -> None:
+    """See that data and GPU are there.
+
+    Raises
+    ------
+    ConfigError, DataError
+        Something is missing; says what.
+    """
+    if request.size == "paper" and "a GPU" in figure.needs and not cluster.here("auto").gpus:
+        needs = ", ".join(figure.needs)
+        raise ConfigError(f"{request.name} at size paper needs {needs}: no GPU is visible here")
+    for of_place in configs:
+        try:
+            preflight.check(of_place[0])
+        except DataError as error:
+            raise DataError(f"{request.name} at size {request.size}: {error}") from None

@@ -1,0 +1,203 @@
+"""Tables and figures from a paper's file: what runs, what is judged, what is written."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from coterie.app.config.config import ConfigError
+from coterie.app.config.items import read_items
+from coterie.app.reproduction import claims, figures, formulas
+from coterie.app.reproduction.reproduce import DEFAULTS, Request, _configs, reproduce
+
+FILE = """
+title = "A title"
+reference = "Somebody, somewhere"
+
+[figures.table-1]
+title = "two curvatures"
+where = "table 1"
+columns = ["loss"]
+seeds = 2
+
+[[figures.table-1.panels]]
+small = "default"
+keys = {peers = 2, dataset = "quadratic", num-server-rounds = 3, evaluate-every = 3}
+small-keys = {local-steps = 1}
+
+[[figures.table-1.rows]]
+label = "Local"
+keys = {method = "local"}
+published = {loss = 0.25}
+
+[[figures.table-1.rows]]
+label = "FedAvg"
+keys = {method = "fedavg"}
+
+[[figures.table-1.claims]]
+text = "training alone is better"
+kind = "beats"
+rows = ["Local"]
+column = "loss"
+
+[[figures.table-1.claims]]
+text = "averaging is better"
+kind = "order"
+rows = ["FedAvg", "Local"]
+column = "loss"
+
+[[figures.table-1.claims]]
+text = "both are the same"
+kind = "near"
+rows = ["FedAvg", "Local"]
+column = "loss"
+within = 0.01
+
+[figures.figure-2]
+title = "contraction over the learning rate"
+where = "figure 2"
+form = "sweep"
+x = "learning-rate"
+y = "loss"
+values = [0.25, 0.5]
+seeds = 1
+
+[[figures.figure-2.panels]]
+small = "default"
+keys = {peers = 2, dataset = "quadratic", num-server-rounds = 1, evaluate-every = 1}
+small-keys = {local-steps = 1}
+
+[[figures.figure-2.rows]]
+label = "Local"
+keys = {method = "local"}
+formula = "one-step"
+
+[[figures.figure-2.claims]]
+text = "a step shrinks the loss as the closed form says"
+kind = "formula"
+rows = ["Local"]
+column = "loss"
+within = 1e-6
+
+[figures.figure-3]
+title = "not here"
+where = "figure 3"
+missing = "its data are not public"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A paper about f_i(x) = (x - c_i)^2 / 2 with c = -1, 1 and a common start at 0."""
+    problem = {
+        "curvature": [[1.0], [1.0]],
+        "centre": [[-1.0], [1.0]],
+        "noise": [0, 0],
+        "start": [0],
+    }
+    (tmp_path / "problem.json").write_text(json.dumps(problem))
+    text = FILE.replace(
+        'dataset = "quadratic"',
+        f'dataset = "quadratic", quadratic = {{file = "{tmp_path / "problem.json"}"}}',
+    )
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "toy.toml").write_text(text)
+    monkeypatch.setattr(figures.find, "__defaults__", (tmp_path / "papers",))
+    monkeypatch.setattr(figures.read, "__defaults__", (tmp_path / "papers",))
+    monkeypatch.setattr(figures.names, "__defaults__", (tmp_path / "papers",))
+    # From 0 one step of rate eta leaves the distance 1 - eta to each centre.
+    monkeypatch.setitem(
+        formulas.PREDICTIONS, "one-step", lambda config: (1 - config["learning-rate"]) ** 2 / 2
+    )
+    return tmp_path
+
+
+def test_a_table_is_made_and_its_claims_are_judged(folder: Path) -> None:
+    """Without noise the sign decides: Local reaches (0.9^3)^2 / 2, the average stays at 1/2."""
+    out = folder / "out"
+    made = reproduce(Request("toy/table-1", out=out, workers=1), Console(quiet=True))
+    assert [verdict.holds for verdict in made.verdicts] == [True, False, False]
+    said = json.loads((made.directory / "claims.json").read_text())
+    assert said[0]["evidence"].startswith("Local 0.2657 < FedAvg 0.5")
+    with (made.directory / "results.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["row"] for line in lines] == ["Local", "FedAvg"]
+    assert float(lines[0]["mean"]) == pytest.approx(0.9**6 / 2, rel=1e-12)
+    assert lines[0]["published"] == "0.25"
+    page = (made.directory / "page.html").read_text()
+    assert "3 claims: 1 held, 2 contradicted, 0 that cannot be judged here." in page
+    assert "0.2657" in page
+
+
+def test_a_second_time_nothing_runs(folder: Path) -> None:
+    out = folder / "out"
+    first = reproduce(Request("toy/table-1", out=out, workers=1), Console(quiet=True))
+    runs = {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("metrics.jsonl")}
+    again = reproduce(Request("toy/table-1", out=out, workers=1), Console(quiet=True))
+    assert again.verdicts == first.verdicts
+    assert runs == {path: path.stat().st_mtime_ns for path in (out / "runs").rglob("metrics.jsonl")}
+
+
+def test_a_sweep_meets_its_closed_form(folder: Path) -> None:
+    made = reproduce(Request("toy/figure-2", out=folder / "out", workers=1), Console(quiet=True))
+    assert [verdict.holds for verdict in made.verdicts] == [True]
+    assert "<svg" in (made.directory / "page.html").read_text()
+
+
+def test_one_seed_judges_no_difference(folder: Path) -> None:
+    request = Request("toy/table-1", seeds=1, out=folder / "out", workers=1)
+    made = reproduce(request, Console(quiet=True))
+    assert [verdict.holds for verdict in made.verdicts] == [None, None, False]
+    assert "one seed allows no test" in made.verdicts[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("toy/figure-3", "not reproduced: its data are not public"),
+        ("toy/figure-4", 'no figure "toy/figure-4", did you mean'),
+        ("tyo/figure-1", 'no paper "tyo", did you mean "toy"'),
+    ],
+)
+def test_what_cannot_be_made_says_why(folder: Path, name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        reproduce(Request(name, out=folder), Console(quiet=True))
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('label = "Local"', 'lable = "Local"', "unknown key lable, did you mean"),
+        ('rows = ["Local"]', 'rows = ["Loacl"]', 'no row "Loacl"'),
+        ('kind = "beats"', 'kind = "bets"', "unknown kind of claim"),
+        ('where = "table 1"', "", "there is no where"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named(folder: Path, old: str, new: str, why: str) -> None:
+    file = folder / "papers" / "toy.toml"
+    file.write_text(file.read_text().replace(old, new, 1))
+    with pytest.raises(ConfigError, match=why):
+        figures.read("toy")
+
+
+@pytest.mark.parametrize("paper", figures.names())
+def test_every_figure_of_a_paper_can_be_configured(paper: str) -> None:
+    """Presets, keys and formulas exist, at both sizes; nothing runs."""
+    for figure in figures.read(paper).figures.values():
+        assert not figure.drawn or figure.drawn in formulas.DRAWINGS
+        assert {row.formula for row in figure.rows} <= {"", *formulas.PREDICTIONS}
+        assert {claim.kind for claim in figure.claims} <= claims._KINDS.keys()
+        for size in ("small", "paper"):
+            request = Request(f"{paper}/{figure.name}", size)
+            if figure.exists(request.size) and not figure.drawn:
+                places = list(_configs(figure, request))
+                assert places
+                assert {place.row for place, _ in places} == {row.label for row in figure.rows}
+        for panel in figure.panels:
+            for preset in {panel.small, panel.paper} - {"", DEFAULTS}:
+                read_items([preset])
