@@ -117,8 +117,9 @@ def _slope(claim: Claim, figure: Figure, size: Size, results: Results, panel: st
     """Judge the slope of log(measure) over log(x) by least squares over the swept values."""
     parts = []
     for row in claim.rows:
-        x = np.array([float(value) for value in figure.sweep(size)])
-        y = np.array([results.mean(Place(panel, row, v), claim.column) for v in figure.sweep(size)])
+        points = [point.x for point in figure.sweep(size)]
+        x = np.array([float(each) for each in points])
+        y = np.array([results.mean(Place(panel, row, each), claim.column) for each in points])
         there = np.isfinite(y) & (y > 0)
         if there.sum() < 2:
             parts.append((None, f"{row}: fewer than two values"))
@@ -135,7 +136,7 @@ def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: 
     for row in figure.rows:
         if row.label not in claim.rows or not row.formula:
             continue
-        for x in figure.sweep(size) or (None,):
+        for x in [point.x for point in figure.sweep(size)] or [None]:
             place = Place(panel, row.label, x)
             value = results.mean(place, claim.column)
             runs = list(results.runs.get(place, {}).values())

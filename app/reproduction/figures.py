@@ -53,6 +53,14 @@ class Panel:
 
 
 @dataclass(frozen=True)
+class Point:
+    """One value of a sweep: where it is drawn, and the overrides that make it."""
+
+    x: Scalar
+    keys: Mapping[str, Scalar]
+
+
+@dataclass(frozen=True)
 class Row:
     """One row of a table, or one line or map of a figure.
 
@@ -119,9 +127,9 @@ class Figure:
     name : "table-1". title : what it shows. where : table or figure and page of the paper.
     form : how it is drawn.
     columns : keys of measures, see `coterie.app.reproduction.results`.
-    x, y : of "curves": "round" or "bytes", and a field of metrics.jsonl; of "sweep": a key, and a
-        measure.
-    values : of "sweep": values of the key `x`.
+    x, y : of "curves": "round" or "bytes", and a field of metrics.jsonl; of "sweep": a key (or
+        what people call the axis), and a measure.
+    values : of "sweep": values of the key `x`; or tables of keys, with the value drawn as `x`.
     small_values : the same for size "small", where they differ.
     log : which axes are logarithmic, "x", "y" or "xy".
     rounds : of "maps": the rounds shown; empty: the last one.
@@ -140,8 +148,8 @@ class Figure:
     columns: tuple[str, ...] = ("accuracy",)
     x: str = "round"
     y: str = "test_accuracy"
-    values: tuple[Scalar, ...] = ()
-    small_values: tuple[Scalar, ...] = ()
+    values: tuple[Any, ...] = ()
+    small_values: tuple[Any, ...] = ()
     log: str = ""
     rounds: tuple[int, ...] = ()
     drawn: str = ""
@@ -155,9 +163,15 @@ class Figure:
     rows: tuple[Row, ...] = ()
     claims: tuple[Claim, ...] = ()
 
-    def sweep(self, size: Size) -> tuple[Scalar, ...]:
-        """Return the values of the swept key at a size."""
-        return self.small_values if size == "small" and self.small_values else self.values
+    def sweep(self, size: Size) -> list[Point]:
+        """Return the points of a sweep at a size; empty where nothing is swept."""
+        small = size == "small" and self.small_values
+        return [self._point(value) for value in (self.small_values if small else self.values)]
+
+    def _point(self, value: Any) -> Point:
+        if isinstance(value, Mapping):
+            return Point(value["x"], flatten({k: v for k, v in value.items() if k != "x"}))
+        return Point(value, {self.x: value})
 
     def exists(self, size: Size) -> bool:
         """Return whether the figure can be made at a size at all."""

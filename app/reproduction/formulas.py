@@ -35,6 +35,68 @@ def drawing(function: Callable[[], Figure]) -> Callable[[], Figure]:
     return function
 
 
+def _noisy(config: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return eta, a0, a1, sigma, N and the distance of the centres of a noisy quadratic."""
+    of = config["noisy-quadratic"]
+    apart = float(of["helper-centre"]) - float(of["user-centre"])
+    curvatures = float(of["user-curvature"]), float(of["helper-curvature"])
+    return (
+        float(config["learning-rate"]),
+        *curvatures,
+        float(of["noise"]),
+        float(of["helpers"]),
+        apart,
+    )
+
+
+@prediction
+def alone_floor(config: Mapping[str, Any]) -> float:
+    """Return the stationary loss of SGD alone on a quadratic: eta sigma^2 / (2 (2 - eta a0))."""
+    eta, a0, _, sigma, *_ = _noisy(config)
+    return eta * sigma**2 / (2 * (2 - eta * a0))
+
+
+@prediction
+def wga_floor(config: Mapping[str, Any]) -> float:
+    """Return the stationary loss of WGA with a fixed alpha on noisy quadratics.
+
+    With h = (1 - alpha) a0 + alpha a1 the iteration is linear: its mean is off by
+    alpha a1 (c1 - c0) / h, and its variance is eta s^2 / (h (2 - eta h)) with
+    s^2 = sigma^2 ((1 - alpha)^2 + alpha^2 / N).
+    """
+    eta, a0, a1, sigma, helpers, apart = _noisy(config)
+    alpha = float(config["wga"]["alpha"])
+    h = (1 - alpha) * a0 + alpha * a1
+    variance = sigma**2 * ((1 - alpha) ** 2 + alpha**2 / helpers)
+    return a0 / 2 * ((alpha * a1 * apart / h) ** 2 + eta * variance / (h * (2 - eta * h)))
+
+
+@prediction
+def bias_correction_floor(config: Mapping[str, Any]) -> float:
+    """Return the stationary loss of bias correction on noisy quadratics.
+
+    Distance to the optimum e and estimate c are a linear system with additive noise,
+
+        e <- (1 - eta h) e + eta alpha c - eta ((1 - alpha) xi_0 + alpha xi_N),
+        c <- (1 - beta) c + beta ((a1 - a0) e + xi_N - xi_0)      (up to the constant bias),
+
+    whose stationary covariance solves P = A P A^T + Q; the loss is a0 P_ee / 2. The helpers' bias
+    drops out. alpha = "auto" is N (2 - beta) / (2 (N + 1)).
+    """
+    eta, a0, a1, sigma, helpers, _ = _noisy(config)
+    options = config["bias-correction"]
+    beta = float(options["beta"])
+    best = helpers * (2 - beta) / (2 * (helpers + 1))
+    alpha = best if options["alpha"] == "auto" else float(options["alpha"])
+    h = (1 - alpha) * a0 + alpha * a1
+    step = np.array([[1 - eta * h, eta * alpha], [beta * (a1 - a0), 1 - beta]])
+    own, average = np.array([-eta * (1 - alpha), -beta]), np.array([-eta * alpha, beta])
+    noise = sigma**2 * (np.outer(own, own) + np.outer(average, average) / helpers)
+    # vec(P) = (A x A) vec(P) + vec(Q)
+    covariance = np.linalg.solve(np.eye(4) - np.kron(step, step), noise.ravel())
+    return float(a0 / 2 * covariance[0])
+
+
 def sufficient_sizes(optima_nd: Floats, excess_e: Floats, threshold: float = THRESHOLD) -> Floats:
     """Return the mean size of the sufficient cluster at each excess loss.
 

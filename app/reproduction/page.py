@@ -178,7 +178,7 @@ def _swept(
     axes: Axes, figure: Figure, size: Size, results: Results, place: Place, row: Row, colour: str
 ) -> None:
     """Draw a measure over the swept key, and the closed form where the row has one."""
-    values = figure.sweep(size)
+    values = [point.x for point in figure.sweep(size)]
     places = [place._replace(x=x) for x in values]
     positions = [float(x) for x in values] if _are_numbers(values) else list(range(len(values)))
     means = [results.mean(at, figure.y) for at in places]

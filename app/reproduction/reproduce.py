@@ -131,14 +131,14 @@ def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Con
             continue
         _, shared = read_items([] if preset == DEFAULTS else [preset])
         for row in figure.rows:
-            for x in figure.sweep(request.size) or (None,):
+            for point in figure.sweep(request.size) or (None,):
                 flat: dict[str, Scalar] = {
                     **shared,
                     **panel.overrides(request.size),
                     **row.overrides(request.size),
                 }
-                if x is not None:
-                    flat[figure.x] = x
+                if point is not None:
+                    flat |= point.keys
                 first = int(flat.get("seed", 0))
                 try:
                     of_place = [
@@ -147,6 +147,7 @@ def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Con
                     ]
                 except ConfigError as error:
                     raise ConfigError(f"{request.name}, {row.label}: {error}") from None
+                x = None if point is None else point.x
                 yield Place(panel.label, row.label, x), of_place
 
 

@@ -37,6 +37,13 @@ def measure(key: str, title: str, better: str = "") -> Callable[..., Callable[[R
     return add
 
 
+@measure("stationary_loss", "stationary loss", "low")
+def stationary_loss(run: Run) -> float:
+    """Return the mean test loss over peers and the last three fifths of the recorded rounds."""
+    loss_rn = run.metric("test_loss")
+    return float(np.nanmean(loss_rn[2 * len(loss_rn) // 5 :]))
+
+
 class Place(NamedTuple):
     """Where a run stands in a figure: panel and row by label, and the swept value or None."""
 
