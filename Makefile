@@ -15,7 +15,7 @@ BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 .PHONY: run test unit lint lint-web docs bench install drill image-test image-lint
 
 run: $(INSTALLED)
-	$(BIN)/python -m app run --nodes 2
+	$(BIN)/coterie run --nodes 2
 
 test: $(INSTALLED)
 	$(PYTEST) $(WAITING)
@@ -45,7 +45,7 @@ bench: $(INSTALLED)
 
 # Hosts in network namespaces, as root: what faults cost.
 drill: $(INSTALLED)
-	$(BIN)/python -m benchmarks.drill
+	$(BIN)/python -m tests.drills.faults
 
 # As root, with Debian's buildah and debootstrap: no Docker engine.
 image-test: $(INSTALLED)
@@ -66,5 +66,5 @@ $(INSTALLED): pyproject.toml app/runners/environment.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -c 'import tomllib; t = tomllib.load(open("pyproject.toml", "rb")); print("\n".join(t["project"]["dependencies"] + t["dependency-groups"]["dev"]))' > .venv/requirements.txt
 	cmp -s .venv/requirements.txt $@ || $(BIN)/python -m pip install --quiet -r .venv/requirements.txt
-	$(BIN)/python -m app.runners.environment
+	$(BIN)/python -m coterie.app.runners.environment
 	cp .venv/requirements.txt $@

@@ -1,9 +1,9 @@
-"""`python -m app`: see `app.cli.main`."""
+"""`coterie`: see `coterie.app.cli.main`."""
 
 import signal
 import sys
 
-from app.cli.main import main
+from coterie.app.cli.main import main
 
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -7,8 +7,8 @@ import sys
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from app.node.job import Job
-from app.node.service import handle_request
+from coterie.app.node.job import Job
+from coterie.app.node.service import handle_request
 
 _STATE = "coterie"
 
@@ -28,7 +28,7 @@ def handle(message: Message, context: Context) -> Message:
         in_simulation(),
     )
     if not job.simulated and job.node_config.get("worker", True) and sys.platform == "linux":
-        from app.node import (
+        from coterie.app.node import (
             worker,  # Linux's sockets and processes, which a simulation does without
         )
 

@@ -14,18 +14,18 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import InMemoryGrid
 
-from app.config import parts
-from app.config.config import Config, ConfigError
-from app.config.digest import config_digest_of
-from app.config.root import workplace
-from app.runs import atomic, bare, logs, rundir
-from app.runs.recorder import RunRecorder
-from app.security.claims import proof
-from app.security.trust import read_trust
-from strategies.errors import RelayError
-from strategies.flower.strategy import RelayStrategy
-from strategies.flower.transport import FlowerTransport
-from strategies.relay.preflight import survey
+from coterie.app.config import parts
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.root import workplace
+from coterie.app.runs import atomic, bare, logs, rundir
+from coterie.app.runs.recorder import RunRecorder
+from coterie.app.security.claims import proof
+from coterie.app.security.trust import read_trust
+from coterie.strategies.errors import RelayError
+from coterie.strategies.flower.strategy import RelayStrategy
+from coterie.strategies.flower.transport import FlowerTransport
+from coterie.strategies.relay.preflight import survey
 
 app = ServerApp()
 
@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         raise ConfigError(f"{directory} holds a run already: choose another name, or resume it")
     if config.preflight:
         if isinstance(grid, InMemoryGrid):
-            raise ConfigError("preflight = true is what `python -m app preflight` sets")
+            raise ConfigError("preflight = true is what `coterie preflight` sets")
         directory.mkdir(parents=True, exist_ok=True)
         found = survey(FlowerTransport(grid, config.round_seconds), config.peers)
         atomic.write(directory / rundir.SURVEY, json.dumps(asdict(found)))

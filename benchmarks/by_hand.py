@@ -27,7 +27,7 @@ from benchmarks.engine import (
     problem,
     seconds,
 )
-from datasets.problem import Problem
+from coterie.datasets.problem import Problem
 
 NETWORK, PEERS, BATCH = "mlp-784", 20, 10
 

@@ -41,9 +41,9 @@ CHANGED: frozenset[str] = frozenset(
 """Columns of metrics.jsonl that differ on purpose, or that one side does not have yet."""
 
 # What is called in a checkout, newest place first.
-_CONFIG = "app.config.config", "app.config"
-_INLINE = "app.runners.inline", "app.inline"
-_METHODS = "app.config.registry", "app.config.registry", "app.methods"
+_CONFIG = "coterie.app.config.config", "coterie.app.config"
+_INLINE = "coterie.app.runners.inline", "app.inline"
+_METHODS = "coterie.app.config.registry", "coterie.app.config.registry", "app.methods"
 
 HOSTINGS = "inline", "2 nodes"
 PROBLEMS = "digits", "quadratic", "table"

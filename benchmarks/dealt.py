@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.published.images import read_fashion_mnist
-from datasets.source import Source
+from coterie.datasets.published.images import read_fashion_mnist
+from coterie.datasets.source import Source
 
 
 def images(data_dir: Path, peers: int, seed: int) -> Source:

@@ -29,11 +29,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from clients.engine.engine import Engine
-from clients.models.build import build
-from clients.models.options import MODEL_OPTIONS, MlpOptions
-from clients.training import Training
-from datasets.problem import Problem, Split
+from coterie.clients.engine.engine import Engine
+from coterie.clients.models.build import build
+from coterie.clients.models.options import MODEL_OPTIONS, MlpOptions
+from coterie.clients.training import Training
+from coterie.datasets.problem import Problem, Split
 
 NETWORKS: dict[str, tuple[str, tuple[int, ...], object, tuple[int, ...]]] = {
     "mlp-64": ("mlp", (1, 8, 8), MlpOptions("64"), (1, 8, 20, 100)),

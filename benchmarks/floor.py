@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.deployment import (
+from tests.harness.deployment import (
     Deployment,
     Host,
     committed,

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from benchmarks import engine, resnet9
-from clients.engine import chunks
-from clients.engine.engine import Engine
-from clients.training import Training
+from coterie.clients.engine import chunks
+from coterie.clients.engine.engine import Engine
+from coterie.clients.training import Training
 
 NETWORKS = {name: row[:3] for name, row in engine.NETWORKS.items()}
 NETWORKS["resnet18"] = "resnet18", (3, 32, 32), None

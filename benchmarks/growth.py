@@ -26,11 +26,11 @@ GIB = 2.0**30
 
 def measure(peers: int) -> dict[str, float]:
     """One run in this process."""
-    from app.config.config import Config
-    from app.config.preflight import check
-    from app.config.schema import Scalar
-    from app.runners import inline
-    from app.runs import rundir
+    from coterie.app.config.config import Config
+    from coterie.app.config.preflight import check
+    from coterie.app.config.schema import Scalar
+    from coterie.app.runners import inline
+    from coterie.app.runs import rundir
 
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as directory:
@@ -52,7 +52,7 @@ def draw(rows: list[dict[str, float]], lines: dict[str, tuple[float, float]], pa
     """Points and lines, both axes logarithmic."""
     from matplotlib.figure import Figure
 
-    from benchmarks.svg import save
+    from studies.svg import save
 
     figure = Figure(figsize=(7, 3), layout="constrained")
     n = np.geomspace(PEERS[0], PEERS[-1], 50)

@@ -3,7 +3,7 @@
 `OMP_NUM_THREADS=1 python -m benchmarks.networks [NAME ...]`: four peers train on 3x32x32 images in
 minibatches of 16; both sides take the same SGD steps in this process, in turns, and seconds are the
 processor's, because others may work on the machine. A step is one minibatch of one peer. "one at a
-time" marks a network that cannot be batched (`clients.engine.probe`). Those of transformers are
+time" marks a network that cannot be batched (`coterie.clients.engine.probe`). Those of transformers are
 small, and are written to a folder first.
 """
 
@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional as F
 
-from clients.engine.engine import Engine
-from clients.training import Training
-from datasets.problem import Problem, Split
+from coterie.clients.engine.engine import Engine
+from coterie.clients.training import Training
+from coterie.datasets.problem import Problem, Split
 
 PEERS, BATCH, SHAPE, CLASSES = 4, 16, (3, 32, 32), 10
 STEPS, SECONDS = 3, 1.0

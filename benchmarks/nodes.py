@@ -2,7 +2,7 @@
 
 N nodes train FedAvg on digits with an MLP of the HIDDEN sizes, as in 10:1200-1200. Every node's
 model goes to four others, so there are 4 N letters a round. SuperLink and relay are as in a
-deployment; the nodes are those of `benchmarks.fleet`.
+deployment; the nodes are those of `tests.harness.fleet`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from app.config.schema import Scalar
-from benchmarks.deployment import Deployment, Host, committed, exchange_keys, family, finish
+from coterie.app.config.schema import Scalar
+from tests.harness.deployment import Deployment, Host, committed, exchange_keys, family, finish
 
 ROUNDS = 4
 FIRST = 1  # rounds before the clock starts

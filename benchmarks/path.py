@@ -28,10 +28,10 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from safetensors import torch as safetensors
 
-from app.config.root import ROOT
-from app.node import ipc
-from app.wire.payload import LetterFormat, Precision, layout_of
-from benchmarks.deployment import write_policy
+from coterie.app.config.root import ROOT
+from coterie.app.node import ipc
+from coterie.app.wire.payload import LetterFormat, Precision, layout_of
+from tests.harness.deployment import write_policy
 
 SIZES = (62_000, 1_700_000, 11_000_000, 100_000_000)
 PRECISIONS: tuple[Precision, ...] = ("full", "float16", "int8")
@@ -40,11 +40,11 @@ MESSAGES = 6
 _MESSAGE = """
 import sys, time
 start = time.perf_counter()
-import app.client
-from app.node import service, worker
-from app.node.job import Job
-from strategies.flower.records import encode_request
-from strategies.protocol import Request
+import coterie.app.client
+from coterie.app.node import service, worker
+from coterie.app.node.job import Job
+from coterie.strategies.flower.records import encode_request
+from coterie.strategies.protocol import Request
 job = Job(7, {run!r}, {node!r}, {version!r})
 request = Request({stage!r}, {round}, {round})
 handle = {how}
@@ -147,7 +147,7 @@ def messages() -> Iterator[Message]:
                     yield _messages(dataset, warm, Path(directory))
                 finally:
                     for path in Path("/proc").glob("[0-9]*/cmdline"):
-                        if f"app.node.worker\0{directory}".encode() in _read(path):
+                        if f"coterie.app.node.worker\0{directory}".encode() in _read(path):
                             os.kill(int(path.parent.name), signal.SIGKILL)
 
 

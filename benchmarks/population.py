@@ -27,13 +27,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from app.config.config import Config
-from app.config.preflight import check
-from app.config.schema import Scalar
-from app.runners import inline
-from app.runs import rundir
 from benchmarks.engine import machine
 from benchmarks.peers.commands import Taken, carried_out, show, ways, write_data
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import check
+from coterie.app.config.schema import Scalar
+from coterie.app.runners import inline
+from coterie.app.runs import rundir
 
 IMAGES: dict[str, Scalar] = {
     "dataset": "benchmarks.dealt:images", "partition.kind": "natural", "partition.min-samples": 1,

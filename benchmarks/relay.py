@@ -2,7 +2,7 @@
 
 The same run (8 peers on digits, one local step a round) is timed three ways: one node that hosts
 every peer and plays its rounds without the relay; two nodes in this process, whose requests and
-letters are encoded as for Flower; and `python -m app run` on Flower with one and two nodes. Two
+letters are encoded as for Flower; and `coterie run` on Flower with one and two nodes. Two
 nodes do the work of one, so what they take longer is the price of the relay.
 """
 
@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from app.config.config import Config
-from app.node.node import Node
-from app.runs import progress
-from strategies.inprocess import InProcessTransport
-from strategies.relay.broker import Broker
-from strategies.relay.commit import Commit
+from coterie.app.config.config import Config
+from coterie.app.node.node import Node
+from coterie.app.runs import progress
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.relay.broker import Broker
+from coterie.strategies.relay.commit import Commit
 
 METHODS = {"local": 1, "fedavg": 1, "cobo": 2}
 """Method -> messages to each node in a round."""
@@ -88,12 +88,12 @@ def inline(method: str, nodes: int) -> float:
 
 
 def flower(method: str, nodes: int) -> float:
-    """Milliseconds a round of `python -m app run`, by the relay's own clock."""
+    """Milliseconds a round of `coterie run`, by the relay's own clock."""
     settings = flat(method, FLOWER_ROUNDS + FIRST, FIRST)
     ticks: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as directory:
         pairs = [f"{key}={value}" for key, value in settings.items()]
-        command = [sys.executable, "-m", "app", "run", *pairs]
+        command = [sys.executable, "-m", "coterie", "run", *pairs]
         command += ["--nodes", str(nodes), "--out", directory, "--name", "run"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=os.environ) as process:
             while process.poll() is None:

@@ -1,7 +1,7 @@
 """Reports at 10, 100 and 1,000 peers: `python -m benchmarks.reports`.
 
 The run is made up (20 evaluated rounds, ten clusters that are found), its files are the product's.
-`python -m app report` then writes its pages, in a process of its own, and headless chromium opens
+`coterie report` then writes its pages, in a process of its own, and headless chromium opens
 report.html. Where no chromium is, the time to open is left out.
 """
 
@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from app.runs.recorder import RunRecorder
 from benchmarks.__main__ import show
-from strategies.protocol import Report
-from strategies.relay.commit import Commit, Ledger
+from coterie.app.runs.recorder import RunRecorder
+from coterie.strategies.protocol import Report
+from coterie.strategies.relay.commit import Commit, Ledger
 
 SIZES = (10, 100, 1_000)
 ROUNDS, CLUSTERS = 20, 10
@@ -36,7 +36,7 @@ _PROBE = """<script>addEventListener("load", () => {
 
 @dataclass(frozen=True)
 class Written:
-    """A report: its size, what `python -m app report` takes in all, time until it is drawn."""
+    """A report: its size, what `coterie report` takes in all, time until it is drawn."""
 
     peers: int
     kilobytes: int
@@ -90,7 +90,7 @@ def _measured(t: int, accuracy: float) -> dict[str, float | None]:
 
 def _row(directory: Path, peers: int) -> Written:
     start = time.perf_counter()
-    command = [sys.executable, "-m", "app", "report", str(directory)]
+    command = [sys.executable, "-m", "coterie", "report", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

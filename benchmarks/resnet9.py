@@ -27,12 +27,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from clients.engine.engine import Engine
-from clients.letters import Ints, Letters
-from clients.methods.cobo import CoBo, Options
-from clients.models.build import build
-from clients.training import Training
-from datasets.problem import Problem, Split
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Ints, Letters
+from coterie.clients.methods.cobo import CoBo, Options
+from coterie.clients.models.build import build
+from coterie.clients.training import Training
+from coterie.datasets.problem import Problem, Split
 
 CLASSES = 100
 EXAMPLES = 512  # of each peer, in a pool that all share

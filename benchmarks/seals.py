@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from app.security.keys import PrivateKeys, PublicKeys
-from app.security.seal import KEY, TAG, Scope, digest_of, seal, unseal
 from benchmarks.path import milliseconds
-from strategies.protocol import PeerMessage
+from coterie.app.security.keys import PrivateKeys, PublicKeys
+from coterie.app.security.seal import KEY, TAG, Scope, digest_of, seal, unseal
+from coterie.strategies.protocol import PeerMessage
 
 SIZES = (1_000, 250_000, 1_000_000, 40_000_000)
 RECIPIENTS = (1, 10, 50)

@@ -1,4 +1,4 @@
-"""The [attack] table: which peers lie, and how (`app.node.attackers` does the lying)."""
+"""The [attack] table: which peers lie, and how (`coterie.app.node.attackers` does the lying)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from clients.engine.streams import Purpose, stream
+from coterie.clients.engine.streams import Purpose, stream
 
 Kind = Literal[
     "none",

@@ -15,7 +15,7 @@ class Defence:
     """The [defence] table: robust rules in the place of weighted means, and bounds on letters.
 
     A rule is used wherever a method averages models or answers, with the method's own weights, on
-    those to whom it gives any (`clients.engine.robust`).
+    those to whom it gives any (`coterie.clients.engine.robust`).
 
     Attributes
     ----------

@@ -10,7 +10,7 @@ from typing import Literal
 class Privacy:
     """The [privacy] table: gradients of private examples are clipped, noised and accounted for.
 
-    `clients.engine.privacy` says what is done, docs/privacy.md what the numbers mean.
+    `coterie.clients.engine.privacy` says what is done, docs/privacy.md what the numbers mean.
 
     Attributes
     ----------

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 import numpy as np
 import numpy.typing as npt
 
-from clients.letters import Bools, Ints, Letters, Rows
+from coterie.clients.letters import Bools, Ints, Letters, Rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.data import SplitName
-    from clients.engine.engine import Engine, Fit, Scores
+    from coterie.clients.engine.data import SplitName
+    from coterie.clients.engine.engine import Engine, Fit, Scores
 
 Floats = npt.NDArray[np.float64]
 Grid = Mapping[str, tuple[float | str, ...]]
@@ -183,7 +183,7 @@ class Rule(Generic[S]):
         """What each hosted peer's prediction needs beside its personal model; its file has it.
 
         A mixture's weights are called "mixture", its models' tensors "members.<name>" (M, ...).
-        A rule that overrides `evaluate` says here what `app.trained.personal` predicts with.
+        A rule that overrides `evaluate` says here what `coterie.app.trained.personal` predicts with.
         """
         mixture = self.mixture(state)
         if mixture is None:

@@ -11,47 +11,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from app.config.keys import ConfigError as ConfigError
-    from app.config.registry import Method as Method
-    from app.runners.errors import RunError as RunError
-    from app.runs.metrics import ResultsError as ResultsError
-    from clients.letters import Letters as Letters
-    from clients.rule import Grid as Grid
-    from clients.rule import Rule as Rule
-    from clients.rule import State as State
     from coterie.api import compare as compare
     from coterie.api import load as load
     from coterie.api import run as run
+    from coterie.app.config.keys import ConfigError as ConfigError
+    from coterie.app.config.registry import Method as Method
+    from coterie.app.runners.errors import RunError as RunError
+    from coterie.app.runs.metrics import ResultsError as ResultsError
+    from coterie.clients.letters import Letters as Letters
+    from coterie.clients.rule import Grid as Grid
+    from coterie.clients.rule import Rule as Rule
+    from coterie.clients.rule import State as State
+    from coterie.datasets.partition.options import Shares as Shares
+    from coterie.datasets.problem import DataError as DataError
+    from coterie.datasets.source import Source as Source
     from coterie.results import Comparison as Comparison
     from coterie.results import Run as Run
-    from datasets.partition.options import Shares as Shares
-    from datasets.problem import DataError as DataError
-    from datasets.source import Source as Source
-    from strategies.brokering import Brokering as Brokering
-    from strategies.everyone import Everyone as Everyone
-    from strategies.pairs import Pairs as Pairs
-    from strategies.silent import Silent as Silent
-    from strategies.wanted import Wanted as Wanted
-    from strategies.wanted import WantedAnswers as WantedAnswers
-    from strategies.wanted import WantedHelp as WantedHelp
+    from coterie.strategies.brokering import Brokering as Brokering
+    from coterie.strategies.everyone import Everyone as Everyone
+    from coterie.strategies.pairs import Pairs as Pairs
+    from coterie.strategies.silent import Silent as Silent
+    from coterie.strategies.wanted import Wanted as Wanted
+    from coterie.strategies.wanted import WantedAnswers as WantedAnswers
+    from coterie.strategies.wanted import WantedHelp as WantedHelp
 
 _PLACES = {
     "coterie.api": ("run", "load", "compare"),
     "coterie.results": ("Run", "Comparison"),
-    "app.config.keys": ("ConfigError",),
-    "app.config.registry": ("Method",),
-    "app.runners.errors": ("RunError",),
-    "app.runs.metrics": ("ResultsError",),
-    "clients.letters": ("Letters",),
-    "clients.rule": ("Grid", "Rule", "State"),
-    "datasets.partition.options": ("Shares",),
-    "datasets.problem": ("DataError",),
-    "datasets.source": ("Source",),
-    "strategies.brokering": ("Brokering",),
-    "strategies.everyone": ("Everyone",),
-    "strategies.pairs": ("Pairs",),
-    "strategies.silent": ("Silent",),
-    "strategies.wanted": ("Wanted", "WantedAnswers", "WantedHelp"),
+    "coterie.app.config.keys": ("ConfigError",),
+    "coterie.app.config.registry": ("Method",),
+    "coterie.app.runners.errors": ("RunError",),
+    "coterie.app.runs.metrics": ("ResultsError",),
+    "coterie.clients.letters": ("Letters",),
+    "coterie.clients.rule": ("Grid", "Rule", "State"),
+    "coterie.datasets.partition.options": ("Shares",),
+    "coterie.datasets.problem": ("DataError",),
+    "coterie.datasets.source": ("Source",),
+    "coterie.strategies.brokering": ("Brokering",),
+    "coterie.strategies.everyone": ("Everyone",),
+    "coterie.strategies.pairs": ("Pairs",),
+    "coterie.strategies.silent": ("Silent",),
+    "coterie.strategies.wanted": ("Wanted", "WantedAnswers", "WantedHelp"),
 }
 _PLACE = {name: place for place, names in _PLACES.items() for name in names}
 

@@ -13,16 +13,16 @@ from typing import Any
 
 from rich.console import Console
 
-from app.cli.compare import run_comparison
-from app.config.config import Config, ConfigError
-from app.config.items import read_items
-from app.config.keys import flatten
-from app.config.parts import PARTS
-from app.runners import local
-from app.runners.tracking import Callback
+from coterie.app.cli.compare import run_comparison
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.items import read_items
+from coterie.app.config.keys import flatten
+from coterie.app.config.parts import PARTS
+from coterie.app.runners import local
+from coterie.app.runners.tracking import Callback
+from coterie.datasets import plugins
+from coterie.datasets.plugins import Kind
 from coterie.results import Comparison, Run
-from datasets import plugins
-from datasets.plugins import Kind
 
 Keys = Mapping[str, Any]
 """Configuration keys, dotted or nested; a method, model, data set or partition may be an object."""
@@ -195,5 +195,5 @@ def _placed(config: Config) -> Config:
 
 
 def _console() -> Console:
-    """What `python -m app` prints, where somebody sits at a terminal."""
+    """What `coterie` prints, where somebody sits at a terminal."""
     return Console(stderr=True, quiet=not sys.stderr.isatty(), highlight=False, markup=False)

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from app.runners.tracking import frame_of
-from app.runs import plan, rundir
-from app.runs.metrics import ResultsError
+from coterie.app.runners.tracking import frame_of
+from coterie.app.runs import plan, rundir
+from coterie.app.runs.metrics import ResultsError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -100,7 +100,7 @@ class Run:
         ResultsError
             There is no such model here; says why.
         """
-        from app.trained.personal import personal_model  # torch: only where a model is
+        from coterie.app.trained.personal import personal_model  # torch: only where a model is
 
         return personal_model(self.directory, peer)
 
@@ -112,7 +112,7 @@ class Run:
         Parameters
         ----------
         peer : its number or its name.
-        x : arrays, or the file or folder that `python -m app predict` takes.
+        x : arrays, or the file or folder that `coterie predict` takes.
 
         Raises
         ------
@@ -121,9 +121,9 @@ class Run:
         ConfigError, DataError
             The model does not take such inputs.
         """
-        from app.trained.inputs import fitting, read
-        from app.trained.personal import personal_model
-        from app.trained.predict import predicted
+        from coterie.app.trained.inputs import fitting, read
+        from coterie.app.trained.personal import personal_model
+        from coterie.app.trained.predict import predicted
 
         model = personal_model(self.directory, peer)
         if isinstance(x, str | Path):

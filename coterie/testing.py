@@ -20,16 +20,16 @@ import numpy.typing as npt
 import pytest
 from torch import nn
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import check
-from app.config.registry import Method
-from app.node.node import Node
-from datasets import plugins
-from datasets.source import Source
-from strategies.inprocess import InProcessTransport
-from strategies.protocol import Report, Request, Response
-from strategies.relay.broker import Broker
-from strategies.relay.commit import Commit, Ledger
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import check
+from coterie.app.config.registry import Method
+from coterie.app.node.node import Node
+from coterie.datasets import plugins
+from coterie.datasets.source import Source
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.protocol import Report, Request, Response
+from coterie.strategies.relay.broker import Broker
+from coterie.strategies.relay.commit import Commit, Ledger
 
 PEERS, ROUNDS = 4, 4
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}

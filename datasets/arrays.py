@@ -1,4 +1,4 @@
-"""Arrays of institutions: one .npz for each peer, with the names of `datasets.per_peer`."""
+"""Arrays of institutions: one .npz for each peer, with the names of `coterie.datasets.per_peer`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from datasets.own.institutions import natural, words
-from datasets.partition.options import Partition
-from datasets.per_peer import problem_of_arrays, problem_of_node
-from datasets.problem import DataError, Problem
+from coterie.datasets.own.institutions import natural, words
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.per_peer import problem_of_arrays, problem_of_node
+from coterie.datasets.problem import DataError, Problem
 
 _NAME = "arrays"
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datasets.own.institutions import Expected, HeldOptions, held, joined
-from datasets.partition.options import Partition
-from datasets.problem import DataError, Problem
+from coterie.datasets.own.institutions import Expected, HeldOptions, held, joined
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError, Problem
 
 Arrays = Mapping[str, Any]
 """What one peer holds."""

@@ -20,7 +20,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from datasets.problem import DataError
+from coterie.datasets.problem import DataError
 
 Kind = Literal["method", "model", "dataset", "partition"]
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from datasets.preprocessing import Preprocessing
+from coterie.datasets.preprocessing import Preprocessing
 
 Task = Literal["classification", "regression", "quadratic", "language", "segmentation"]
 Ints = npt.NDArray[np.int64]

@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datasets.problem import Floats, Ints, Task
+from coterie.datasets.problem import Floats, Ints, Task
 
 CHUNK = 4096  # rows converted to float64 at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Examples before they are divided; `datasets.partition.options` divides them among peers.
+    """Examples before they are divided; `coterie.datasets.partition.options` divides them among peers.
 
     Attributes
     ----------
     name : the data set's name.
     inputs : (N, *shape) every example, train and test; images uint8 (C, H, W).
-    targets : (N, ...), see `datasets.problem.Split`.
+    targets : (N, ...), see `coterie.datasets.problem.Split`.
     train, test : disjoint rows.
-    outputs, task : see `datasets.problem.Problem`.
+    outputs, task : see `coterie.datasets.problem.Problem`.
     groups : int64 (N,) who an example comes from (writer, hospital), where that is known.
     group_names, classes : what people call groups and classes, by number; empty where nothing does.
     """

@@ -14,31 +14,36 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from datasets import plugins
-from datasets.arrays import ArraysOptions, load_arrays, load_own_arrays
-from datasets.own.image_folder import ImageFolderOptions, read_image_folder
-from datasets.own.institutions import deployed, simulated
-from datasets.own.tabular import TableOptions, read_table
-from datasets.own.text import TextOptions, read_text
-from datasets.partition.options import Partition
-from datasets.partition.split import split
-from datasets.per_peer import problem_of_arrays, problem_of_node
-from datasets.problem import DataError, Problem
-from datasets.published.cinic10 import read_cinic10
-from datasets.published.femnist import FemnistOptions, read_femnist
-from datasets.published.heart_disease import read_heart_disease
-from datasets.published.images import read_cifar10, read_cifar100, read_fashion_mnist, read_mnist
-from datasets.published.ixi import IxiOptions, read_ixi
-from datasets.published.languages import LanguagesOptions, read_languages
-from datasets.published.office_home import read_office_home
-from datasets.published.packaged import read_breast_cancer, read_digits
-from datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
-from datasets.source import Source
-from datasets.synthetic.least_squares import LeastSquaresOptions, load_least_squares
-from datasets.synthetic.noisy_quadratic import NoisyQuadraticOptions, load_noisy_quadratic
-from datasets.synthetic.phantoms import read_phantoms
-from datasets.synthetic.quadratic import QuadraticOptions, load_quadratic
-from datasets.synthetic.sine import SineOptions, load_sine
+from coterie.datasets import plugins
+from coterie.datasets.arrays import ArraysOptions, load_arrays, load_own_arrays
+from coterie.datasets.own.image_folder import ImageFolderOptions, read_image_folder
+from coterie.datasets.own.institutions import deployed, simulated
+from coterie.datasets.own.tabular import TableOptions, read_table
+from coterie.datasets.own.text import TextOptions, read_text
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.partition.split import split
+from coterie.datasets.per_peer import problem_of_arrays, problem_of_node
+from coterie.datasets.problem import DataError, Problem
+from coterie.datasets.published.cinic10 import read_cinic10
+from coterie.datasets.published.femnist import FemnistOptions, read_femnist
+from coterie.datasets.published.heart_disease import read_heart_disease
+from coterie.datasets.published.images import (
+    read_cifar10,
+    read_cifar100,
+    read_fashion_mnist,
+    read_mnist,
+)
+from coterie.datasets.published.ixi import IxiOptions, read_ixi
+from coterie.datasets.published.languages import LanguagesOptions, read_languages
+from coterie.datasets.published.office_home import read_office_home
+from coterie.datasets.published.packaged import read_breast_cancer, read_digits
+from coterie.datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
+from coterie.datasets.source import Source
+from coterie.datasets.synthetic.least_squares import LeastSquaresOptions, load_least_squares
+from coterie.datasets.synthetic.noisy_quadratic import NoisyQuadraticOptions, load_noisy_quadratic
+from coterie.datasets.synthetic.phantoms import read_phantoms
+from coterie.datasets.synthetic.quadratic import QuadraticOptions, load_quadratic
+from coterie.datasets.synthetic.sine import SineOptions, load_sine
 
 Read = Callable[..., Source]
 
@@ -273,7 +278,7 @@ def dataset_of(name: str) -> Dataset:
 def _foreign(name: str, read: Callable[..., Any]) -> Dataset:
     """A plugin's data set: a function that may have parameters data_dir, peers, seed and options.
 
-    It gives a `Source`, or a list with the arrays of each peer (see `datasets.per_peer`). Those
+    It gives a `Source`, or a list with the arrays of each peer (see `coterie.datasets.per_peer`). Those
     that a deployed node reads are its own peer's, and protected like those of institutions.
     """
 

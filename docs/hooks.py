@@ -26,13 +26,13 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from app.config import schema
-from app.config.keys import TopLevel, tables
-from app.config.registry import METHODS
-from clients.models.options import MODELS
-from clients.training import Training
-from datasets.partition.kinds import KINDS
-from datasets.table import DATASETS
+from coterie.app.config import schema
+from coterie.app.config.keys import TopLevel, tables
+from coterie.app.config.registry import METHODS
+from coterie.clients.models.options import MODELS
+from coterie.clients.training import Training
+from coterie.datasets.partition.kinds import KINDS
+from coterie.datasets.table import DATASETS
 
 ROOT = Path(__file__).parents[1]
 BROUGHT = {"docker/README.md": "consortium/docker.md", "CONTRIBUTING.md": "contributing.md"}

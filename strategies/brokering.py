@@ -10,10 +10,10 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from strategies.changing import Links
-from strategies.protocol import METRICS, Edges
-from strategies.schedule import Schedule
-from strategies.topology import Matrix
+from coterie.strategies.changing import Links
+from coterie.strategies.protocol import METRICS, Edges
+from coterie.strategies.schedule import Schedule
+from coterie.strategies.topology import Matrix
 
 Marks = npt.NDArray[np.bool_]
 """(E,) one mark for each edge."""

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from strategies import base_graph
-from strategies.errors import TopologyError
-from strategies.push_sum import PushSum
-from strategies.topology import Matrix, base_rounds, matrix_of, powers_of_two, read_rounds
+from coterie.strategies import base_graph
+from coterie.strategies.errors import TopologyError
+from coterie.strategies.push_sum import PushSum
+from coterie.strategies.topology import Matrix, base_rounds, matrix_of, powers_of_two, read_rounds
 
 Links = Callable[[int], Matrix]
 """Round -> (n, n) the edges of that round, [sender, recipient]."""
@@ -41,7 +41,7 @@ def changing(
     Parameters
     ----------
     hears : whether the method only hears, see above.
-    file : see `strategies.topology.topology`.
+    file : see `coterie.strategies.topology.topology`.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def mixing(kind: str, peers: int, *, degree: int, file: str = "") -> Mixing | No
     Raises
     ------
     TopologyError
-        Push-sum cannot keep the mean in this file, see `strategies.push_sum.PushSum`.
+        Push-sum cannot keep the mean in this file, see `coterie.strategies.push_sum.PushSum`.
     """
     if kind == "base":
         weights, evenly = base_graph.mixing(peers, degree), np.ones(peers)

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 
-from strategies.errors import ScheduleError
+from coterie.strategies.errors import ScheduleError
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

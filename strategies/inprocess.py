@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from strategies.protocol import Handler, Request, Response
+from coterie.strategies.protocol import Handler, Request, Response
 
 
 class InProcessTransport:
@@ -26,5 +26,5 @@ class InProcessTransport:
             return "cannot be reached"
         try:
             return self._nodes[node].handle(request)
-        except Exception as error:  # as app.client does
+        except Exception as error:  # as coterie.app.client does
             return f"{type(error).__name__}: {error}"

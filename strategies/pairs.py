@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from strategies.brokering import Brokering, Marks
-from strategies.protocol import Edges
+from coterie.strategies.brokering import Brokering, Marks
+from coterie.strategies.protocol import Edges
 
 Sampling = Literal["constant", "inverse-time", "mixed", "full", "official"]
 

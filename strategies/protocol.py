@@ -1,6 +1,6 @@
 """The protocol between relay and nodes: requests, responses and the letters that they carry.
 
-Relay (`strategies.relay.broker`) and node meet only in these dataclasses. How they travel is a
+Relay (`coterie.strategies.relay.broker`) and node meet only in these dataclasses. How they travel is a
 `Transport`'s business: Flower's grid, or function calls in one process. A payload is opaque here:
 the relay forwards it by reference and never looks inside.
 """

@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from strategies.errors import TopologyError
-from strategies.topology import Matrix
+from coterie.strategies.errors import TopologyError
+from coterie.strategies.topology import Matrix
 
 Floats = npt.NDArray[np.float64]
 

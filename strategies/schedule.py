@@ -17,8 +17,8 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from strategies.clock import Clock
-from strategies.errors import ScheduleError
+from coterie.strategies.clock import Clock
+from coterie.strategies.errors import ScheduleError
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -288,7 +288,7 @@ def schedule(
     Parameters
     ----------
     hears_on_waking : see `Schedule`.
-    clock, tick, deadline : the virtual clock, see `strategies.clock.Options`.
+    clock, tick, deadline : the virtual clock, see `coterie.strategies.clock.Options`.
 
     Raises
     ------

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from strategies.brokering import Brokering, Marks
-from strategies.protocol import Edges, no_edges
+from coterie.strategies.brokering import Brokering, Marks
+from coterie.strategies.protocol import Edges, no_edges
 
 
 class Silent(Brokering):

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from strategies import base_graph
-from strategies.errors import TopologyError
-from strategies.protocol import Edges
+from coterie.strategies import base_graph
+from coterie.strategies.errors import TopologyError
+from coterie.strategies.protocol import Edges
 
 Matrix = npt.NDArray[np.bool_]
 
@@ -43,7 +43,7 @@ def topology(
 
     Parameters
     ----------
-    kind : one of `KINDS`. Of a changing one (`strategies.changing`) it is every edge that may ever
+    kind : one of `KINDS`. Of a changing one (`coterie.strategies.changing`) it is every edge that may ever
         be there.
     peers : number of peers n.
     seed : of the random kinds; the same seed gives the same graph on every machine.
@@ -125,7 +125,7 @@ def spectral_gap(graph: Matrix) -> float:
 
 
 def base_rounds(peers: int, degree: int) -> list[Matrix]:
-    """The graphs of the rounds of the base-(k+1) graph, see `strategies.base_graph`.
+    """The graphs of the rounds of the base-(k+1) graph, see `coterie.strategies.base_graph`.
 
     Raises
     ------

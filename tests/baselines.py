@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from app.config.config import Config
-from app.config.preflight import problem_of
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
 from tests.inline import Floats, Run
 from tests.problems import write_quadratic
 
@@ -74,7 +74,7 @@ def stacked(run: Run, name: str | None = None) -> Tensor:
 
 
 def normed(shape: tuple[int, ...], outputs: int, *_: object) -> nn.Module:
-    """A network with batch norm, for `clients.models.build.BUILDERS`."""
+    """A network with batch norm, for `coterie.clients.models.build.BUILDERS`."""
     inside = int(np.prod(shape))
     return nn.Sequential(
         nn.Flatten(), nn.Linear(inside, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, outputs)

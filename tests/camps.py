@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from app.config.config import Config
-from app.config.preflight import problem_of
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
 from tests.inline import Floats
 from tests.problems import write_quadratic
 

@@ -19,7 +19,7 @@ def install(checkout: Path) -> None:
         _, _, rest = script.read_text().partition("\n")
         (bin_ / script.name).write_text(f"#!{bin_ / 'python'}\n{rest}")
         (bin_ / script.name).chmod(0o755)
-    environment = [str(bin_ / "python"), "-m", "app.runners.environment"]
+    environment = [str(bin_ / "python"), "-m", "coterie.app.runners.environment"]
     subprocess.run(environment, cwd=checkout, check=True)
     project = tomllib.loads((checkout / "pyproject.toml").read_text("utf-8"))
     needed = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from strategies.flower.records import (
+from coterie.strategies.flower.records import (
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from strategies.protocol import Handler, Request, Response
+from coterie.strategies.protocol import Handler, Request, Response
 
 
 class Encoded:

@@ -11,14 +11,14 @@ import numpy.typing as npt
 from safetensors.torch import load_file
 from torch import Tensor
 
-from app.config.config import Config
-from app.config.schema import Scalar
-from app.node.node import Node
-from strategies.errors import RelayError
-from strategies.inprocess import InProcessTransport
-from strategies.protocol import Report, Request, Response
-from strategies.relay.broker import Broker
-from strategies.relay.commit import Commit, Ledger
+from coterie.app.config.config import Config
+from coterie.app.config.schema import Scalar
+from coterie.app.node.node import Node
+from coterie.strategies.errors import RelayError
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.protocol import Report, Request, Response
+from coterie.strategies.relay.broker import Broker
+from coterie.strategies.relay.commit import Commit, Ledger
 from tests.encoded import Encoded
 
 Floats = npt.NDArray[np.float64]

@@ -29,8 +29,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supercore.telemetry import EventType
 
-from app.client import app as client_app
-from app.server import app as server_app
+from coterie.app.client import app as client_app
+from coterie.app.server import app as server_app
 
 engine = importlib.import_module("flwr.simulation.run_simulation")  # a function has its name
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,8 +119,10 @@ def simulate(
         patch.object(vce_api, "Queue", _Queue),
         patch.object(engine, "Queue", _Queue),
         patch.object(engine, "threading", SimpleNamespace(Event=_Event, Thread=threading.Thread)),
-        patch("strategies.flower.transport._PAUSE", _TICK),
-        patch("app.client.in_simulation", return_value=True),  # the backend stands in for Ray's
+        patch("coterie.strategies.flower.transport._PAUSE", _TICK),
+        patch(
+            "coterie.app.client.in_simulation", return_value=True
+        ),  # the backend stands in for Ray's
     ):
         engine._run_simulation(
             num_supernodes=nodes,

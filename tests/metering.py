@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from app.config import schema
-from app.config.config import Config
-from clients.letters import Bools
-from datasets.problem import Problem
-from strategies.protocol import Edges
-from strategies.topology import matrix_of
+from coterie.app.config import schema
+from coterie.app.config.config import Config
+from coterie.clients.letters import Bools
+from coterie.datasets.problem import Problem
+from coterie.strategies.protocol import Edges
+from coterie.strategies.topology import matrix_of
 from tests.stepping import Stepping
 
 Names = dict[str, Any]

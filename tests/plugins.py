@@ -12,12 +12,12 @@ import numpy.typing as npt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from app.config.registry import Method
-from clients.methods.fedavg import FedAvg
-from clients.rule import Grid, State
-from datasets.partition.options import Shares
-from datasets.source import Source
-from strategies.everyone import Everyone
+from coterie.app.config.registry import Method
+from coterie.clients.methods.fedavg import FedAvg
+from coterie.clients.rule import Grid, State
+from coterie.datasets.partition.options import Shares
+from coterie.datasets.source import Source
+from coterie.strategies.everyone import Everyone
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from datasets.problem import Problem, Split
+from coterie.datasets.problem import Problem, Split
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datasets.published.images import IDX_FILES
+from coterie.datasets.published.images import IDX_FILES
 
 RNG = np.random.default_rng(0)
 TRAIN, TEST = (

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from app.config.config import Config
-from app.config.registry import METHODS
-from app.config.schema import Scalar
-from app.node.cohort import Cohort
-from clients.engine.engine import Engine
-from clients.letters import Bools
-from datasets.problem import Problem
-from datasets.table import load_problem
-from strategies.protocol import Edges
+from coterie.app.config.config import Config
+from coterie.app.config.registry import METHODS
+from coterie.app.config.schema import Scalar
+from coterie.app.node.cohort import Cohort
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Bools
+from coterie.datasets.problem import Problem
+from coterie.datasets.table import load_problem
+from coterie.strategies.protocol import Edges
 
 Reaches = Callable[[int, Edges], Bools]
 """(round, edges (E, 2)) -> (E,) which letters arrive."""

@@ -24,7 +24,7 @@ ALLOWED = {
 MODULES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
 RELAY = {"app/server.py", "app/runs/recorder.py"}
 """Modules of the relay process, beside all of strategies/."""
-KEYS_OF_PEERS = {"app.security.claims.proof", "app.security.trust.read_trust"}
+KEYS_OF_PEERS = {"coterie.app.security.claims.proof", "coterie.app.security.trust.read_trust"}
 """What the relay tells nodes by: public keys, which open nothing."""
 TORCH = {
     "app/node/arrays.py",
@@ -205,7 +205,7 @@ def test_the_relay_opens_no_letter() -> None:
         imported = set(imports(tree))
         assert not {name.partition(".")[0] for name in imported} & {"torch", "safetensors"}
         imported -= KEYS_OF_PEERS
-        closed = ("app.node", "app.security", "app.wire")
+        closed = ("coterie.app.node", "coterie.app.security", "coterie.app.wire")
         assert not [name for name in imported if name.startswith(closed)]
         decoding = {"numpy", "to_numpy_ndarrays", "to_torch_state_dict"}
         attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.registry import METHODS
-from strategies.everyone import Everyone
-from strategies.pairs import Pairs
-from strategies.silent import Silent
-from strategies.wanted import Wanted, WantedAnswers, WantedHelp
+from coterie.app.config.registry import METHODS
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.pairs import Pairs
+from coterie.strategies.silent import Silent
+from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.metering import Metered, Names
 from tests.problems import classification, write_quadratic
 from tests.test_table import REFUSES

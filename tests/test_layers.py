@@ -9,47 +9,64 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 APP: dict[str, set[str]] = {
-    "app.__main__": {"app.cli"},
-    "app.cli": {
-        *("app.runners", "app.dashboard", "app.report", "app.node", "app.trained"),
-        *("app.security", "app.runs", "app.config"),
+    "coterie.app.__main__": {"coterie.app.cli"},
+    "coterie.app.cli": {
+        *(
+            "coterie.app.runners",
+            "coterie.app.dashboard",
+            "coterie.app.report",
+            "coterie.app.node",
+            "coterie.app.trained",
+        ),
+        *("coterie.app.security", "coterie.app.runs", "coterie.app.config"),
     },
-    "app.runners": {"app.report", "app.node", "app.runs", "app.config"},
-    "app.dashboard": {"app.report", "app.runs", "app.config"},
-    "app.report": {"app.runs", "app.config"},
-    "app.client": {"app.node"},
-    "app.server": {"app.security", "app.runs", "app.config"},
-    "app.node": {"app.trained", "app.security", "app.wire", "app.runs", "app.config"},
-    "app.trained": {"app.security", "app.runs", "app.config"},
-    "app.security": {"app.wire", "app.runs", "app.config"},
-    "app.runs": {"app.config"},
-    "app.config": set(),
-    "app.wire": set(),
+    "coterie.app.runners": {
+        "coterie.app.report",
+        "coterie.app.node",
+        "coterie.app.runs",
+        "coterie.app.config",
+    },
+    "coterie.app.dashboard": {"coterie.app.report", "coterie.app.runs", "coterie.app.config"},
+    "coterie.app.report": {"coterie.app.runs", "coterie.app.config"},
+    "coterie.app.client": {"coterie.app.node"},
+    "coterie.app.server": {"coterie.app.security", "coterie.app.runs", "coterie.app.config"},
+    "coterie.app.node": {
+        "coterie.app.trained",
+        "coterie.app.security",
+        "coterie.app.wire",
+        "coterie.app.runs",
+        "coterie.app.config",
+    },
+    "coterie.app.trained": {"coterie.app.security", "coterie.app.runs", "coterie.app.config"},
+    "coterie.app.security": {"coterie.app.wire", "coterie.app.runs", "coterie.app.config"},
+    "coterie.app.runs": {"coterie.app.config"},
+    "coterie.app.config": set(),
+    "coterie.app.wire": set(),
 }
 """Part of app/ -> the parts that it may import. A node and a relay import none of cli, runners,
 dashboard and report: those do not even travel to them."""
 
 LIBRARY = [
-    ["strategies.flower"],
-    ["strategies.relay"],
+    ["coterie.strategies.flower"],
+    ["coterie.strategies.relay"],
     ["strategies"],
-    ["clients.methods"],
-    ["clients.parts"],
-    ["clients.rule"],
-    ["clients.attack"],
-    ["clients.engine"],
-    ["clients.models"],
-    ["clients.letters", "clients.measures", "clients.training"],
-    ["clients.defence", "clients.privacy"],
-    ["datasets", "datasets.table"],
-    ["datasets.arrays"],
-    ["datasets.per_peer"],
-    ["datasets.published", "datasets.synthetic", "datasets.own"],
-    ["datasets.files", "datasets.partition"],
-    ["datasets.source"],
-    ["datasets.plugins"],
-    ["datasets.problem"],
-    ["datasets.preprocessing"],
+    ["coterie.clients.methods"],
+    ["coterie.clients.parts"],
+    ["coterie.clients.rule"],
+    ["coterie.clients.attack"],
+    ["coterie.clients.engine"],
+    ["coterie.clients.models"],
+    ["coterie.clients.letters", "coterie.clients.measures", "coterie.clients.training"],
+    ["coterie.clients.defence", "coterie.clients.privacy"],
+    ["datasets", "coterie.datasets.table"],
+    ["coterie.datasets.arrays"],
+    ["coterie.datasets.per_peer"],
+    ["coterie.datasets.published", "coterie.datasets.synthetic", "coterie.datasets.own"],
+    ["coterie.datasets.files", "coterie.datasets.partition"],
+    ["coterie.datasets.source"],
+    ["coterie.datasets.plugins"],
+    ["coterie.datasets.problem"],
+    ["coterie.datasets.preprocessing"],
 ]
 """The rest of the house from top to bottom: a part may import only what stands below its line."""
 
@@ -104,9 +121,14 @@ def test_an_arrow_may_only_go_down() -> None:
 
 
 def test_an_arrow_that_goes_up_is_found() -> None:
-    assert upward("app.node.node", "from app.report import write")
-    assert upward("app.server", "from app.runners import inline")
-    assert upward("clients.engine.engine", "from clients.methods.cobo import CoBo")
-    assert upward("strategies.relay.broker", "from strategies.flower.strategy import RelayStrategy")
-    assert not upward("app.node.node", "from app.security.channel import SecureChannel")
-    assert not upward("clients.methods.cobo", "from clients.rule import Rule")
+    assert upward("coterie.app.node.node", "from coterie.app.report import write")
+    assert upward("coterie.app.server", "from coterie.app.runners import inline")
+    assert upward("coterie.clients.engine.engine", "from coterie.clients.methods.cobo import CoBo")
+    assert upward(
+        "coterie.strategies.relay.broker",
+        "from coterie.strategies.flower.strategy import RelayStrategy",
+    )
+    assert not upward(
+        "coterie.app.node.node", "from coterie.app.security.channel import SecureChannel"
+    )
+    assert not upward("coterie.clients.methods.cobo", "from coterie.clients.rule import Rule")

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.config import Config
-from app.config.registry import METHODS
-from app.node.arrays import flatten
+from coterie.app.config.config import Config
+from coterie.app.config.registry import METHODS
+from coterie.app.node.arrays import flatten
 from tests.inline import Run, run
 from tests.metering import Metered
 from tests.problems import write_quadratic

@@ -1,6 +1,6 @@
 """Every method on small problems: hosting, restarts and seeds do what they should, and no more.
 
-The rows come from `app.config.registry.METHODS`; a new method is covered without a change here,
+The rows come from `coterie.app.config.registry.METHODS`; a new method is covered without a change here,
 unless it needs an option (`NEEDS`), refuses quadratics (`REFUSES`), or does with a network what it
 does not with a vector (`ON_DIGITS`).
 """
@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import check
-from app.config.registry import METHODS
-from clients.models.build import BUILDERS
-from strategies.protocol import MEASURES, METRICS
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import check
+from coterie.app.config.registry import METHODS
+from coterie.clients.models.build import BUILDERS
+from coterie.strategies.protocol import MEASURES, METRICS
 from tests.baselines import normed
 from tests.inline import Run, run
 from tests.problems import write_quadratic

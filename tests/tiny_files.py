@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from datasets.published.cinic10 import CLASSES
-from datasets.published.office_home import DOMAINS, WEIGHTS
+from coterie.datasets.published.cinic10 import CLASSES
+from coterie.datasets.published.office_home import DOMAINS, WEIGHTS
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -1,4 +1,4 @@
-"""`python -m app approve`: let one run of a configuration start on this node.
+"""`coterie approve`: let one run of a configuration start on this node.
 
 Before the run has come, a preset is approved, as the institutions have agreed on it; afterwards, or
 where the preset is not at hand, the configuration that the node was sent.
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.config.config import Config
-from app.config.digest import config_digest_of
-from app.config.items import read_items, read_toml
-from app.config.keys import ConfigError
-from app.security import approval
-from app.security.approval import DecisionError
+from coterie.app.config.config import Config
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.items import read_items, read_toml
+from coterie.app.config.keys import ConfigError
+from coterie.app.security import approval
+from coterie.app.security.approval import DecisionError
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

@@ -6,7 +6,7 @@ One directory for each machine that gets something, with just what that machine 
     DIRECTORY/relay/                    ca.crt, server.crt, server.key, superexec.secret
     DIRECTORY/<node>/                   ca.crt, node.key, node.pub, superexec.secret
 
-Letters are sealed with other keys, which their owners make and exchange: see `app.security.keys`.
+Letters are sealed with other keys, which their owners make and exchange: see `coterie.app.security.keys`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rich.console import Console
 
-from app.config.keys import ConfigError
-from app.runners.errors import FlowerError
-from app.runners.superlink import ask
-from app.runs import atomic
+from coterie.app.config.keys import ConfigError
+from coterie.app.runners.errors import FlowerError
+from coterie.app.runners.superlink import ask
+from coterie.app.runs import atomic
 
 _CA_DAYS = 3650
 _CURVE = ec.SECP384R1  # what Flower accepts for SuperNodes; TLS uses it too

@@ -1,4 +1,4 @@
-"""`python -m app compare`: run the sweep, tune if asked, and write the comparison."""
+"""`coterie compare`: run the sweep, tune if asked, and write the comparison."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 import tomli_w
 from rich.console import Console
 
-from app.config import parts, schema
-from app.config.config import Config, ConfigError
-from app.config.items import read_items
-from app.config.keys import nearest
-from app.config.preflight import check, problem_of
-from app.config.registry import METHODS, method_of
-from app.config.schema import Scalar
-from app.report import comparison, comparison_page, verdict
-from app.report.measures import COLUMNS
-from app.runners import sweep, tracking, tune
-from app.runners.errors import SweepError
-from app.runs import atomic, units
-from app.runs.rundir import Run
+from coterie.app.config import parts, schema
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.items import read_items
+from coterie.app.config.keys import nearest
+from coterie.app.config.preflight import check, problem_of
+from coterie.app.config.registry import METHODS, method_of
+from coterie.app.config.schema import Scalar
+from coterie.app.report import comparison, comparison_page, verdict
+from coterie.app.report.measures import COLUMNS
+from coterie.app.runners import sweep, tracking, tune
+from coterie.app.runners.errors import SweepError
+from coterie.app.runs import atomic, units
+from coterie.app.runs.rundir import Run
 
 _SUBJECT = "comparison.toml"
 _NOT_COMPARED = ("method", "seed", "out", "name", "run-dir", "resume")

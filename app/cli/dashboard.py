@@ -1,4 +1,4 @@
-"""`python -m app dashboard`: a local page that shows runs and comparisons while they go on."""
+"""`coterie dashboard`: a local page that shows runs and comparisons while they go on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.config.keys import ConfigError
-from app.dashboard import address
+from coterie.app.config.keys import ConfigError
+from coterie.app.dashboard import address
 
 _NICE = 10  # runs come first
 
@@ -29,9 +29,11 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         number = listener.getsockname()[1]
         console.print(f"http://{address.HOST}:{number}/{token}/", soft_wrap=True)
         os.nice(_NICE)
-        from app.dashboard.library import Library  # seconds; a browser that is there already waits
-        from app.dashboard.pages import Pages
-        from app.dashboard.server import Server
+        from coterie.app.dashboard.library import (
+            Library,  # seconds; a browser that is there already waits
+        )
+        from coterie.app.dashboard.pages import Pages
+        from coterie.app.dashboard.server import Server
 
         pages = Pages(Library(given.run_dir or given.out or Path("runs")))
         Server(pages, token).run(sockets=[listener])

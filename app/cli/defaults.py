@@ -1,4 +1,4 @@
-"""`python -m app defaults`: bring pyproject.toml up to date with the option dataclasses."""
+"""`coterie defaults`: bring pyproject.toml up to date with the option dataclasses."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 
 from rich.console import Console
 
-from app.config import defaults
-from app.config.root import ROOT
+from coterie.app.config import defaults
+from coterie.app.config.root import ROOT
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

@@ -1,4 +1,4 @@
-"""`python -m app export`: a peer's trained model as a file for other programs."""
+"""`coterie export`: a peer's trained model as a file for other programs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("--peer", help="number or name (the only one that is here)")
     parser.add_argument("out", type=Path, metavar="model.pt2|model.onnx")
     given = parser.parse_intermixed_args(arguments)
-    from app.trained import export  # torch: not for --help
-    from app.trained.personal import personal_model
+    from coterie.app.trained import export  # torch: not for --help
+    from coterie.app.trained.personal import personal_model
 
     model = personal_model(given.run_dir, given.peer)
     export.export(model, given.out)

@@ -1,4 +1,4 @@
-"""`python -m app keys`: make a peer's keys, and put others' public keys into a trust file."""
+"""`coterie keys`: make a peer's keys, and put others' public keys into a trust file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.config.keys import ConfigError
-from app.runs import atomic
-from app.security.trust import Entry, KeysError, create, read_entries, read_trust
+from coterie.app.config.keys import ConfigError
+from coterie.app.runs import atomic
+from coterie.app.security.trust import Entry, KeysError, create, read_entries, read_trust
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

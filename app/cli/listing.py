@@ -1,4 +1,4 @@
-"""What there is to choose from: `python -m app list`."""
+"""What there is to choose from: `coterie list`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.config import parts, schema
-from app.config.keys import ConfigError, nearest, tables
-from app.config.registry import METHODS
-from app.config.root import ROOT
-from clients.models.options import MODELS
-from datasets import plugins
-from datasets.partition.kinds import KINDS
-from datasets.table import DATASETS
+from coterie.app.config import parts, schema
+from coterie.app.config.keys import ConfigError, nearest, tables
+from coterie.app.config.registry import METHODS
+from coterie.app.config.root import ROOT
+from coterie.clients.models.options import MODELS
+from coterie.datasets import plugins
+from coterie.datasets.partition.kinds import KINDS
+from coterie.datasets.table import DATASETS
 
 _MARKS = ("reproduces", "needs", "takes")
 """What the head of a preset may say, in the order in which it is shown."""
@@ -45,7 +45,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     what = parser.parse_args(arguments).what
     if what is None:
         console.print(overview())
-        console.print("python -m app list WHAT says more of each; list NAME its keys")
+        console.print("coterie list WHAT says more of each; list NAME its keys")
     elif what in LISTS:
         console.print(LISTS[what]())
     elif what in tables():

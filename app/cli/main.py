@@ -1,4 +1,4 @@
-"""The commands of `python -m app`: which there are, and what their errors become.
+"""The commands of `coterie`: which there are, and what their errors become.
 
 Exit codes: 0 done, 1 a run failed, 2 the request was wrong and nothing was started or written,
 130 stopped by the user. A command is a module with a function `execute`; it is imported when it is
@@ -71,10 +71,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     from rich.console import Console  # here and below: help comes at once
 
-    from app.config.keys import ConfigError, nearest
-    from app.runners.errors import FlowerError, RunError
-    from app.runs.rundir import ResultsError
-    from datasets.problem import DataError
+    from coterie.app.config.keys import ConfigError, nearest
+    from coterie.app.runners.errors import FlowerError, RunError
+    from coterie.app.runs.rundir import ResultsError
+    from coterie.datasets.problem import DataError
 
     class Parser(argparse.ArgumentParser):
         """What is wrong with a command line is one line, too."""
@@ -87,8 +87,8 @@ def main(arguments: Sequence[str]) -> int:
         if name not in COMMANDS:
             raise ConfigError(f'unknown command "{name}"{nearest(name, COMMANDS)}')
         command = COMMANDS[name]
-        parser = Parser(f"python -m app {name}", description=command.about)
-        execute = import_module(f"app.cli.{command.module}").execute
+        parser = Parser(f"coterie {name}", description=command.about)
+        execute = import_module(f"coterie.app.cli.{command.module}").execute
         execute(parser, rest, Console(highlight=False, markup=False))
     except (ConfigError, DataError, ResultsError) as error:
         return _complain(str(error), 2)
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
 def _help() -> str:
     lines = [f"{f'{name} {of.arguments}':<40}{of.about}" for name, of in COMMANDS.items()]
     last = "Each takes --help. Keys that are not given have the values in pyproject.toml."
-    return "\n".join(["python -m app COMMAND ...", "", *lines, "", last])
+    return "\n".join(["coterie COMMAND ...", "", *lines, "", last])
 
 
 def _complain(line: str, code: int) -> int:

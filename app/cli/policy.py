@@ -1,4 +1,4 @@
-"""`python -m app policy`: write an institution's policy, and check it, alone or against a run."""
+"""`coterie policy`: write an institution's policy, and check it, alone or against a run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.config import schema
-from app.config.config import Config
-from app.config.digest import config_digest_of
-from app.config.items import read_items
-from app.config.keys import ConfigError
-from app.config.schema import Scalar
-from app.runs import atomic
-from app.security.policy import PolicyError, locate, policy_of, read_policy
-from app.security.run_check import check_run
+from coterie.app.config import schema
+from coterie.app.config.config import Config
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.items import read_items
+from coterie.app.config.keys import ConfigError
+from coterie.app.config.schema import Scalar
+from coterie.app.runs import atomic
+from coterie.app.security.policy import PolicyError, locate, policy_of, read_policy
+from coterie.app.security.run_check import check_run
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

@@ -1,4 +1,4 @@
-"""`python -m app predict`: what a peer's trained model says of new examples."""
+"""`coterie predict`: what a peer's trained model says of new examples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.config.keys import ConfigError
+from coterie.app.config.keys import ConfigError
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -19,8 +19,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     given = parser.parse_intermixed_args(arguments)
     if given.out.resolve() == given.input.resolve():
         raise ConfigError(f"--out {given.out} is the input: name another file for the predictions")
-    from app.trained import inputs, predict  # torch: not for --help
-    from app.trained.personal import personal_model
+    from coterie.app.trained import inputs, predict  # torch: not for --help
+    from coterie.app.trained.personal import personal_model
 
     model = personal_model(given.run_dir, given.peer)
     examples = inputs.read(given.input, model.about)

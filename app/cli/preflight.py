@@ -1,4 +1,4 @@
-"""`python -m app preflight`: who is ready, before the first round of a run.
+"""`coterie preflight`: who is ready, before the first round of a run.
 
 On a node it is run where the node's executor runs, as its user, with the words of --node-config. On
 the relay's machine, with --federation, it asks all nodes through Flower: what they answer is "ok",
@@ -19,17 +19,17 @@ from typing import Any
 from flwr.common.config import parse_config_args
 from rich.console import Console
 
-from app.config.config import Config, ConfigError
-from app.config.items import read_items
-from app.node import readiness
-from app.node.faults import MEANINGS, MachineError, StartError
-from app.node.job import Job
-from app.node.readiness import CLOCK_SECONDS, Check
-from app.runners import flower
-from app.security.approval import ApprovalError
-from app.security.policy import PolicyError
-from app.security.trust import KeysError
-from datasets.problem import DataError
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.items import read_items
+from coterie.app.node import readiness
+from coterie.app.node.faults import MEANINGS, MachineError, StartError
+from coterie.app.node.job import Job
+from coterie.app.node.readiness import CLOCK_SECONDS, Check
+from coterie.app.runners import flower
+from coterie.app.security.approval import ApprovalError
+from coterie.app.security.policy import PolicyError
+from coterie.app.security.trust import KeysError
+from coterie.datasets.problem import DataError
 
 _SECONDS = 10.0
 _WRONG = (

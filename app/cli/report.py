@@ -1,4 +1,4 @@
-"""`python -m app report`: summary and report of a run, finished or not."""
+"""`coterie report`: summary and report of a run, finished or not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.runners.conclude import conclude
+from coterie.app.runners.conclude import conclude
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

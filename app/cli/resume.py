@@ -1,4 +1,4 @@
-"""`python -m app resume`: the same run in the same directory, from its last checkpoint."""
+"""`coterie resume`: the same run in the same directory, from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.cli.run import add_place, start
-from app.config import defaults
-from app.config.config import Config, ConfigError
-from app.config.items import read_toml
-from app.runs import progress
+from coterie.app.cli.run import add_place, start
+from coterie.app.config import defaults
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.items import read_toml
+from coterie.app.runs import progress
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

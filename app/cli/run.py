@@ -1,4 +1,4 @@
-"""`python -m app run`: defaults < preset < overrides, here or on a deployment."""
+"""`coterie run`: defaults < preset < overrides, here or on a deployment."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.config.config import Config, ConfigError
-from app.config.items import read_items
-from app.runners import flower, local
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.items import read_items
+from coterie.app.runners import flower, local
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -24,7 +24,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     flat |= {key: getattr(given, key) for key in ("out", "name") if getattr(given, key)}
     config = Config.from_flat(flat).located(time.strftime("%Y%m%d-%H%M%S"))
     if config.resume:
-        raise ConfigError("resume = true is what `python -m app resume RUN_DIR` sets")
+        raise ConfigError("resume = true is what `coterie resume RUN_DIR` sets")
     if Path(config.run_dir).exists():
         raise ConfigError(f"{config.run_dir} exists already: choose another name, or resume it")
     start(config, given, console)

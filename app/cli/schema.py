@@ -1,4 +1,4 @@
-"""`python -m app schema`: draft a schema.toml from a table, or show the digest of one."""
+"""`coterie schema`: draft a schema.toml from a table, or show the digest of one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import tomli_w
 from rich.console import Console
 
-from app.config.keys import ConfigError
-from app.runs import atomic
-from datasets.own import cells
-from datasets.own.schema import FILE, described, digest, drafted, read_schema
+from coterie.app.config.keys import ConfigError
+from coterie.app.runs import atomic
+from coterie.datasets.own import cells
+from coterie.datasets.own.schema import FILE, described, digest, drafted, read_schema
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

@@ -1,4 +1,4 @@
-"""`python -m app status`: what an operator wants to know about a run, on one screen.
+"""`coterie status`: what an operator wants to know about a run, on one screen.
 
 On the relay's machine: the round, who takes part, who is missing since when, what was refused and
 what went wrong last. On a node's machine: what the node has of the run. Of a connection: Flower's
@@ -18,10 +18,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from app.config.keys import ConfigError
-from app.runners.errors import FlowerError
-from app.runners.superlink import ask
-from app.runs import progress, units
+from coterie.app.config.keys import ConfigError
+from coterie.app.runners.errors import FlowerError
+from coterie.app.runners.superlink import ask
+from coterie.app.runs import progress, units
 
 ROWS = 20
 _LINES = 5

@@ -12,22 +12,22 @@ import numpy as np
 import numpy.typing as npt
 import tomli_w
 
-from app.config import parts, schema
-from app.config.keys import WORLD, ConfigError, TopLevel, locate, tables
-from app.config.registry import METHODS, Method, method_of
-from app.config.schema import Scalar
-from clients.attack import Attack
-from clients.defence import Defence
-from clients.models.options import Adaptation
-from clients.privacy import Privacy
-from datasets.partition.options import Partition
-from datasets.plugins import Kind
-from datasets.table import Dataset, dataset_of
-from strategies import clock, schedule
-from strategies.brokering import Brokering
-from strategies.changing import Mixing, changing, mixing
-from strategies.errors import ScheduleError, TopologyError
-from strategies.topology import topology
+from coterie.app.config import parts, schema
+from coterie.app.config.keys import WORLD, ConfigError, TopLevel, locate, tables
+from coterie.app.config.registry import METHODS, Method, method_of
+from coterie.app.config.schema import Scalar
+from coterie.clients.attack import Attack
+from coterie.clients.defence import Defence
+from coterie.clients.models.options import Adaptation
+from coterie.clients.privacy import Privacy
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.plugins import Kind
+from coterie.datasets.table import Dataset, dataset_of
+from coterie.strategies import clock, schedule
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.changing import Mixing, changing, mixing
+from coterie.strategies.errors import ScheduleError, TopologyError
+from coterie.strategies.topology import topology
 
 __all__ = ["Config", "ConfigError", "named"]
 

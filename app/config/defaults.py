@@ -6,11 +6,11 @@ import tomllib
 
 import tomli_w
 
-from app.config import parts, schema
-from app.config.config import Config, ConfigError
-from app.config.keys import flatten, keys, tables
-from app.config.root import ROOT
-from app.config.schema import Scalar
+from coterie.app.config import parts, schema
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.keys import flatten, keys, tables
+from coterie.app.config.root import ROOT
+from coterie.app.config.schema import Scalar
 
 _HEADER = "[tool.flwr.app.config"
 
@@ -30,7 +30,7 @@ def of_project() -> dict[str, Scalar]:
         if missing := keys().keys() - flat.keys():
             raise ConfigError(f"no key {min(missing)}")
     except ConfigError as error:
-        remedy = "`python -m app defaults` writes that section anew"
+        remedy = "`coterie defaults` writes that section anew"
         raise ConfigError(f"pyproject.toml: {error} ({remedy})") from None
     return flat
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from functools import lru_cache
 
-from app.config.config import Config
+from coterie.app.config.config import Config
 
 _NOT_BOUND = (
     *("device", "name", "resume", "preflight", "sealing", "track"),

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.config import defaults, parts, schema
-from app.config.keys import ConfigError, flatten, keys, locate, nearest
-from app.config.root import ROOT
-from app.config.schema import Scalar
+from coterie.app.config import defaults, parts, schema
+from coterie.app.config.keys import ConfigError, flatten, keys, locate, nearest
+from coterie.app.config.root import ROOT
+from coterie.app.config.schema import Scalar
 
 
 def read_items(items: Sequence[str]) -> tuple[str, dict[str, Scalar]]:

@@ -1,6 +1,6 @@
 """Every key there is: the top level, the option tables, and the way from a name to its field.
 
-Defaults live in the dataclasses and nowhere else; `python -m app defaults` writes them to
+Defaults live in the dataclasses and nowhere else; `coterie defaults` writes them to
 `[tool.flwr.app.config]` of pyproject.toml, where Flower wants to see every key.
 """
 
@@ -13,17 +13,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from app.config import schema
-from app.config.registry import METHODS
-from app.config.schema import Scalar
-from clients.attack import Attack
-from clients.defence import Defence
-from clients.models.options import MODEL_OPTIONS, Adaptation
-from clients.privacy import Privacy
-from clients.training import Augmentation, Optimizer, Training
-from datasets.partition.options import Partition
-from datasets.table import DATASETS
-from strategies import clock, schedule
+from coterie.app.config import schema
+from coterie.app.config.registry import METHODS
+from coterie.app.config.schema import Scalar
+from coterie.clients.attack import Attack
+from coterie.clients.defence import Defence
+from coterie.clients.models.options import MODEL_OPTIONS, Adaptation
+from coterie.clients.privacy import Privacy
+from coterie.clients.training import Augmentation, Optimizer, Training
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.table import DATASETS
+from coterie.strategies import clock, schedule
 
 WORLD: Mapping[str, type] = {"attack": Attack, "defence": Defence, "privacy": Privacy}
 """Tables of the world around a method, each off by default; config.toml has them where they are on.
@@ -54,12 +54,12 @@ class TopLevel:
 
     Attributes
     ----------
-    method : name of the method, see `python -m app list methods`.
+    method : name of the method, see `coterie list methods`.
     peers : number of peers n.
     num_server_rounds : number of rounds.
     seed : seed of every random stream.
-    dataset : name of the data set, see `python -m app list datasets`.
-    model : name of the model, see `python -m app list models`; "auto" follows the data set.
+    dataset : name of the data set, see `coterie list datasets`.
+    model : name of the model, see `coterie list models`; "auto" follows the data set.
     local_steps : minibatches a round; 0 follows the data set (10 for digits, else 1) unless there
         are local_epochs.
     topology : which peers may talk to each other at all; "one-peer-exponential", "base" and
@@ -76,7 +76,7 @@ class TopLevel:
     join_seconds : how long the relay waits for peers: for all of them to begin with, later for a
         quorum where fewer are left.
     hold_out : share of the peers that come only for the last fifth of the rounds, to measure how
-        they are received; for runs without Flower (`python -m app compare --hold-out`).
+        they are received; for runs without Flower (`coterie compare --hold-out`).
     quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
     device : "auto" takes a GPU if there is one.
     dtype : data type of the parameters; the quadratic problem is always float64.
@@ -85,7 +85,7 @@ class TopLevel:
     tf32 : round what matrix products and convolutions of float32 take in to 10 bits behind the
         point, as NVIDIA's tensor cores do; nothing on a CPU.
     channels_last : let images have their channels innermost where a model is called by itself.
-    payload : precision in which models and answers travel; see `app.wire.quantise`.
+    payload : precision in which models and answers travel; see `coterie.app.wire.quantise`.
     out : directory of run directories; a run's is `<out>/<name>`.
     name : name of the run directory; empty: made from the time when the run starts.
     data_dir : directory where data sets lie or are downloaded to.
@@ -96,7 +96,7 @@ class TopLevel:
     trust : trust file of a deployment's relay: a node has to show, with the key of its peer there,
         that the peer is its own. Empty: a peer belongs to the node that brings it first.
     preflight : ask a deployment's nodes whether they are ready, and train nothing; set by
-        `python -m app preflight`.
+        `coterie preflight`.
     run_dir : absolute run directory, set by the launcher.
     resume : continue the run in `run_dir`.
     """

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.config import schema
-from app.config.keys import ConfigError, TopLevel, nearest
-from app.config.keys import paths as paths_of_ours
-from app.config.registry import METHODS, method_of
-from app.config.schema import Scalar
-from clients.models import plugin_options
-from clients.models.options import MODELS
-from datasets import plugins
-from datasets.partition.kinds import KINDS
-from datasets.partition.options import Partition
-from datasets.plugins import Kind, PluginError
-from datasets.table import DATASETS, dataset_of
+from coterie.app.config import schema
+from coterie.app.config.keys import ConfigError, TopLevel, nearest
+from coterie.app.config.keys import paths as paths_of_ours
+from coterie.app.config.registry import METHODS, method_of
+from coterie.app.config.schema import Scalar
+from coterie.clients.models import plugin_options
+from coterie.clients.models.options import MODELS
+from coterie.datasets import plugins
+from coterie.datasets.partition.kinds import KINDS
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.plugins import Kind, PluginError
+from coterie.datasets.table import DATASETS, dataset_of
 
 LIBRARIES = ("torchvision:", "timm:")
 """Models that a deployed node builds from what is installed there."""

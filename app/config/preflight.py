@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.config.config import Config, ConfigError
-from clients.models.options import MODELS, Adaptation, check_task
-from clients.parts.validation import required
-from datasets.problem import Problem
-from datasets.table import load_problem
+from coterie.app.config.config import Config, ConfigError
+from coterie.clients.models.options import MODELS, Adaptation, check_task
+from coterie.clients.parts.validation import required
+from coterie.datasets.problem import Problem
+from coterie.datasets.table import load_problem
 
 
 def problem_of(config: Config, peer: int | None = None) -> Problem:
@@ -64,7 +64,7 @@ def check_model(config: Config, problem: Problem) -> None:
         config.network in MODELS and config.adaptation == Adaptation()
     ):
         return
-    from clients.engine import probe
+    from coterie.clients.engine import probe
 
     try:
         probe.check(config.network, config.model_options, config.adaptation, problem, config.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from clients.methods import (
+from coterie.clients.methods import (
     all_for_one,
     apfl,
     bias_correction,
@@ -30,14 +30,14 @@ from clients.methods import (
     random_graph,
     wga,
 )
-from clients.rule import Rule
-from datasets import plugins
-from strategies.brokering import Brokering
-from strategies.everyone import Everyone
-from strategies.pairs import Pairs
-from strategies.protocol import METRICS
-from strategies.silent import Silent
-from strategies.wanted import Wanted, WantedAnswers, WantedHelp
+from coterie.clients.rule import Rule
+from coterie.datasets import plugins
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.pairs import Pairs
+from coterie.strategies.protocol import METRICS
+from coterie.strategies.silent import Silent
+from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 
 __all__ = ["METHODS", "Method", "method_of"]
 

@@ -12,6 +12,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def workplace() -> Path:
     """The directory that paths of a bare `flwr run` start from: the checkout that was installed.
 
-    Its processes work in a directory that Flower chose. See `app.runners.environment`.
+    Its processes work in a directory that Flower chose. See `coterie.app.runners.environment`.
     """
     return Path(os.environ.get("COTERIE_ROOT", ".")).absolute()

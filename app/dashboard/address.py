@@ -12,7 +12,7 @@ import socket
 import stat
 from pathlib import Path
 
-from app.config.keys import ConfigError
+from coterie.app.config.keys import ConfigError
 
 HOST = "127.0.0.1"
 PORT = 8321

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from app.runs import plan, units
-from app.runs.rundir import ResultsError, held_inodes, read_config, read_json
+from coterie.app.runs import plan, units
+from coterie.app.runs.rundir import ResultsError, held_inodes, read_config, read_json
 
 READ = (
     *("config.toml", "progress.json", "split.json", "classes.json"),

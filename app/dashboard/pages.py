@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.dashboard.library import Entry, Group, Library, refuse_links
-from app.report import comparison, comparison_page, html, run_page
-from app.runs import units
-from app.runs.progress import last_seen
-from app.runs.rundir import Run, RunReader
+from coterie.app.dashboard.library import Entry, Group, Library, refuse_links
+from coterie.app.report import comparison, comparison_page, html, run_page
+from coterie.app.runs import units
+from coterie.app.runs.progress import last_seen
+from coterie.app.runs.rundir import Run, RunReader
 
 _HERE = Path(__file__).parent
 _KEPT = 8

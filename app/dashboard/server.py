@@ -15,8 +15,8 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.middleware.gzip import GZipMiddleware
 
-from app.dashboard.guard import Guard
-from app.dashboard.pages import STATIC, Pages
+from coterie.app.dashboard.guard import Guard
+from coterie.app.dashboard.pages import STATIC, Pages
 
 _END_SECONDS = 1
 """How long an answer that nobody reads may hold up the end."""

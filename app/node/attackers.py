@@ -1,4 +1,4 @@
-"""Attackers: what some hosted peers send is a lie; see `clients.attack.Attack` for the kinds.
+"""Attackers: what some hosted peers send is a lie; see `coterie.clients.attack.Attack` for the kinds.
 
 A lie is told where letters leave the cohort, from what the attacker heard itself, so it is the
 same wherever the attacker is hosted. Only the large tensors of a letter are replaced, models and
@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.attack import Attack
-from clients.engine.engine import Engine
-from clients.engine.streams import Purpose, stream
-from clients.letters import Ints, Letters
-from clients.rule import Rule
-from datasets.problem import Problem
-from strategies.protocol import Report
+from coterie.clients.attack import Attack
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.letters import Ints, Letters
+from coterie.clients.rule import Rule
+from coterie.datasets.problem import Problem
+from coterie.strategies.protocol import Report
 
 Tensors = Mapping[str, Tensor]
 _LETTERS = {"nan", "scale", "sign-flip", "gaussian", "ipm", "alie", "mimic", "stale"}

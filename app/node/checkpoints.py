@@ -21,16 +21,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.node.arrays import flatten, unflatten
-from app.node.cohort import Cohort
-from app.node.costs import Costs
-from app.node.faults import StateError
-from app.node.offers import Offers
-from app.node.packing import offers_in, pack, unpack
-from app.node.part import TOGETHER
-from app.node.tensor_file import metadata, read_checked, write_checked
-from app.runs import atomic
-from clients.letters import Ints
+from coterie.app.node.arrays import flatten, unflatten
+from coterie.app.node.cohort import Cohort
+from coterie.app.node.costs import Costs
+from coterie.app.node.faults import StateError
+from coterie.app.node.offers import Offers
+from coterie.app.node.packing import offers_in, pack, unpack
+from coterie.app.node.part import TOGETHER
+from coterie.app.node.tensor_file import metadata, read_checked, write_checked
+from coterie.app.runs import atomic
+from coterie.clients.letters import Ints
 
 _NAME = re.compile(r"(\d{8,})-([01])(?:-\d{4,})?\.state")
 _COPIES = 3

@@ -15,23 +15,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.node.arrays import owned, put_rows, restored, rows_of, unsound
-from app.node.attackers import Attackers
-from app.node.costs import Costs
-from app.node.letter_checks import given, oversized
-from app.node.letters import answer_letters, offer_letters
-from app.node.offers import UNWRITTEN, Offers, sound_rows
-from app.node.part import TOGETHER, Part
-from app.node.stacking import Mail, all_answers, all_offers, heard_by, no_letters, no_mail
-from app.wire.payload import Foreign, LetterFormat, Precision, format_of
-from clients.attack import Attack
-from clients.engine.engine import Engine
-from clients.engine.privacy import ANSWER, OFFER, UPDATE
-from clients.letters import Bools, Ints, nobody
-from clients.rule import Rule
-from strategies.brokering import Round
-from strategies.protocol import MATRIX, Edges, PeerMessage, Report, no_edges
-from strategies.schedule import ByClock, Schedule
+from coterie.app.node.arrays import owned, put_rows, restored, rows_of, unsound
+from coterie.app.node.attackers import Attackers
+from coterie.app.node.costs import Costs
+from coterie.app.node.letter_checks import given, oversized
+from coterie.app.node.letters import answer_letters, offer_letters
+from coterie.app.node.offers import UNWRITTEN, Offers, sound_rows
+from coterie.app.node.part import TOGETHER, Part
+from coterie.app.node.stacking import Mail, all_answers, all_offers, heard_by, no_letters, no_mail
+from coterie.app.wire.payload import Foreign, LetterFormat, Precision, format_of
+from coterie.clients.attack import Attack
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.privacy import ANSWER, OFFER, UPDATE
+from coterie.clients.letters import Bools, Ints, nobody
+from coterie.clients.rule import Rule
+from coterie.strategies.brokering import Round
+from coterie.strategies.protocol import MATRIX, Edges, PeerMessage, Report, no_edges
+from coterie.strategies.schedule import ByClock, Schedule
 
 
 class Cohort:

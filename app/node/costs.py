@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clients.letters import Ints
-from strategies.clock import Clock
-from strategies.schedule import ByClock, Schedule
+from coterie.clients.letters import Ints
+from coterie.strategies.clock import Clock
+from coterie.strategies.schedule import ByClock, Schedule
 
 
 @dataclass

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from app.config.config import ConfigError
-from app.node.vetting import RequestError
-from app.security.approval import ApprovalError
-from app.security.ledger import LedgerError
-from app.security.policy import PolicyError
-from app.security.seal import SealError
-from app.security.trust import KeysError
-from datasets.problem import DataError
-from strategies.errors import WireError
+from coterie.app.config.config import ConfigError
+from coterie.app.node.vetting import RequestError
+from coterie.app.security.approval import ApprovalError
+from coterie.app.security.ledger import LedgerError
+from coterie.app.security.policy import PolicyError
+from coterie.app.security.seal import SealError
+from coterie.app.security.trust import KeysError
+from coterie.datasets.problem import DataError
+from coterie.strategies.errors import WireError
 
 Code = Literal[
     "approval",

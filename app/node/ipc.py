@@ -1,6 +1,6 @@
 """Flower records over a local socket: a line of JSON, then the raw bytes that it speaks of.
 
-Only what `strategies.flower.records` makes travels: scalars, lists, bytes and arrays of bytes.
+Only what `coterie.strategies.flower.records` makes travels: scalars, lists, bytes and arrays of bytes.
 Arrays are written from where they lie and read into the one piece of memory in which they stay.
 """
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from app.config import parts
-from app.config.config import Config
-from app.config.keys import locate, tables
-from app.config.root import workplace
-from app.config.schema import Scalar
-from app.node.faults import StartError
-from app.security.sealing import peer_of
+from coterie.app.config import parts
+from coterie.app.config.config import Config
+from coterie.app.config.keys import locate, tables
+from coterie.app.config.root import workplace
+from coterie.app.config.schema import Scalar
+from coterie.app.node.faults import StartError
+from coterie.app.security.sealing import peer_of
 
 _RUNS_IN_MEMORY = 4
 
@@ -30,7 +30,7 @@ class Job:
     run_config, node_config : flat keys as Flower has them.
     version : round of the state that the last message left, None where there was none.
     simulated : whether Flower's simulation runs the node: what its process is, not what anybody
-        says, decides (`app.client.in_simulation`).
+        says, decides (`coterie.app.client.in_simulation`).
     """
 
     run_id: int

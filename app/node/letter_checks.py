@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.wire.payload import LetterFormat
-from clients.engine.engine import Engine
-from clients.letters import Bools, Letters
+from coterie.app.wire.payload import LetterFormat
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Bools, Letters
 
 _TIMES = 1000.0  # as large; honest models of one run are within ten
 _MOST = 3  # models of which one that lies is not the one in the middle

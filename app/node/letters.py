@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from app.node.offers import Offers
-from app.wire.payload import LetterFormat, Precision
-from clients.letters import Bools, Ints, Letters
-from strategies.protocol import PeerMessage
+from coterie.app.node.offers import Offers
+from coterie.app.wire.payload import LetterFormat, Precision
+from coterie.clients.letters import Bools, Ints, Letters
+from coterie.strategies.protocol import PeerMessage
 
 
 def offer_letters(

@@ -1,7 +1,7 @@
 """A node: does what the relay's requests say with the peers it hosts, and remembers in between.
 
 The next message may be handled by another process, so everything a peer holds is on the node's
-disk (`app.node.checkpoints`) at the end of each request; a version says what a request builds on.
+disk (`coterie.app.node.checkpoints`) at the end of each request; a version says what a request builds on.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from app.config.config import Config
-from app.config.digest import config_digest_of
-from app.config.preflight import check_method, problem_of
-from app.node.attackers import Attackers, deceived
-from app.node.checkpoints import CheckpointStore
-from app.node.cohort import Cohort
-from app.node.faults import StateError
-from app.node.part import predicts_as_saved
-from app.node.tensor_file import write
-from app.node.vetting import check_wanted
-from app.runs import atomic
-from app.security.approval import OWN
-from app.security.channel import SecureChannel
-from app.security.disclosure import limited, protected
-from app.security.ledger import Ledger
-from app.security.policy import Policy
-from app.security.privacy_ledger import PrivacyLedger
-from app.security.run_check import check_counts, is_own
-from app.security.sealing import Sealing, simulated
-from app.trained.about import About
-from app.trained.card import as_json, as_markdown, card
-from clients.engine.engine import Engine
-from strategies.brokering import Round
-from strategies.protocol import PeerMessage, Report, Request, Response
+from coterie.app.config.config import Config
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.preflight import check_method, problem_of
+from coterie.app.node.attackers import Attackers, deceived
+from coterie.app.node.checkpoints import CheckpointStore
+from coterie.app.node.cohort import Cohort
+from coterie.app.node.faults import StateError
+from coterie.app.node.part import predicts_as_saved
+from coterie.app.node.tensor_file import write
+from coterie.app.node.vetting import check_wanted
+from coterie.app.runs import atomic
+from coterie.app.security.approval import OWN
+from coterie.app.security.channel import SecureChannel
+from coterie.app.security.disclosure import limited, protected
+from coterie.app.security.ledger import Ledger
+from coterie.app.security.policy import Policy
+from coterie.app.security.privacy_ledger import PrivacyLedger
+from coterie.app.security.run_check import check_counts, is_own
+from coterie.app.security.sealing import Sealing, simulated
+from coterie.app.trained.about import About
+from coterie.app.trained.card import as_json, as_markdown, card
+from coterie.clients.engine.engine import Engine
+from coterie.strategies.brokering import Round
+from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 
 
 class NodeError(StateError):
@@ -56,7 +56,7 @@ class Node:
     deployed : whether the node is deployed: data-dir is that of its one peer.
     policy : of the institution: what reports tell, and how much may be asked.
     on_round : called with the number of each round that the node ends without the relay.
-    gpu : see `clients.engine.stack.Stack`; the number of a simulation's node.
+    gpu : see `coterie.clients.engine.stack.Stack`; the number of a simulation's node.
 
     Raises
     ------

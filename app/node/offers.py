@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.node.arrays import finite
-from app.wire.payload import LetterFormat, Precision, format_of, layout_of
-from clients.letters import Bools, Ints, nobody
+from coterie.app.node.arrays import finite
+from coterie.app.wire.payload import LetterFormat, Precision, format_of, layout_of
+from coterie.clients.letters import Bools, Ints, nobody
 
 UNWRITTEN = -1
 """In the place of a round: a model that its peer has written for nobody."""

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.node.offers import Offers
-from clients.letters import Ints, Letters
+from coterie.app.node.offers import Offers
+from coterie.clients.letters import Ints, Letters
 
 _ARRAYS = ("senders", "recipients", "rows", "authors", "ages", "expired")
 """Of `Letters`, beside the tensors."""

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from app.node.costs import Costs
-from clients.engine.data import SplitName
-from clients.engine.engine import Engine, Scores
-from clients.letters import Ints, nobody
-from clients.measures import MEASURES
-from clients.rule import Rule
-from strategies.protocol import Report
+from coterie.app.node.costs import Costs
+from coterie.clients.engine.data import SplitName
+from coterie.clients.engine.engine import Engine, Scores
+from coterie.clients.letters import Ints, nobody
+from coterie.clients.measures import MEASURES
+from coterie.clients.rule import Rule
+from coterie.strategies.protocol import Report
 
 TOGETHER = 512
 """Peers whose models are measured or written side by side where most of them sleep."""

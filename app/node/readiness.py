@@ -1,6 +1,6 @@
 """Whether a node is ready for a run, before anything is trained: registered is not configured.
 
-The institution's own `python -m app preflight` shows what each check says. A relay that asks gets
+The institution's own `coterie preflight` shows what each check says. A relay that asks gets
 a code for each, and of what could tell something about the data only bands, where the policy lets
 the run look at the data and discloses its reports.
 """
@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from app.config.digest import config_digest_of
-from app.config.preflight import check_method, problem_of
-from app.node import faults
-from app.node.faults import MachineError, StartError
-from app.node.job import Job, hosted
-from app.node.vetting import RequestError
-from app.runs import units
-from app.security import approval
-from app.security.approval import ApprovalError
-from app.security.policy import Policy, read_policy
-from app.security.run_check import check_counts, check_run, is_own
-from app.security.sealing import deployed
-from app.security.trust import KeysError
-from strategies.protocol import Request, Response
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.preflight import check_method, problem_of
+from coterie.app.node import faults
+from coterie.app.node.faults import MachineError, StartError
+from coterie.app.node.job import Job, hosted
+from coterie.app.node.vetting import RequestError
+from coterie.app.runs import units
+from coterie.app.security import approval
+from coterie.app.security.approval import ApprovalError
+from coterie.app.security.policy import Policy, read_policy
+from coterie.app.security.run_check import check_counts, check_run, is_own
+from coterie.app.security.sealing import deployed
+from coterie.app.security.trust import KeysError
+from coterie.strategies.protocol import Request, Response
 
 CLOCK_SECONDS = 60.0
 _BANDS = (20, 50, 100, 500, 1000, 10_000, 100_000, 1_000_000)

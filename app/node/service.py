@@ -1,7 +1,7 @@
 """What a node does with a message: from a request's record to the record of the response.
 
 Flower's process of a message calls this itself, or lets the node's worker do it
-(`app.node.worker`).
+(`coterie.app.node.worker`).
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING
 
 from flwr.app import RecordDict
 
-from app.config.config import Config, ConfigError
-from app.config.digest import config_digest_of
-from app.config.schema import Scalar
-from app.node import faults, readiness
-from app.node.faults import StartError, StateError
-from app.node.job import Job, hosted
-from app.node.vetting import check_request
-from app.runs import logs
-from app.security import approval
-from app.security.approval import ApprovalError
-from app.security.policy import Policy, PolicyError, read_policy
-from app.security.run_check import check_run
-from app.security.sealing import Sealing, deployed, peer_of
-from app.security.trust import KeysError
-from strategies.brokering import Brokering
-from strategies.flower.records import decode_request, encode_fault, encode_response
-from strategies.protocol import Request, Response
-from strategies.relay.vetting import named
-from strategies.schedule import Schedule
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.schema import Scalar
+from coterie.app.node import faults, readiness
+from coterie.app.node.faults import StartError, StateError
+from coterie.app.node.job import Job, hosted
+from coterie.app.node.vetting import check_request
+from coterie.app.runs import logs
+from coterie.app.security import approval
+from coterie.app.security.approval import ApprovalError
+from coterie.app.security.policy import Policy, PolicyError, read_policy
+from coterie.app.security.run_check import check_run
+from coterie.app.security.sealing import Sealing, deployed, peer_of
+from coterie.app.security.trust import KeysError
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
+from coterie.strategies.protocol import Request, Response
+from coterie.strategies.relay.vetting import named
+from coterie.strategies.schedule import Schedule
 
 if TYPE_CHECKING:
-    from app.node.node import Node
+    from coterie.app.node.node import Node
 
 _NODES_IN_MEMORY = 4
 _UNCHANGED = ("preflight", "answer")
@@ -116,7 +116,7 @@ def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
     """
     if "policy" not in node_config:
         raise StartError(
-            "this SuperNode has no policy: write one (python -m app policy init policy.toml) and "
+            "this SuperNode has no policy: write one (coterie policy init policy.toml) and "
             'start it with policy="FILE" in --node-config'
         )
     if _MOVED in node_config:
@@ -165,7 +165,9 @@ def _node(
     policy: Policy | None,
     gpu: int = 0,
 ) -> Node:
-    from app.node.node import Node  # here, so that a simulation's main process never loads torch
+    from coterie.app.node.node import (
+        Node,  # here, so that a simulation's main process never loads torch
+    )
 
     return Node(
         config,

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from app.node.offers import UNWRITTEN, Offers
-from app.wire.payload import Foreign, LetterFormat
-from clients.letters import Bools, Ints, Letters, nobody
-from strategies.protocol import Kind, no_edges
+from coterie.app.node.offers import UNWRITTEN, Offers
+from coterie.app.wire.payload import Foreign, LetterFormat
+from coterie.clients.letters import Bools, Ints, Letters, nobody
+from coterie.strategies.protocol import Kind, no_edges
 
 Mail = Callable[[Kind, LetterFormat], Foreign]
 """Reads the letters of one kind that came from other nodes, each of that format."""

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from app.runs import atomic
+from coterie.app.runs import atomic
 
 _ABOUT = "about"
 """The only entry of a checked file's metadata: of several the library would shuffle the order."""

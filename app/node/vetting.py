@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strategies.brokering import Brokering
-from strategies.protocol import Edges, Request
-from strategies.topology import listed
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.protocol import Edges, Request
+from coterie.strategies.topology import listed
 
 
 class RequestError(ValueError):

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from flwr.app import RecordDict
 
-from app.node import ipc, service
-from app.node.job import Job, hosted
-from app.runs import logs
+from coterie.app.node import ipc, service
+from coterie.app.node.job import Job, hosted
+from coterie.app.runs import logs
 
 IDLE_SECONDS = 900.0
 """How long a worker waits for the next message."""
@@ -41,7 +41,7 @@ class WorkerError(RuntimeError):
 
 
 def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Let the worker handle a request: `app.node.service.handle_request`, in another process."""
+    """Let the worker handle a request: `coterie.app.node.service.handle_request`, in another process."""
     try:
         config = job.config()
         peers = hosted(job, config.peers)
@@ -103,7 +103,14 @@ def _connect(directory: Path, name: str, timeout: float) -> socket.socket | None
 
 
 def _start(directory: Path, name: str) -> socket.socket:
-    command = [sys.executable, "-m", "app.node.worker", str(directory), name, str(os.getppid())]
+    command = [
+        sys.executable,
+        "-m",
+        "coterie.app.node.worker",
+        str(directory),
+        name,
+        str(os.getppid()),
+    ]
     process = subprocess.Popen(
         command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.runs.units import plural
+from coterie.app.runs.units import plural
 
 
 def of_run(data: Mapping[str, Any]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 Every method is measured in the same way: the last personal models and those best on validation
 data, mean, spread and worst tenth over peers, gain over Local peer by peer at equal seed and split,
 the share of peers that improve, recovery of known clusters, and cost. Bold is who leads, by a
-paired test (`app.report.paired_test`), where not everybody does.
+paired test (`coterie.app.report.paired_test`), where not everybody does.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from app.report import methods
-from app.report.measures import COLUMNS, Column
-from app.report.paired_test import leaders
-from app.runs.rundir import Floats, Run
+from coterie.app.report import methods
+from coterie.app.report.measures import COLUMNS, Column
+from coterie.app.report.paired_test import leaders
+from coterie.app.runs.rundir import Floats, Run
 
 _DEVIATION_IN_TERMINAL = ("accuracy", "gain", "loss_gain")
 _IN_TERMINAL = (

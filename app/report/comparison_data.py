@@ -11,19 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from app.report.comparison import Row
-from app.report.measures import gains, has_accuracy, last
-from app.report.methods import learns_graph
-from app.report.run_data import (
+from coterie.app.report.comparison import Row
+from coterie.app.report.measures import gains, has_accuracy, last
+from coterie.app.report.methods import learns_graph
+from coterie.app.report.run_data import (
     FIELDS,
     has_own_weights,
     peer_order,
     rounded,
     weights_between,
 )
-from app.report.thinning import thin
-from app.runs.graph_scores import score
-from app.runs.rundir import Floats, Ints, Run
+from coterie.app.report.thinning import thin
+from coterie.app.runs.graph_scores import score
+from coterie.app.runs.rundir import Floats, Ints, Run
 
 CURVE_POINTS = 200
 """Most rounds a page keeps of a method's curves."""

@@ -8,14 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from app.config import schema
-from app.config.keys import flatten
-from app.config.registry import METHODS
-from app.report import comparison, html, verdict, words
-from app.report.comparison import Row
-from app.report.comparison_data import page_data, seeds_of
-from app.report.measures import Column
-from app.runs import atomic, units
+from coterie.app.config import schema
+from coterie.app.config.keys import flatten
+from coterie.app.config.registry import METHODS
+from coterie.app.report import comparison, html, verdict, words
+from coterie.app.report.comparison import Row
+from coterie.app.report.comparison_data import page_data, seeds_of
+from coterie.app.report.measures import Column
+from coterie.app.runs import atomic, units
 
 
 def write(

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from app.report.methods import learns_graph
-from app.report.run_data import weights_between
-from app.runs import units
-from app.runs.graph_scores import GraphScores, score
-from app.runs.rundir import Floats, Run, read_json
-from app.runs.summary import accuracy_statistics, mean
+from coterie.app.report.methods import learns_graph
+from coterie.app.report.run_data import weights_between
+from coterie.app.runs import units
+from coterie.app.runs.graph_scores import GraphScores, score
+from coterie.app.runs.rundir import Floats, Run, read_json
+from coterie.app.runs.summary import accuracy_statistics, mean
 
 Beside = Mapping[str, Run]
 """Method -> its run of the same seed."""
@@ -105,7 +105,7 @@ def _improved(run: Run, beside: Beside) -> float | None:
 
 
 def _newcomers(run: Run, _: Beside) -> float | None:
-    """Of the peers that came late; see `app.runners.newcomers`."""
+    """Of the peers that came late; see `coterie.app.runners.newcomers`."""
     found = _held_out(run)
     return mean(last(run)[found["peers"]]) if found else None
 

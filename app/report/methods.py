@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.config.registry import METHODS
-from strategies.everyone import Everyone
+from coterie.app.config.registry import METHODS
+from coterie.strategies.everyone import Everyone
 
 _TOLD = ("cluster", "oracle", "truth")
 """Values of the methods' options that stand for the true clusters or the true distances."""

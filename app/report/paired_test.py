@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtr  # scipy.stats takes half a second to import
 
-from app.runs.rundir import Floats
+from coterie.app.runs.rundir import Floats
 
 LEVEL = 0.05
 Values = Mapping[Any, Floats]

@@ -11,9 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from app.report.run_data import CROWD, display_blocks, has_own_weights, weights_between
-from app.report.thinning import block_means, finite, thin
-from app.runs.rundir import Floats, Ints, Run
+from coterie.app.report.run_data import CROWD, display_blocks, has_own_weights, weights_between
+from coterie.app.report.thinning import block_means, finite, thin
+from coterie.app.runs.rundir import Floats, Ints, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

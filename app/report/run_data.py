@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.report import captions
-from app.report.methods import learns_graph
-from app.report.thinning import (
+from coterie.app.report import captions
+from coterie.app.report.methods import learns_graph
+from coterie.app.report.thinning import (
     block_means,
     block_rows,
     block_starts,
@@ -23,8 +23,8 @@ from app.report.thinning import (
     strongest_links,
     thin,
 )
-from app.runs.graph_scores import components, learnt_edges, score
-from app.runs.rundir import Floats, Ints, Run, read_json
+from coterie.app.runs.graph_scores import components, learnt_edges, score
+from coterie.app.runs.rundir import Floats, Ints, Run, read_json
 
 CURVE_POINTS = 16_000
 """Most numbers (rounds x peers) a page keeps of one metric."""
@@ -70,7 +70,7 @@ def page_data(run: Run) -> dict[str, Any]:
     clusters of the last graph where the true ones are not known, or null; `order`, the peers as
     figures list them; `blocks`, where in `order` each block of peers starts, (B,); `labels`,
     (B, classes) training examples of a peer, mean over the block, or null; `diverged`, the peers
-    that did; `predictions`, what `clients.measures` draws of some peers, by peer, or null; `graph`,
+    that did; `predictions`, what `coterie.clients.measures` draws of some peers, by peer, or null; `graph`,
     see `graph_data`; `captions`, the paragraph above each figure; and where not everybody always
     took part `took_part`, in how many of the rounds so far each peer did.
     """

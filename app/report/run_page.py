@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.report import html, methods, png, words
-from app.report.run_data import page_data
-from app.runs import atomic, units
-from app.runs.rundir import Run
-from app.runs.summary import summarise
+from coterie.app.report import html, methods, png, words
+from coterie.app.report.run_data import page_data
+from coterie.app.runs import atomic, units
+from coterie.app.runs.rundir import Run
+from coterie.app.runs.summary import summarise
 
 
 def write(run_dir: str | Path) -> Path:

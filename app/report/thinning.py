@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from app.runs.rundir import Floats, Ints
+from coterie.app.runs.rundir import Floats, Ints
 
 
 def thin(count: int, most: int) -> Ints:

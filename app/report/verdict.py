@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.report import comparison, methods
-from app.report.comparison import Row
-from app.report.measures import Column
-from app.runs import units
+from coterie.app.report import comparison, methods
+from coterie.app.report.comparison import Row
+from coterie.app.report.measures import Column
+from coterie.app.runs import units
 
 _NAMED = 4
 

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.config.keys import TopLevel
-from app.report.methods import is_yardstick, learns_graph
-from app.report.run_data import weights_between
-from app.runs.graph import weight_to
-from app.runs.rundir import Floats, Ints, Run
-from app.runs.units import NONE, count, duration, number, percent, plural, size
-from strategies.changing import changing
-from strategies.errors import TopologyError
-from strategies.protocol import MATRIX
-from strategies.topology import spectral_gap, topology
+from coterie.app.config.keys import TopLevel
+from coterie.app.report.methods import is_yardstick, learns_graph
+from coterie.app.report.run_data import weights_between
+from coterie.app.runs.graph import weight_to
+from coterie.app.runs.rundir import Floats, Ints, Run
+from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
+from coterie.strategies.changing import changing
+from coterie.strategies.errors import TopologyError
+from coterie.strategies.protocol import MATRIX
+from coterie.strategies.topology import spectral_gap, topology
 
 _ROUNDS_LOOKED_AT = 100
 

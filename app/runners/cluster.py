@@ -19,11 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.config.config import Config, ConfigError
-from app.config.root import ROOT
-from app.runners import cores
-from app.runners.errors import RunError
-from app.runs import plan
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.root import ROOT
+from coterie.app.runners import cores
+from coterie.app.runners.errors import RunError
+from coterie.app.runs import plan
 
 _PACKAGES = ("app", "coterie", "strategies", "clients", "datasets")
 _STORE = 100 << 20

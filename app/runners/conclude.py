@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from app.runs import progress, summary, units
+from coterie.app.runs import progress, summary, units
 
 
 def conclude(run_dir: Path, console: Console) -> None:
@@ -20,7 +20,10 @@ def conclude(run_dir: Path, console: Console) -> None:
     ResultsError
         It is not a run directory.
     """
-    from app.report import methods, run_page  # matplotlib: half a second, not at the start of a run
+    from coterie.app.report import (  # matplotlib: half a second, not at the start of a run
+        methods,
+        run_page,
+    )
 
     numbers = summary.finish(run_dir)
     page = run_page.write(run_dir)

@@ -1,6 +1,6 @@
 """What every Python of `.venv` has: the variables that Flower and Ray need, and `import coterie`.
 
-`python -m app.runners.environment` (a part of `make install`) copies this module into `.venv`,
+`python -m coterie.app.runners.environment` (a part of `make install`) copies this module into `.venv`,
 where a line of a .pth file lets each interpreter call `prepare` as it starts. So a bare `flwr run`
 has them too, in any shell and on any system.
 """

@@ -14,15 +14,21 @@ from typing import Any
 
 from rich.console import Console
 
-from app.config import parts
-from app.config.config import Config, ConfigError
-from app.runners.cluster import Machine
-from app.runners.conclude import conclude
-from app.runners.errors import FlowerError, RunError
-from app.runners.superlink import Workspace, ask, private_superlink, simulation_config, workspace
-from app.runners.tracking import Observers
-from app.runs import progress
-from app.runs.rundir import SURVEY
+from coterie.app.config import parts
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.runners.cluster import Machine
+from coterie.app.runners.conclude import conclude
+from coterie.app.runners.errors import FlowerError, RunError
+from coterie.app.runners.superlink import (
+    Workspace,
+    ask,
+    private_superlink,
+    simulation_config,
+    workspace,
+)
+from coterie.app.runners.tracking import Observers
+from coterie.app.runs import progress
+from coterie.app.runs.rundir import SURVEY
 
 _PAUSE = 0.1
 _AGAIN_SECONDS = 2.0
@@ -38,7 +44,7 @@ def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: prog
     Parameters
     ----------
     nodes : virtual nodes that share the peers.
-    machines : what they may use, see `app.runners.cluster.survey`.
+    machines : what they may use, see `coterie.app.runners.cluster.survey`.
 
     Raises
     ------
@@ -96,7 +102,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
 
     Returns
     -------
-    What it wrote: see `strategies.relay.preflight.Survey`.
+    What it wrote: see `coterie.strategies.relay.preflight.Survey`.
 
     Raises
     ------

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.config.config import Config
-from app.config.digest import config_digest_of
-from app.node.node import Node
-from app.runners.newcomers import LateTransport, write_control
-from app.runs.recorder import RunRecorder
-from strategies.inprocess import InProcessTransport
-from strategies.relay.broker import Broker
+from coterie.app.config.config import Config
+from coterie.app.config.digest import config_digest_of
+from coterie.app.node.node import Node
+from coterie.app.runners.newcomers import LateTransport, write_control
+from coterie.app.runs.recorder import RunRecorder
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.relay.broker import Broker
 
 JOIN_SECONDS = 1.0  # the node is there from the beginning
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from rich.console import Console
 
-from app.config import preflight
-from app.config.config import Config, ConfigError
-from app.runners import cluster, flower
-from app.runners.conclude import conclude
-from app.runners.errors import RunError
-from app.runners.tracking import Callback, Observers
-from app.runs import progress, rundir, units
-from app.runs.introduction import introduce
-from strategies.errors import RelayError
+from coterie.app.config import preflight
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.runners import cluster, flower
+from coterie.app.runners.conclude import conclude
+from coterie.app.runners.errors import RunError
+from coterie.app.runners.tracking import Callback, Observers
+from coterie.app.runs import progress, rundir, units
+from coterie.app.runs.introduction import introduce
+from coterie.strategies.errors import RelayError
 
 
 def run(
@@ -66,7 +66,7 @@ def run(
 
 
 def _inline(config: Config, show: progress.Show) -> None:
-    from app.runners import inline  # torch: only where a run is
+    from coterie.app.runners import inline  # torch: only where a run is
 
     try:
         inline.run(config, show)

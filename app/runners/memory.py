@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.config.config import Config
-from app.config.preflight import problem_of
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
 
 _PROCESS = 600 << 20  # PyTorch and everything else that is imported
 
@@ -33,8 +33,8 @@ def of_run(config: Config) -> int:
 
     Methods that keep further models take more.
     """
-    from clients.engine.chunks import BUDGET  # torch
-    from clients.engine.engine import Engine
+    from coterie.clients.engine.chunks import BUDGET  # torch
+    from coterie.clients.engine.engine import Engine
 
     problem = problem_of(config)
     training = config.training

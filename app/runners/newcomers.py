@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from app.config.config import Config
-from app.config.preflight import problem_of
-from app.runs import atomic
-from clients.engine.engine import Engine
-from clients.engine.network import Buffers
-from strategies.inprocess import InProcessTransport
-from strategies.protocol import Handler
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
+from coterie.app.runs import atomic
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.network import Buffers
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.protocol import Handler
 
 FILE = "newcomers.json"
 

@@ -24,13 +24,13 @@ from typing import Any
 
 import tomli_w
 
-from app.config.root import ROOT
-from app.config.schema import Scalar
-from app.runners import cluster, guard
-from app.runners.cluster import Machine
-from app.runners.environment import QUIET
-from app.runners.errors import FlowerError
-from datasets import plugins
+from coterie.app.config.root import ROOT
+from coterie.app.config.schema import Scalar
+from coterie.app.runners import cluster, guard
+from coterie.app.runners.cluster import Machine
+from coterie.app.runners.environment import QUIET
+from coterie.app.runners.errors import FlowerError
+from coterie.datasets import plugins
 
 _START_SECONDS = 60.0
 

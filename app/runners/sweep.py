@@ -3,7 +3,7 @@
 A finished run whose configuration is the same is reused, a stopped one is continued, the rest is
 run: one after the other in this process as long as that takes no longer than starting Ray, then
 several at a time with Ray, on this machine or on the cluster that RAY_ADDRESS names
-(`app.runners.cluster`). Each has one thread. A run that fails, or
+(`coterie.app.runners.cluster`). Each has one thread. A run that fails, or
 with Ray takes its process with it, costs the others nothing.
 """
 
@@ -25,12 +25,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.config.config import Config, named
-from app.config.parts import fingerprints
-from app.config.preflight import check
-from app.runners import cluster, cores, memory
-from app.runners.tracking import Observers
-from app.runs import plan, progress, rundir
+from coterie.app.config.config import Config, named
+from coterie.app.config.parts import fingerprints
+from coterie.app.config.preflight import check
+from coterie.app.runners import cluster, cores, memory
+from coterie.app.runners.tracking import Observers
+from coterie.app.runs import plan, progress, rundir
 
 _PAUSE = 0.5
 _ALONE_SECONDS = 10.0
@@ -175,8 +175,8 @@ def run_one(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = 
     ----------
     watch : called after every round.
     """
-    from app.runners import inline
-    from app.runs import summary  # torch: only where a run is
+    from coterie.app.runners import inline
+    from coterie.app.runs import summary  # torch: only where a run is
 
     directory = Path(config.run_dir)
     try:

@@ -12,8 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from app.config.config import Config, ConfigError
-from app.config.keys import nearest
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.keys import nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame

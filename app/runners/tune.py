@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from app.config import schema
-from app.config.config import VALIDATION_SHARE, Config
-from app.config.schema import Scalar
-from app.runners.sweep import placed
-from app.runs.rundir import Run
-from clients.rule import Grid
+from coterie.app.config import schema
+from coterie.app.config.config import VALIDATION_SHARE, Config
+from coterie.app.config.schema import Scalar
+from coterie.app.runners.sweep import placed
+from coterie.app.runs.rundir import Run
+from coterie.clients.rule import Grid
 
 RATES = (0.3, 1.0, 3.0)
 RATES_ONLY = tuple(round(float(rate), 3) for rate in np.geomspace(0.1, 10, 9))

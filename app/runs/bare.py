@@ -1,4 +1,4 @@
-"""A bare `flwr run` in Flower's simulation: what `python -m app run` does around other runs.
+"""A bare `flwr run` in Flower's simulation: what `coterie run` does around other runs.
 
 The user sees what the ServerApp prints (`flwr run . --stream`), so the relay introduces the
 run, prints a line for each measured round, and lets the checkout write summary and report.
@@ -15,10 +15,10 @@ from typing import Any
 
 from rich.console import Console
 
-from app.config import preflight
-from app.config.config import Config, ConfigError
-from app.runs import progress, rundir
-from app.runs.introduction import introduce
+from coterie.app.config import preflight
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.runs import progress, rundir
+from coterie.app.runs.introduction import introduce
 
 
 def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
@@ -30,9 +30,9 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
         It cannot run. Nothing was written.
     """
     if config.newcomers:
-        raise ConfigError("hold-out is for runs without Flower: python -m app compare --hold-out")
+        raise ConfigError("hold-out is for runs without Flower: coterie compare --hold-out")
     if config.track:
-        raise ConfigError("track is for runs that `python -m app` starts")
+        raise ConfigError("track is for runs that `coterie` starts")
     console = Console(highlight=False, markup=False)
     problem = preflight.check(config)
     rundir.create(config, problem)
@@ -56,6 +56,6 @@ def end(run_dir: Path) -> None:
     if checkout is None:
         print(f"run directory: {run_dir}")
         return
-    command = [sys.executable, "-m", "app", "report", str(run_dir)]
+    command = [sys.executable, "-m", "coterie", "report", str(run_dir)]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
     print(done.stdout + done.stderr, end="")

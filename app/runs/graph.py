@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from app.runs.graph_scores import learnt_edges, score
-from app.runs.rundir import Bools, Floats, Run
+from coterie.app.runs.graph_scores import learnt_edges, score
+from coterie.app.runs.rundir import Bools, Floats, Run
 
 _EDGES = 1_000_000
 """Where graph.csv would have more edges, rounds in between are left out, but never the last."""
@@ -44,10 +44,10 @@ def edges_csv(run: Run) -> str:
 def measures_csv(run: Run) -> str:
     """graph-measures.csv: a line for each recorded round, an empty cell where there is no number.
 
-    Columns: `round`; `edges`, directed, by the rule of `app.runs.graph_scores`; `collaborators`,
+    Columns: `round`; `edges`, directed, by the rule of `coterie.app.runs.graph_scores`; `collaborators`,
     edges that leave a peer, mean over peers; `sparsity`, the share of the possible edges that are
     not there; `symmetry`, the share of the edges whose reverse is there too; where clusters are to
-    be found, precision, recall, F1 and row overlap of `app.runs.graph_scores.GraphScores`, and
+    be found, precision, recall, F1 and row overlap of `coterie.app.runs.graph_scores.GraphScores`, and
     `precision_<cluster>`, the share of the edges leaving that cluster's peers that stay inside it
     (label flips: cluster 0 is honest, so 1 - `precision_0` of its links lead to flipped peers);
     where peers attack, `to_attackers`, the share that they have of what an honest peer gives to

@@ -8,11 +8,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from app.runs import units
+from coterie.app.runs import units
 
 if TYPE_CHECKING:
-    from app.config.config import Config
-    from datasets.problem import Problem
+    from coterie.app.config.config import Config
+    from coterie.datasets.problem import Problem
 
 ROWS = 20
 _CLASSES = 40  # characters that their names may take

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from app.runs import atomic
+from coterie.app.runs import atomic
 
 NAME = "sweep.json"
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from app.runs import units
-from app.runs.rundir import read_json
+from coterie.app.runs import units
+from coterie.app.runs.rundir import read_json
 
 _PLAIN_SECONDS = 10.0
 _LISTED = 10

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.runs import atomic
-from app.runs.rundir import ResultsError
-from strategies.protocol import MATRIX, Report
-from strategies.relay.commit import Commit, Ledger, means
+from coterie.app.runs import atomic
+from coterie.app.runs.rundir import ResultsError
+from coterie.strategies.protocol import MATRIX, Report
+from coterie.strategies.relay.commit import Commit, Ledger, means
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -94,7 +94,7 @@ class RunRecorder:
         self._progress("running")
 
     def round(self, commit: Commit) -> None:
-        """Commit a round: see `strategies.relay.commit.Recorder`."""
+        """Commit a round: see `coterie.strategies.relay.commit.Recorder`."""
         self._names |= commit.names
         lines = (json.dumps(self._line(report)) + "\n" for report in commit.reports)
         self._append(self._metrics, "".join(lines).encode())
@@ -253,7 +253,7 @@ class RunRecorder:
             self._watch(self.progress)
 
     def _seen(self) -> dict[str, Any]:
-        """What `python -m app status` shows: peer -> last round it ended, and when; last lines."""
+        """What `coterie status` shows: peer -> last round it ended, and when; last lines."""
         return {
             "names": self._names,
             "last_seen": self._last_seen,

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.runs.metrics import Bools, Floats, Ints, Metrics, ResultsError
-from strategies.protocol import MATRIX
+from coterie.app.runs.metrics import Bools, Floats, Ints, Metrics, ResultsError
+from coterie.strategies.protocol import MATRIX
 
 if TYPE_CHECKING:
-    from app.config.config import Config
-    from datasets.problem import Problem
+    from coterie.app.config.config import Config
+    from coterie.datasets.problem import Problem
 
 __all__ = [
     "Bools",

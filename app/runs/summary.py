@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from app.runs import atomic, graph
-from app.runs.graph_scores import score
-from app.runs.rundir import Floats, Run
-from clients.privacy import Privacy
-from strategies.protocol import MEASURES
+from coterie.app.runs import atomic, graph
+from coterie.app.runs.graph_scores import score
+from coterie.app.runs.rundir import Floats, Run
+from coterie.clients.privacy import Privacy
+from coterie.strategies.protocol import MEASURES
 
 
 def summarise(run: Run) -> dict[str, Any]:

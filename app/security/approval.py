@@ -12,8 +12,8 @@ import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from app.config.config import Config
-from app.runs import atomic
+from coterie.app.config.config import Config
+from coterie.app.runs import atomic
 
 OWN = "institution"
 """The folder in a node's `out` that belongs to no run: approvals and ledgers."""
@@ -49,7 +49,7 @@ def require_approval(out: Path, run: str, digest: str) -> None:
     if len(used) >= given:
         raise ApprovalError(
             f"it waits for approval: read {out / run}/config-{digest[:12]}.toml, then "
-            f"python -m app approve {out / run}"
+            f"coterie approve {out / run}"
         )
     atomic.append(out / OWN / _APPROVALS, {"time": _now(), "digest": digest, "run": run})
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from strategies.protocol import PeerMessage
+from coterie.strategies.protocol import PeerMessage
 
 
 class Audit:

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from app.runs import atomic
-from app.security.audit import Audit
-from app.security.claims import claim
-from app.security.keys import PrivateKeys
-from app.security.ledger import Ledger
-from app.security.seal import TAG, Scope, SealError, digest_of, seal, unseal
-from app.security.sealing import Sealing
-from app.security.trust import Entry
-from app.wire.payload import Foreign, LetterFormat, PayloadError
-from strategies.protocol import Kind, PeerMessage, Request
+from coterie.app.runs import atomic
+from coterie.app.security.audit import Audit
+from coterie.app.security.claims import claim
+from coterie.app.security.keys import PrivateKeys
+from coterie.app.security.ledger import Ledger
+from coterie.app.security.seal import TAG, Scope, SealError, digest_of, seal, unseal
+from coterie.app.security.sealing import Sealing
+from coterie.app.security.trust import Entry
+from coterie.app.wire.payload import Foreign, LetterFormat, PayloadError
+from coterie.strategies.protocol import Kind, PeerMessage, Request
 
 
 class SecureChannel:

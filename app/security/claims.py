@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 from cryptography.exceptions import InvalidSignature
 
-from app.security.keys import PrivateKeys
-from app.security.seal import Scope, framed
-from app.security.trust import Entry
-from strategies.relay.roster import Proof
+from coterie.app.security.keys import PrivateKeys
+from coterie.app.security.seal import Scope, framed
+from coterie.app.security.trust import Entry
+from coterie.strategies.relay.roster import Proof
 
 _PROTOCOL = b"coterie claim 1"
 

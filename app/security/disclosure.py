@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from app.security.policy import Disclosure, ReportPolicy
-from strategies.protocol import MEASURES, Report
+from coterie.app.security.policy import Disclosure, ReportPolicy
+from coterie.strategies.protocol import MEASURES, Report
 
 TRAFFIC = ("bytes_sent", "bytes_received")
 """Metrics that the relay knows in any case."""

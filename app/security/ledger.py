@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from app.runs import atomic
-from app.security.policy import AnswerPolicy
-from strategies.protocol import Kind, Request
+from coterie.app.runs import atomic
+from coterie.app.security.policy import AnswerPolicy
+from coterie.strategies.protocol import Kind, Request
 
 
 class LedgerError(ValueError):

@@ -1,6 +1,6 @@
 """An institution's policy: what a run may do on this machine.
 
-`policy.toml` is written and read by the institution (`python -m app policy`); nothing that a run or
+`policy.toml` is written and read by the institution (`coterie policy`); nothing that a run or
 the relay says changes it. A node without one takes part in no run, and a run outside it is refused
 before any data are read.
 """
@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from app.config import schema
-from app.config.keys import flatten, nearest
-from app.config.registry import METHODS
-from app.config.schema import Scalar
-from datasets import plugins
-from datasets.own.institutions import words
-from datasets.table import DATASETS
+from coterie.app.config import schema
+from coterie.app.config.keys import flatten, nearest
+from coterie.app.config.registry import METHODS
+from coterie.app.config.schema import Scalar
+from coterie.datasets import plugins
+from coterie.datasets.own.institutions import words
+from coterie.datasets.table import DATASETS
 
 Disclosure = Literal["all", "loss", "none"]
 ANY = "any"
@@ -119,7 +119,7 @@ class Policy:
 
     Attributes
     ----------
-    approval : "digest": a person here approves each run by its configuration (python -m app
+    approval : "digest": a person here approves each run by its configuration (coterie
         approve). "none": whatever keeps to this file may run; then methods, data.sets and, of a
         table, data.columns and data.label must name what is allowed.
     sealing : whether a run's letters must be sealed.

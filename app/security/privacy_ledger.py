@@ -2,7 +2,7 @@
 
 `institution/privacy-<peer>.jsonl` in the node's `out` has a line for each request that was answered
 from gradients of private examples: the Rényi divergences that it cost, at the orders of
-`clients.engine.accountant`. The sum over all runs is what the peer has spent, whichever columns or
+`coterie.clients.engine.accountant`. The sum over all runs is what the peer has spent, whichever columns or
 labels a run took; a person who has new data begins a new file.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from app.runs import atomic
-from app.security.ledger import LedgerError
-from clients.engine.accountant import ORDERS
+from coterie.app.runs import atomic
+from coterie.app.security.ledger import LedgerError
+from coterie.clients.engine.accountant import ORDERS
 
 Floats = npt.NDArray[np.float64]
 

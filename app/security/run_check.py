@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.config.config import Config
-from app.security.policy import ANY, Policy, PolicyError, PrivacyPolicy
-from clients.privacy import Privacy
-from datasets.own.institutions import words
-from datasets.problem import DataError
-from datasets.table import dataset_of
+from coterie.app.config.config import Config
+from coterie.app.security.policy import ANY, Policy, PolicyError, PrivacyPolicy
+from coterie.clients.privacy import Privacy
+from coterie.datasets.own.institutions import words
+from coterie.datasets.problem import DataError
+from coterie.datasets.table import dataset_of
 
 
 def is_own(dataset: str) -> bool:

@@ -23,8 +23,8 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from app.security.keys import PrivateKeys, PublicKeys
-from strategies.protocol import PeerMessage
+from coterie.app.security.keys import PrivateKeys, PublicKeys
+from coterie.strategies.protocol import PeerMessage
 
 _PROTOCOL = b"coterie letter 1"
 _SUITE = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.config.config import Config
-from app.config.digest import config_digest_of
-from app.security.keys import PrivateKeys
-from app.security.trust import Entry, KeysError, create, read_private, read_trust
+from coterie.app.config.config import Config
+from coterie.app.config.digest import config_digest_of
+from coterie.app.security.keys import PrivateKeys
+from coterie.app.security.trust import Entry, KeysError, create, read_private, read_trust
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def deployed(
         raise KeysError("this SuperNode has keys and takes no part in a run with sealing = false")
     if not keys and (required or not plain):
         raise KeysError(
-            "this SuperNode has no keys to seal with: make them (python -m app keys new NAME) and "
+            "this SuperNode has no keys to seal with: make them (coterie keys new NAME) and "
             'start it with keys="FILE" trust="FILE" in --node-config'
         )
     own = ((peer, keys),) if keys else ()

@@ -24,7 +24,7 @@ from typing import Any
 import tomli_w
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from app.security.keys import SEAL_BYTES, SIGN_BYTES, PrivateKeys, PublicKeys
+from coterie.app.security.keys import SEAL_BYTES, SIGN_BYTES, PrivateKeys, PublicKeys
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 

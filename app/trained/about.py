@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Self
 
-from app.config.config import Config
-from app.config.digest import config_digest_of
-from datasets.preprocessing import Preprocessing
-from datasets.problem import Problem, Task
+from coterie.app.config.config import Config
+from coterie.app.config.digest import config_digest_of
+from coterie.datasets.preprocessing import Preprocessing
+from coterie.datasets.problem import Problem, Task
 
 FORMAT = "coterie model 1"
 
@@ -26,8 +26,8 @@ class About:
     ----------
     peer, peer_name : whose it is.
     method, method_options : how it was trained, and predicts.
-    model, model_options, adaptation : the network (`clients.models.build.build`).
-    task, outputs : see `datasets.problem.Problem`.
+    model, model_options, adaptation : the network (`coterie.clients.models.build.build`).
+    task, outputs : see `coterie.datasets.problem.Problem`.
     shape : of the network's input, one example.
     dataset, dataset_options : what it learnt from.
     classes : names of the outputs; empty where nothing names them, or they are numbers.

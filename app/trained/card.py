@@ -13,12 +13,12 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
-from app.config import schema
-from app.security.policy import Policy
-from app.trained.about import About
-from clients.defence import Defence
-from clients.privacy import Privacy
-from strategies.protocol import Report
+from coterie.app.config import schema
+from coterie.app.security.policy import Policy
+from coterie.app.trained.about import About
+from coterie.clients.defence import Defence
+from coterie.clients.privacy import Privacy
+from coterie.strategies.protocol import Report
 
 _LEAST = 1e-6  # weight of a collaborator
 _NAMED = 50  # of them, the heaviest
@@ -43,7 +43,7 @@ def card(
     sizes : part -> the peer's own examples.
     report : the peer's last, before a policy takes anything away.
     names : of all peers, as far as known here.
-    curves : what can be drawn of the evaluation (`clients.measures`).
+    curves : what can be drawn of the evaluation (`coterie.clients.measures`).
     privacy, defence : of the run; each stands in the card where the run has one.
     has_examples : whether the model's file holds something of each training example.
     """

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from app.config.keys import ConfigError
-from app.runs import atomic
-from app.trained.personal import PersonalModel
+from coterie.app.config.keys import ConfigError
+from coterie.app.runs import atomic
+from coterie.app.trained.personal import PersonalModel
 
 FORMATS = (".pt2", ".onnx")
 

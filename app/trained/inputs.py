@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from app.config.keys import ConfigError
-from app.trained.about import About
-from datasets.files.folders import IMAGES
-from datasets.own import cells
-from datasets.own.image_folder import ImageFolderOptions, read_pixels
-from datasets.own.institutions import RefusedError
-from datasets.preprocessing import Column
+from coterie.app.config.keys import ConfigError
+from coterie.app.trained.about import About
+from coterie.datasets.files.folders import IMAGES
+from coterie.datasets.own import cells
+from coterie.datasets.own.image_folder import ImageFolderOptions, read_pixels
+from coterie.datasets.own.institutions import RefusedError
+from coterie.datasets.preprocessing import Column
 
 _SHOWN = 5
 

@@ -13,14 +13,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from app.runs.metrics import ResultsError
-from app.trained.about import About
-from clients.engine.layers import without_head
-from clients.engine.tasks import TASKS
-from clients.methods.knn_per import vote
-from clients.models.build import build, options_table
-from clients.models.options import Adaptation
-from datasets.preprocessing import NO_CODE
+from coterie.app.runs.metrics import ResultsError
+from coterie.app.trained.about import About
+from coterie.clients.engine.layers import without_head
+from coterie.clients.engine.tasks import TASKS
+from coterie.clients.methods.knn_per import vote
+from coterie.clients.models.build import build, options_table
+from coterie.clients.models.options import Adaptation
+from coterie.datasets.preprocessing import NO_CODE
 
 FOLDER = "models"
 

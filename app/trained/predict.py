@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from app.config.keys import ConfigError
-from app.runs import atomic
-from app.trained.inputs import Inputs
-from app.trained.personal import PersonalModel
+from coterie.app.config.keys import ConfigError
+from coterie.app.runs import atomic
+from coterie.app.trained.inputs import Inputs
+from coterie.app.trained.personal import PersonalModel
 
 _BATCH = 256
 

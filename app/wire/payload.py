@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from app.wire import quantise
-from app.wire.quantise import Entry, Layout, Reduced
+from coterie.app.wire import quantise
+from coterie.app.wire.quantise import Entry, Layout, Reduced
 
 Precision = Literal["full"] | Reduced
 """In which tensors travel; "full" is that in which they are computed."""

@@ -14,9 +14,9 @@ import json
 import tempfile
 from pathlib import Path
 
-from app.config.schema import Scalar
 from benchmarks.engine import machine
 from benchmarks.peers.commands import Taken, carried_out, show, ways, write_data
+from coterie.app.config.schema import Scalar
 
 PEERS, TURNS = 20, 3
 ROUNDS = {"mlp": 60, "cnn": 6}

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.config.config import Config
-from app.config.preflight import problem_of
-from app.config.root import ROOT
-from app.config.schema import Scalar
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
+from coterie.app.config.root import ROOT
+from coterie.app.config.schema import Scalar
 
 
 def write_data(flat: Mapping[str, Scalar], directory: Path) -> None:

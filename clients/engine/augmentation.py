@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clients.engine.layers import hash32
-from clients.engine.network import LAYER_STEP
+from coterie.clients.engine.layers import hash32
+from coterie.clients.engine.network import LAYER_STEP
 
 MOVED = 8  # an image is moved by at most an eighth of its side: 4 pixels of 32, 3 of 28
 
@@ -45,4 +45,4 @@ def crop_flip(images_ebchw: Tensor, keys_e: Tensor) -> Tensor:
 
 
 AUGMENTATIONS = {"crop-flip": crop_flip}
-"""Name -> (images, keys) -> images; see `clients.training.Training.augment`."""
+"""Name -> (images, keys) -> images; see `coterie.clients.training.Training.augment`."""

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.engine.batches import Ints
-from clients.letters import Part
+from coterie.clients.engine.batches import Ints
+from coterie.clients.letters import Part
 
 BUDGET = {"cpu": 1 << 24, "cuda": 1 << 28}
 """Bytes that the models of a call hold together."""

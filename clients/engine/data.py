@@ -18,14 +18,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clients.engine.augmentation import AUGMENTATIONS
-from clients.engine.batches import Ints, Plan, everything, plan
-from clients.engine.streams import Purpose, stream
-from clients.letters import Part
+from coterie.clients.engine.augmentation import AUGMENTATIONS
+from coterie.clients.engine.batches import Ints, Plan, everything, plan
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.letters import Part
 
 if TYPE_CHECKING:
-    from clients.training import Training
-    from datasets.problem import Problem, Split
+    from coterie.clients.training import Training
+    from coterie.datasets.problem import Problem, Split
 
 GATHERED = 1 << 20
 """Bytes of the minibatches that are gathered in one go: they stay in the cache."""
@@ -53,7 +53,7 @@ class Shard:
 
 
 class Charge(IntEnum):
-    """What a minibatch tells of its peer's examples (`clients.engine.accountant`)."""
+    """What a minibatch tells of its peer's examples (`coterie.clients.engine.accountant`)."""
 
     DRAWN = 0  # a uniform draw without replacement, for itself
     WHOLE = 1  # as much as all examples would

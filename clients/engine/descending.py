@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from clients.engine.forms import Wanted
-from clients.engine.line import Passed
+from coterie.clients.engine.forms import Wanted
+from coterie.clients.engine.line import Passed
 
 LEAST = 1 << 16
 """Numbers of a linear layer's weight from which on it goes in pieces."""

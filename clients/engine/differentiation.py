@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.engine import optimizers
-from clients.engine.chunks import held_bytes
-from clients.engine.data import Batch
-from clients.engine.line import Collected, Slopes, Take
-from clients.engine.network import Buffers
-from clients.engine.stack import Stack
+from coterie.clients.engine import optimizers
+from coterie.clients.engine.chunks import held_bytes
+from coterie.clients.engine.data import Batch
+from coterie.clients.engine.line import Collected, Slopes, Take
+from coterie.clients.engine.network import Buffers
+from coterie.clients.engine.stack import Stack
 
 if TYPE_CHECKING:
-    from clients.training import Training
+    from coterie.clients.training import Training
 
 Examples = tuple[Tensor, Tensor]
 """Inputs (E, b, ...) and targets (E, b, ...)."""

@@ -1,8 +1,8 @@
 """The engine: all peers of a node trained, differentiated and evaluated as one stacked tensor.
 
 Four batched operations carry every method: `fit`, `gradients`, `losses` and `mix`; rules are
-formulas over them. What is stacked is in `clients.engine.stack`, evaluation in
-`clients.engine.scoring`. Legend: p = peers of this node, e = models or edges, s = rows to mix, d =
+formulas over them. What is stacked is in `coterie.clients.engine.stack`, evaluation in
+`coterie.clients.engine.scoring`. Legend: p = peers of this node, e = models or edges, s = rows to mix, d =
 parameters.
 """
 
@@ -16,18 +16,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clients.engine import optimizers, robust, sums
-from clients.engine.batches import Ints
-from clients.engine.chunks import Calls, chunked, working
-from clients.engine.data import Batch
-from clients.engine.descending import Descent
-from clients.engine.network import Buffers
-from clients.engine.scoring import Scores, Scoring
-from clients.engine.workers import share_out
-from clients.letters import Part
+from coterie.clients.engine import optimizers, robust, sums
+from coterie.clients.engine.batches import Ints
+from coterie.clients.engine.chunks import Calls, chunked, working
+from coterie.clients.engine.data import Batch
+from coterie.clients.engine.descending import Descent
+from coterie.clients.engine.network import Buffers
+from coterie.clients.engine.scoring import Scores, Scoring
+from coterie.clients.engine.workers import share_out
+from coterie.clients.letters import Part
 
 if TYPE_CHECKING:
-    from clients.training import Training
+    from coterie.clients.training import Training
 
 __all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Scores"]
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from clients.engine.layers import KEY, Dropout
+from coterie.clients.engine.layers import KEY, Dropout
 
 Own = Mapping[str, Tensor]
 Found = tuple[Tensor | None, dict[str, Tensor]]

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from clients.engine.forms import MANY, RELU_OVER_INPUTS, Form, Wanted, forward_only, single
-from clients.engine.layers import is_plain, is_sequence
-from clients.models.convnets import Residual
+from coterie.clients.engine.forms import MANY, RELU_OVER_INPUTS, Form, Wanted, forward_only, single
+from coterie.clients.engine.layers import is_plain, is_sequence
+from coterie.clients.models.convnets import Residual
 
 State = Mapping[str, Tensor]
 """Parameters and buffers of a network by name, those of many models with a leading axis."""

@@ -2,7 +2,7 @@
 
 A `torch.nn.Module` is the template; the parameters of all copies lie in one matrix `x_ed`
 (e = models, d = parameters, in `named_parameters` order), their buffers in stacked tensors.
-One batched call runs them all: layer by layer (`clients.engine.line`), or through
+One batched call runs them all: layer by layer (`coterie.clients.engine.line`), or through
 `torch.func.vmap`. A model alone is the module itself with other tensors in it; it is
 differentiated layer by layer, too, where that is known.
 """
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from clients.engine.layers import KEY, places, prepared, trains, without_head
-from clients.engine.line import Line, Seen, Take, line_of
-from clients.engine.mixed_precision import MixedPrecision
+from coterie.clients.engine.layers import KEY, places, prepared, trains, without_head
+from coterie.clients.engine.line import Line, Seen, Take, line_of
+from coterie.clients.engine.mixed_precision import MixedPrecision
 
 Buffers = dict[str, Tensor]
 """Buffers by name, each with a leading axis of models."""
@@ -34,13 +34,13 @@ class Network:
 
     Parameters
     ----------
-    mixed_precision : compute in bfloat16 where `clients.engine.mixed_precision` says so; the
+    mixed_precision : compute in bfloat16 where `coterie.clients.engine.mixed_precision` says so; the
         outputs are of the models' type.
     channels_last : let the channels of images lie innermost in calls of a single model on a GPU,
         whose tensor cores like it; on a CPU they always do. Stacked models are grouped
         convolutions, for which torch would undo it.
     personal : names of trainable tensors that are among the buffers instead of `names`; see
-        `clients.engine.personal`.
+        `coterie.clients.engine.personal`.
 
     Attributes
     ----------

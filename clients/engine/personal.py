@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from clients.engine import optimizers
+from coterie.clients.engine import optimizers
 
 if TYPE_CHECKING:
-    from clients.engine.network import Buffers
-    from clients.training import Training
+    from coterie.clients.engine.network import Buffers
+    from coterie.clients.training import Training
 
 
 class PersonalLayers:

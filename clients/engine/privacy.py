@@ -32,16 +32,16 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.engine import accountant
-from clients.engine.batches import Ints
-from clients.engine.data import Batch, Charge
-from clients.engine.forms import linear_sums
-from clients.engine.layers import trains
-from clients.engine.line import Line, Slope
-from clients.engine.network import Network
-from clients.engine.streams import Purpose, stream
-from clients.letters import Bools
-from clients.privacy import Privacy
+from coterie.clients.engine import accountant
+from coterie.clients.engine.batches import Ints
+from coterie.clients.engine.data import Batch, Charge
+from coterie.clients.engine.forms import linear_sums
+from coterie.clients.engine.layers import trains
+from coterie.clients.engine.line import Line, Slope
+from coterie.clients.engine.network import Network
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.letters import Bools
+from coterie.clients.privacy import Privacy
 
 OFFER, ANSWER, UPDATE = range(3)
 """Stages of a round, in each of which a minibatch may be used anew."""
@@ -66,7 +66,7 @@ class Guard:
 
     Attributes
     ----------
-    rdp : (P, A) what each peer has spent in the run, see `clients.engine.accountant`.
+    rdp : (P, A) what each peer has spent in the run, see `coterie.clients.engine.accountant`.
     charged : (P, A) the same since `go_on_from`, whatever states the run went back to.
     exhausted : (P,) whether a query of the current stage was beyond the budget.
     """

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clients.engine.network import Network
-from clients.models.build import build
+from coterie.clients.engine.network import Network
+from coterie.clients.models.build import build
 
 if TYPE_CHECKING:
-    from clients.models.options import Adaptation
-    from datasets.problem import Problem
+    from coterie.clients.models.options import Adaptation
+    from coterie.datasets.problem import Problem
 
 _EXAMPLES = 2  # batch norm needs two
 _REMEDIES = {

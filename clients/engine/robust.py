@@ -8,7 +8,7 @@ letters have weights; with equal ones the rules are the papers'. f is the number
 that may be lies, floor(tolerate k). Letters that are not finite are left out first.
 
 Most rules are weighted means whose weights follow from the distances between letters; only those of
-each coordinate look at the numbers. Sums are those of `clients.engine.sums`, in float64 and the
+each coordinate look at the numbers. Sums are those of `coterie.clients.engine.sums`, in float64 and the
 order of the letters, so results do not depend on who is hosted where. Legend: k = letters of one
 recipient, p = recipients, s = rows of a stack, d = parameters.
 """
@@ -23,9 +23,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from clients.defence import Defence
-from clients.engine import sums
-from clients.letters import Ints, Part
+from coterie.clients.defence import Defence
+from coterie.clients.engine import sums
+from coterie.clients.letters import Ints, Part
 
 Floats = npt.NDArray[np.float64]
 _ITERATIONS = 2000

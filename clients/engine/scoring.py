@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clients.engine.batches import Ints
-from clients.engine.data import SplitName
-from clients.engine.differentiation import Differentiation
-from clients.engine.network import Buffers
-from clients.engine.workers import share_out
+from coterie.clients.engine.batches import Ints
+from coterie.clients.engine.data import SplitName
+from coterie.clients.engine.differentiation import Differentiation
+from coterie.clients.engine.network import Buffers
+from coterie.clients.engine.workers import share_out
 
 
 class Scores(NamedTuple):

@@ -14,30 +14,30 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from clients.defence import Defence
-from clients.engine import optimizers, probe
-from clients.engine.batches import Ints
-from clients.engine.chunks import Chunks
-from clients.engine.data import Batch, Data
-from clients.engine.network import Buffers, Network
-from clients.engine.personal import PersonalLayers
-from clients.engine.privacy import Guard
-from clients.engine.streams import Purpose, stream
-from clients.engine.tasks import TASKS
-from clients.letters import Bools
-from clients.models.adaptation import personal_names
-from clients.models.build import build
-from clients.models.options import MODELS
+from coterie.clients.defence import Defence
+from coterie.clients.engine import optimizers, probe
+from coterie.clients.engine.batches import Ints
+from coterie.clients.engine.chunks import Chunks
+from coterie.clients.engine.data import Batch, Data
+from coterie.clients.engine.network import Buffers, Network
+from coterie.clients.engine.personal import PersonalLayers
+from coterie.clients.engine.privacy import Guard
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.engine.tasks import TASKS
+from coterie.clients.letters import Bools
+from coterie.clients.models.adaptation import personal_names
+from coterie.clients.models.build import build
+from coterie.clients.models.options import MODELS
 
 Mixing = Callable[[int], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
 """Round -> (n, n) averaging weights, whose rows sum to 1, and (n,) what each peer's model counts
 for in the mean of all that they keep: its steps are divided by that."""
 
 if TYPE_CHECKING:
-    from clients.models.options import Adaptation
-    from clients.privacy import Privacy
-    from clients.training import Training
-    from datasets.problem import Problem
+    from coterie.clients.models.options import Adaptation
+    from coterie.clients.privacy import Privacy
+    from coterie.clients.training import Training
+    from coterie.datasets.problem import Problem
 
 
 def device_of(name: str, gpu: int) -> torch.device:
@@ -57,7 +57,7 @@ class Stack:
     Parameters
     ----------
     problem : the data of all peers; only that of `peers` is kept.
-    model, model_options : name and options of the network (`clients.models.build`).
+    model, model_options : name and options of the network (`coterie.clients.models.build`).
     peers : ids of the hosted peers, ascending.
     training : minibatches and optimizer.
     seed : of every stream.
@@ -65,16 +65,16 @@ class Stack:
     gpu : which GPU, where there are several: counted on from the first after the last.
     dtype : "float32" or "float64"; quadratic problems are always float64.
     topology : (n, n) who may talk to whom; None: everybody.
-    chunk : models per batched call; 0 takes the rule of `clients.engine.chunks`.
+    chunk : models per batched call; 0 takes the rule of `coterie.clients.engine.chunks`.
     memory : bound in bytes on what one chunk holds for its backward pass; 0 takes a share of
         what the machine has.
     tf32 : whether products of float32 are rounded to TF32 on a GPU, in this process.
-    mixed_precision, channels_last : see `clients.engine.network.Network`.
+    mixed_precision, channels_last : see `coterie.clients.engine.network.Network`.
     defence : what takes the place of weighted means; None: nothing.
     staleness_discount : exponent of `Rule.freshness`.
     mixing : averaging weights of a topology that has its own, see `Mixing`.
     privacy : how gradients are made private; None: not.
-    adaptation : of the network, see `clients.models.options.Adaptation`.
+    adaptation : of the network, see `coterie.clients.models.options.Adaptation`.
 
     Attributes
     ----------
@@ -82,10 +82,10 @@ class Stack:
     topology : (n, n) who may talk to whom, symmetric, empty diagonal.
     kind : the problem's task, by name. outputs : classes, or outputs of a regression.
     noise : (n,) deviation of the gradient noise, where the problem states it, else None.
-    batches : draws minibatches of training data, see `clients.engine.data.Data.batches`.
+    batches : draws minibatches of training data, see `coterie.clients.engine.data.Data.batches`.
     n_gradients : (P,) examples each peer has differentiated so far: the bill for gradients.
     guard : what makes gradients private, None where nothing does.
-    spent : (P, A) what that has cost, see `clients.engine.privacy.Guard`; A = 0 where nothing does.
+    spent : (P, A) what that has cost, see `coterie.clients.engine.privacy.Guard`; A = 0 where nothing does.
     """
 
     def __init__(

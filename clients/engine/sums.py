@@ -19,7 +19,7 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from clients.engine.batches import Ints
+    from coterie.clients.engine.batches import Ints
 
 COLUMNS = {"cpu": 1 << 10, "cuda": 1 << 18}
 """Of a stack, at least, in one step of a weighted sum in float64."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-from clients.engine.chunks import THREADS
+from coterie.clients.engine.chunks import THREADS
 
 Worker = TypeVar("Worker")
 Item = TypeVar("Item")

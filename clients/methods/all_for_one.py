@@ -16,7 +16,7 @@ estimation batch of b_alpha examples, drawn apart from its training minibatch:
     plain     r^_ik = max(0, 1 - |G_i - G_k|^2 / |G_i|^2)                        (equation 1)
     debiased  r^_ik = max(0, 1 - <G'_k - G'_i, G''_k - G''_i> / <G'_i, G''_i>),
 
-G', G'' on two disjoint halves of the batch (`clients.parts.similarity`). Noise adds to both of
+G', G'' on two disjoint halves of the batch (`coterie.clients.parts.similarity`). Noise adds to both of
 equation 1's norms: identical peers stay together only while |grad R_i|^2 >= (1 + lambda) / (1 -
 lambda) times the noise of G_i, and every peer ends alone. Products across halves are free of that.
 
@@ -31,7 +31,7 @@ below 1 / beta; nothing is capped, a step that is too long is warned about.
 
 Readings and deviations: a batch beyond n_i is all data, and the one example of a peer with no more
 is in both halves. The paper asks before each step; with more `local-steps` helpers' gradients move
-along as the own one does (`clients.parts.helper_gradients`): a step descends
+along as the own one does (`coterie.clients.parts.helper_gradients`): a step descends
 sum_k alpha_ik (g_k(x0) + g_i(x) - g_i(x0)), the term k = i being g_i(x). Weight on oneself alone is
 local training, bit for bit.
 """
@@ -45,15 +45,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clients.letters import Bools, Ints, Letters
-from clients.parts.helper_gradients import gradients_at, moving_along
-from clients.parts.similarity import Estimator, by_definition, normalised
-from clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
+from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.parts.helper_gradients import gradients_at, moving_along
+from coterie.clients.parts.similarity import Estimator, by_definition, normalised
+from coterie.clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.engine import Engine
+    from coterie.clients.engine.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from clients.methods.ditto import OwnState
-from clients.methods.fedavg import GlobalModel
-from clients.rule import Grid
+from coterie.clients.methods.ditto import OwnState
+from coterie.clients.methods.fedavg import GlobalModel
+from coterie.clients.rule import Grid
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.data import Batch
-    from clients.engine.engine import Gradients
-    from clients.engine.network import Buffers
+    from coterie.clients.engine.data import Batch
+    from coterie.clients.engine.engine import Gradients
+    from coterie.clients.engine.network import Buffers
 
 
 @dataclass(frozen=True)

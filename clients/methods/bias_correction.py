@@ -4,7 +4,7 @@
     c_i <- (1 - beta) c_i + beta b,    c_i = 0 at first; the step uses the c_i from before it.
 
 Symbols: c_i `state.c`, beta `options.beta`; all others, targets and local steps as in
-`clients.parts.asking`. With alpha = "auto", alpha* = N (2 - beta) / (2 (N + 1)) (the authors'
+`coterie.clients.parts.asking`. With alpha = "auto", alpha* = N (2 - beta) / (2 (N + 1)) (the authors'
 code).
 
 Variant `bias = "oracle"` (theorem 2): c_i is the true bias at x_i, g on all training data without
@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clients.engine.streams import Purpose, stream
-from clients.letters import Bools, Ints, Letters
-from clients.parts.asking import Asking, AskingRule, AskingState
-from clients.rule import Floats, Grid
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.parts.asking import Asking, AskingRule, AskingState
+from coterie.clients.rule import Floats, Grid
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.engine import Engine
+    from coterie.clients.engine.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from clients.letters import Bools, Ints, Letters
-from clients.methods.fedavg import LocalTraining
-from clients.rule import Floats, Grid, State
+from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.methods.fedavg import LocalTraining
+from coterie.clients.rule import Floats, Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,14 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from clients.methods.fedavg import GlobalModel
-from clients.methods.fedprox import proximal
-from clients.rule import Grid, State
+from coterie.clients.methods.fedavg import GlobalModel
+from coterie.clients.methods.fedprox import proximal
+from coterie.clients.rule import Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.engine import Fit
+    from coterie.clients.engine.engine import Fit
 
 
 @dataclass(frozen=True)

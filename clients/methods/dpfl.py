@@ -8,7 +8,7 @@ number of training samples.
 Round 1 is the preprocessing: tau_init epochs from a common start, Omega_k = BGGC(all senders),
 w_k = average over Omega_k and k. In every later round a peer trains tau_train, pulls Omega_k, every
 P rounds (from round 2 on) chooses C_k = GGC(Omega_k) among those received, and averages over C_k
-and k. All averages are of the models as pulled. The greedy choice is `clients.parts.greedy`.
+and k. All averages are of the models as pulled. The greedy choice is `coterie.clients.parts.greedy`.
 
 Readings: a node holds each letter once, so round 1 pulls every model once where the paper's BGGC
 pulls it twice; models that a round would not use (with `period` > 1, those outside C_k, or all of
@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clients.engine.streams import Purpose, stream
-from clients.letters import Bools, Ints, Letters
-from clients.parts import greedy
-from clients.parts.validation import Kept, better, buffers_of, with_validation_loss
-from clients.rule import Floats, Grid, Rule, State
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.parts import greedy
+from coterie.clients.parts.validation import Kept, better, buffers_of, with_validation_loss
+from coterie.clients.rule import Floats, Grid, Rule, State
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ topology all peers hold the same global model after a round. Batch-norm buffers 
 
 Some topologies bring weights W of their own in the place of p_k, and all peers count the same: the
 base-(k+1) graph, and a file whose edges have a direction, along which peers do stochastic gradient
-push (Assran et al., ICML 2019, algorithm 1; `strategies.push_sum`). With z_i the model that a round
+push (Assran et al., ICML 2019, algorithm 1; `coterie.strategies.push_sum`). With z_i the model that a round
 starts from and y_i the one trained from it, a peer shows z_i + (y_i - z_i) / w_i, where w_i is what
 its model counts for in the mean of all; then z_i <- sum_j W_ij (what j shows).
 """
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
-from clients.letters import Letters
-from clients.rule import Floats, Rule, State
+from coterie.clients.letters import Letters
+from coterie.clients.rule import Floats, Rule, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.engine import GradientFunction
+    from coterie.clients.engine.engine import GradientFunction
 
 S = TypeVar("S", bound=State)
 

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from clients.letters import Letters
-from clients.methods.fedavg import FedAvg
-from clients.rule import Floats, Grid, Mixture, State
+from coterie.clients.letters import Letters
+from coterie.clients.methods.fedavg import FedAvg
+from coterie.clients.rule import Floats, Grid, Mixture, State
 
 if TYPE_CHECKING:
     from torch import Tensor

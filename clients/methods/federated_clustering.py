@@ -19,7 +19,7 @@ training; 1 is the plain mean.
 Readings and deviations: v needs no vector arithmetic, as distances follow from the inner products
 of the z_j. Distances equal but for rounding lie on the same side. Those who do not answer are left
 out. With more `local-steps`, v is fixed for the round and moves along as the own gradient does
-(`clients.parts.helper_gradients`): a step descends v + g_i(x) - g_i(x0).
+(`coterie.clients.parts.helper_gradients`): a step descends v + g_i(x) - g_i(x0).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clients.letters import Ints, Letters
-from clients.parts.helper_gradients import gradients_at, mean_over_steps, moving_along
-from clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
+from coterie.clients.letters import Ints, Letters
+from coterie.clients.parts.helper_gradients import gradients_at, mean_over_steps, moving_along
+from coterie.clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor

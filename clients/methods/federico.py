@@ -30,17 +30,17 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clients.engine.streams import Purpose, stream
-from clients.letters import Bools, Ints, Letters
-from clients.parts.ensemble import NOBODY, kept, known, mixture
-from clients.parts.exploring import epsilon_greedy
-from clients.rule import Floats, Grid, Mixture, Rule, State
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.parts.ensemble import NOBODY, kept, known, mixture
+from coterie.clients.parts.exploring import epsilon_greedy
+from coterie.clients.rule import Floats, Grid, Mixture, Rule, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.engine import Engine
-    from clients.engine.network import Buffers
+    from coterie.clients.engine.engine import Engine
+    from coterie.clients.engine.network import Buffers
 
 _WORST = 1e30  # loss of a model whose loss is not a number: it gets no weight, and spoils nothing
 

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clients.engine.streams import Purpose, stream
-from clients.letters import Bools, Ints, Letters
-from clients.methods.fedavg import LocalTraining
-from clients.parts.exploring import epsilon_greedy
-from clients.rule import Floats, Grid, State
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.methods.fedavg import LocalTraining
+from coterie.clients.parts.exploring import epsilon_greedy
+from coterie.clients.rule import Floats, Grid, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

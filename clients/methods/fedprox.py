@@ -13,15 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from clients.methods.fedavg import FedAvg
-from clients.rule import Grid, State
+from coterie.clients.methods.fedavg import FedAvg
+from coterie.clients.rule import Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.data import Batch
-    from clients.engine.engine import Engine, GradientFunction, Gradients
-    from clients.engine.network import Buffers
+    from coterie.clients.engine.data import Batch
+    from coterie.clients.engine.engine import Engine, GradientFunction, Gradients
+    from coterie.clients.engine.network import Buffers
 
 S = TypeVar("S", bound=State)
 

@@ -17,17 +17,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from clients.engine.streams import Purpose
-from clients.letters import Letters
-from clients.methods.fedavg import FedAvg
-from clients.rule import Grid, State
+from coterie.clients.engine.streams import Purpose
+from coterie.clients.letters import Letters
+from coterie.clients.methods.fedavg import FedAvg
+from coterie.clients.rule import Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.data import Batch
-    from clients.engine.engine import Engine, Fit, Gradients
-    from clients.engine.network import Buffers
+    from coterie.clients.engine.data import Batch
+    from coterie.clients.engine.engine import Engine, Fit, Gradients
+    from coterie.clients.engine.network import Buffers
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from clients.engine.streams import Purpose
-from clients.letters import Letters
-from clients.methods import fedprox
-from clients.methods.fedavg import GlobalModel
-from clients.parts.validation import Kept, better, buffers_of, with_validation_loss
-from clients.rule import Grid, State
+from coterie.clients.engine.streams import Purpose
+from coterie.clients.letters import Letters
+from coterie.clients.methods import fedprox
+from coterie.clients.methods.fedavg import GlobalModel
+from coterie.clients.parts.validation import Kept, better, buffers_of, with_validation_loss
+from coterie.clients.rule import Grid, State
 
 
 @dataclass(frozen=True)

@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clients.letters import Ints, Letters
-from clients.methods.fedavg import LocalTraining
-from clients.rule import Clustered, Floats, State, true_clusters
+from coterie.clients.letters import Ints, Letters
+from coterie.clients.methods.fedavg import LocalTraining
+from coterie.clients.rule import Clustered, Floats, State, true_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.engine import Engine
-    from clients.engine.network import Buffers
+    from coterie.clients.engine.engine import Engine
+    from coterie.clients.engine.network import Buffers
 
 
 @dataclass(frozen=True)

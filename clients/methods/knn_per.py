@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from clients.methods.fedavg import GlobalModel
-from clients.rule import Grid, State
+from coterie.clients.methods.fedavg import GlobalModel
+from coterie.clients.rule import Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.data import SplitName
-    from clients.engine.engine import Scores
-    from clients.engine.scoring import Scoring
+    from coterie.clients.engine.data import SplitName
+    from coterie.clients.engine.engine import Scores
+    from coterie.clients.engine.scoring import Scoring
 
 
 @dataclass(frozen=True)

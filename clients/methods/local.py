@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clients.letters import Letters
-from clients.rule import Rule, State
+from coterie.clients.letters import Letters
+from coterie.clients.rule import Rule, State
 
 if TYPE_CHECKING:
     from torch import Tensor

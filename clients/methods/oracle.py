@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from clients.letters import Ints, Letters
-from clients.methods.fedavg import LocalTraining
-from clients.rule import Clustered, Floats, State, true_clusters
+from coterie.clients.letters import Ints, Letters
+from coterie.clients.methods.fedavg import LocalTraining
+from coterie.clients.rule import Clustered, Floats, State, true_clusters
 
 
 @dataclass(frozen=True)

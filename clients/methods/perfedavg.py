@@ -15,16 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from clients.engine.streams import Purpose
-from clients.methods.fedavg import GlobalModel
-from clients.rule import Grid, State
+from coterie.clients.engine.streams import Purpose
+from coterie.clients.methods.fedavg import GlobalModel
+from coterie.clients.rule import Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.data import Batch
-    from clients.engine.engine import GradientFunction, Gradients
-    from clients.engine.network import Buffers
+    from coterie.clients.engine.data import Batch
+    from coterie.clients.engine.engine import GradientFunction, Gradients
+    from coterie.clients.engine.network import Buffers
 
 
 @dataclass(frozen=True)

@@ -28,17 +28,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from clients.letters import Letters
-from clients.methods.fedavg import LocalTraining
-from clients.parts.simplex import project_onto_simplex
-from clients.rule import Floats, Grid, State
+from coterie.clients.letters import Letters
+from coterie.clients.methods.fedavg import LocalTraining
+from coterie.clients.parts.simplex import project_onto_simplex
+from coterie.clients.rule import Floats, Grid, State
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.data import Batch
-    from clients.engine.engine import GradientFunction, Gradients
-    from clients.engine.network import Buffers
+    from coterie.clients.engine.data import Batch
+    from coterie.clients.engine.engine import GradientFunction, Gradients
+    from coterie.clients.engine.network import Buffers
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from clients.engine.streams import Purpose, stream
-from clients.letters import Bools, Letters
-from clients.methods.dpfl import DPFL, DPFLState
-from clients.parts.greedy import Choice
-from clients.rule import Grid
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.letters import Bools, Letters
+from coterie.clients.methods.dpfl import DPFL, DPFLState
+from coterie.clients.parts.greedy import Choice
+from coterie.clients.rule import Grid
 
 
 @dataclass(frozen=True)

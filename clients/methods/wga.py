@@ -5,7 +5,7 @@ Every peer, or each of `targets`, is the paper's user 0 and asks the others, its
     x_i <- x_i - eta ((1 - alpha) g_i(x_i) + alpha g_avg(x_i)),   g_avg = sum_k s_ik g_k(x_i).
 
 Symbols: x_i `state.x`, eta the learning rate, N the helpers that answered; s_ik, how zeta^2 and
-sigma^2 are measured, and several local steps: `clients.parts.asking`. With alpha = "auto" (after
+sigma^2 are measured, and several local steps: `coterie.clients.parts.asking`. With alpha = "auto" (after
 theorem 1, for bounded bias, m = 0)
 
     alpha* = 1 / (1 + 1/N + mu T zeta^2 / (L sigma^2)),
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from clients.letters import Ints, Letters
-from clients.parts.asking import Asking, AskingRule, AskingState
-from clients.rule import Floats, Grid
+from coterie.clients.letters import Ints, Letters
+from coterie.clients.parts.asking import Asking, AskingRule, AskingState
+from coterie.clients.rule import Floats, Grid
 
 if TYPE_CHECKING:
     from torch import Tensor

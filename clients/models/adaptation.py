@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from clients.models.options import Adaptation
-from clients.models.transformer import Adapted
+from coterie.clients.models.options import Adaptation
+from coterie.clients.models.transformer import Adapted
 
 HEAD = "head"
 

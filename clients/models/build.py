@@ -1,4 +1,4 @@
-"""The networks by name, for every input shape; options: `clients.models.options`."""
+"""The networks by name, for every input shape; options: `coterie.clients.models.options`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clients.models import convnets, libraries, plugin_options
-from clients.models.adaptation import adapted
-from clients.models.convnets import Shape
-from clients.models.options import (
+from coterie.clients.models import convnets, libraries, plugin_options
+from coterie.clients.models.adaptation import adapted
+from coterie.clients.models.convnets import Shape
+from coterie.clients.models.options import (
     MODEL_OPTIONS,
     MODELS,
     Adaptation,
@@ -21,9 +21,9 @@ from clients.models.options import (
     MlpOptions,
     check_task,
 )
-from clients.models.transformer import gpt2, transformer
-from clients.models.unet import unet3d
-from datasets import plugins
+from coterie.clients.models.transformer import gpt2, transformer
+from coterie.clients.models.unet import unet3d
+from coterie.datasets import plugins
 
 
 class Theta(nn.Module):

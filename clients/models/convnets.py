@@ -8,7 +8,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.models.options import ResNet18Options
+from coterie.clients.models.options import ResNet18Options
 
 Shape = tuple[int, ...]
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from datasets.plugins import PluginError
+from coterie.datasets.plugins import PluginError
 
 Shape = tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""The models by name, with their option tables. No torch: `clients.models.build` builds them."""
+"""The models by name, with their option tables. No torch: `coterie.clients.models.build` builds them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 if TYPE_CHECKING:
-    from datasets.problem import Problem
+    from coterie.datasets.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -194,13 +194,13 @@ _TASKS = {"unet3d": "segmentation", "transformer": "language", "gpt2": "language
 
 
 def check_task(model: str, task: str) -> None:
-    """See that a model can learn a kind of problem (see `datasets.problem.Problem.task`).
+    """See that a model can learn a kind of problem (see `coterie.datasets.problem.Problem.task`).
 
     Raises
     ------
     ValueError : it cannot; names those that can.
     """
-    if model not in MODELS:  # a plugin's: it is tried (`clients.engine.probe`)
+    if model not in MODELS:  # a plugin's: it is tried (`coterie.clients.engine.probe`)
         return
     able = [name for name, kind in _TASKS.items() if kind == task]
     if model in able or (not able and model not in _TASKS):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datasets import plugins
+from coterie.datasets import plugins
 
 LIBRARIES = ("torchvision", "timm", "transformers")
-"""Libraries whose networks have names, "torchvision:resnet18"; see `clients.models.libraries`."""
+"""Libraries whose networks have names, "torchvision:resnet18"; see `coterie.clients.models.libraries`."""
 
 
 def of(name: str) -> type | None:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.models.convnets import Shape
-from clients.models.options import Gpt2Options, TransformerOptions
+from coterie.clients.models.convnets import Shape
+from coterie.clients.models.options import Gpt2Options, TransformerOptions
 
 HEAD = 64  # width of a head in every public GPT-2
 _OWN = "head.weight"  # the untied head: only our own files have one

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.models.convnets import Shape
+from coterie.clients.models.convnets import Shape
 
 WIDTH = 8  # channels of the first convolution; each level doubles them
 

@@ -14,7 +14,7 @@ problem that states its noise (quadratic ones do) spares the measurement of sigm
 Readings and deviations: peers that are no targets train alone, and so does a target in a round in
 which no answer comes; shares are those of the helpers that did. The paper asks after each step;
 with more `local-steps` the helpers' average moves along as the own gradient does
-(`clients.parts.helper_gradients`): a step descends (1 - alpha) g_i(x) + alpha (g_avg(x0) + g_i(x) -
+(`coterie.clients.parts.helper_gradients`): a step descends (1 - alpha) g_i(x) + alpha (g_avg(x0) + g_i(x) -
 g_i(x0)), and a round has the noise of as many of the paper's steps.
 """
 
@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 
 import numpy as np
 
-from clients.letters import Bools, Ints, Letters
-from clients.parts.helper_gradients import gradients_at, mean_over_steps, moving_along
-from clients.rule import Clustered, Floats, Rule, State, true_clusters
+from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.parts.helper_gradients import gradients_at, mean_over_steps, moving_along
+from coterie.clients.rule import Clustered, Floats, Rule, State, true_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.engine import Engine
+    from coterie.clients.engine.engine import Engine
 
 
 class _Config(Protocol):

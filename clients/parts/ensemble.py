@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clients.letters import Bools, Ints, Letters
-from clients.rule import Floats
+from coterie.clients.letters import Bools, Ints, Letters
+from coterie.clients.rule import Floats
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from clients.letters import Ints
+from coterie.clients.letters import Ints
 
 
 def epsilon_greedy(explores: Iterable[bool], chance: Ints, best: Ints) -> Ints:

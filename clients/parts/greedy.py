@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from clients.letters import Bools, Ints, Letters
+from coterie.clients.letters import Bools, Ints, Letters
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.rule import Floats
+    from coterie.clients.rule import Floats
 
 WORST = 1e300  # reward of a model whose loss is not a number: finite, so that gains are too
 

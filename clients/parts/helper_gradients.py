@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clients.engine.streams import Purpose
-from clients.letters import Letters
+from coterie.clients.engine.streams import Purpose
+from coterie.clients.letters import Letters
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.data import Batch
-    from clients.engine.engine import Engine, GradientFunction, Gradients
-    from clients.engine.network import Buffers
-    from clients.rule import State
+    from coterie.clients.engine.data import Batch
+    from coterie.clients.engine.engine import Engine, GradientFunction, Gradients
+    from coterie.clients.engine.network import Buffers
+    from coterie.clients.rule import State
 
 
 def gradients_at(engine: Engine, state: State, round_: int, asked: Letters) -> Tensor:

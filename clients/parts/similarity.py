@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clients.engine.streams import Purpose
-from clients.letters import Ints, Letters
-from clients.rule import Floats
+from coterie.clients.engine.streams import Purpose
+from coterie.clients.letters import Ints, Letters
+from coterie.clients.rule import Floats
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.engine import Engine
-    from clients.engine.network import Buffers
+    from coterie.clients.engine.engine import Engine
+    from coterie.clients.engine.network import Buffers
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clients.engine.engine import Engine
-    from clients.engine.network import Buffers
-    from datasets.problem import Problem
+    from coterie.clients.engine.engine import Engine
+    from coterie.clients.engine.network import Buffers
+    from coterie.datasets.problem import Problem
 
 Kept = dict[str, "Tensor"]
 """A model of every peer: its validation "loss" (P,), "x" (P, d), and its buffers."""

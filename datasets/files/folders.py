@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from datasets.problem import DataError
+from coterie.datasets.problem import DataError
 
 IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".dcm")
 

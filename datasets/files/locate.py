@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets.problem import DataError
+from coterie.datasets.problem import DataError
 
 SYSTEM = Path("/usr/share/datasets")  # where Debian's dataset-* packages put their files
 PATIENCE = 20.0  # seconds without an answer from a server

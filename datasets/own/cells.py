@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from datasets.own.institutions import RefusedError
-from datasets.preprocessing import Column
-from datasets.problem import DataError
+from coterie.datasets.own.institutions import RefusedError
+from coterie.datasets.preprocessing import Column
+from coterie.datasets.problem import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from datasets.files.folders import IMAGES
-from datasets.own.institutions import (  # fmt: skip
+from coterie.datasets.files.folders import IMAGES
+from coterie.datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
     Holding,
@@ -27,7 +27,7 @@ from datasets.own.institutions import (  # fmt: skip
     numbers,
     words,
 )
-from datasets.problem import DataError
+from coterie.datasets.problem import DataError
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -22,9 +22,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from datasets.partition.options import Partition
-from datasets.preprocessing import NO_CODE, Column, Preprocessing
-from datasets.problem import DataError, Floats, Ints, Problem, Split, Task
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.preprocessing import NO_CODE, Column, Preprocessing
+from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split, Task
 
 PARTS = ("train", "validation", "test")
 _HOLD_OUT = 0x0D

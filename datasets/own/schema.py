@@ -14,9 +14,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets.own.cells import encoded
-from datasets.preprocessing import Column
-from datasets.problem import DataError
+from coterie.datasets.own.cells import encoded
+from coterie.datasets.preprocessing import Column
+from coterie.datasets.problem import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa

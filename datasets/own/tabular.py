@@ -2,7 +2,7 @@
 
 Every file has the columns that the run names, in any order and among others: numbers to learn
 from, and the label. A missing number is refused, or becomes its column's mean. With a schema
-(`datasets.own.schema`) columns may be categories and dates too, and cells are checked.
+(`coterie.datasets.own.schema`) columns may be categories and dates too, and cells are checked.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from datasets.own.cells import FORMATS, encoded, named, open_table, require
-from datasets.own.institutions import (  # fmt: skip
+from coterie.datasets.own.cells import FORMATS, encoded, named, open_table, require
+from coterie.datasets.own.institutions import (  # fmt: skip
     PARTS,
     Expected,
     Holding,
@@ -26,9 +26,9 @@ from datasets.own.institutions import (  # fmt: skip
     numbers,
     words,
 )
-from datasets.own.schema import Schema, digest, read_schema
-from datasets.preprocessing import Column
-from datasets.problem import DataError
+from coterie.datasets.own.schema import Schema, digest, read_schema
+from coterie.datasets.preprocessing import Column
+from coterie.datasets.problem import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ class TableOptions(NormalisedOptions):
     missing : what a missing number is: "refuse" the table, or take the "mean" of its column (the
         run's `mean`, else of the peer's training rows); a missing category is then none of them.
     schema : whether schema.toml describes the columns: the digest that every peer's must have
-        (python -m app schema), in a simulation also "file"; empty: all columns are numbers.
+        (coterie schema), in a simulation also "file"; empty: all columns are numbers.
     bad_rows : of a table with a schema, rows whose cells it does not allow, or that have no label:
         "refuse" the table, or "leave-out" those rows. The node's log names them by line.
     mean : mean of each column; empty: each peer's own.

@@ -22,8 +22,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from datasets.own.institutions import PARTS, Expected, HeldOptions, Holding, RefusedError, held
-from datasets.problem import DataError
+from coterie.datasets.own.institutions import (
+    PARTS,
+    Expected,
+    HeldOptions,
+    Holding,
+    RefusedError,
+    held,
+)
+from coterie.datasets.problem import DataError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

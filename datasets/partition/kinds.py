@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datasets import plugins
-from datasets.partition.options import ASSIGN, DIVIDE, RELABEL, Partition, Shares, stream
-from datasets.partition.skew import (
+from coterie.datasets import plugins
+from coterie.datasets.partition.options import ASSIGN, DIVIDE, RELABEL, Partition, Shares, stream
+from coterie.datasets.partition.skew import (
     dirichlet,
     groups_of_classes,
     label_groups_dirichlet,
     pathological,
 )
-from datasets.problem import DataError, Ints
-from datasets.source import Source
+from coterie.datasets.problem import DataError, Ints
+from coterie.datasets.source import Source
 
 
 def iid(source: Source, partition: Partition, peers: int, seed: int) -> Shares:

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from datasets.problem import DataError, Ints
-from datasets.source import Source
+from coterie.datasets.problem import DataError, Ints
+from coterie.datasets.source import Source
 
 DIVIDE, ASSIGN, RELABEL, KEEP, LEND = range(5)  # never renumber: every split would change
 
@@ -29,7 +29,7 @@ class Partition:
     Attributes
     ----------
     kind : how the examples are divided among the peers: a name of
-        `datasets.partition.kinds.KINDS`, or a plugin's.
+        `coterie.datasets.partition.kinds.KINDS`, or a plugin's.
     clusters : label-groups, label-permutation: number of clusters of peers; label-groups-dirichlet:
         number of groups of classes.
     cluster_sizes : label-groups, label-permutation: peers of each cluster, "6-6-7-7"; "even" deals

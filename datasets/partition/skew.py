@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from datasets.partition.options import ASSIGN, DIVIDE, Partition, Shares, stream
-from datasets.problem import DataError, Ints
-from datasets.source import Source
+from coterie.datasets.partition.options import ASSIGN, DIVIDE, Partition, Shares, stream
+from coterie.datasets.problem import DataError, Ints
+from coterie.datasets.source import Source
 
 TRIES = 1000  # draws of a division before giving up on `min_samples`
 HOLDER_ALPHA = 0.5  # DPFL's division of a class among its holders

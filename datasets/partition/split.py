@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from datasets.partition.kinds import kind_of
-from datasets.partition.options import KEEP, LEND, Partition, check, stream
-from datasets.partition.skew import ensure_test_examples
-from datasets.problem import DataError, Ints, Problem, Split
-from datasets.source import Source
+from coterie.datasets.partition.kinds import kind_of
+from coterie.datasets.partition.options import KEEP, LEND, Partition, check, stream
+from coterie.datasets.partition.skew import ensure_test_examples
+from coterie.datasets.problem import DataError, Ints, Problem, Split
+from coterie.datasets.source import Source
 
 
 def split(source: Source, partition: Partition, peers: int, seed: int) -> Problem:

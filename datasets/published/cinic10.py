@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.files.cache import Arrays, cached
-from datasets.files.folders import folder_with, images_in, read_image
-from datasets.problem import DataError
-from datasets.source import Source
+from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.files.folders import folder_with, images_in, read_image
+from coterie.datasets.problem import DataError
+from coterie.datasets.source import Source
 
 PARTS = ("train", "valid", "test")
 CLASSES = (

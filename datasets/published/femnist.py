@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from datasets.files.cache import Arrays, cached
-from datasets.files.folders import folder_with
-from datasets.problem import DataError
-from datasets.source import Source
+from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.files.folders import folder_with
+from coterie.datasets.problem import DataError
+from coterie.datasets.source import Source
 
 CLASSES = {"all": (0, 62), "digits": (0, 10), "a-to-j": (36, 46)}  # of 0-9, A-Z, a-z
 REMEDY = (

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.files.folders import folder_with
-from datasets.problem import DataError, Floats, Ints
-from datasets.source import Source, spread
+from coterie.datasets.files.folders import folder_with
+from coterie.datasets.problem import DataError, Floats, Ints
+from coterie.datasets.source import Source, spread
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 FILES = tuple(f"processed.{hospital}.data" for hospital in HOSPITALS)

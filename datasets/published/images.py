@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datasets.files.locate import Published
-from datasets.problem import DataError, Ints
-from datasets.source import Source
+from coterie.datasets.files.locate import Published
+from coterie.datasets.problem import DataError, Ints
+from coterie.datasets.source import Source
 
 Images = npt.NDArray[np.uint8]
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datasets.files.cache import Arrays, cached
-from datasets.problem import DataError
-from datasets.source import Source, spread
+from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.problem import DataError
+from coterie.datasets.source import Source, spread
 
 HOSPITALS = ("Guys", "HH", "IOP")
 SUBJECT = re.compile(r"(IXI\d+-(Guys|HH|IOP)-\d+)_image\.nii(\.gz)?$")

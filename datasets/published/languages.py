@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.problem import DataError
-from datasets.published.tokens import Tokens, language_source, languages_of, tokeniser
-from datasets.source import Source
+from coterie.datasets.problem import DataError
+from coterie.datasets.published.tokens import Tokens, language_source, languages_of, tokeniser
+from coterie.datasets.source import Source
 
 MANUALS = Path("/usr/share/doc/installation-guide-amd64")
 STRETCH = 4096  # bytes; of five successive stretches the last is for testing

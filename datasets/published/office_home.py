@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from datasets.files.cache import Arrays, cached
-from datasets.files.folders import folder_with, images_in
-from datasets.problem import DataError
-from datasets.source import Source
+from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.files.folders import folder_with, images_in
+from coterie.datasets.problem import DataError
+from coterie.datasets.source import Source
 
 DOMAINS = ("Art", "Clipart", "Product", "Real World")
 FOLDERS = ("office-home", "OfficeHomeDataset_10072016", "OfficeHome")

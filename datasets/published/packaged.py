@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from datasets.problem import Ints
-from datasets.source import Source
+from coterie.datasets.problem import Ints
+from coterie.datasets.source import Source
 
 
 def read_digits(data_dir: Path) -> Source:

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from datasets.files.folders import folder_with
-from datasets.problem import DataError, Ints
-from datasets.source import Source
+from coterie.datasets.files.folders import folder_with
+from coterie.datasets.problem import DataError, Ints
+from coterie.datasets.source import Source
 
 Tokens = npt.NDArray[Any]
 Vocabulary = Literal["bytes", "gpt2"]

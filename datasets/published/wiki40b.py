@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets.files.cache import Arrays, cached
-from datasets.files.folders import folder_with
-from datasets.problem import DataError
-from datasets.published.tokens import (
+from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.files.folders import folder_with
+from coterie.datasets.problem import DataError
+from coterie.datasets.published.tokens import (
     Tokens,
     Vocabulary,
     language_source,
@@ -21,7 +21,7 @@ from datasets.published.tokens import (
     tokeniser,
     vocabulary_files,
 )
-from datasets.source import Source
+from coterie.datasets.source import Source
 
 _MARKS = re.compile(r"\s*_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_\s*")
 BYTES_PER_TOKEN = 8  # read at least so many for each token that is wanted

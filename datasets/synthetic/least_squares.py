@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.partition.options import Partition
-from datasets.problem import DataError, Problem, Split
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError, Problem, Split
 
 _TESTS = 1000
 _CENTRE, _TRAIN, _TEST = range(3)  # purposes of streams

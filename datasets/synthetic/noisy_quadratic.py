@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from datasets.partition.options import Partition
-from datasets.problem import DataError, Floats, Ints, Problem, Split
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split
 
 
 @dataclass(frozen=True)

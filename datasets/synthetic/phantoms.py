@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.problem import Floats
-from datasets.source import Source, spread
+from coterie.datasets.problem import Floats
+from coterie.datasets.source import Source, spread
 
 SIDE = 8  # voxels
 SUBJECTS = (50, 29, 12)  # of each scanner; IXI Tiny's three hospitals have 311, 181 and 74

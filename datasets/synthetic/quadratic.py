@@ -23,8 +23,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from datasets.partition.options import Partition
-from datasets.problem import DataError, Floats, Ints, Problem, Split
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split
 
 REQUIRED = ("curvature", "centre", "noise", "start")
 OPTIONAL = ("samples", "validation_centre")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.partition.options import Partition
-from datasets.problem import Floats, Problem, Split
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import Floats, Problem, Split
 
 _TESTS = 200
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ConfigRecord, RecordDict
 
-from strategies.errors import WireError
+from coterie.strategies.errors import WireError
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from strategies.errors import WireError
-from strategies.flower import fields
-from strategies.protocol import Edges, Kind, PeerMessage, Report, Request, Response, Stage
+from coterie.strategies.errors import WireError
+from coterie.strategies.flower import fields
+from coterie.strategies.protocol import Edges, Kind, PeerMessage, Report, Request, Response, Stage
 
 _PAYLOAD = "payload"
 _STYPE = "coterie.payload"

@@ -10,12 +10,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.superlink.grid import InMemoryGrid
 
-from strategies.brokering import Brokering
-from strategies.flower.transport import FlowerTransport
-from strategies.protocol import Transport
-from strategies.relay.broker import Broker
-from strategies.relay.commit import Ledger, Recorder
-from strategies.relay.roster import Proof
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.flower.transport import FlowerTransport
+from coterie.strategies.protocol import Transport
+from coterie.strategies.relay.broker import Broker
+from coterie.strategies.relay.commit import Ledger, Recorder
+from coterie.strategies.relay.roster import Proof
 
 _log = logging.getLogger("coterie.relay")
 

@@ -9,9 +9,9 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.superlink.grid import InMemoryGrid
 
-from strategies.errors import RelayError, WireError
-from strategies.flower.records import decode_response, encode_request
-from strategies.protocol import Request, Response
+from coterie.strategies.errors import RelayError, WireError
+from coterie.strategies.flower.records import decode_response, encode_request
+from coterie.strategies.protocol import Request, Response
 
 _PAUSE = 0.05  # Flower's own loop polls every 3 s
 _SHARE = 0.05  # of the wait so far: asking a SuperLink 20 times a second costs it a fifth of a core

@@ -17,14 +17,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.brokering import Brokering, Round
-from strategies.errors import DesertedError, RelayError, RosterError
-from strategies.protocol import PeerMessage, Report, Request, Response, Stage, Transport
-from strategies.relay.commit import Commit, Ledger, Recorder, means
-from strategies.relay.delivery import answer_requests, deliverable, update_requests
-from strategies.relay.roster import Proof, Roster
-from strategies.relay.vetting import fault_of, named, one_line, vetted
-from strategies.schedule import ByClock
+from coterie.strategies.brokering import Brokering, Round
+from coterie.strategies.errors import DesertedError, RelayError, RosterError
+from coterie.strategies.protocol import PeerMessage, Report, Request, Response, Stage, Transport
+from coterie.strategies.relay.commit import Commit, Ledger, Recorder, means
+from coterie.strategies.relay.delivery import answer_requests, deliverable, update_requests
+from coterie.strategies.relay.roster import Proof, Roster
+from coterie.strategies.relay.vetting import fault_of, named, one_line, vetted
+from coterie.strategies.schedule import ByClock
 
 _log = logging.getLogger("coterie.relay")
 _JOIN_PAUSE = 0.1

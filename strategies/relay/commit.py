@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from strategies.protocol import Report
+from coterie.strategies.protocol import Report
 
 
 @dataclass(frozen=True)

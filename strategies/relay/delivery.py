@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.brokering import Round
-from strategies.protocol import PeerMessage, Request, Stage
+from coterie.strategies.brokering import Round
+from coterie.strategies.protocol import PeerMessage, Request, Stage
 
 Hosts = Mapping[int, tuple[int, ...]]
 """Node -> the peers it hosts."""

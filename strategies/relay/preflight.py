@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strategies.protocol import Request, Transport
-from strategies.relay.vetting import NAME, one_line
+from coterie.strategies.protocol import Request, Transport
+from coterie.strategies.relay.vetting import NAME, one_line
 
 _CHECKS = 20
 """Of a node, at most: what it says goes into files and terminals."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from strategies.protocol import Edges, PeerMessage, Response, no_edges
+from coterie.strategies.protocol import Edges, PeerMessage, Response, no_edges
 
 Proof = Callable[[int, bytes, str], bool]
 """Whether a claim, made for an attempt at the run, comes from the node of a peer: (peer, claim,

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from strategies.brokering import Brokering
-from strategies.protocol import MATRIX, PeerMessage, Report, Request, Response
-from strategies.schedule import Schedule
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.protocol import MATRIX, PeerMessage, Report, Request, Response
+from coterie.strategies.schedule import Schedule
 
 _LINES, _LENGTH = 100, 400
 """What a node says goes into logs and terminals: so many lines, so many characters each."""

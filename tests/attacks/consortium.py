@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from app.config.config import Config
-from app.config.schema import Scalar
-from app.node import service
-from app.node.job import Job
-from app.runs import atomic
-from app.security.policy import Policy, policy_of
-from benchmarks.deployment import exchange_keys
-from strategies.flower.records import decode_response, encode_request
-from strategies.protocol import Edges, PeerMessage, Request, Response
+from coterie.app.config.config import Config
+from coterie.app.config.schema import Scalar
+from coterie.app.node import service
+from coterie.app.node.job import Job
+from coterie.app.runs import atomic
+from coterie.app.security.policy import Policy, policy_of
+from coterie.strategies.flower.records import decode_response, encode_request
+from coterie.strategies.protocol import Edges, PeerMessage, Request, Response
+from tests.harness.deployment import exchange_keys
 
 ROWS = (60, 50, 40)
 RUN: dict[str, Scalar] = {

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.keys import keys
-from strategies.protocol import PeerMessage, Request, Response
+from coterie.app.config.keys import keys
+from coterie.strategies.protocol import PeerMessage, Request, Response
 from tests.attacks.consortium import (
     ROWS,
     RUN,

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from app import client
-from app.config.digest import config_digest_of
-from app.node.faults import MEANINGS
-from app.node.job import Job
-from app.runs import atomic
-from app.security import approval
-from strategies.flower.records import decode_response, encode_request
-from strategies.protocol import PeerMessage, Report, Request, Response
-from strategies.relay.broker import Broker
+from coterie.app import client
+from coterie.app.config.digest import config_digest_of
+from coterie.app.node.faults import MEANINGS
+from coterie.app.node.job import Job
+from coterie.app.runs import atomic
+from coterie.app.security import approval
+from coterie.strategies.flower.records import decode_response, encode_request
+from coterie.strategies.protocol import PeerMessage, Report, Request, Response
+from coterie.strategies.relay.broker import Broker
 from tests.attacks.consortium import (
     ROWS,
     RUN,

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-from app.config.root import ROOT
+from coterie.app.config.root import ROOT
 
 TRY = """
 import sys

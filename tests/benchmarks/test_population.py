@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.config.schema import Scalar
 from benchmarks import population
 from benchmarks.dealt import dealt
 from benchmarks.peers import loop
 from benchmarks.peers.commands import Taken, carried_out, show, ways, write_data
-from datasets import plugins
-from datasets.source import Source
+from coterie.app.config.schema import Scalar
+from coterie.datasets import plugins
+from coterie.datasets.source import Source
 
 EACH = 12
 

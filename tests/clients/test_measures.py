@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from clients import measures
+from coterie.clients import measures
 
 
 def probabilities(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

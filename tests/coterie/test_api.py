@@ -14,7 +14,7 @@ import pytest
 from torch import Tensor, nn
 
 import coterie
-from app.config.registry import METHODS
+from coterie.app.config.registry import METHODS
 from tests import plugins
 
 QUICK: dict[str, Any] = {"num_server_rounds": 4, "evaluate_every": 2, "device": "cpu"}
@@ -203,7 +203,7 @@ def test_it_is_there_from_any_directory(tmp_path: Path) -> None:
     """In a process that starts elsewhere, and without torch, pandas or reports for a plugin."""
     code = (
         "import sys; from coterie import Method, Rule, Source, Everyone\n"
-        "assert not {'torch', 'pandas', 'app.report'} & sys.modules.keys()\n"
+        "assert not {'torch', 'pandas', 'coterie.app.report'} & sys.modules.keys()\n"
         "import coterie; print(len(dir(coterie)))"
     )
     done = subprocess.run(

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.config.registry import METHODS
-from clients.letters import Letters
-from clients.methods import fedavg
-from clients.rule import Floats, State
+from coterie.app.config.registry import METHODS
+from coterie.clients.letters import Letters
+from coterie.clients.methods import fedavg
+from coterie.clients.rule import Floats, State
 from coterie.testing import check_method
 
 __all__ = ["check_method"]

@@ -1,4 +1,4 @@
-"""A file of arrays for each peer; what arrays may be is tested with `datasets.per_peer`."""
+"""A file of arrays for each peer; what arrays may be is tested with `coterie.datasets.per_peer`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.arrays import ArraysOptions
-from datasets.partition.options import Partition
-from datasets.problem import DataError
-from datasets.table import DATASETS
+from coterie.datasets.arrays import ArraysOptions
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError
+from coterie.datasets.table import DATASETS
 
 G = np.random.default_rng(0)
 SOUND: dict[str, Any] = {"x": G.normal(3, 2, (20, 3)), "y": G.integers(2, size=20)}

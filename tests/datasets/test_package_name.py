@@ -13,12 +13,12 @@ REPO = Path(__file__).parents[2]
 LOAD = """
 import sys
 from pathlib import Path
-import datasets.problem
+import coterie.datasets.problem
 {then}
-from datasets.partition.options import Partition
-from datasets.table import load_problem
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.table import load_problem
 load_problem("digits", Partition(), 8, 0, Path("."), None)
-assert Path(datasets.problem.__file__).parent == Path({ours!r}), datasets.problem.__file__
+assert Path(coterie.datasets.problem.__file__).parent == Path({ours!r}), coterie.datasets.problem.__file__
 assert not {{"torch", "torchvision", "flwr"}} & set(sys.modules)
 """
 

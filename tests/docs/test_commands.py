@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from app.config.config import Config
-from app.config.items import read_items
-from app.config.registry import METHODS
+from coterie.app.config.config import Config
+from coterie.app.config.items import read_items
+from coterie.app.config.registry import METHODS
 from tests.checkout import install
 
 ROOT = Path(__file__).parents[2]
@@ -40,14 +40,14 @@ HOW: dict[str, dict[str, str]] = {
         "make run": "README.md has the same block",
         "source .venv/bin/activate": RUN,
         "cat > mine.toml <<'END'": RUN,
-        "python -m app compare mine.toml --methods local,fedavg,dpfl --seeds 2": RUN,
+        "coterie compare mine.toml --methods local,fedavg,dpfl --seeds 2": RUN,
         "flwr run . --stream --run-config 'num-server-rounds=20' "
         "--federation-config 'num-supernodes=4'": RUN,
     },
     "docs/own-data.md": {
         "source .venv/bin/activate": RUN,
         "cat > readmission.toml <<'END'": RUN,
-        "python -m app schema hospitals/0-north/data.csv --out hospitals/schema.toml": RUN,
+        "coterie schema hospitals/0-north/data.csv --out hospitals/schema.toml": RUN,
         "head -n 4 hospitals/2-west/data.csv > new.csv": RUN,
         "import coterie": RUN,
         "python - <<'END'": RUN,
@@ -67,15 +67,15 @@ HOW: dict[str, dict[str, str]] = {
     },
     "docs/watching.md": {
         "source .venv/bin/activate": RUN,
-        "python -m app dashboard": ENDLESS,
+        "coterie dashboard": ENDLESS,
     },
     "docs/consortium/without-docker.md": {
         "source .venv/bin/activate": RUN,
         "python - <<'END'": RUN,
-        "python -m app certificates consortium/secrets --hosts localhost 127.0.0.1 \\": RUN,
+        "coterie certificates consortium/secrets --hosts localhost 127.0.0.1 \\": RUN,
         "for name in hospital-a hospital-b hospital-c; do": RUN,
         "cd consortium": RUN,
-        "python -m app certificates consortium/secrets --register relay \\": RUN,
+        "coterie certificates consortium/secrets --register relay \\": RUN,
         "port=9101": RUN,
         "cat > consortium/readmission.toml <<'END'": RUN,
         "ls consortium/runs/trial/report.html": RUN,
@@ -188,10 +188,10 @@ def commands() -> Iterator[tuple[str, str]]:
     """Commands that produced published numbers, and where they stand."""
     for page in (ROOT / "docs" / "results").glob("*.md"):
         text = page.read_text("utf-8")
-        spans = re.findall(r"`(python -m app (?:run|compare) [^`]*)`", text)
+        spans = re.findall(r"`(coterie (?:run|compare) [^`]*)`", text)
         lines = [line for block in blocks(page) for line in block.text.splitlines()]
         for command in (*spans, *lines):
-            if command.startswith("python -m app"):
+            if command.startswith("coterie"):
                 yield name(page), command
 
 

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from app.runs.rundir import Run
-from benchmarks.map import animation
+from coterie.app.runs.rundir import Run
+from studies.map import animation
 
 IMAGE = Path(__file__).parents[2] / "docs" / "images" / "map.svg"
 

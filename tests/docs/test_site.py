@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from app.config import schema
-from app.config.keys import tables
-from app.config.registry import METHODS
+from coterie.app.config import schema
+from coterie.app.config.keys import tables
+from coterie.app.config.registry import METHODS
 from docs import docstrings, hooks
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ def test_pages_made_from_code_say_what_it_says(site: Path) -> None:
     cobo = Assets(site / "methods" / "cobo.html").text
     assert "b*d*(shown + met)" in cobo  # its row of the cost table
     assert "Step size of the weights" in cobo  # its options
-    assert "clients.rule" in Assets(site / "reference" / "clients.html").text
+    assert "coterie.clients.rule" in Assets(site / "reference" / "clients.html").text
 
 
 @pytest.mark.parametrize("method", METHODS)

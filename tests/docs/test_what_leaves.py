@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.leaving import FIELDS, PAGE, TABLES, run, sizes_of, written
-from strategies.flower.records import encode_fault, encode_response
+from coterie.strategies.flower.records import encode_fault, encode_response
+from tests.docs.leaving import FIELDS, PAGE, TABLES, run, sizes_of, written
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_what_leaves_now(name: str) -> None:
-    """If it is not: python -m benchmarks.leaving, and read what has changed."""
+    """If it is not: python -m tests.docs.leaving, and read what has changed."""
     assert TABLES[name]() == written(PAGE.read_text("utf-8"), name)
 
 

@@ -1,4 +1,4 @@
-"""strategies/ works without the rest of the project and, but for strategies.flower, without it."""
+"""strategies/ works without the rest of the project and, but for coterie.strategies.flower, without it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ for name in {blocked!r}:
 for name in {modules!r}:
     importlib.import_module(name)
 
-from strategies.everyone import Everyone
-from strategies.inprocess import InProcessTransport
-from strategies.relay.broker import Broker
-from strategies.topology import topology
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.relay.broker import Broker
+from coterie.strategies.topology import topology
 from tests.strategies.toy_node import ToyNode
 
 strategy = Everyone(peers=3, rounds=4, seed=0, topology=topology("ring", 3, 0), evaluate_every=2)
@@ -40,7 +40,7 @@ print(sorted(Broker(strategy, InProcessTransport(nodes)).run()))
         (["app", "clients", "datasets"], MODULES),
         (
             ["app", "clients", "datasets", "flwr"],
-            [name for name in MODULES if not name.startswith("strategies.flower")],
+            [name for name in MODULES if not name.startswith("coterie.strategies.flower")],
         ),
     ],
     ids=["the project", "the project and Flower"],

@@ -5,16 +5,16 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 
-import strategies.pairs
-from app.config.config import Config
-from clients.methods import cobo
-from strategies.brokering import Brokering
-from strategies.everyone import Everyone
-from strategies.pairs import Pairs
-from strategies.protocol import Edges, no_edges
-from strategies.silent import Silent
-from strategies.topology import listed, matrix_of, topology
-from strategies.wanted import Wanted, WantedAnswers
+import coterie.strategies.pairs
+from coterie.app.config.config import Config
+from coterie.clients.methods import cobo
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.pairs import Pairs
+from coterie.strategies.protocol import Edges, no_edges
+from coterie.strategies.silent import Silent
+from coterie.strategies.topology import listed, matrix_of, topology
+from coterie.strategies.wanted import Wanted, WantedAnswers
 
 
 def make(kind: type[Brokering], n: int = 6, graph: str = "full", **changes: Any) -> Any:
@@ -121,7 +121,7 @@ def test_pairs_are_sampled_independently_with_the_probability() -> None:
 
 def test_pairs_of_many_peers_are_sampled_by_skipping(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pair as often as with a draw for each; every pair where the probability is 1."""
-    monkeypatch.setattr(strategies.pairs, "_EACH", 5)
+    monkeypatch.setattr(coterie.strategies.pairs, "_EACH", 5)
     counts = np.zeros((6, 6))
     for t in range(1, 501):
         edges, asked = pairs("constant", 0.3).edges(t, no_edges())

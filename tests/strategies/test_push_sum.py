@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.changing import mixing
-from strategies.errors import TopologyError
-from strategies.push_sum import PushSum
-from strategies.topology import Matrix, topology
+from coterie.strategies.changing import mixing
+from coterie.strategies.errors import TopologyError
+from coterie.strategies.push_sum import PushSum
+from coterie.strategies.topology import Matrix, topology
 
 
 def two_rounds(peers: int, seed: int) -> list[Matrix]:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategies.brokering import Brokering
-from strategies.errors import ScheduleError
-from strategies.everyone import Everyone
-from strategies.pairs import Pairs
-from strategies.protocol import no_edges
-from strategies.schedule import Churn, Options, Sample, Schedule, schedule
-from strategies.topology import listed, matrix_of, topology
-from strategies.wanted import Wanted, WantedAnswers, WantedHelp
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.errors import ScheduleError
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.pairs import Pairs
+from coterie.strategies.protocol import no_edges
+from coterie.strategies.schedule import Churn, Options, Sample, Schedule, schedule
+from coterie.strategies.topology import listed, matrix_of, topology
+from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 
 N, ROUNDS = 20, 2000
 

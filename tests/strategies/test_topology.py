@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.base_graph import mixing
-from strategies.changing import changing
-from strategies.errors import TopologyError
-from strategies.pairs import Pairs
-from strategies.topology import (
+from coterie.strategies.base_graph import mixing
+from coterie.strategies.changing import changing
+from coterie.strategies.errors import TopologyError
+from coterie.strategies.pairs import Pairs
+from coterie.strategies.topology import (
     Matrix,
     is_connected,
     listed,

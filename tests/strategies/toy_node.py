@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from strategies.brokering import Brokering
-from strategies.protocol import Edges, PeerMessage, Report, Request, Response, no_edges
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.protocol import Edges, PeerMessage, Report, Request, Response, no_edges
 
 NBYTES = 8
 

@@ -11,8 +11,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from app.cli import certificates
-from app.config.config import ConfigError
+from coterie.app.cli import certificates
+from coterie.app.config.config import ConfigError
 
 
 def handshake(relay: Path, authority: Path, name: str) -> str | None:

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.cli import compare as command_compare
-from app.config.config import VALIDATION_SHARE, Config, ConfigError
-from app.config.keys import flatten
-from app.config.schema import Scalar
-from app.runners import inline
-from app.runners.errors import SweepError
-from app.runs.rundir import Run
-from app.runs.summary import summarise
+from coterie.app.cli import compare as command_compare
+from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
+from coterie.app.config.keys import flatten
+from coterie.app.config.schema import Scalar
+from coterie.app.runners import inline
+from coterie.app.runners.errors import SweepError
+from coterie.app.runs.rundir import Run
+from coterie.app.runs.summary import summarise
 
 TINY: dict[str, Scalar] = {
     "peers": 4,
@@ -211,7 +211,7 @@ def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mo
         seen.extend(configs)
         return {config.run_dir: "enough" for config in configs}
 
-    monkeypatch.setattr("app.runners.sweep.run_all", only_listed)
+    monkeypatch.setattr("coterie.app.runners.sweep.run_all", only_listed)
     said = Console(file=io.StringIO(), width=200)
     flat: dict[str, Scalar] = {**TINY, "partition.kind": "iid"}  # no true clusters: no oracle
     given = command("--methods", "all", "--seeds", "1", "--out", str(tmp_path))

@@ -13,18 +13,18 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from rich.console import Console
 
-from app.cli import listing, main
-from app.config.config import Config
-from app.config.registry import METHODS
-from app.config.root import ROOT
-from app.runners import cores, guard, local
-from app.runners.cluster import Machine
-from app.runners.errors import FlowerError
-from app.runners.superlink import ask, simulation_config, workspace
-from app.runs import progress, rundir, units
-from clients.models.options import MODELS
-from datasets.partition.kinds import KINDS
-from datasets.table import DATASETS
+from coterie.app.cli import listing, main
+from coterie.app.config.config import Config
+from coterie.app.config.registry import METHODS
+from coterie.app.config.root import ROOT
+from coterie.app.runners import cores, guard, local
+from coterie.app.runners.cluster import Machine
+from coterie.app.runners.errors import FlowerError
+from coterie.app.runners.superlink import ask, simulation_config, workspace
+from coterie.app.runs import progress, rundir, units
+from coterie.clients.models.options import MODELS
+from coterie.datasets.partition.kinds import KINDS
+from coterie.datasets.table import DATASETS
 
 PRESET = """
 num-server-rounds = 3
@@ -98,7 +98,7 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run quorum=9", "quorum must be 0 to 8, the number of peers"),
         ("run name=..", "name must be the name of one directory"),
         ("run topology-probability=2", "topology-probability must be above 0 and at most 1"),
-        ("run resume=true", "`python -m app resume RUN_DIR`"),
+        ("run resume=true", "`coterie resume RUN_DIR`"),
         ("run --nodes two", "invalid int value: 'two'"),
         ("certificates made --hosts relay --days 0", "--days 0: a certificate is valid for a day"),
         ("certificates made --hosts größe", "--hosts größe: write the name in ASCII"),
@@ -139,7 +139,7 @@ def test_a_place_that_cannot_be_written_to_is_one_line(
 @pytest.mark.e2e
 def test_the_process_exits_with_that_code(elsewhere: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "app", "run", "learning_rate=1"],
+        [sys.executable, "-m", "coterie", "run", "learning_rate=1"],
         cwd=elsewhere,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What `python -m app status` says of runs, on the relay's machine and on a node's."""
+"""What `coterie status` says of runs, on the relay's machine and on a node's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from app.cli import status
-from app.config.config import ConfigError
-from app.runs.recorder import RunRecorder
-from strategies.relay.commit import Commit, Ledger
+from coterie.app.cli import status
+from coterie.app.config.config import ConfigError
+from coterie.app.runs.recorder import RunRecorder
+from coterie.strategies.relay.commit import Commit, Ledger
 
 
 def said(what: Path | None) -> str:

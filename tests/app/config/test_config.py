@@ -11,23 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.cli.listing import notes
-from app.config import defaults, schema
-from app.config.config import VALIDATION_SHARE, Config, ConfigError
-from app.config.keys import flatten, paths
-from app.config.preflight import check
-from app.config.registry import METHODS
-from app.config.root import ROOT
-from clients.models.build import BUILDERS
-from clients.models.options import MODEL_OPTIONS, MODELS, MlpOptions
-from datasets.table import DATASETS
+from coterie.app.cli.listing import notes
+from coterie.app.config import defaults, schema
+from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
+from coterie.app.config.keys import flatten, paths
+from coterie.app.config.preflight import check
+from coterie.app.config.registry import METHODS
+from coterie.app.config.root import ROOT
+from coterie.clients.models.build import BUILDERS
+from coterie.clients.models.options import MODEL_OPTIONS, MODELS, MlpOptions
+from coterie.datasets.table import DATASETS
 
 PRESETS = sorted((ROOT / "presets").rglob("*.toml"))
 
 
 def test_pyproject_holds_every_key_with_its_default() -> None:
     text = (ROOT / "pyproject.toml").read_text()
-    assert defaults.written_into(text) == text, "run: python -m app defaults"
+    assert defaults.written_into(text) == text, "run: coterie defaults"
 
 
 def test_the_default_run_is_the_product_s() -> None:

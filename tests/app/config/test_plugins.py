@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from flwr.common.config import flatten_dict, fuse_dicts
 
-from app.cli.main import main
-from app.config import parts
-from app.config.config import Config, ConfigError
-from app.config.items import read_items
-from app.config.keys import flatten
-from app.config.preflight import check
-from app.config.root import ROOT
-from app.node.job import Job
-from app.runners import sweep, tune
-from datasets import plugins
-from datasets.problem import DataError
+from coterie.app.cli.main import main
+from coterie.app.config import parts
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.items import read_items
+from coterie.app.config.keys import flatten
+from coterie.app.config.preflight import check
+from coterie.app.config.root import ROOT
+from coterie.app.node.job import Job
+from coterie.app.runners import sweep, tune
+from coterie.datasets import plugins
+from coterie.datasets.problem import DataError
 from tests import plugins as theirs
 from tests.inline import run
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import check_method
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import check_method
 from tests.problems import classification
 
 

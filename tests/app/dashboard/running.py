@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.runs import rundir
-from app.runs.recorder import RunRecorder
-from strategies.protocol import Report
-from strategies.relay.commit import Commit, Ledger
+from coterie.app.runs import rundir
+from coterie.app.runs.recorder import RunRecorder
+from coterie.strategies.protocol import Report
+from coterie.strategies.relay.commit import Commit, Ledger
 from tests.app.fake_run import write_config, write_split
 
 ROUNDS = 100

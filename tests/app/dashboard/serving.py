@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.dashboard import address
-from app.dashboard.library import Library
-from app.dashboard.pages import Pages
-from app.dashboard.server import Server
+from coterie.app.dashboard import address
+from coterie.app.dashboard.library import Library
+from coterie.app.dashboard.pages import Pages
+from coterie.app.dashboard.server import Server
 
 TOKEN = "t" * 42 + "-"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.dashboard.library import Library
-from app.runs import plan
-from app.runs.rundir import held
+from coterie.app.dashboard.library import Library
+from coterie.app.runs import plan
+from coterie.app.runs.rundir import held
 from tests.app.dashboard.running import Running, running
 from tests.app.fake_run import Story, write_config, write_progress, write_run
 

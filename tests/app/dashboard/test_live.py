@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.runs import atomic, plan
+from coterie.app.runs import atomic, plan
 from tests.app.dashboard.browser import Tab, browsing
 from tests.app.dashboard.running import Running, running
 from tests.app.dashboard.serving import TOKEN, served
@@ -154,8 +154,17 @@ def test_a_comparison_under_way(tmp_path: Path) -> None:
 
 @contextmanager
 def process(runs: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`python -m app dashboard`, and the address that it prints."""
-    command = [sys.executable, "-m", "app", "dashboard", "--out", str(runs), "--port", str(port)]
+    """`coterie dashboard`, and the address that it prints."""
+    command = [
+        sys.executable,
+        "-m",
+        "coterie",
+        "dashboard",
+        "--out",
+        str(runs),
+        "--port",
+        str(port),
+    ]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"XDG_STATE_HOME": str(runs.parent / "state")},
@@ -200,7 +209,7 @@ def test_a_run_that_is_watched_writes_the_same_bytes(tmp_path: Path) -> None:
     def run(name: str) -> dict[str, bytes]:
         keys = ("peers=4", "num-server-rounds=40", "evaluate-every=1", "device=cpu")
         place = ("--out", str(runs), "--name", name)
-        command = [sys.executable, "-m", "app", "run", *keys, *place]
+        command = [sys.executable, "-m", "coterie", "run", *keys, *place]
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
         files = ("metrics.jsonl", "relay/weights.f64", "split.json")
         return {file: (runs / name / file).read_bytes() for file in files}

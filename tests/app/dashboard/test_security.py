@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import pytest
 
-from app.config.keys import ConfigError
-from app.dashboard import address
+from coterie.app.config.keys import ConfigError
+from coterie.app.dashboard import address
 from tests.app.dashboard.browser import browsing
 from tests.app.dashboard.serving import TOKEN, Served, served
 from tests.app.fake_run import Story, write_run

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from app.dashboard.library import Library
-from app.dashboard.pages import Pages
-from app.report import run_page
-from app.runs.rundir import Run
+from coterie.app.dashboard.library import Library
+from coterie.app.dashboard.pages import Pages
+from coterie.app.report import run_page
+from coterie.app.runs.rundir import Run
 from tests.app.dashboard.running import Running
 from tests.app.dashboard.serving import TOKEN, served
 from tests.app.fake_run import Story, write_progress, write_run

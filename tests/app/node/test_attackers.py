@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from app.config.config import Config, ConfigError
-from app.node.attackers import deceived
-from app.runs.graph import weight_to
-from app.runs.recorder import RunRecorder
-from app.runs.rundir import Run as Results
-from app.runs.summary import summarise
-from clients.attack import USUAL, Attack
-from strategies.protocol import Report
-from strategies.relay.commit import Commit, Ledger, means
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.node.attackers import deceived
+from coterie.app.runs.graph import weight_to
+from coterie.app.runs.recorder import RunRecorder
+from coterie.app.runs.rundir import Run as Results
+from coterie.app.runs.summary import summarise
+from coterie.clients.attack import USUAL, Attack
+from coterie.strategies.protocol import Report
+from coterie.strategies.relay.commit import Commit, Ledger, means
 from tests.inline import run
 from tests.problems import classification, write_quadratic
 

@@ -15,20 +15,20 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from app.node import checkpoints, tensor_file
-from app.node.arrays import flatten, unflatten
-from app.node.checkpoints import CheckpointError, CheckpointStore
-from app.node.cohort import Cohort
-from app.node.offers import Offers
-from app.node.packing import pack, unpack
-from app.node.tensor_file import read_checked, write, write_checked
-from app.runs.atomic import DamagedError, replacing_checked
-from clients.engine.engine import Engine
-from clients.letters import Letters
-from clients.methods.fedavg import FedAvg
-from clients.training import Training
-from strategies.brokering import Round
-from strategies.schedule import Sample
+from coterie.app.node import checkpoints, tensor_file
+from coterie.app.node.arrays import flatten, unflatten
+from coterie.app.node.checkpoints import CheckpointError, CheckpointStore
+from coterie.app.node.cohort import Cohort
+from coterie.app.node.offers import Offers
+from coterie.app.node.packing import pack, unpack
+from coterie.app.node.tensor_file import read_checked, write, write_checked
+from coterie.app.runs.atomic import DamagedError, replacing_checked
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Letters
+from coterie.clients.methods.fedavg import FedAvg
+from coterie.clients.training import Training
+from coterie.strategies.brokering import Round
+from coterie.strategies.schedule import Sample
 from tests.problems import classification
 
 

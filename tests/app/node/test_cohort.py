@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from app.node.cohort import Cohort
-from app.node.stacking import Mail
-from app.wire.payload import Foreign, LetterFormat
-from clients.engine.engine import Engine
-from clients.letters import Letters
-from clients.rule import Rule, State
-from clients.training import Training
-from strategies.brokering import Round
-from strategies.protocol import Edges, Kind
+from coterie.app.node.cohort import Cohort
+from coterie.app.node.stacking import Mail
+from coterie.app.wire.payload import Foreign, LetterFormat
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Letters
+from coterie.clients.rule import Rule, State
+from coterie.clients.training import Training
+from coterie.strategies.brokering import Round
+from coterie.strategies.protocol import Edges, Kind
 from tests.problems import classification
 
 N, ROUNDS = 4, 3

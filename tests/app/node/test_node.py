@@ -13,15 +13,15 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from app.config.config import Config
-from app.node.checkpoints import CheckpointError
-from app.node.node import Node, NodeError
-from app.node.tensor_file import metadata
-from clients.engine.network import Network
-from clients.models.build import build
-from strategies.inprocess import InProcessTransport
-from strategies.protocol import Edges, PeerMessage, Request, Response, no_edges
-from strategies.relay.broker import Broker
+from coterie.app.config.config import Config
+from coterie.app.node.checkpoints import CheckpointError
+from coterie.app.node.node import Node, NodeError
+from coterie.app.node.tensor_file import metadata
+from coterie.clients.engine.network import Network
+from coterie.clients.models.build import build
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.protocol import Edges, PeerMessage, Request, Response, no_edges
+from coterie.strategies.relay.broker import Broker
 from tests.inline import Run, hosting, run
 
 DIGITS: dict[str, Any] = {

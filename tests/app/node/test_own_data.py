@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.config import Config
-from app.node.node import Node
-from app.report.run_page import write as write_report
-from app.runs.recorder import RunRecorder
-from app.runs.rundir import Run as Results
-from app.runs.summary import finish
-from app.security.policy import DataPolicy, Disclosure, Policy, ReportPolicy
-from app.security.sealing import Sealing
-from app.security.trust import create
-from strategies.errors import RelayError
-from strategies.inprocess import InProcessTransport
-from strategies.relay.broker import Broker
+from coterie.app.config.config import Config
+from coterie.app.node.node import Node
+from coterie.app.report.run_page import write as write_report
+from coterie.app.runs.recorder import RunRecorder
+from coterie.app.runs.rundir import Run as Results
+from coterie.app.runs.summary import finish
+from coterie.app.security.policy import DataPolicy, Disclosure, Policy, ReportPolicy
+from coterie.app.security.sealing import Sealing
+from coterie.app.security.trust import create
+from coterie.strategies.errors import RelayError
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.relay.broker import Broker
 from tests.inline import Run, run
 
 SIZES = (12, 20, 31)

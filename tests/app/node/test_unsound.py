@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.config import Config
-from app.config.registry import METHODS
+from coterie.app.config.config import Config
+from coterie.app.config.registry import METHODS
 from tests.inline import Run, run
 from tests.problems import write_quadratic
 from tests.test_table import NEEDS, REFUSES

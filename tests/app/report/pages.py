@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.report.run_page import render
-from app.runs.rundir import Floats, Run
+from coterie.app.report.run_page import render
+from coterie.app.runs.rundir import Floats, Run
 
 TOUR = Path(__file__).with_name("tour.js")
 _BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")

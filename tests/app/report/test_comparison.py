@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.report import comparison, comparison_data, run_data
-from app.report.measures import COLUMNS
-from app.runs.rundir import Run
+from coterie.app.report import comparison, comparison_data, run_data
+from coterie.app.report.measures import COLUMNS
+from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
 
 COLUMN = {column.key: column for column in COLUMNS}

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.keys import flatten
-from app.report import comparison, comparison_data, comparison_page
-from app.report.comparison import Row
-from app.runs.rundir import Run
+from coterie.app.config.keys import flatten
+from coterie.app.report import comparison, comparison_data, comparison_page
+from coterie.app.report.comparison import Row
+from coterie.app.runs.rundir import Run
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
 from tests.app.report.pages import Page, toured
 

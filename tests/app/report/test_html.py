@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from jinja2 import UndefinedError
 
-from app import dashboard
-from app.report import html
+from coterie.app import dashboard
+from coterie.app.report import html
 from tests.app.report.pages import Page
 
 LIVE = Path(dashboard.__file__).parent / "static"

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.report import png
-from app.runs.rundir import Run
+from coterie.app.report import png
+from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics
 from tests.app.report.pages import Page, decoded, page_of, toured
 

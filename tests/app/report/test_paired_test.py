@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from app.report.paired_test import holm, leaders, p_value
+from coterie.app.report.paired_test import holm, leaders, p_value
 
 
 def test_the_test_by_hand() -> None:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.report import words
-from app.report.run_data import page_data
-from app.report.run_page import content, write
-from app.runners.conclude import digest
-from app.runs.progress import attendance
-from app.runs.rundir import Run
-from app.runs.summary import summarise
+from coterie.app.report import words
+from coterie.app.report.run_data import page_data
+from coterie.app.report.run_page import content, write
+from coterie.app.runners.conclude import digest
+from coterie.app.runs.progress import attendance
+from coterie.app.runs.rundir import Run
+from coterie.app.runs.summary import summarise
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
 from tests.app.report.pages import Page, decoded, in_a_browser, page_of, toured
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.report.thinning import (
+from coterie.app.report.thinning import (
     block_means,
     block_rows,
     block_starts,

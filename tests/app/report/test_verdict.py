@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.report import comparison
-from app.report.comparison import Row
-from app.report.verdict import notes, outcome
-from app.runs.rundir import Run
+from coterie.app.report import comparison
+from coterie.app.report.comparison import Row
+from coterie.app.report.verdict import notes, outcome
+from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics
 
 CLEAR = {"local": (0.60, 0.61, 0.62), "cobo": (0.90, 0.91, 0.93), "fedavg": (0.50, 0.52, 0.51)}

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from app.config.root import ROOT
-from app.runners.guard import working_in
-from app.runners.superlink import free_port
-from app.runs.rundir import Run
+from coterie.app.config.root import ROOT
+from coterie.app.runners.guard import working_in
+from coterie.app.runners.superlink import free_port
+from coterie.app.runs.rundir import Run
 from tests.checkout import install
 
 pytestmark = pytest.mark.e2e

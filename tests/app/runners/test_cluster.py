@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.config.config import Config, ConfigError
-from app.runners import cluster, memory, sweep
-from app.runners.cluster import Machine
-from app.runners.errors import RunError
-from app.runs import plan, progress
-from app.runs.rundir import Run
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.runners import cluster, memory, sweep
+from coterie.app.runners.cluster import Machine
+from coterie.app.runners.errors import RunError
+from coterie.app.runs import plan, progress
+from coterie.app.runs.rundir import Run
 from tests.inprocess import ROOT, simulate
 
 PEERS, ROUNDS = 3, 2
@@ -51,8 +51,8 @@ SWEEP = """
 import json, sys
 from pathlib import Path
 from rich.console import Console
-from app.config.config import Config
-from app.runners.sweep import placed, run_all
+from coterie.app.config.config import Config
+from coterie.app.runners.sweep import placed, run_all
 runs = [placed(Config.from_flat(flat), Path(sys.argv[1])) for flat in json.loads(sys.argv[2])]
 failed = run_all(runs, None, Console(width=200))
 print(json.dumps([failed.get(run.run_dir) for run in runs]))
@@ -94,7 +94,7 @@ def test_flwr_run_on_a_cluster(tmp_path: Path, two_machines: dict[str, str]) -> 
     simulate({**config, "run-dir": str(tmp_path / "expected")}, nodes=1)
     overrides = [f"{key}={value}" for key, value in config.items()]
     place = ["--out", str(tmp_path), "--name", "run", "--nodes", "2"]
-    command = [sys.executable, "-m", "app", "run", *overrides, *place]
+    command = [sys.executable, "-m", "coterie", "run", *overrides, *place]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=two_machines
     )

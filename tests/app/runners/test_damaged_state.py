@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.config.config import Config
-from app.runners import inline
-from app.runners.conclude import conclude
-from app.runs.rundir import ResultsError
-from strategies.errors import RelayError
+from coterie.app.config.config import Config
+from coterie.app.runners import inline
+from coterie.app.runners.conclude import conclude
+from coterie.app.runs.rundir import ResultsError
+from coterie.strategies.errors import RelayError
 from tests.problems import write_quadratic
 
 PEERS = 3

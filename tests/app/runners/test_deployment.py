@@ -22,13 +22,14 @@ import numpy.typing as npt
 import pytest
 from rich.console import Console
 
-from app.cli import status
-from app.cli.main import main
-from app.config.schema import Scalar
-from app.runs import atomic
-from app.runs.rundir import Run
-from app.security.seal import KEY
-from benchmarks.deployment import (
+from coterie.app.cli import status
+from coterie.app.cli.main import main
+from coterie.app.config.schema import Scalar
+from coterie.app.runs import atomic
+from coterie.app.runs.rundir import Run
+from coterie.app.security.seal import KEY
+from tests.drills.parity import difference
+from tests.harness.deployment import (
     CONNECTION,
     Deployment,
     Host,
@@ -37,7 +38,6 @@ from benchmarks.deployment import (
     finish,
     write_policy,
 )
-from benchmarks.parity import difference
 from tests.inprocess import simulate
 
 pytestmark = pytest.mark.e2e

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from app.config.config import Config
-from app.config.keys import ConfigError
-from app.runners.sweep import placed
-from app.trained.inputs import read
-from app.trained.personal import load
+from coterie.app.config.config import Config
+from coterie.app.config.keys import ConfigError
+from coterie.app.runners.sweep import placed
+from coterie.app.trained.inputs import read
+from coterie.app.trained.personal import load
 from tests.datasets.own.test_text import WORDS, write_part, write_tokenizer
 from tests.inline import run
 

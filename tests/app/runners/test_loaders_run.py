@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import check
-from datasets.files import locate
-from datasets.published import languages
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import check
+from coterie.datasets.files import locate
+from coterie.datasets.published import languages
 from tests import published_files as published
 from tests import tiny_files as tiny
 from tests.inline import run

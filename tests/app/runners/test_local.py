@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from app.config.config import Config
-from app.runners import environment, inline, local
-from app.runners.errors import RunError
-from app.runs.rundir import Run
+from coterie.app.config.config import Config
+from coterie.app.runners import environment, inline, local
+from coterie.app.runners.errors import RunError
+from coterie.app.runs.rundir import Run
 
 TINY = {"peers": 4, "partition.clusters": 2, "num-server-rounds": 6, "evaluate-every": 3}
 

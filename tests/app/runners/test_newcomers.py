@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import check
-from app.report.measures import COLUMNS
-from app.runners import inline, local
-from app.runs.rundir import Run, create
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import check
+from coterie.app.report.measures import COLUMNS
+from coterie.app.runners import inline, local
+from coterie.app.runs.rundir import Run, create
 from tests.problems import write_quadratic
 
 MEASURES = {column.key: column.of for column in COLUMNS}

@@ -15,13 +15,13 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp.client_app import ClientAppException
 
-from app.node.job import Job, hosted
-from app.node.service import handle_request
-from app.runs.rundir import Run
-from clients.engine import stack
-from strategies.errors import RelayError, RosterError
-from strategies.flower.records import decode_request, decode_response, encode_request
-from strategies.protocol import Request, Response
+from coterie.app.node.job import Job, hosted
+from coterie.app.node.service import handle_request
+from coterie.app.runs.rundir import Run
+from coterie.clients.engine import stack
+from coterie.strategies.errors import RelayError, RosterError
+from coterie.strategies.flower.records import decode_request, decode_response, encode_request
+from coterie.strategies.protocol import Request, Response
 from tests.inprocess import simulate
 
 PEERS = 5
@@ -245,7 +245,7 @@ def test_a_late_node_is_not_waited_for_and_gets_no_second_order_meanwhile(
 def test_a_peer_that_nobody_hosts_is_an_error(
     start: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.node.service.hosted", lambda job, peers: (0, 1))
+    monkeypatch.setattr("coterie.app.node.service.hosted", lambda job, peers: (0, 1))
     with pytest.raises(RosterError, match="round 0, start: no node hosts peers 2, 3, 4"):
         start(1, "run", join_seconds=0.3)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from app.config.config import Config
-from app.runners import inline
+from coterie.app.config.config import Config
+from coterie.app.runners import inline
 from tests.datasets.own.test_text import write_part, write_tokenizer
 
 ROUNDS, PEERS = 3, 2

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from app.config.config import Config
-from app.config.root import ROOT
-from app.runners import cores, sweep
-from app.runners.sweep import placed, run_all
-from app.runs import plan, progress
-from app.runs.recorder import RunRecorder
-from app.runs.rundir import Run
-from strategies.errors import DesertedError, RelayError, RosterError
-from strategies.relay.commit import Commit
+from coterie.app.config.config import Config
+from coterie.app.config.root import ROOT
+from coterie.app.runners import cores, sweep
+from coterie.app.runners.sweep import placed, run_all
+from coterie.app.runs import plan, progress
+from coterie.app.runs.recorder import RunRecorder
+from coterie.app.runs.rundir import Run
+from coterie.strategies.errors import DesertedError, RelayError, RosterError
+from coterie.strategies.relay.commit import Commit
 
 TINY = {
     "method": "local",
@@ -197,8 +197,8 @@ import signal
 import sys
 from pathlib import Path
 from rich.console import Console
-from app.config.config import Config
-from app.runners.sweep import placed, run_all
+from coterie.app.config.config import Config
+from coterie.app.runners.sweep import placed, run_all
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     flat = {"method": "fedavg", "peers": 2, "num-server-rounds": 10**6,

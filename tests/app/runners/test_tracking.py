@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from app.cli.main import main
-from app.config.config import Config, ConfigError
-from app.runners import sweep
-from app.runners.tracking import Observers, scalars
+from coterie.app.cli.main import main
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.runners import sweep
+from coterie.app.runners.tracking import Observers, scalars
 
 ROWS = [
     {"round": t, "peer": p, "peer_name": name, "test_loss": 1.0 / (t + p + 1), "epsilon": None}
@@ -125,7 +125,7 @@ def test_mlflow_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match='nothing is called "tensorbord", did you mean'):
         Observers(config(tmp_path, track="tensorbord"))
-    monkeypatch.setattr("app.runners.tracking.find_spec", lambda _: None)
+    monkeypatch.setattr("coterie.app.runners.tracking.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match='track = "wandb": pip install wandb'):
         Observers(config(tmp_path, track="wandb"))
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.config import schema
-from app.config.config import VALIDATION_SHARE, Config
-from app.config.registry import METHODS
-from app.runners import tune
-from app.runs.rundir import Run
+from coterie.app.config import schema
+from coterie.app.config.config import VALIDATION_SHARE, Config
+from coterie.app.config.registry import METHODS
+from coterie.app.runners import tune
+from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics
 
 Peers = Sequence[Mapping[str, Any]]

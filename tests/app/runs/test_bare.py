@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.config.config import ConfigError
-from app.runs.rundir import Run
+from coterie.app.config.config import ConfigError
+from coterie.app.runs.rundir import Run
 from tests.inprocess import simulate
 
 TINY = {"peers": 4, "partition.clusters": 2, "num-server-rounds": 4, "evaluate-every": 2}
@@ -20,7 +20,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place.mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COTERIE_ROOT", str(place))
-    monkeypatch.setattr("app.runs.bare.end", lambda run_dir: print(f"ended: {run_dir}"))
+    monkeypatch.setattr("coterie.app.runs.bare.end", lambda run_dir: print(f"ended: {run_dir}"))
     return place
 
 
@@ -54,6 +54,6 @@ def test_a_name_that_exists_is_refused(workplace: Path) -> None:
 def test_what_cannot_run_is_refused_before_anything_is_written(workplace: Path) -> None:
     with pytest.raises(ConfigError, match=r"set partition\.validation"):
         simulate({**TINY, "method": "dpfl", "partition.validation": 0.0}, nodes=1)
-    with pytest.raises(ConfigError, match="track is for runs that `python -m app` starts"):
+    with pytest.raises(ConfigError, match="track is for runs that `coterie` starts"):
         simulate({**TINY, "track": "tensorboard"}, nodes=1)
     assert not list(workplace.iterdir())

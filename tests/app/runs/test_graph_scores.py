@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from app.runs.graph_scores import adjusted_rand_index, components, learnt_edges, score
+from coterie.app.runs.graph_scores import adjusted_rand_index, components, learnt_edges, score
 
 TWO_PAIRS = np.array([0, 0, 1, 1])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 
-from app.runs.logs import KeyValue
+from coterie.app.runs.logs import KeyValue
 
 
 def line(message: str, level: int = logging.WARNING, **extra: object) -> str:

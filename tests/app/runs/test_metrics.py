@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.runs import atomic
-from app.runs.metrics import Metrics, ResultsError
-from app.runs.rundir import Run, RunReader
+from coterie.app.runs import atomic
+from coterie.app.runs.metrics import Metrics, ResultsError
+from coterie.app.runs.rundir import Run, RunReader
 from tests.app.dashboard.running import Running, running
 from tests.app.fake_run import write_progress
 

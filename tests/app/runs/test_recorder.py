@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.runs.recorder import RunRecorder
-from app.runs.rundir import Run
-from strategies.protocol import Report
-from strategies.relay.commit import Commit, Ledger
+from coterie.app.runs.recorder import RunRecorder
+from coterie.app.runs.rundir import Run
+from coterie.strategies.protocol import Report
+from coterie.strategies.relay.commit import Commit, Ledger
 
 
 def report(t: int, peer: int, loss: float | None = 1.0, sent: int = 0) -> Report:

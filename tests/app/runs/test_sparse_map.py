@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import app.node.cohort
-import app.runs.recorder
-import strategies.relay.vetting
-from app.runs.recorder import RunRecorder
-from app.security.disclosure import limited
-from strategies.protocol import Report
-from strategies.relay.commit import Commit, Ledger
+import coterie.app.node.cohort
+import coterie.app.runs.recorder
+import coterie.strategies.relay.vetting
+from coterie.app.runs.recorder import RunRecorder
+from coterie.app.security.disclosure import limited
+from coterie.strategies.protocol import Report
+from coterie.strategies.relay.commit import Commit, Ledger
 from tests.inline import run
 from tests.problems import write_quadratic
 
@@ -22,7 +22,11 @@ N = 8
 
 
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (app.node.cohort, app.runs.recorder, strategies.relay.vetting):
+    for module in (
+        coterie.app.node.cohort,
+        coterie.app.runs.recorder,
+        coterie.strategies.relay.vetting,
+    ):
         monkeypatch.setattr(module, "MATRIX", 4)
 
 
@@ -81,5 +85,5 @@ def test_a_row_about_others_than_peers_is_refused(
     monkeypatch: pytest.MonkeyPatch, columns: tuple[int, ...]
 ) -> None:
     few_are_many(monkeypatch)
-    assert not strategies.relay.vetting.is_row((0.5, 0.5), columns, N)
-    assert strategies.relay.vetting.is_row((0.5, 0.5), (3, 5), N)
+    assert not coterie.strategies.relay.vetting.is_row((0.5, 0.5), columns, N)
+    assert coterie.strategies.relay.vetting.is_row((0.5, 0.5), (3, 5), N)

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.report.words import protection
-from app.runs import graph
-from app.runs.rundir import ResultsError, Run
-from app.runs.summary import accuracy_statistics, finish, summarise
+from coterie.app.report.words import protection
+from coterie.app.runs import graph
+from coterie.app.runs.rundir import ResultsError, Run
+from coterie.app.runs.summary import accuracy_statistics, finish, summarise
 from tests.app.fake_run import (
     Story,
     write_config,

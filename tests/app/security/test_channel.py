@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from app.config.config import Config
-from app.config.digest import config_digest_of
-from app.config.schema import Scalar
-from app.security.channel import SecureChannel
-from app.security.seal import TAG, SealError
-from app.security.sealing import Sealing, simulated
-from app.security.trust import KeysError
-from app.wire.payload import LetterFormat
-from strategies.protocol import PeerMessage, Request
+from coterie.app.config.config import Config
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.schema import Scalar
+from coterie.app.security.channel import SecureChannel
+from coterie.app.security.seal import TAG, SealError
+from coterie.app.security.sealing import Sealing, simulated
+from coterie.app.security.trust import KeysError
+from coterie.app.wire.payload import LetterFormat
+from coterie.strategies.protocol import PeerMessage, Request
 
 CONFIG = Config.from_flat({"peers": 3, "sealing": True})
 PLAIN = Config.from_flat({"peers": 3})

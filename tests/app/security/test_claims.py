@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from app.config.digest import config_digest_of
-from app.config.schema import Scalar
-from app.security import trust
-from app.security.claims import claim, proof
-from app.security.keys import PrivateKeys
-from app.security.seal import Scope
-from app.security.trust import Entry
-from strategies.protocol import Request, Response
-from strategies.relay.broker import Broker
-from strategies.relay.vetting import fault_of
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.schema import Scalar
+from coterie.app.security import trust
+from coterie.app.security.claims import claim, proof
+from coterie.app.security.keys import PrivateKeys
+from coterie.app.security.seal import Scope
+from coterie.app.security.trust import Entry
+from coterie.strategies.protocol import Request, Response
+from coterie.strategies.relay.broker import Broker
+from coterie.strategies.relay.vetting import fault_of
 from tests.attacks.consortium import Institution, Relay, config_of, institutions
 from tests.strategies.relay.runs import Notes
 

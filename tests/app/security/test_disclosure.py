@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.security.disclosure import protected
-from app.security.policy import Disclosure, ReportPolicy
-from strategies.protocol import MEASURES, Report
+from coterie.app.security.disclosure import protected
+from coterie.app.security.policy import Disclosure, ReportPolicy
+from coterie.strategies.protocol import MEASURES, Report
 
 MEASURED = dict.fromkeys(MEASURES, 0.7391)
 SIZES = {"train": 400, "validation": 0, "test": 100}

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from app.cli.main import main
-from app.config.config import Config
-from app.config.keys import ConfigError, keys, paths
-from app.node.job import Job
-from app.runs import atomic
-from app.security import approval
-from app.security.disclosure import precision, protected
-from app.security.policy import (
+from coterie.app.cli.main import main
+from coterie.app.config.config import Config
+from coterie.app.config.keys import ConfigError, keys, paths
+from coterie.app.node.job import Job
+from coterie.app.runs import atomic
+from coterie.app.security import approval
+from coterie.app.security.disclosure import precision, protected
+from coterie.app.security.policy import (
     TABLES,
     Policy,
     PolicyError,
@@ -25,10 +25,10 @@ from app.security.policy import (
     policy_of,
     read_policy,
 )
-from app.security.run_check import check_run
-from benchmarks.deployment import exchange_keys
-from clients.engine.privacy import normal
-from strategies.protocol import Report
+from coterie.app.security.run_check import check_run
+from coterie.clients.engine.privacy import normal
+from coterie.strategies.protocol import Report
+from tests.harness.deployment import exchange_keys
 
 PRESET = """
 method = "fedavg"
@@ -200,7 +200,7 @@ def test_numbers_about_own_data_are_rounded_and_training_stays_at_home() -> None
     assert less.metrics["test_loss"] == 0.695
 
 
-# --- python -m app -------------------------------------------------------------------------------
+# --- coterie -------------------------------------------------------------------------------
 
 
 def test_a_person_approves_a_preset_or_what_the_node_was_sent(

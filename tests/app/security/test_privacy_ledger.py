@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.config import Config
-from app.node.node import Node
-from app.security.ledger import LedgerError
-from app.security.privacy_ledger import PrivacyLedger
-from clients.engine.accountant import ORDERS
-from strategies.protocol import Request
+from coterie.app.config.config import Config
+from coterie.app.node.node import Node
+from coterie.app.security.ledger import LedgerError
+from coterie.app.security.privacy_ledger import PrivacyLedger
+from coterie.clients.engine.accountant import ORDERS
+from coterie.strategies.protocol import Request
 
 
 def test_it_adds_up_over_runs(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.security.keys import PrivateKeys
-from app.security.seal import _SUITE, KEY, TAG, Scope, SealError, digest_of, seal, unseal
-from strategies.protocol import PeerMessage
+from coterie.app.security.keys import PrivateKeys
+from coterie.app.security.seal import _SUITE, KEY, TAG, Scope, SealError, digest_of, seal, unseal
+from coterie.strategies.protocol import PeerMessage
 
 PEERS = [PrivateKeys.generate() for _ in range(4)]
 SCOPE = Scope("trial", b"config_digest", "attempt")
@@ -72,7 +72,7 @@ def test_no_key_and_no_key_stream_is_used_twice(monkeypatch: pytest.MonkeyPatch)
             drawn.append((self.key, nonce))
             return self.cipher.encrypt(nonce, data, bound)
 
-    monkeypatch.setattr("app.security.seal.ChaCha20Poly1305", Watched)
+    monkeypatch.setattr("coterie.app.security.seal.ChaCha20Poly1305", Watched)
     letters = [sealed(replace(OFFER, payload=bytes(64))) for _ in range(50)]
     assert len(set(drawn)) == len({key for key, _ in drawn}) == 50
     assert len({letter.payload for letter in letters}) == 50
@@ -176,7 +176,7 @@ def test_a_signed_letter_that_is_badly_sealed_is_refused_all_the_same(
     """A trusted peer gone bad signs keys that are none, or that do not fit the payload."""
     for key in (b"", bytes(31), bytes(32), bytes(64)):
         with monkeypatch.context() as patch:
-            patch.setattr("app.security.seal._SUITE", Sneaky(key))
+            patch.setattr("coterie.app.security.seal._SUITE", Sneaky(key))
             letter = sealed(to=(1,))
         with pytest.raises(SealError):
             opened(letter)

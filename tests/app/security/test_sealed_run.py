@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from app.config.config import Config
-from app.node.node import Node
-from app.security.seal import KEY
-from app.security.trust import read_trust
-from strategies.inprocess import InProcessTransport
-from strategies.protocol import PeerMessage, Request, Response
-from strategies.relay.broker import Broker
+from coterie.app.config.config import Config
+from coterie.app.node.node import Node
+from coterie.app.security.seal import KEY
+from coterie.app.security.trust import read_trust
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.protocol import PeerMessage, Request, Response
+from coterie.strategies.relay.broker import Broker
 from tests.inline import Run, run
 
 DIGITS: dict[str, Any] = {

@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.main import main
-from app.config.config import Config
-from app.security.keys import PrivateKeys, PublicKeys
-from app.security.sealing import deployed, peer_of
-from app.security.trust import Entry, KeysError, create, read_entries, read_private, read_trust
+from coterie.app.cli.main import main
+from coterie.app.config.config import Config
+from coterie.app.security.keys import PrivateKeys, PublicKeys
+from coterie.app.security.sealing import deployed, peer_of
+from coterie.app.security.trust import (
+    Entry,
+    KeysError,
+    create,
+    read_entries,
+    read_private,
+    read_trust,
+)
 
 
 @pytest.fixture
@@ -43,7 +50,7 @@ def test_private_keys_come_back_and_are_their_owner_s_alone(tmp_path: Path) -> N
 def test_keys_do_not_show_themselves() -> None:
     keys = PrivateKeys.generate()
     assert "Ed25519" not in repr(keys)
-    assert repr(keys).startswith("<app.security.keys.PrivateKeys object")
+    assert repr(keys).startswith("<coterie.app.security.keys.PrivateKeys object")
 
 
 def test_fingerprints_tell_keys_apart() -> None:
@@ -169,9 +176,9 @@ def test_a_deployed_node_with_keys_seals_and_one_without_does_not_take_part(trus
         own, trusted = sealing.read()
         assert sealing.audited
         assert own[0].public == trusted[0].keys
-        with pytest.raises(KeysError, match="python -m app keys new NAME"):
+        with pytest.raises(KeysError, match="coterie keys new NAME"):
             deployed(wanting(how), {}, 0)
-    with pytest.raises(KeysError, match="python -m app keys new NAME"):
+    with pytest.raises(KeysError, match="coterie keys new NAME"):
         deployed(wanting(False), {}, 0)
     assert deployed(wanting(False), {}, 0, required=False).keys == ()
 
@@ -192,7 +199,7 @@ def test_a_node_whose_own_entry_is_somebody_else_s_is_told_so(trust: Path) -> No
         deployed(wanting("auto"), keys, 1).read()
 
 
-# --- python -m app keys -----------------------------------------------------------------------
+# --- coterie keys -----------------------------------------------------------------------
 
 
 def test_from_new_keys_to_a_trust_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,11 +9,11 @@ import onnxruntime
 import pytest
 import torch
 
-from app.config.preflight import problem_of
-from app.config.registry import METHODS
-from app.trained.export import export
-from app.trained.personal import personal_model
-from clients.engine.tasks import TASKS
+from coterie.app.config.preflight import problem_of
+from coterie.app.config.registry import METHODS
+from coterie.app.trained.export import export
+from coterie.app.trained.personal import personal_model
+from coterie.clients.engine.tasks import TASKS
 from tests.inline import Run, run
 
 COMMON: dict[str, Any] = {

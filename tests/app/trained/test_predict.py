@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.cli.main import main
+from coterie.app.cli.main import main
 from tests.inline import Run, run
 
 HEADER = ["age", "sex", "glucose", "readmitted"]

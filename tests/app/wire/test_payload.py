@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
-from app.wire.payload import LetterFormat, PayloadError, layout_of
-from app.wire.quantise import Layout
+from coterie.app.wire.payload import LetterFormat, PayloadError, layout_of
+from coterie.app.wire.quantise import Layout
 
 LAYOUT: Layout = {
     "x": ((2, 3), torch.float32),

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from app.wire.payload import LetterFormat, PayloadError, Precision, layout_of
-from app.wire.quantise import Reduced, rounded
+from coterie.app.wire.payload import LetterFormat, PayloadError, Precision, layout_of
+from coterie.app.wire.quantise import Reduced, rounded
 from tests.inline import run
 
 REDUCED: list[Reduced] = list(get_args(Reduced))

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients.engine.augmentation import crop_flip
-from clients.engine.engine import Engine
-from clients.engine.network import LAYER_STEP
-from clients.training import Training
-from datasets.problem import Problem
+from coterie.clients.engine.augmentation import crop_flip
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.network import LAYER_STEP
+from coterie.clients.training import Training
+from coterie.datasets.problem import Problem
 from tests.problems import classification
 
 TRAINING = Training(batch_size=4, local_steps=3, augment="crop-flip", momentum=0.9)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from clients.engine.batches import Plan, plan
-from clients.engine.data import Batch
-from clients.engine.engine import Engine
-from clients.engine.streams import Purpose, stream
-from clients.training import Training
+from coterie.clients.engine.batches import Plan, plan
+from coterie.clients.engine.data import Batch
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.training import Training
 from tests.problems import classification
 
 DRAWS = 2000

@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
-from clients.engine.chunks import BUDGET, LARGEST, THREADS, TOGETHER, Chunks, held_bytes
-from clients.engine.engine import Engine
-from clients.training import Training
+from coterie.clients.engine.chunks import BUDGET, LARGEST, THREADS, TOGETHER, Chunks, held_bytes
+from coterie.clients.engine.engine import Engine
+from coterie.clients.training import Training
 from tests.problems import classification
 
 CPU = torch.device("cpu")

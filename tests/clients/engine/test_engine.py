@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from clients.engine import descending
-from clients.engine.data import Batch, SplitName
-from clients.engine.engine import Engine, Fit, Gradients
-from clients.engine.layers import Dropout
-from clients.engine.network import LAYER_STEP, Buffers
-from clients.engine.stack import device_of
-from clients.engine.streams import Purpose
-from clients.letters import Part
-from clients.models.build import BUILDERS, build
-from clients.training import Training
-from datasets import plugins
-from datasets.problem import Problem
+from coterie.clients.engine import descending
+from coterie.clients.engine.data import Batch, SplitName
+from coterie.clients.engine.engine import Engine, Fit, Gradients
+from coterie.clients.engine.layers import Dropout
+from coterie.clients.engine.network import LAYER_STEP, Buffers
+from coterie.clients.engine.stack import device_of
+from coterie.clients.engine.streams import Purpose
+from coterie.clients.letters import Part
+from coterie.clients.models.build import BUILDERS, build
+from coterie.clients.training import Training
+from coterie.datasets import plugins
+from coterie.datasets.problem import Problem
 from tests.problems import classification
 
 SIZES = (11, 5, 8, 11)  # batches of 4: last ones of 3, 1, 0 and 3; 3, 2, 2 and 3 steps an epoch

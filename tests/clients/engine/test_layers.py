@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from clients.engine.layers import Dropout, prepared
-from clients.engine.line import Collected, line_of
-from clients.engine.network import Network
-from clients.models.convnets import AtLeast, Residual
+from coterie.clients.engine.layers import Dropout, prepared
+from coterie.clients.engine.line import Collected, line_of
+from coterie.clients.engine.network import Network
+from coterie.clients.models.convnets import AtLeast, Residual
 
 
 def layered() -> nn.Module:

@@ -13,11 +13,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from clients.engine import sums
-from clients.engine.engine import Engine
-from clients.letters import Letters, Part
-from clients.methods.cobo import CoBo, Options
-from clients.training import Training
+from coterie.clients.engine import sums
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Letters, Part
+from coterie.clients.methods.cobo import CoBo, Options
+from coterie.clients.training import Training
 from tests.problems import classification
 
 PEERS, BATCH = 16, 8

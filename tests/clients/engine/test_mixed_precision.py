@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients.engine.engine import Engine, Fit
-from clients.models.options import TransformerOptions
-from clients.training import Training
+from coterie.clients.engine.engine import Engine, Fit
+from coterie.clients.models.options import TransformerOptions
+from coterie.clients.training import Training
 from tests.clients.methods.test_twins import problem_of
 
 TRAINING = Training(batch_size=4, local_steps=2, learning_rate=0.01, momentum=0.9)

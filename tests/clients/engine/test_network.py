@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from clients.engine.layers import Dropout
-from clients.engine.network import Network
+from coterie.clients.engine.layers import Dropout
+from coterie.clients.engine.network import Network
 
 
 def small() -> nn.Module:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clients.engine import optimizers
-from clients.engine.optimizers import OptState
-from clients.training import Training
+from coterie.clients.engine import optimizers
+from coterie.clients.engine.optimizers import OptState
+from coterie.clients.training import Training
 
 RATE = 0.05
 TRAININGS = {

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from app.config.config import Config
-from clients.engine.engine import Engine
-from clients.models.options import Adaptation, MlpOptions
-from clients.training import Training
+from coterie.app.config.config import Config
+from coterie.clients.engine.engine import Engine
+from coterie.clients.models.options import Adaptation, MlpOptions
+from coterie.clients.training import Training
 from tests.inline import run
 from tests.problems import classification
 from tests.test_table import NEEDS

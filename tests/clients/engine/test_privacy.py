@@ -14,18 +14,18 @@ from scipy.special import logsumexp
 from scipy.stats import kstest, norm
 from torch import Tensor, nn
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import check
-from app.config.registry import METHODS
-from clients.engine import accountant
-from clients.engine.data import Charge
-from clients.engine.engine import Engine
-from clients.engine.privacy import Guard, is_traceable, normal
-from clients.engine.streams import Purpose, stream
-from clients.privacy import Privacy
-from clients.training import Training
-from datasets import plugins
-from datasets.problem import Problem
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import check
+from coterie.app.config.registry import METHODS
+from coterie.clients.engine import accountant
+from coterie.clients.engine.data import Charge
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.privacy import Guard, is_traceable, normal
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.privacy import Privacy
+from coterie.clients.training import Training
+from coterie.datasets import plugins
+from coterie.datasets.problem import Problem
 from tests.inline import run
 from tests.problems import classification, write_quadratic
 
@@ -142,7 +142,7 @@ def test_layers_that_nobody_knows_are_differentiated_one_by_one(monkeypatch: Any
     problem = classification(SIZES, shape=NETWORKS["lenet"])
     known = engine_of(problem, "lenet", clip=0.3, noise=0.0)
     assert is_traceable(known.network.module)
-    monkeypatch.setattr("clients.engine.privacy.is_traceable", lambda module: False)
+    monkeypatch.setattr("coterie.clients.engine.privacy.is_traceable", lambda module: False)
     slow = engine_of(problem, "lenet", clip=0.3, noise=0.0)
     x_pd, buffers = known.initial()
     quickly, slowly = (e.gradients(x_pd, buffers, e.batches(1)[0]).values for e in (known, slow))

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from clients.engine import probe
-from clients.engine.network import Network
-from clients.models.options import Adaptation
+from coterie.clients.engine import probe
+from coterie.clients.engine.network import Network
+from coterie.clients.models.options import Adaptation
 from tests import plugins
 from tests.inline import run
 from tests.problems import classification

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from clients.defence import Defence
-from clients.engine import robust
+from coterie.clients.defence import Defence
+from coterie.clients.engine import robust
 from tests.inline import run
 from tests.problems import write_quadratic
 
@@ -21,7 +21,7 @@ RULES = ("clip", "median", "trimmed-mean", "krum", "multi-krum", "geometric-medi
 USED: list[tuple[str, dict[str, Any]]] = [
     ("fedavg", {}), ("cobo", {"cobo.rho": 0.3, "cobo.gamma": 1.0}), ("wga", {"wga.alpha": 0.8}),
 ]  # fmt: skip
-CASES = 150  # of each rule; benchmarks.robust_rules tries 10,000 against byzfl
+CASES = 150  # of each rule; studies.robust_rules tries 10,000 against byzfl
 
 
 def ours(defence: Defence, x: Floats, w: Floats | None = None, own: Floats | None = None) -> Floats:

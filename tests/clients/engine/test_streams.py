@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from clients.engine.streams import Purpose, stream
+from coterie.clients.engine.streams import Purpose, stream
 
 KEYS = list(product((0, 1, 2**40), (0, 1, 99), (0, 1, 10**6), Purpose, (0, 1, 2**32 - 1)))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clients.engine import sums
+from coterie.clients.engine import sums
 
 BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 D = 2 * sums.PAIRED + 2 * sums.COLUMNS["cpu"] + 7

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clients.engine.network import Network
-from clients.engine.tasks import TASKS
-from clients.models.build import Theta
+from coterie.clients.engine.network import Network
+from coterie.clients.engine.tasks import TASKS
+from coterie.clients.models.build import Theta
 
 
 def test_the_closed_form_of_a_quadratic_is_autograds() -> None:

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients.engine import chunks
-from clients.engine.batches import Ints
-from clients.engine.chunks import ALONE, Chunks
-from clients.engine.data import SplitName
-from clients.engine.engine import Engine
-from clients.engine.workers import share_out
-from clients.privacy import Privacy
-from clients.training import Training
+from coterie.clients.engine import chunks
+from coterie.clients.engine.batches import Ints
+from coterie.clients.engine.chunks import ALONE, Chunks
+from coterie.clients.engine.data import SplitName
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.workers import share_out
+from coterie.clients.privacy import Privacy
+from coterie.clients.training import Training
 from tests.problems import classification
 
 WORKERS, SIZES = 3, [9, 4, 8, 1, 7]

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import problem_of
-from app.node.cohort import Cohort
-from clients.engine.engine import Engine
-from clients.engine.streams import Purpose
-from clients.methods.all_for_one import AllForOne, Options
-from clients.parts.similarity import by_definition, normalised, ratio
-from clients.training import Training
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import problem_of
+from coterie.app.node.cohort import Cohort
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.streams import Purpose
+from coterie.clients.methods.all_for_one import AllForOne, Options
+from coterie.clients.parts.similarity import by_definition, normalised, ratio
+from coterie.clients.training import Training
 from tests.inline import Floats, run
 from tests.problems import classification, write_quadratic
 

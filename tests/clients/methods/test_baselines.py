@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.config.config import Config
-from app.config.preflight import problem_of
-from app.config.registry import METHODS
-from clients.engine.engine import Engine
-from clients.models.build import BUILDERS
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
+from coterie.app.config.registry import METHODS
+from coterie.clients.engine.engine import Engine
+from coterie.clients.models.build import BUILDERS
 from tests.baselines import SAMPLES, digits, normed, quadratic, stacked
 from tests.inline import run
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from app.config.config import Config, ConfigError
+from coterie.app.config.config import Config, ConfigError
 from tests.inline import run
 from tests.problems import write_quadratic
 from tests.stepping import Stepping

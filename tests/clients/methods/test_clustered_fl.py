@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from app.config.config import Config
-from app.config.preflight import problem_of
-from clients.engine.engine import Engine
-from clients.letters import Bools, Letters
-from clients.methods.clustered_fl import ClusteredFL, Options, bipartition
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Bools, Letters
+from coterie.clients.methods.clustered_fl import ClusteredFL, Options, bipartition
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, SAMPLES, N, Plain, camps, one_peer
 from tests.inline import Floats, run

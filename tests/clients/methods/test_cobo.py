@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from app.config.config import Config
-from app.config.preflight import problem_of
-from clients.engine.engine import Engine
-from clients.letters import Letters
-from clients.methods.cobo import CoBo, Options
-from clients.parts.simplex import project_onto_simplex
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Letters
+from coterie.clients.methods.cobo import CoBo, Options
+from coterie.clients.parts.simplex import project_onto_simplex
 from tests.inline import Floats, run
 from tests.problems import write_quadratic
 from tests.stepping import Stepping

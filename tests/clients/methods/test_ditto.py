@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.config import ConfigError
+from coterie.app.config.config import ConfigError
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
 

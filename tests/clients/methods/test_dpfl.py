@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import check
-from app.node.node import Node
-from clients.engine.streams import Purpose, stream
-from clients.letters import Letters
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import check
+from coterie.app.node.node import Node
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.letters import Letters
 from tests.inline import run
 from tests.problems import write_quadratic
 

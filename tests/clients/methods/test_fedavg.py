@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from app.config.config import Config
-from app.config.preflight import problem_of
-from clients.engine.engine import Engine
-from clients.letters import Bools, Letters
-from clients.methods.fedavg import FedAvg, LocalTraining, Options
-from clients.methods.oracle import Oracle
-from strategies.base_graph import mixing
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Bools, Letters
+from coterie.clients.methods.fedavg import FedAvg, LocalTraining, Options
+from coterie.clients.methods.oracle import Oracle
+from coterie.strategies.base_graph import mixing
 from tests.inline import Floats, run
 from tests.problems import write_quadratic
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from app.config.config import Config
-from app.config.preflight import problem_of
-from clients.engine.engine import Engine
-from clients.letters import Letters
-from clients.methods.fedem import FedEM, FedEMState, Options
-from clients.models.build import BUILDERS
-from clients.training import Training
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Letters
+from coterie.clients.methods.fedem import FedEM, FedEMState, Options
+from coterie.clients.models.build import BUILDERS
+from coterie.clients.training import Training
 from tests.baselines import digits, normed, stacked
 from tests.camps import CAMP, D, N, Plain, camps, one_peer
 from tests.inline import Floats, run

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.config import Config
-from app.config.preflight import problem_of
-from clients.engine.engine import Engine
-from clients.methods.federated_clustering import FederatedClustering, Options, clipped_mean
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
+from coterie.clients.engine.engine import Engine
+from coterie.clients.methods.federated_clustering import FederatedClustering, Options, clipped_mean
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, D, N, Plain, camps, one_peer
 from tests.inline import Floats, run

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import problem_of
-from app.node.cohort import Cohort
-from clients.engine.engine import Engine
-from clients.letters import Letters
-from clients.methods.federico import FedeRiCo, FedeRiCoState, Options
-from clients.training import Training
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import problem_of
+from coterie.app.node.cohort import Cohort
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Letters
+from coterie.clients.methods.federico import FedeRiCo, FedeRiCoState, Options
+from coterie.clients.training import Training
 from tests.inline import Floats, Run, run
 from tests.problems import classification, write_quadratic
 

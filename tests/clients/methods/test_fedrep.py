@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import problem_of
-from clients.engine.engine import Engine
-from clients.engine.network import Network
-from clients.engine.streams import Purpose
-from clients.methods import fedrep
-from clients.models.build import build
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import problem_of
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.network import Network
+from coterie.clients.engine.streams import Purpose
+from coterie.clients.methods import fedrep
+from coterie.clients.models.build import build
 from tests.baselines import digits, quadratic, stacked
 from tests.inline import run
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import problem_of
-from clients.engine.engine import Engine
-from clients.letters import Letters
-from clients.methods.fine_tuning import FineTuned, Options
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import problem_of
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Letters
+from coterie.clients.methods.fine_tuning import FineTuned, Options
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
 

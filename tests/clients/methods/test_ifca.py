@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from app.config.config import Config
-from app.config.preflight import problem_of
-from clients.engine.engine import Engine
-from clients.letters import Letters
-from clients.methods.ifca import Ifca, Options
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import problem_of
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Letters
+from coterie.clients.methods.ifca import Ifca, Options
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, SAMPLES, Plain, camps, one_peer
 from tests.inline import Floats, run

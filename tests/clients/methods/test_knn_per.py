@@ -11,14 +11,14 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from torch import nn
 
-from app.config.config import ConfigError
-from clients.engine.data import SplitName
-from clients.engine.engine import Engine
-from clients.methods.knn_per import KNNPer, Options, vote
-from clients.models.build import build
-from clients.models.options import MlpOptions
-from clients.training import Training
-from datasets.problem import Problem
+from coterie.app.config.config import ConfigError
+from coterie.clients.engine.data import SplitName
+from coterie.clients.engine.engine import Engine
+from coterie.clients.methods.knn_per import KNNPer, Options, vote
+from coterie.clients.models.build import build
+from coterie.clients.models.options import MlpOptions
+from coterie.clients.training import Training
+from coterie.datasets.problem import Problem
 from tests.baselines import digits, quadratic, stacked
 from tests.inline import Floats, run
 from tests.problems import classification

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import problem_of
-from clients.engine.engine import Engine
-from clients.methods.perfedavg import Options, PerFedAvg
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import problem_of
+from coterie.clients.engine.engine import Engine
+from coterie.clients.methods.perfedavg import Options, PerFedAvg
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
 from tests.problems import write_quadratic

@@ -10,11 +10,11 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from app.config.config import Config, ConfigError
-from app.config.preflight import problem_of
-from clients.engine.engine import Engine
-from clients.letters import Letters
-from clients.methods.pfedgraph import Options, PFedGraph
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import problem_of
+from coterie.clients.engine.engine import Engine
+from coterie.clients.letters import Letters
+from coterie.clients.methods.pfedgraph import Options, PFedGraph
 from tests.baselines import digits, stacked
 from tests.camps import CAMP, SAMPLES, Plain, camps, one_peer
 from tests.inline import Floats, run

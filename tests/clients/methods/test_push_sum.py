@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.config import Config, ConfigError
-from app.config.registry import METHODS
-from app.config.root import ROOT
-from strategies.changing import mixing
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.registry import METHODS
+from coterie.app.config.root import ROOT
+from coterie.strategies.changing import mixing
 from tests.baselines import digits, quadratic, quadratics
 from tests.inline import run
 from tests.stepping import Stepping

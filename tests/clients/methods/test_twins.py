@@ -12,19 +12,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clients.engine.engine import Engine
-from clients.engine.layers import Dropout
-from clients.engine.network import LAYER_STEP
-from clients.engine.tasks import TASKS
-from clients.models.build import BUILDERS, build
-from clients.models.options import (
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.layers import Dropout
+from coterie.clients.engine.network import LAYER_STEP
+from coterie.clients.engine.tasks import TASKS
+from coterie.clients.models.build import BUILDERS, build
+from coterie.clients.models.options import (
     Gpt2Options,
     MlpOptions,
     ResNet18Options,
     TransformerOptions,
 )
-from clients.training import Training
-from datasets.problem import Problem, Split, Task
+from coterie.clients.training import Training
+from coterie.datasets.problem import Problem, Split, Task
 from tests.clients.models.gpt2_file import write_gpt2
 from tests.problems import classification
 

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from clients.models.adaptation import adapted, matching, personal_names
-from clients.models.options import Adaptation
-from clients.models.transformer import Adapted
+from coterie.clients.models.adaptation import adapted, matching, personal_names
+from coterie.clients.models.options import Adaptation
+from coterie.clients.models.transformer import Adapted
 
 NAMES = ["encoder.0.mlp.weight", "encoder.0.norm.weight", "encoder.1.mlp.weight", "fc.weight",
          "fc.bias"]  # fmt: skip

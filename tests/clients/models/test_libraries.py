@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from clients.engine import probe
-from clients.engine.network import Network
-from clients.models.build import build
-from clients.models.options import Adaptation
-from datasets.plugins import PluginError
-from datasets.problem import Problem, Split
+from coterie.clients.engine import probe
+from coterie.clients.engine.network import Network
+from coterie.clients.models.build import build
+from coterie.clients.models.options import Adaptation
+from coterie.datasets.plugins import PluginError
+from coterie.datasets.problem import Problem, Split
 from tests.problems import classification
 
 

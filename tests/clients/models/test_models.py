@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from clients.engine.network import Network
-from clients.models.build import BUILDERS, build
-from clients.models.convnets import Shape
-from clients.models.options import MODEL_OPTIONS, MODELS, MlpOptions, ResNet18Options
+from coterie.clients.engine.network import Network
+from coterie.clients.models.build import BUILDERS, build
+from coterie.clients.models.convnets import Shape
+from coterie.clients.models.options import MODEL_OPTIONS, MODELS, MlpOptions, ResNet18Options
 
 CONVOLUTIONAL = ["lenet", "lenet-femnist", "cnn", "cnn-mnist", "cnn-128", "resnet9", "resnet18"]
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32)]

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from clients.engine.engine import Engine
-from clients.engine.network import Network
-from clients.models.build import build
-from clients.models.options import Gpt2Options, TransformerOptions
-from clients.models.transformer import Adapted, Transformer, adapt
-from clients.training import Training
-from datasets.problem import Problem
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.network import Network
+from coterie.clients.models.build import build
+from coterie.clients.models.options import Gpt2Options, TransformerOptions
+from coterie.clients.models.transformer import Adapted, Transformer, adapt
+from coterie.clients.training import Training
+from coterie.datasets.problem import Problem
 from tests.clients.engine.test_memory import peak
 from tests.clients.methods.test_twins import problem_of
 from tests.clients.models.gpt2_file import write_gpt2

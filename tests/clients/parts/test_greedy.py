@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from clients.letters import Ints, Letters
-from clients.parts.greedy import Choice, choose
+from coterie.clients.letters import Ints, Letters
+from coterie.clients.parts.greedy import Choice, choose
 
 Floats = npt.NDArray[np.float64]
 Reward = Callable[[int, Floats], float]

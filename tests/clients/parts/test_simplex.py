@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize
 
-from clients.parts.simplex import Floats, project_onto_simplex
+from coterie.clients.parts.simplex import Floats, project_onto_simplex
 
 points = arrays(
     np.float64, st.tuples(st.integers(1, 3), st.integers(1, 8)), elements=st.floats(-5, 5)

@@ -14,11 +14,11 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from datasets.own.image_folder import ImageFolderOptions
-from datasets.own.tabular import TableOptions
-from datasets.partition.options import Partition
-from datasets.problem import DataError, Problem
-from datasets.table import DATASETS
+from coterie.datasets.own.image_folder import ImageFolderOptions
+from coterie.datasets.own.tabular import TableOptions
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError, Problem
+from coterie.datasets.table import DATASETS
 
 IMAGES = ImageFolderOptions(classes="normal, ill", shape="1x4x5")
 ROWS = TableOptions(columns="age,bmi", label="ill", classes="no,yes")

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from datasets.own.image_folder import ImageFolderOptions
-from datasets.partition.options import Partition
-from datasets.problem import DataError
-from datasets.table import DATASETS
+from coterie.datasets.own.image_folder import ImageFolderOptions
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError
+from coterie.datasets.table import DATASETS
 
 OPTIONS = ImageFolderOptions("normal, ill", "1x4x5", mean="0", std="1")
 Pixels = npt.NDArray[np.uint16]

@@ -13,12 +13,12 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from datasets.own.cells import open_table
-from datasets.own.institutions import RefusedError
-from datasets.own.schema import digest, drafted, read_schema
-from datasets.own.tabular import TableOptions, read_table
-from datasets.preprocessing import Preprocessing
-from datasets.problem import DataError
+from coterie.datasets.own.cells import open_table
+from coterie.datasets.own.institutions import RefusedError
+from coterie.datasets.own.schema import digest, drafted, read_schema
+from coterie.datasets.own.tabular import TableOptions, read_table
+from coterie.datasets.preprocessing import Preprocessing
+from coterie.datasets.problem import DataError
 
 SCHEMA = """
 [columns.age]

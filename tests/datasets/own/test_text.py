@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from datasets.own.text import TextOptions
-from datasets.partition.options import Partition
-from datasets.problem import DataError, Problem
-from datasets.table import DATASETS
+from coterie.datasets.own.text import TextOptions
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError, Problem
+from coterie.datasets.table import DATASETS
 
 ROW = DATASETS["text"]
 WORDS = ["<end>", *"abcdefghij"]

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from datasets.files.cache import Arrays, cached
-from datasets.partition.options import Partition
-from datasets.problem import DataError, Ints
-from datasets.published import languages as languages_module
-from datasets.published.cinic10 import read_cinic10
-from datasets.published.femnist import FemnistOptions, read_femnist
-from datasets.published.heart_disease import read_heart_disease
-from datasets.published.ixi import IxiOptions, read_ixi
-from datasets.published.languages import LanguagesOptions, read_languages
-from datasets.published.office_home import DOMAINS, WEIGHTS, read_office_home
-from datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
-from datasets.source import Source, spread
-from datasets.table import DATASETS, load_problem
+from coterie.datasets.files.cache import Arrays, cached
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError, Ints
+from coterie.datasets.published import languages as languages_module
+from coterie.datasets.published.cinic10 import read_cinic10
+from coterie.datasets.published.femnist import FemnistOptions, read_femnist
+from coterie.datasets.published.heart_disease import read_heart_disease
+from coterie.datasets.published.ixi import IxiOptions, read_ixi
+from coterie.datasets.published.languages import LanguagesOptions, read_languages
+from coterie.datasets.published.office_home import DOMAINS, WEIGHTS, read_office_home
+from coterie.datasets.published.wiki40b import Wiki40bOptions, read_wiki40b
+from coterie.datasets.source import Source, spread
+from coterie.datasets.table import DATASETS, load_problem
 from tests import tiny_files as tiny
 
 BROUGHT = ("cinic10", "femnist", "office-home", "heart-disease", "ixi", "languages", "wiki40b")
@@ -177,7 +177,7 @@ def test_office_home_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def never(*_: object) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr("datasets.published.office_home._features", never)
+    monkeypatch.setattr("coterie.datasets.published.office_home._features", never)
     np.testing.assert_array_equal(read_office_home(tmp_path).inputs, source.inputs)
     (tmp_path / "office-home" / "Art" / "Backpack" / "00004.jpg").unlink()
     with pytest.raises(AssertionError, match="computed again"):

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets.partition.kinds import KINDS
-from datasets.partition.options import Partition
-from datasets.partition.skew import ensure_test_examples
-from datasets.partition.split import split
-from datasets.problem import DataError, Ints, Problem
-from datasets.source import Source
+from coterie.datasets.partition.kinds import KINDS
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.partition.skew import ensure_test_examples
+from coterie.datasets.partition.split import split
+from coterie.datasets.problem import DataError, Ints, Problem
+from coterie.datasets.source import Source
 
 CLASSES = 10
 ALL = Partition(samples_per_peer=0, min_samples=2)
@@ -572,7 +572,7 @@ def test_statistics_of_the_split() -> None:
 
 
 def test_normalisation_is_of_the_training_examples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.source.CHUNK", 7)
+    monkeypatch.setattr("coterie.datasets.source.CHUNK", 7)
     problem = split(SOURCE, ALL, 4, 0)
     training = SOURCE.inputs[SOURCE.train].astype(np.float64)
     np.testing.assert_allclose(problem.mean, training.mean(axis=(0, 2, 3))[:, None, None])

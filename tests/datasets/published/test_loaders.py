@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from datasets.files import locate
-from datasets.partition.options import Partition
-from datasets.problem import DataError
-from datasets.published.images import (
+from coterie.datasets.files import locate
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError
+from coterie.datasets.published.images import (
     IDX_FILES,
     read_cifar10,
     read_cifar100,
     read_fashion_mnist,
     read_mnist,
 )
-from datasets.published.packaged import read_breast_cancer, read_digits
-from datasets.table import DATASETS, load_problem
+from coterie.datasets.published.packaged import read_breast_cancer, read_digits
+from coterie.datasets.table import DATASETS, load_problem
 from tests.published_files import (
     IMAGES,
     TEST,

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.partition.options import Partition
-from datasets.problem import DataError, Problem
-from datasets.synthetic.quadratic import QuadraticOptions
-from datasets.table import load_problem
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError, Problem
+from coterie.datasets.synthetic.quadratic import QuadraticOptions
+from coterie.datasets.table import load_problem
 
 GOOD: dict[str, Any] = {
     "curvature": [[1.0, 2.0], [3, 0]],

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.config.config import Config, ConfigError
-from datasets.partition.options import Partition
-from datasets.problem import DataError, Problem
-from datasets.synthetic.least_squares import LeastSquaresOptions
-from datasets.synthetic.noisy_quadratic import NoisyQuadraticOptions
-from datasets.synthetic.sine import SineOptions
-from datasets.table import DATASETS, load_problem
+from coterie.app.config.config import Config, ConfigError
+from coterie.datasets.partition.options import Partition
+from coterie.datasets.problem import DataError, Problem
+from coterie.datasets.synthetic.least_squares import LeastSquaresOptions
+from coterie.datasets.synthetic.noisy_quadratic import NoisyQuadraticOptions
+from coterie.datasets.synthetic.sine import SineOptions
+from coterie.datasets.table import DATASETS, load_problem
 
 NAMES = {
     "noisy-quadratic": NoisyQuadraticOptions,

@@ -1,4 +1,4 @@
-"""A few hundred bad letters of every kind; `python -m benchmarks.hostile_letters` sends 10,000."""
+"""A few hundred bad letters of every kind; `python -m tests.fuzz.letters` sends 10,000."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from benchmarks.hostile_letters import Target, attack, mutations
+from tests.fuzz.letters import Target, attack, mutations
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,15 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.errors import WireError
-from strategies.flower.records import (
+from coterie.strategies.errors import WireError
+from coterie.strategies.flower.records import (
     decode_request,
     decode_response,
     encode_fault,
     encode_request,
     encode_response,
 )
-from strategies.protocol import Edges, PeerMessage, Report, Request, Response
+from coterie.strategies.protocol import Edges, PeerMessage, Report, Request, Response
 
 quick = settings(derandomize=True, deadline=None)
 peers = st.integers(0, 2**31)

@@ -9,10 +9,10 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
-from strategies.everyone import Everyone
-from strategies.flower.strategy import RelayStrategy
-from strategies.inprocess import InProcessTransport
-from strategies.topology import topology
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.flower.strategy import RelayStrategy
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.topology import topology
 from tests.strategies.toy_node import ToyNode
 
 GRID = cast(Grid, None)

@@ -10,8 +10,8 @@ from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from strategies.flower.transport import FlowerTransport
-from strategies.protocol import Request
+from coterie.strategies.flower.transport import FlowerTransport
+from coterie.strategies.protocol import Request
 
 
 class FullGrid:

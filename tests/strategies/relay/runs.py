@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from strategies.brokering import Brokering
-from strategies.everyone import Everyone
-from strategies.inprocess import InProcessTransport
-from strategies.pairs import Pairs
-from strategies.protocol import Report, Request, Stage
-from strategies.relay.broker import Broker
-from strategies.relay.commit import Commit, Ledger
-from strategies.topology import topology
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.pairs import Pairs
+from coterie.strategies.protocol import Report, Request, Stage
+from coterie.strategies.relay.broker import Broker
+from coterie.strategies.relay.commit import Commit, Ledger
+from coterie.strategies.topology import topology
 from tests.strategies.toy_node import ToyNode
 
 

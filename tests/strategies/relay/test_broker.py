@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategies.brokering import Brokering
-from strategies.errors import RelayError, RosterError
-from strategies.everyone import Everyone
-from strategies.inprocess import InProcessTransport
-from strategies.pairs import Pairs
-from strategies.protocol import Request, Response, Stage
-from strategies.relay.broker import Broker
-from strategies.silent import Silent
-from strategies.wanted import Wanted, WantedAnswers, WantedHelp
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.errors import RelayError, RosterError
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.pairs import Pairs
+from coterie.strategies.protocol import Request, Response, Stage
+from coterie.strategies.relay.broker import Broker
+from coterie.strategies.silent import Silent
+from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.strategies.relay.runs import Notes, failing, make, run, split, toys
 from tests.strategies.toy_node import NBYTES, ToyNode
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from strategies.brokering import Round
-from strategies.protocol import PeerMessage
-from strategies.relay.delivery import answer_requests, deliverable, update_requests
+from coterie.strategies.brokering import Round
+from coterie.strategies.protocol import PeerMessage
+from coterie.strategies.relay.delivery import answer_requests, deliverable, update_requests
 
 HOSTS = {7: (0, 1), 8: (2,), 9: (3,)}
 ALL = np.array([(s, r) for r in range(4) for s in range(4) if s != r], dtype=np.int64)

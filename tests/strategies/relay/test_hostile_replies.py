@@ -1,11 +1,11 @@
-"""Hundreds of forged replies; `python -m benchmarks.hostile_replies` forges 20,000."""
+"""Hundreds of forged replies; `python -m tests.fuzz.replies` forges 20,000."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.hostile_replies import KINDS, attack
-from strategies.brokering import Brokering
+from coterie.strategies.brokering import Brokering
+from tests.fuzz.replies import KINDS, attack
 
 
 @pytest.mark.parametrize("kind", KINDS)

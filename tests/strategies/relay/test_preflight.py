@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from strategies.protocol import Request, Response
-from strategies.relay.preflight import survey
+from coterie.strategies.protocol import Request, Response
+from coterie.strategies.relay.preflight import survey
 
 
 @dataclass

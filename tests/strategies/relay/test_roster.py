@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from strategies.protocol import Request, Response
-from strategies.relay.roster import Roster
-from strategies.relay.vetting import fault_of, vetted
+from coterie.strategies.protocol import Request, Response
+from coterie.strategies.relay.roster import Roster
+from coterie.strategies.relay.vetting import fault_of, vetted
 from tests.strategies.relay.runs import make
 
 START = Request("start", 0, 0)

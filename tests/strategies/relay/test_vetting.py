@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategies.brokering import Brokering
-from strategies.errors import RelayError
-from strategies.everyone import Everyone
-from strategies.pairs import Pairs
-from strategies.protocol import PeerMessage, Report, Request, Response
-from strategies.relay.vetting import vetted
-from strategies.wanted import Wanted, WantedAnswers, WantedHelp
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.errors import RelayError
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.pairs import Pairs
+from coterie.strategies.protocol import PeerMessage, Report, Request, Response
+from coterie.strategies.relay.vetting import vetted
+from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.strategies.relay.runs import failing, make, run, toys
 from tests.strategies.toy_node import ToyNode
 

@@ -13,10 +13,10 @@ from typing import Protocol
 
 import numpy as np
 
-from strategies.inprocess import InProcessTransport
-from strategies.protocol import PeerMessage, Request, Response, Transport
-from strategies.relay.broker import Broker
-from strategies.relay.commit import Commit
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.protocol import PeerMessage, Request, Response, Transport
+from coterie.strategies.relay.broker import Broker
+from coterie.strategies.relay.commit import Commit
 from tests.strategies.transports.node import COHORTS, STRATEGY, digest, toy
 
 _BIG = 24 * 2**20

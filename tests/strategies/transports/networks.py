@@ -21,10 +21,10 @@ from flwr.common.constant import HEARTBEAT_INTERVAL_INF
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
-from benchmarks.deployment import Deployment, Host, foreign_project
-from strategies.flower.transport import FlowerTransport
-from strategies.inprocess import InProcessTransport
-from strategies.protocol import Request, Response, Transport
+from coterie.strategies.flower.transport import FlowerTransport
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.protocol import Request, Response, Transport
+from tests.harness.deployment import Deployment, Host, foreign_project
 from tests.inprocess import ROOT, simulate
 from tests.strategies.transports.checks import PATIENCE, Network, wait
 from tests.strategies.transports.node import COHORTS, Node, app, toy

@@ -16,10 +16,10 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from strategies.flower.records import decode_request, encode_fault, encode_response
-from strategies.protocol import Report, Request, Response
-from strategies.topology import topology
-from strategies.wanted import WantedAnswers
+from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
+from coterie.strategies.protocol import Report, Request, Response
+from coterie.strategies.topology import topology
+from coterie.strategies.wanted import WantedAnswers
 from tests.strategies.toy_node import ToyNode
 
 STRATEGY = WantedAnswers(peers=3, rounds=1, seed=1, topology=topology("full", 3, 0))
@@ -94,7 +94,7 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Do what the request says, as `app.client` does."""
+    """Do what the request says, as `coterie.app.client` does."""
     request = decode_request(message.content)
     what, _, how = request.attempt.partition(" ")
     if what == "foreign":

@@ -7,7 +7,7 @@ from multiprocessing.connection import Client
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from strategies.flower.transport import FlowerTransport
+from coterie.strategies.flower.transport import FlowerTransport
 
 app = ServerApp()
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.deployment import Host
+from tests.harness.deployment import Host
 
 _SWITCH = "coterie-switch"
 

@@ -1,4 +1,4 @@
-"""Figures that papers calculate: `python -m benchmarks.theory [FOLDER]`, docs/images by default.
+"""Figures that papers calculate: `python -m studies.theory [FOLDER]`, docs/images by default.
 
 Figure 1 of All-for-one is the size of the sufficient cluster of its definition 2, for quadratics
 around optima that differ; figure 1 of WGA the speed-up of its theorem 1. No training is needed.
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from benchmarks.svg import save
+from studies.svg import save
 
 Floats = npt.NDArray[np.float64]
 PEERS, THRESHOLD = 20, 0.1

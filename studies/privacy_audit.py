@@ -1,4 +1,4 @@
-"""Epsilon that an attacker can prove, and the claimed one: `python -m benchmarks.privacy_audit`.
+"""Epsilon that an attacker can prove, and the claimed one: `python -m studies.privacy_audit`.
 
 Two worlds differ in one example of a peer: a canary whose gradient is longer than the clip, or one
 with the opposite gradient in its place; no other example has a gradient in that direction. Each of
@@ -22,10 +22,10 @@ from rich.table import Table
 from scipy.special import logsumexp
 from scipy.stats import beta
 
-from clients.engine.engine import Engine
-from clients.privacy import Privacy
-from clients.training import Training
-from datasets.problem import Problem, Split
+from coterie.clients.engine.engine import Engine
+from coterie.clients.privacy import Privacy
+from coterie.clients.training import Training
+from coterie.datasets.problem import Problem, Split
 
 TRIALS = 2000
 EXAMPLES = 32

@@ -1,6 +1,6 @@
 """Fault drills: what a deployment does when hosts and links fail. `make drill`, as root.
 
-`python -m benchmarks.drill laptop schedule` runs two of them: see `ROUNDS`, `SCHEDULE`, `HOSTILE`.
+`python -m tests.drills.faults laptop schedule` runs two of them: see `ROUNDS`, `SCHEDULE`, `HOSTILE`.
 
 A relay and three nodes are hosts of their own: network namespaces with a link each to a switch.
 One run goes on while a node is cut off, a node is killed, a node is suspended as a laptop whose lid
@@ -26,9 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.runners import guard
-from benchmarks.deployment import Deployment, committed, family, finish, quadratics
-from benchmarks.hosts import network, plug
+from coterie.app.runners import guard
+from tests.harness.deployment import Deployment, committed, family, finish, quadratics
+from tests.harness.hosts import network, plug
 
 NODES = 3
 ROUNDS = {"link": 9, "node": 9, "laptop": 9, "slow": 4, "superlink": 4}

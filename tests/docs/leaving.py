@@ -1,4 +1,4 @@
-"""What leaves an institution, byte by byte: `python -m benchmarks.leaving` writes the tables.
+"""What leaves an institution, byte by byte: `python -m tests.docs.leaving` writes the tables.
 
 They stand in docs/consortium/what-leaves.md, and come from runs of three institutions with tables
 of their own, one for each method. The institutions are deployed nodes with keys, policies and
@@ -19,17 +19,17 @@ from typing import get_args
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from safetensors.torch import load
 
-from app.config.digest import config_digest_of
-from app.config.registry import METHODS
-from app.config.schema import Scalar
-from app.node.faults import MEANINGS
-from app.security.policy import Disclosure
-from app.security.seal import KEY, Scope, digest_of, unseal
-from app.security.trust import read_private, read_trust
-from strategies.errors import RelayError
-from strategies.flower.records import encode_response
-from strategies.protocol import METRICS, Kind, Request, Response
-from strategies.relay.broker import Broker
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.registry import METHODS
+from coterie.app.config.schema import Scalar
+from coterie.app.node.faults import MEANINGS
+from coterie.app.security.policy import Disclosure
+from coterie.app.security.seal import KEY, Scope, digest_of, unseal
+from coterie.app.security.trust import read_private, read_trust
+from coterie.strategies.errors import RelayError
+from coterie.strategies.flower.records import encode_response
+from coterie.strategies.protocol import METRICS, Kind, Request, Response
+from coterie.strategies.relay.broker import Broker
 from tests.attacks.consortium import RUN, Institution, Relay, config_of, institutions
 
 PAGE = Path(__file__).parents[1] / "docs" / "consortium" / "what-leaves.md"

@@ -1,9 +1,9 @@
-"""The collaboration map of a run as an animated SVG: `python -m benchmarks.map RUN_DIR SVG`.
+"""The collaboration map of a run as an animated SVG: `python -m studies.map RUN_DIR SVG`.
 
 Left the peers with a line for each pair, as dark as the smaller of the two weights; right the map,
 a row for each peer that gives weight. Peers of a true cluster share a colour. Where motion is not
 wanted (`prefers-reduced-motion`) the picture stands at the last round. docs/images/map.svg is the
-default run: `python -m app run --name map`.
+default run: `coterie run --name map`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.runs.rundir import Floats, Run
+from coterie.app.runs.rundir import Floats, Run
 
 SECONDS = 12.0
 _HOLD = 0.2  # share of the time that the last round stays

@@ -2,7 +2,7 @@
 
 The same configuration is run in one process of this machine, and by three institutions over TLS
 with authentication and sealed letters. Prints the largest relative difference of any metric.
-`python -m benchmarks.parity [METHOD ...]`
+`python -m tests.drills.parity [METHOD ...]`
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
-from app.config.config import Config
-from app.config.preflight import check
-from app.config.schema import Scalar
-from app.runners import inline
-from app.runs import rundir
-from app.runs.rundir import Run
-from benchmarks.deployment import Deployment, Host, finish
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import check
+from coterie.app.config.schema import Scalar
+from coterie.app.runners import inline
+from coterie.app.runs import rundir
+from coterie.app.runs.rundir import Run
+from tests.harness.deployment import Deployment, Host, finish
 
 PEERS, ROUNDS = 3, 3
 METHODS: Mapping[str, Mapping[str, Scalar]] = {

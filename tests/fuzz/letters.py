@@ -1,4 +1,4 @@
-"""Malformed and mutated letters against a real node: `python -m benchmarks.hostile_letters [N]`.
+"""Malformed and mutated letters against a real node: `python -m tests.fuzz.letters [N]`.
 
 A node of a sealed run (peer 0 of three, CoBo on a quadratic problem) gets requests whose letters
 are all bad, over the wire's own encoding: bits flipped, cut, grown, keys exchanged between letters
@@ -27,16 +27,16 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from safetensors.torch import save
 
-from app.config.config import Config
-from app.config.digest import config_digest_of
-from app.node.checkpoints import CheckpointError
-from app.node.node import Node, NodeError
-from app.security.keys import PrivateKeys
-from app.security.seal import Scope, SealError, seal
-from app.security.trust import read_private, read_trust
-from strategies.errors import WireError
-from strategies.flower.records import decode_request, encode_request
-from strategies.protocol import PeerMessage, Request
+from coterie.app.config.config import Config
+from coterie.app.config.digest import config_digest_of
+from coterie.app.node.checkpoints import CheckpointError
+from coterie.app.node.node import Node, NodeError
+from coterie.app.security.keys import PrivateKeys
+from coterie.app.security.seal import Scope, SealError, seal
+from coterie.app.security.trust import read_private, read_trust
+from coterie.strategies.errors import WireError
+from coterie.strategies.flower.records import decode_request, encode_request
+from coterie.strategies.protocol import PeerMessage, Request
 
 PEERS, D = 3, 4
 EDGES = np.array([(s, r) for r in range(PEERS) for s in range(PEERS) if s != r], dtype=np.int64)

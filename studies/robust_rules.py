@@ -1,6 +1,6 @@
-"""The rules of `clients.engine.robust` against byzfl's on random letters.
+"""The rules of `coterie.clients.engine.robust` against byzfl's on random letters.
 
-    python -m benchmarks.robust_rules [--cases 10000] [--costs]
+    python -m studies.robust_rules [--cases 10000] [--costs]
 
 A case is a rule, with or without nearest-neighbour mixing, on letters of which some are copies of
 each other (ties), some whole numbers (ties in coordinates) and some not finite. Ours leaves these
@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clients.defence import Defence, RuleName
-from clients.engine import sums
-from clients.engine.robust import Heard, aggregated
+from coterie.clients.defence import Defence, RuleName
+from coterie.clients.engine import sums
+from coterie.clients.engine.robust import Heard, aggregated
 
 Floats = npt.NDArray[np.float64]
 RULES = [rule for rule in get_args(RuleName) if rule != "none"]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from strategies.flower.records import encode_fault, encode_response
-from strategies.protocol import PeerMessage, Report, Request, Response
+from coterie.strategies.flower.records import encode_fault, encode_response
+from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 
 _NUMBERS: tuple[Any, ...] = (
     *(0, 1, -1, 7, 2**31, 2**62, 2**63 - 1, -(2**63)),

@@ -1,4 +1,4 @@
-"""Gradient inversion with and without privacy: `python -m benchmarks.privacy_inversion FIGURE.png`.
+"""Gradient inversion with and without privacy: `python -m studies.privacy_inversion FIGURE.png`.
 
 A peer answers with its gradient at a model that the attacker chose: a fresh MLP. Of one example,
 the first layer's gradient g a' and that of its bias g give the input a in closed form. Of more,
@@ -25,14 +25,14 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-from app.config.config import Config
-from app.config.preflight import check
-from app.config.schema import Scalar
-from benchmarks.privacy import noise_for
-from clients.engine.engine import Engine
-from clients.privacy import Privacy
-from clients.training import Training
-from datasets.problem import Problem
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import check
+from coterie.app.config.schema import Scalar
+from coterie.clients.engine.engine import Engine
+from coterie.clients.privacy import Privacy
+from coterie.clients.training import Training
+from coterie.datasets.problem import Problem
+from studies.privacy import noise_for
 
 BATCHES = (1, 8, 32)
 EPSILONS = (1000.0, 100.0, 8.0)

@@ -1,7 +1,7 @@
-"""Privacy and a hostile institution at once: `python -m benchmarks.private_deployment`.
+"""Privacy and a hostile institution at once: `python -m tests.drills.private`.
 
 Three institutions over TLS with authentication and sealed letters, whose policies demand
-differential privacy; the third forges every letter on the way out (`benchmarks.hostile_node`).
+differential privacy; the third forges every letter on the way out (`tests.fuzz.node`).
 CoBo on digits with privacy: what the operator and an honest institution see at the end (`python -m
 app status`), epsilon and accuracy of each peer. Then the same without privacy: all must refuse it.
 """
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from app.cli import status
-from app.config.schema import Scalar
-from app.runs.rundir import Run
-from benchmarks.deployment import Deployment, Host, finish, write_policy
+from coterie.app.cli import status
+from coterie.app.config.schema import Scalar
+from coterie.app.runs.rundir import Run
+from tests.harness.deployment import Deployment, Host, finish, write_policy
 
 NODES, SECONDS = 3, 1800
 LIAR = NODES - 1

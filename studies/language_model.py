@@ -1,6 +1,6 @@
 """A small language model in a folder of transformers, to be fine-tuned on languages it never saw.
 
-`python -m benchmarks.language_model FOLDER`: a GPT-NeoX of bytes learns the installation manual in
+`python -m studies.language_model FOLDER`: a GPT-NeoX of bytes learns the installation manual in
 six languages by a plain loop; presets/language-model.toml takes it from runs/small-neox and adapts
 it to four others. A minute on one core.
 """
@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from datasets.published.languages import LanguagesOptions, read_languages
+from coterie.datasets.published.languages import LanguagesOptions, read_languages
 
 LANGUAGES, CONTEXT = "da-en-fr-it-pt-sv", 64
 STEPS, BATCH, RATE = 800, 32, 3e-3

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import privacy_audit, privacy_inversion
-from benchmarks.privacy import DELTA, noise_for
-from benchmarks.privacy_audit import Look, lower_bound
-from clients.engine import accountant
+from coterie.clients.engine import accountant
+from studies import privacy_audit, privacy_inversion
+from studies.privacy import DELTA, noise_for
+from studies.privacy_audit import Look, lower_bound
 
 
 def proven(look: Look, noise: float) -> tuple[float, float]:

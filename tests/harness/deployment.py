@@ -21,17 +21,17 @@ from typing import Any, Self
 
 import tomli_w
 
-from app.cli import certificates
-from app.config.registry import METHODS
-from app.config.root import ROOT
-from app.config.schema import Scalar
-from app.runners import guard
-from app.runners.superlink import free_port
-from app.runs import atomic, progress
-from app.security import trust
-from app.security.policy import Policy, policy_of
-from benchmarks import hostile_node
-from datasets.table import DATASETS
+from coterie.app.cli import certificates
+from coterie.app.config.registry import METHODS
+from coterie.app.config.root import ROOT
+from coterie.app.config.schema import Scalar
+from coterie.app.runners import guard
+from coterie.app.runners.superlink import free_port
+from coterie.app.runs import atomic, progress
+from coterie.app.security import trust
+from coterie.app.security.policy import Policy, policy_of
+from coterie.datasets.table import DATASETS
+from tests.fuzz import node as hostile_node
 
 BIN = Path(sys.executable).parent
 CONNECTION = "drill"
@@ -221,24 +221,24 @@ class Deployment:
         return manner
 
     def start_fleet(self, nodes: int) -> None:
-        """Start `nodes` SuperNodes in one process: `benchmarks.fleet` in `fleet/`."""
-        command = [*_OURS, sys.executable, "-m", "benchmarks.fleet", self._address]
+        """Start `nodes` SuperNodes in one process: `tests.harness.fleet` in `fleet/`."""
+        command = [*_OURS, sys.executable, "-m", "tests.harness.fleet", self._address]
         command += [str(self._secrets / "ca.crt"), str(self.home("fleet")), str(nodes)]
         log = self.home("logs") / "fleet.log"
         self.services["fleet"] = Service(self.relay, tuple(command), log, self.home("fleet"))
         self.start("fleet")
 
     def run(self, overrides: Mapping[str, Scalar], name: str = "run") -> subprocess.Popen[str]:
-        """Start `python -m app run` on this deployment; results go to `operator/<name>`."""
+        """Start `coterie run` on this deployment; results go to `operator/<name>`."""
         pairs = [f"{key}={value}" for key, value in overrides.items()]
         out = str(self.home("operator"))
         place = ["--federation", CONNECTION, "--out", out, "--name", name]
-        return self._operate(*_OURS, sys.executable, "-m", "app", "run", *pairs, *place)
+        return self._operate(*_OURS, sys.executable, "-m", "coterie", "run", *pairs, *place)
 
     def resume(self, name: str) -> subprocess.Popen[str]:
-        """Start `python -m app resume` of a run."""
+        """Start `coterie resume` of a run."""
         place = [str(self.home("operator") / name), "--federation", CONNECTION]
-        return self._operate(*_OURS, sys.executable, "-m", "app", "resume", *place)
+        return self._operate(*_OURS, sys.executable, "-m", "coterie", "resume", *place)
 
     def run_foreign(self, app: Path, run_config: Mapping[str, Scalar]) -> subprocess.Popen[str]:
         """Start the Flower app in the directory `app` instead of this one."""
@@ -331,7 +331,7 @@ class Deployment:
         command = ["certificates", str(self._secrets), "--nodes", *nodes, "--register", CONNECTION]
         command = command if nodes else ["status", CONNECTION]
         done = subprocess.run(
-            [*self.relay.prefix, sys.executable, "-m", "app", *command],
+            [*self.relay.prefix, sys.executable, "-m", "coterie", *command],
             cwd=ROOT,
             env=_environment(self.home("operator")),
             capture_output=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks import hostile_map
+from studies import hostile_map
 
 ROW = {
     "setting": "clusters", "method": "dpfl", "attack": "scale", "undefended": "0.5",

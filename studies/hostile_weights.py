@@ -1,6 +1,6 @@
-"""Weight that attackers get, over rounds: `python -m benchmarks.hostile_weights [FIGURE.svg]`.
+"""Weight that attackers get, over rounds: `python -m studies.hostile_weights [FIGURE.svg]`.
 
-The runs of `benchmarks.hostile` without a defence, with the settings tuned there, once more, now
+The runs of `studies.hostile` without a defence, with the settings tuned there, once more, now
 evaluated in every round, for the methods that choose: the share of the weight that honest peers
 give to others that goes to attackers. They are kept in `runs/hostile`, too. A panel for each
 setting and attack, a line for each method; the same numbers are printed.
@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from app.report.png import CLUSTER_COLOURS
-from app.runs.graph import weight_to
-from app.runs.rundir import Bools, Floats
-from benchmarks.hostile import (
+from coterie.app.report.png import CLUSTER_COLOURS
+from coterie.app.runs.graph import weight_to
+from coterie.app.runs.rundir import Bools, Floats
+from studies.hostile import (
     ATTACKS,
     COMMON,
     METHODS,
@@ -29,8 +29,8 @@ from benchmarks.hostile import (
     Case,
     mean_of_known,
 )
-from benchmarks.hostile_map import FIXED
-from benchmarks.svg import save
+from studies.hostile_map import FIXED
+from studies.svg import save
 
 HOSTILE = [attack for attack in ATTACKS if attack != "none"]
 CHOOSING = [method for method in METHODS if method not in FIXED]

@@ -1,6 +1,6 @@
 """CoBo's figure 7, small: from which language Catalan learns, and whether gradients can tell.
 
-`python -m benchmarks.languages DIRECTORY SVG`, after comparisons of
+`python -m studies.languages DIRECTORY SVG`, after comparisons of
 presets/cobo/table2-languages-mini.toml left their runs in DIRECTORY. Prints each method's
 perplexities and the weights that the first language gives over the steps, mean over seeds, which it
 also draws; then, of the first seed, how the others' gradients agree with its own (see `agreement`).
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.figure import Figure
 
-from app.config.config import Config
-from app.config.keys import flatten
-from app.config.preflight import check
-from app.runs.rundir import Floats, Run
-from benchmarks.svg import save
-from clients.engine.engine import Engine
-from clients.engine.streams import Purpose
+from coterie.app.config.config import Config
+from coterie.app.config.keys import flatten
+from coterie.app.config.preflight import check
+from coterie.app.runs.rundir import Floats, Run
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.streams import Purpose
+from studies.svg import save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import theory
-from benchmarks.svg import save
+from studies import theory
+from studies.svg import save
 
 
 def test_whoever_is_sufficient_has_a_similar_gradient_wherever_the_loss_is_that_large() -> None:

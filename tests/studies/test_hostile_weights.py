@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.hostile_weights import course
+from studies.hostile_weights import course
 
 FIRST, LAST = np.eye(3, dtype=np.bool_)[[0, 2]]  # of three peers one attacks
 NOTHING = np.eye(3)

@@ -1,4 +1,4 @@
-"""Is waiting for the slowest worth it? `python -m benchmarks.asynchrony [--seeds 3] [FIGURE.svg]`.
+"""Is waiting for the slowest worth it? `python -m studies.asynchrony [--seeds 3] [FIGURE.svg]`.
 
 Each method in rounds that wait for everybody, and by the clock: each peer goes on as soon as its
 own work is done and hears what came in since, with and without the staleness discount. All for as
@@ -18,12 +18,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from app.config.config import Config
-from app.config.schema import Scalar
-from app.report.measures import course
-from app.runs.rundir import Floats, Run
-from benchmarks.kept import kept
-from benchmarks.svg import save
+from coterie.app.config.config import Config
+from coterie.app.config.schema import Scalar
+from coterie.app.report.measures import course
+from coterie.app.runs.rundir import Floats, Run
+from studies.kept import kept
+from studies.svg import save
 
 METHODS: Mapping[str, Mapping[str, Scalar]] = {
     "fedavg": {"method": "fedavg"},

@@ -1,4 +1,4 @@
-"""The map of a population that comes and goes: `python -m benchmarks.churn FIGURE.svg`.
+"""The map of a population that comes and goes: `python -m studies.churn FIGURE.svg`.
 
 CoBo among peers in clusters of permuted labels, each up and down for some rounds at a time. Above,
 who is awake in each round; below, the map at four rounds, a row for each peer that gives weight, as
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from app.config.config import Config
-from app.config.preflight import check
-from app.config.schema import Scalar
-from app.report.measures import course
-from app.runners import inline
-from app.runs.rundir import Bools, Run, create
-from benchmarks.svg import save
+from coterie.app.config.config import Config
+from coterie.app.config.preflight import check
+from coterie.app.config.schema import Scalar
+from coterie.app.report.measures import course
+from coterie.app.runners import inline
+from coterie.app.runs.rundir import Bools, Run, create
+from studies.svg import save
 
 ROUNDS = 60
 SHOWN = (1, 10, 30, 60)

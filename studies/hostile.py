@@ -1,8 +1,8 @@
-"""Methods under attack, with and without defence: `python -m benchmarks.hostile [--seeds 1 ...]`.
+"""Methods under attack, with and without defence: `python -m studies.hostile [--seeds 1 ...]`.
 
 Every method, attack and defence on two settings (CoBo's clusters of permuted labels, a Dirichlet
 split like DPFL's), a fifth of the peers attacking. Every method is tuned first, nine trials each on
-the first seed, where nobody attacks (`app.runners.tune`). The rule of "best" is chosen on
+the first seed, where nobody attacks (`coterie.app.runners.tune`). The rule of "best" is chosen on
 validation data of the honest peers, which an attacker never touches. A run is kept in
 `runs/hostile` and never made twice, so the command can be stopped and started again, and run beside
 itself for another setting. It ends with the table, and writes it to `runs/hostile/table.csv` if
@@ -22,14 +22,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from app.config.config import Config
-from app.config.schema import Scalar
-from app.runners import tune
-from app.runs import atomic
-from app.runs.graph import weight_to
-from app.runs.rundir import Run
-from benchmarks.kept import kept
-from clients.attack import Attack
+from coterie.app.config.config import Config
+from coterie.app.config.schema import Scalar
+from coterie.app.runners import tune
+from coterie.app.runs import atomic
+from coterie.app.runs.graph import weight_to
+from coterie.app.runs.rundir import Run
+from coterie.clients.attack import Attack
+from studies.kept import kept
 
 METHODS = (
     *("local", "fedavg", "ditto", "cobo", "wga", "bias-correction", "all-for-one", "federico"),

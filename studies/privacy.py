@@ -1,4 +1,4 @@
-"""Accuracy under differential privacy, method by method: `python -m benchmarks.privacy`.
+"""Accuracy under differential privacy, method by method: `python -m studies.privacy`.
 
 Every method that private examples are covered for, at epsilon 1, 2, 4, 8 and without privacy, on
 two settings: CoBo's clusters of permuted labels and a Dirichlet split. All gradients are over all
@@ -24,14 +24,14 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from scipy.optimize import brentq
 
-from app.config.config import Config
-from app.config.schema import Scalar
-from app.runners import tune
-from app.runs.rundir import Run
-from app.runs.summary import recovery
-from benchmarks.kept import kept
-from benchmarks.svg import save
-from clients.engine import accountant
+from coterie.app.config.config import Config
+from coterie.app.config.schema import Scalar
+from coterie.app.runners import tune
+from coterie.app.runs.rundir import Run
+from coterie.app.runs.summary import recovery
+from coterie.clients.engine import accountant
+from studies.kept import kept
+from studies.svg import save
 
 METHODS = (
     *("local", "fedavg", "oracle", "pfedgraph", "clustered-fl", "ditto", "apfl"),

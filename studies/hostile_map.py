@@ -1,4 +1,4 @@
-"""The table of `benchmarks.hostile` as heat maps: `python -m benchmarks.hostile_map [FIGURE.svg]`.
+"""The table of `studies.hostile` as heat maps: `python -m studies.hostile_map [FIGURE.svg]`.
 
 One map for each setting, without a defence and with the best rule: methods down, attacks across,
 the honest peers' accuracy in the cells. Blue is above training alone in the same world, red below.
@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from benchmarks.hostile import ATTACKS, METHODS, OUT, SETTINGS
-from benchmarks.svg import save
+from studies.hostile import ATTACKS, METHODS, OUT, SETTINGS
+from studies.svg import save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""Many SuperNodes in one process: `python -m benchmarks.fleet ADDRESS CA.crt DIRECTORY NODES`.
+"""Many SuperNodes in one process: `python -m tests.harness.fleet ADDRESS CA.crt DIRECTORY NODES`.
 
 A SuperNode with its executor takes 0.3 GB, so fifty do not fit on a small machine. These speak
 Flower's protocol as a SuperNode does (TLS, heartbeats, a poll every 3 s) from one thread each, and
@@ -20,10 +20,10 @@ from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_f
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from app.config.schema import Scalar
-from app.node import service
-from app.node.job import Job
-from benchmarks.deployment import write_policy
+from coterie.app.config.schema import Scalar
+from coterie.app.node import service
+from coterie.app.node.job import Job
+from tests.harness.deployment import write_policy
 
 _POLL = 3.0  # as Flower's SuperNode
 _one_at_a_time = threading.Lock()

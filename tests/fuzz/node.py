@@ -15,7 +15,7 @@ from pathlib import Path
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-START = "from benchmarks.hostile_node import install\ninstall()\n"
+START = "from tests.fuzz.node import install\ninstall()\n"
 """As `sitecustomize.py` on its path, what makes an executor hostile."""
 
 
@@ -42,9 +42,9 @@ def install() -> None:
 
 def _unusable(asked: RecordDict, said: RecordDict, peers: int) -> RecordDict:
     """A forged reply by which the node takes no part, or the part of another."""
-    from benchmarks.forging import forged
-    from strategies.flower.records import decode_request, decode_response
-    from strategies.relay.vetting import fault_of
+    from coterie.strategies.flower.records import decode_request, decode_response
+    from coterie.strategies.relay.vetting import fault_of
+    from tests.fuzz.forging import forged
 
     request, g = decode_request(asked), random.Random()
     response = decode_response(said, request)
@@ -64,7 +64,7 @@ def _unusable(asked: RecordDict, said: RecordDict, peers: int) -> RecordDict:
 
 def _altered(asked: RecordDict, said: RecordDict, peers: int) -> RecordDict:
     """The reply with each of its letters altered so that no recipient may open it."""
-    from strategies.flower.records import decode_request, decode_response, encode_response
+    from coterie.strategies.flower.records import decode_request, decode_response, encode_response
 
     request, g = decode_request(asked), random.Random()
     response = decode_response(said, request)

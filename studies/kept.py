@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from app.config.config import Config
-from app.runners import sweep
-from app.runs.rundir import Run
+from coterie.app.config.config import Config
+from coterie.app.runners import sweep
+from coterie.app.runs.rundir import Run
 
 
 def kept(config: Config, directory: Path) -> Run:

@@ -1,4 +1,4 @@
-"""A node that lies: `python -m benchmarks.hostile_replies [N]` forges N replies, 20,000 by default.
+"""A node that lies: `python -m tests.fuzz.replies [N]` forges N replies, 20,000 by default.
 
 Three nodes of one number a peer (tests/strategies/toy_node.py) behind the wire's encoding, of which
 one forges nine of ten replies: runs for each kind of exchange, each played again with that node
@@ -17,22 +17,22 @@ from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord
 
-from benchmarks.forging import forged
-from strategies.brokering import Brokering
-from strategies.errors import WireError
-from strategies.everyone import Everyone
-from strategies.flower.records import (
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.errors import WireError
+from coterie.strategies.everyone import Everyone
+from coterie.strategies.flower.records import (
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
-from strategies.inprocess import InProcessTransport
-from strategies.pairs import Pairs
-from strategies.protocol import Request, Response
-from strategies.relay.broker import Broker
-from strategies.wanted import Wanted, WantedAnswers, WantedHelp
+from coterie.strategies.inprocess import InProcessTransport
+from coterie.strategies.pairs import Pairs
+from coterie.strategies.protocol import Request, Response
+from coterie.strategies.relay.broker import Broker
+from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 from tests.encoded import Encoded
+from tests.fuzz.forging import forged
 from tests.strategies.relay.runs import Notes, make, toys
 from tests.strategies.toy_node import ToyNode
 
