@@ -101,13 +101,14 @@ def engine_steps(
     batch: int,
     device: str,
     *,
+    memory: int = 0,
     mixed_precision: bool = False,
     tf32: bool = False,
 ) -> Callable[[int], None]:
     """Takes so many steps of every peer with the engine."""
     training = Training(batch_size=batch, learning_rate=RATE)
     engine = Engine(
-        data, model, options, range(data.peers), training, device=device,
+        data, model, options, range(data.peers), training, device=device, memory=memory,
         mixed_precision=mixed_precision, tf32=tf32,
     )  # fmt: skip
     x, buffers = engine.initial()

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from benchmarks import engine, resnet9
-from coterie.clients.engine import chunks
+from coterie.clients.engine import tuning
 from coterie.clients.engine.engine import Engine
 from coterie.clients.training import Training
 
@@ -73,38 +73,37 @@ class Bench:
         """Steps a second of all peers together, the ratio to the loop, memory."""
         model, shape, options = NETWORKS[name]
         asked = {"network": name, "peers": peers, "precision": precision, "budget": budget}
-        before = chunks.BUDGET[self.device]
-        try:
-            chunks.BUDGET[self.device] = budget or before
-            data = engine.problem(shape, peers)
-            steps = engine.engine_steps(
-                data, model, options, self.batch, self.device,
-                mixed_precision=precision == "bfloat16", tf32=precision == "tf32",
-            )  # fmt: skip
-            self._reset_peak()
-            stacked = self._rate(steps) * peers
-            peak = self._peak()
-            # The loop runs as the engine has set torch up; bfloat16 its user would have to write.
-            loop = self._loop(name, precision == "tf32")
-        finally:
-            chunks.BUDGET[self.device] = before
+        data = engine.problem(shape, peers)
+        steps = engine.engine_steps(
+            data, model, options, self.batch, self.device, memory=budget,
+            mixed_precision=precision == "bfloat16", tf32=precision == "tf32",
+        )  # fmt: skip
+        self._reset_peak()
+        stacked = self._rate(steps) * peers
+        peak = self._peak()
+        # bfloat16 its user would have to write.
+        loop = self._loop(name, precision == "tf32")
         law = self._law(name, peers)
         return {
             **asked, "steps_s": round(stacked, 1), "loop_steps_s": round(loop, 1),
             "ratio": round(stacked / loop, 2), "peak_mib": peak >> 20, "law_mib": law >> 20,
         }  # fmt: skip
 
-    def _loop_rate(self, name: str, _tf32: bool) -> float:
+    def _loop_rate(self, name: str, tf32: bool) -> float:
         model, shape, options = NETWORKS[name]
         data = engine.problem(shape, LOOP_PEERS)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
         steps = engine.loop_steps(data, model, options, self.batch, self.device)
         return self._rate(steps) * LOOP_PEERS
 
     def _law(self, name: str, peers: int) -> int:
         """Bytes that training needs: twice the state and one chunk of models."""
         one = self._engine(name, 1, "cpu")
-        chunk = max(chunks.BUDGET[self.device], one.holds(self.batch))
-        return 2 * peers * one.d * 4 + chunk
+        chunk = peers * one.holds(self.batch)
+        if self.device == "cpu":
+            chunk = max(min(chunk, tuning.CHUNK_BYTES), one.holds(self.batch))
+        law: int = 2 * peers * one.d * 4 + chunk
+        return law
 
     def cobo(self, peers: int) -> Answer:
         """CoBo's image experiment with so many peers, projected to hours."""

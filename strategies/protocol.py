@@ -34,6 +34,8 @@ METRICS = MEASURES.union(
 """Names of what every method's peers report."""
 
 
+BACKENDS = frozenset({"sequential", "batched", "vmapped"})
+"""Names of engine backends that a node may report."""
 MATRIX = 1024
 """Peers up to which the collaboration matrix is recorded as a whole; of more, what happens."""
 
@@ -160,6 +162,7 @@ class Response:
     elapsed : seconds on the virtual clock that the request's rounds took here.
     ready : the round by whose end each hosted peer's work is done, where the schedule is by the
         clock; else empty.
+    backend : name of the node's engine backend, in the response to a "start"; else empty.
     """
 
     peers: tuple[int, ...]
@@ -174,6 +177,7 @@ class Response:
     checks: tuple[tuple[str, str], ...] = ()
     elapsed: float = 0.0
     ready: tuple[int, ...] = ()
+    backend: str = ""
 
 
 class Handler(Protocol):

@@ -64,7 +64,8 @@ def inverted(engine: Engine, answer_d: Tensor, labels_b: Tensor, steps: int) -> 
     if len(labels_b) == 1:
         weight, bias = aims[0][0], aims[1][0]
         return (bias @ weight / bias.square().sum()).reshape(1, 1, 8, 8)
-    leaves = engine.network.leaves(x_pd[:1])
+    network = engine.network
+    leaves = {name: v[0].detach().requires_grad_() for name, v in network.named(x_pd[:1]).items()}
     low, high = BLACK_WHITE
     draws = torch.Generator().manual_seed(0)
     guess = torch.empty(len(labels_b), 1, 8, 8, dtype=x_pd.dtype).uniform_(
@@ -72,8 +73,8 @@ def inverted(engine: Engine, answer_d: Tensor, labels_b: Tensor, steps: int) -> 
     )
     adam = torch.optim.Adam([guess.requires_grad_()], lr=0.05)
     for _ in range(steps):
-        outputs, _ = engine.network(leaves, buffers, guess[None])
-        loss = F.cross_entropy(outputs[0], labels_b)
+        outputs, _ = network.run(network.module, {**leaves}, guess, buffers)
+        loss = F.cross_entropy(outputs, labels_b)
         found = torch.autograd.grad(loss, [*leaves.values()], create_graph=True)
         distance = torch.stack(
             [

@@ -18,6 +18,7 @@ from coterie.app.config.registry import METHODS, Method, method_of
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
+from coterie.clients.engine_options import EngineOptions
 from coterie.clients.models.options import Adaptation
 from coterie.clients.privacy import Privacy
 from coterie.datasets.partition.options import Partition
@@ -49,6 +50,7 @@ class Config(TopLevel):
     attack : who lies, and how.
     defence : what is done about it.
     privacy : what protects single examples.
+    engine : how models are computed.
     schedule : who is awake in which round.
     clock : the virtual clock.
     adaptation : what is done with the network; the keys that begin with "model.".
@@ -60,6 +62,7 @@ class Config(TopLevel):
     attack: Attack = field(default_factory=Attack)
     defence: Defence = field(default_factory=Defence)
     privacy: Privacy = field(default_factory=Privacy)
+    engine: EngineOptions = field(default_factory=EngineOptions)
     schedule: schedule.Options = field(default_factory=schedule.Options)
     clock: clock.Options = field(default_factory=clock.Options)
     adaptation: Adaptation = field(default_factory=Adaptation)

@@ -18,6 +18,7 @@ from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
+from coterie.clients.engine_options import EngineOptions
 from coterie.clients.models.options import MODEL_OPTIONS, Adaptation
 from coterie.clients.privacy import Privacy
 from coterie.clients.training import Augmentation, Optimizer, Training
@@ -25,9 +26,10 @@ from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import DATASETS
 from coterie.strategies import clock, schedule
 
-WORLD: Mapping[str, type] = {"attack": Attack, "defence": Defence, "privacy": Privacy}
-"""Tables of the world around a method, each off by default; config.toml has them where they are on.
-"""
+WORLD: Mapping[str, type] = {
+    "attack": Attack, "defence": Defence, "privacy": Privacy, "engine": EngineOptions,
+}  # fmt: skip
+"""Tables around a method, each with nothing set by default; config.toml has those that set more."""
 Topology = Literal[
     "full",
     "ring",

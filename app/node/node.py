@@ -57,7 +57,7 @@ class Node:
     deployed : whether the node is deployed: data-dir is that of its one peer.
     policy : of the institution: what reports tell, and how much may be asked.
     on_round : called with the number of each round that the node ends without the relay.
-    gpu : see `coterie.clients.engine.stack.Stack`; the number of a simulation's node.
+    gpu : see `coterie.clients.engine.engine.Engine`; the number of a simulation's node.
 
     Raises
     ------
@@ -111,6 +111,7 @@ class Node:
             device=config.device,
             gpu=gpu,
             dtype=config.dtype,
+            backend=config.engine.backend,
             mixed_precision=config.mixed_precision,
             tf32=config.tf32,
             channels_last=config.channels_last,
@@ -186,6 +187,7 @@ class Node:
             samples=self._announced,
             names=called,
             claims=self._channel.claims(),
+            backend=self._cohort.engine.backend,
         )
 
     def _privately(self, request: Request) -> Response:

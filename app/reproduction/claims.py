@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coterie.app.config.schema import Scalar
 from coterie.app.report.paired_test import LEVEL, p_value
 from coterie.app.reproduction import formulas
 from coterie.app.reproduction.figures import Claim, Figure, Size
@@ -115,7 +116,7 @@ def _ratio(claim: Claim, figure: Figure, size: Size, results: Results, panel: st
 
 def _slope(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
     """Judge the slope of log(measure) over log(x) by least squares over the swept values."""
-    parts = []
+    parts: list[_Judged] = []
     for row in claim.rows:
         points = [point.x for point in figure.sweep(size)]
         x = np.array([float(each) for each in points])
@@ -136,7 +137,8 @@ def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: 
     for row in figure.rows:
         if row.label not in claim.rows or not row.formula:
             continue
-        for x in [point.x for point in figure.sweep(size)] or [None]:
+        points: list[Scalar | None] = [point.x for point in figure.sweep(size)]
+        for x in points or [None]:
             place = Place(panel, row.label, x)
             value = results.mean(place, claim.column)
             runs = list(results.runs.get(place, {}).values())
@@ -152,7 +154,7 @@ def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: 
 
 
 def _range(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
-    parts = []
+    parts: list[_Judged] = []
     for row in claim.rows:
         value = results.mean(Place(panel, row, None), claim.column)
         inside = None if np.isnan(value) else bool(claim.low <= value <= claim.high)

@@ -33,7 +33,7 @@ def of_run(config: Config) -> int:
 
     Methods that keep further models take more.
     """
-    from coterie.clients.engine.chunks import BUDGET  # torch
+    from coterie.clients.engine import tuning
     from coterie.clients.engine.engine import Engine
 
     problem = problem_of(config)
@@ -44,5 +44,5 @@ def of_run(config: Config) -> int:
     )  # fmt: skip
     moments = 2 if training.optimizer == "adam" else int(training.momentum > 0)
     state = config.peers * one.d * one.dtype.itemsize * (1 + moments)
-    chunk = max(*BUDGET.values(), one.holds(training.batch_size))
+    chunk = max(tuning.CHUNK_BYTES, one.holds(training.batch_size))
     return 2 * state + chunk + 2 * problem.inputs.nbytes + _PROCESS

@@ -49,7 +49,7 @@ def write_control(config: Config) -> None:
     others = [peer for peer in range(config.peers) if peer not in newcomers]
     engine = Engine(
         problem_of(config), config.network, config.model_options, newcomers, config.training,
-        seed=config.seed, device=config.device, dtype=config.dtype,
+        seed=config.seed, device=config.device, dtype=config.dtype, backend=config.engine.backend,
         mixed_precision=config.mixed_precision, tf32=config.tf32,
         channels_last=config.channels_last, adaptation=config.adaptation,
     )  # fmt: skip

@@ -82,6 +82,7 @@ class RunRecorder:
         self._last_seen = {int(peer): when for peer, when in saved.get("last_seen", {}).items()}
         self._faults: list[str] = saved.get("faults", [])
         self._refusals: list[str] = saved.get("refusals", [])
+        self._backends = set[str]()
         self._names = {int(peer): name for peer, name in saved.get("names", {}).items()}
         self._written = {
             path: self._cut(path, *(saved["written"][path.name] if self.ledger.round else (0, "")))
@@ -96,6 +97,7 @@ class RunRecorder:
     def round(self, commit: Commit) -> None:
         """Commit a round: see `coterie.strategies.relay.commit.Recorder`."""
         self._names |= commit.names
+        self._backends |= commit.backends
         lines = (json.dumps(self._line(report)) + "\n" for report in commit.reports)
         self._append(self._metrics, "".join(lines).encode())
         self._append(self._weights, b"".join(self._weights_of(commit.reports)))
@@ -235,6 +237,7 @@ class RunRecorder:
             "rounds": self._rounds,
             "status": status,
             "error": error,
+            "backend": ", ".join(sorted(self._backends)),
             "messages": self.ledger.messages,
             "bytes": sum(int(r.metrics.get("bytes_sent") or 0) for r in self._latest.values()),
             "relayed_bytes": self.ledger.nbytes,

@@ -53,6 +53,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "total_bytes": _total(run.at("bytes_sent", last_n)),
         "bytes_received": _total(run.at("bytes_received", last_n)),
         "gradient_evaluations": _total(run.at("gradient_evaluations", last_n)),
+        "backend": run.progress.get("backend"),
         "messages": run.progress.get("messages"),
         "wall_seconds": run.progress.get("seconds"),
         "versions": {

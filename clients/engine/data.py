@@ -7,17 +7,19 @@ p = peers, n = examples of a split, e = models, t = steps, b = batch positions, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coterie.clients.engine import tuning
 from coterie.clients.engine.augmentation import AUGMENTATIONS
 from coterie.clients.engine.batches import Ints, Plan, everything, plan
 from coterie.clients.engine.streams import Purpose, stream
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from coterie.clients.training import Training
     from coterie.datasets.problem import Problem, Split
 
-GATHERED = 1 << 20
-"""Bytes of the minibatches that are gathered in one go: they stay in the cache."""
 SplitName = Literal["train", "validation", "test"]
 
 
@@ -41,15 +41,17 @@ class Shard:
     rows_pn : rows in the pool; padding repeats row 0.
     targets_pn : targets; padding is 0.
     lengths_p : examples of each peer.
+    same_p : a number for each peer; peers with the same examples have the same number.
     """
 
     rows_pn: Tensor
     targets_pn: Tensor
     lengths_p: Ints
+    same_p: Ints
 
     def narrowed(self, rows: Ints, at: Tensor) -> Shard:
         """Some of its peers, given by local index on the host and on the device."""
-        return Shard(self.rows_pn[at], self.targets_pn[at], self.lengths_p[rows])
+        return Shard(self.rows_pn[at], self.targets_pn[at], self.lengths_p[rows], self.same_p[rows])
 
 
 class Charge(IntEnum):
@@ -76,6 +78,7 @@ class Batch:
     round : the round it was drawn for; 0 for none.
     charges_e : `Charge` of each; in private training.
     uses_e : how often each was used before in this stage of the round; in private training.
+    hosted_e : `peers_e` on the host, where nothing waits for the device.
     """
 
     peers_e: Tensor
@@ -88,6 +91,7 @@ class Batch:
     round: int = 0
     charges_e: Ints | None = None
     uses_e: Ints | None = None
+    hosted_e: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def part(self, at: Part) -> Batch:
         """The minibatches of some of the models, without positions that none of them fills."""
@@ -99,7 +103,9 @@ class Batch:
         return Batch(
             self.peers_e[at], self.rows_eb[at, :width], self.weights_eb[at, :width],
             counts_e, self.keys_e[at], noise, self.augmented, self.round,
-            *(each if each is None else each[at] for each in (self.charges_e, self.uses_e)),
+            None if self.charges_e is None else self.charges_e[at],
+            None if self.uses_e is None else self.uses_e[at],
+            self.hosted_e[at],
         )  # fmt: skip
 
     def weighted(self, weights_eb: Tensor) -> Batch:
@@ -174,7 +180,9 @@ class Data:
             stacked = stacked.to(self.dtype)
         elif stacked.dim() == 2:  # a number for each example; tokens and voxels stay small
             stacked = stacked.long()
-        return Shard(torch.from_numpy(rows_pn).to(self.device), stacked, lengths)
+        same = _numbered(split.rows[p] for p in self.peers), _numbered(targets)
+        same_p = np.unique(np.stack(same), axis=1, return_inverse=True)[1].reshape(-1)
+        return Shard(torch.from_numpy(rows_pn).to(self.device), stacked, lengths, same_p)
 
     def _tensor(self, values: npt.ArrayLike) -> Tensor:
         return torch.tensor(np.asarray(values), dtype=self.dtype, device=self.device)
@@ -212,14 +220,14 @@ class Data:
             yield from zip(few, self.minibatches(few) if few[1:] else [None], strict=True)
 
     def _together(self, batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
-        """The batches: full ones of the same shape as many as `GATHERED` holds."""
+        """The batches: full ones of the same shape as many as are gathered at once."""
         shape = self._pool.shape[1:]
         width = shape.numel() * (8 if self._tokens else self.dtype.itemsize)  # tokens: int64
         few: list[Batch] = []
         for batch in batches:
             models, examples = batch.rows_eb.shape
             full = bool((batch.counts_e == examples).all())
-            room = GATHERED // max(1, models * examples * width)
+            room = tuning.GATHERED_BYTES.on(self.device) // max(1, models * examples * width)
             if few and (
                 not full or len(few) >= room or batch.rows_eb.shape != few[0].rows_eb.shape
             ):
@@ -329,7 +337,21 @@ class Data:
             Batch(
                 peers_e, rows_etb[:, t], weights_etb[:, t], drawn.counts_et[:, t], keys_et[:, t],
                 None if noise_etd is None else noise_etd[:, t], augmented, round_,
-                charges_et[:, t],
+                charges_et[:, t], hosted_e=peers,
             )
             for t in range(drawn.steps)
         ]  # fmt: skip
+
+
+def _numbered(arrays: Iterable[npt.NDArray[Any]]) -> Ints:
+    """Number arrays, equal ones alike: by identity, then by a digest of their bytes."""
+    digests: dict[int, bytes] = {}
+    numbers: dict[bytes, int] = {}
+    held = [*arrays]  # an id is an array's own while the array lives
+    for array in held:
+        if id(array) not in digests:
+            digest = hashlib.sha256(np.ascontiguousarray(array).tobytes())
+            digest.update(str((array.dtype, array.shape)).encode())
+            digests[id(array)] = digest.digest()
+    found = [numbers.setdefault(digests[id(array)], len(numbers)) for array in held]
+    return np.array(found, dtype=np.int64)

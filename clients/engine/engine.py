@@ -1,66 +1,292 @@
 """The engine: all peers of a node trained, differentiated and evaluated as one stacked tensor.
 
 Four batched operations carry every method: `fit`, `gradients`, `losses` and `mix`; rules are
-formulas over them. What is stacked is in `coterie.clients.engine.stack`, evaluation in
-`coterie.clients.engine.scoring`. Legend: p = peers of this node, e = models or edges, s = rows to
-mix, d = parameters.
+formulas over them. The engine holds what does the work: the layout (`network`), the data, a backend
+(`coterie.clients.engine.backends`), its execution, a trainer and an evaluator. Legend: p = peers of
+this node, e = models or edges, m = members of a mixture, n = examples of a split, b = batch
+positions, s = rows to mix, d = parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from coterie.clients.engine import optimizers, robust, sums
+from coterie.clients.defence import Defence
+from coterie.clients.engine import optimizers, probe, robust, sums, tuning
+from coterie.clients.engine.backends.backend import Backend
+from coterie.clients.engine.backends.choose import choose
+from coterie.clients.engine.backends.clipped import Clipped
 from coterie.clients.engine.batches import Ints
-from coterie.clients.engine.chunks import Calls, chunked, working
-from coterie.clients.engine.data import Batch
-from coterie.clients.engine.descending import Descent
-from coterie.clients.engine.network import Buffers
-from coterie.clients.engine.scoring import Scores, Scoring
-from coterie.clients.engine.workers import share_out
-from coterie.clients.letters import Part
+from coterie.clients.engine.data import Batch, Data, SplitName
+from coterie.clients.engine.evaluation import Evaluator, Predictions, Scores, embed, outputs_of
+from coterie.clients.engine.execution import Execution
+from coterie.clients.engine.network import Buffers, Network
+from coterie.clients.engine.personal import PersonalLayers
+from coterie.clients.engine.privacy import Guard
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.engine.tasks import TASKS
+from coterie.clients.engine.training import (
+    Drift,
+    Fit,
+    Footprint,
+    GradientFunction,
+    Gradients,
+    Models,
+    Trainer,
+)
+from coterie.clients.engine_options import Backend as Name
+from coterie.clients.letters import Bools
+from coterie.clients.models.adaptation import personal_names
+from coterie.clients.models.build import build
+from coterie.clients.models.options import MODELS
 
 if TYPE_CHECKING:
+    from coterie.clients.models.options import Adaptation
+    from coterie.clients.privacy import Privacy
     from coterie.clients.training import Training
+    from coterie.datasets.problem import Problem
 
-__all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Scores"]
+__all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Mixing", "Scores", "device_of"]
 
-
-class Gradients(NamedTuple):
-    """Gradients (E, d), losses (E,), and the buffers as the forward pass left them."""
-
-    values: Tensor
-    losses: Tensor
-    buffers: Buffers
+Mixing = Callable[[int], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
+"""Round -> (n, n) averaging weights, whose rows sum to 1, and (n,) the weight of each peer's model
+in the mean of all that the rounds keep: its steps are divided by that."""
 
 
-class Fit(NamedTuple):
-    """What training changed: models, buffers, optimizer state."""
-
-    x: Tensor
-    buffers: Buffers
-    opt_state: optimizers.OptState
+_log = logging.getLogger("coterie.engine")
 
 
-class Models(Protocol):
-    """A stack (E, d) of which a part is made when it is asked for; a tensor is one."""
+def device_of(name: str, gpu: int) -> torch.device:
+    """Resolve a device name; `gpu` indexes the visible GPUs, modulo their number."""
+    if name not in ("auto", "cuda"):
+        return torch.device(name)
+    if name == "auto" and not torch.cuda.is_available():
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == "" and Path("/dev/nvidiactl").exists():
+            _log.warning(
+                "this machine has a GPU, but it is hidden from this process, which computes on the "
+                "CPU: give each node a share, flwr run . --federation-config "
+                "'client-resources-num-gpus=0.5'"
+            )
+        return torch.device("cpu")
+    return torch.device("cuda", gpu % max(1, torch.cuda.device_count()))
 
-    def __len__(self) -> int: ...
-    def __getitem__(self, at: Part, /) -> Tensor: ...
+
+def _no_batches(*which: Any, **how: Any) -> list[Batch]:
+    return []
 
 
-GradientFunction = Callable[[Tensor, Buffers, Batch], Gradients]
-Drift = Callable[[Tensor, Part], Tensor]
+class Engine:
+    """The stacked models of the peers that one node hosts.
 
+    Parameters
+    ----------
+    problem : the data of all peers; only that of `peers` is kept.
+    model, model_options : name and options of the network (`coterie.clients.models.build`).
+    peers : ids of the hosted peers, ascending.
+    training : minibatches and optimizer.
+    seed : of every stream.
+    device : "cpu", "cuda", or "auto" for CUDA where there is one.
+    gpu : index of the GPU, where there are several.
+    dtype : "float32" or "float64"; quadratic problems are always float64.
+    topology : (n, n) who may talk to whom; None: everybody.
+    backend : see `coterie.clients.engine.backends.choose`.
+    chunk : models per call; 0 takes the rule of `coterie.clients.engine.execution`.
+    memory : maximum number of bytes that calls hold for their backward pass; 0 takes a share of the
+        machine's.
+    tf32 : round products of float32 to TF32 on a GPU, while the engine computes.
+    mixed_precision, channels_last : see `coterie.clients.engine.network.Network`.
+    defence : replaces weighted means; None: nothing does.
+    staleness_discount : exponent of `Rule.freshness`.
+    mixing : averaging weights of a topology that has its own, see `Mixing`.
+    privacy : how gradients are made private; None: not.
+    adaptation : of the network, see `coterie.clients.models.options.Adaptation`.
 
-class Engine(Scoring):
-    """The stacked models of a node's peers, to be trained, differentiated and mixed."""
+    Attributes
+    ----------
+    n : peers of the whole run. samples : (n,) their n_i. clusters : (n,) or None, the truth.
+    topology : (n, n) who may talk to whom, symmetric, empty diagonal.
+    kind : the problem's task, by name. outputs : classes, or outputs of a regression.
+    noise : (n,) deviation of the gradient noise, where the problem states it, else None.
+    backend : the backend's name.
+    batches : draws minibatches of training data, see `coterie.clients.engine.data.Data.batches`.
+    n_gradients : (P,) examples each peer has differentiated so far: the bill for gradients.
+    guard : what makes gradients private, None where nothing does.
+    spent : (P, A) what that has cost, see `coterie.clients.engine.privacy.Guard`; A = 0 where
+    nothing does.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        model: str,
+        model_options: object,
+        peers: Sequence[int],
+        training: Training,
+        *,
+        seed: int = 0,
+        device: str = "auto",
+        gpu: int = 0,
+        dtype: str = "float32",
+        topology: Bools | None = None,
+        backend: Name = "auto",
+        chunk: int = 0,
+        memory: int = 0,
+        mixed_precision: bool = False,
+        tf32: bool = False,
+        channels_last: bool = False,
+        defence: Defence | None = None,
+        staleness_discount: float = 0.0,
+        mixing: Mixing | None = None,
+        privacy: Privacy | None = None,
+        adaptation: Adaptation | None = None,
+    ) -> None:
+        if mixed_precision and dtype != "float32":
+            raise ValueError(f"mixed-precision goes with dtype float32, not {dtype}")
+        self.device = device_of(device, gpu)
+        self.dtype = torch.float64 if problem.task == "quadratic" else getattr(torch, dtype)
+        self.peers = np.asarray(peers, dtype=np.int64)
+        self.n, self.samples = len(problem.samples), np.asarray(problem.samples, dtype=np.float64)
+        self.clusters, self.outputs = problem.clusters, problem.outputs
+        self.topology = ~np.eye(self.n, dtype=np.bool_) if topology is None else topology
+        self.noise = problem.noise
+        self.seed, self.training = seed, training
+        self.defence = defence or Defence()
+        self.staleness_discount, self.mixing = staleness_discount, mixing
+        self.data = Data(
+            problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
+        )
+        self.batches: Callable[..., list[Batch]] = self.data.batches
+        self.kind, self.task = problem.task, TASKS[problem.task]
+        shape = problem.inputs.shape[1:]
+        made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
+        self._build: Callable[[], nn.Module] = lambda: build(*made_of)
+        self._start = problem.start
+        template = self._fresh(0).to(self.device, self.dtype)
+        self.network = Network(
+            template,
+            mixed_precision=mixed_precision,
+            channels_last=channels_last,
+            personal=personal_names(template, adaptation),
+        )
+        self.d = self.network.d
+        if model not in MODELS:
+            probe.try_out(self.network, problem, model)
+        self.n_gradients = np.zeros(len(self.peers), dtype=np.int64)
+        self.guard: Guard | None = None
+        if privacy is not None and privacy.kind != "none":
+            examples_p = self.data.shards["train"].lengths_p
+            self.guard = Guard(privacy, self.peers, examples_p, seed, self.network)
+        self.spent = np.zeros((len(self.peers), 0)) if self.guard is None else self.guard.rdp
+        private = self.guard is not None
+        examples = probe.examples(self.network, problem, self.task)
+        chosen = choose(backend, self.network, self.task, examples, private=private)
+        self.backend = chosen.name
+        if self.device.type == "cpu" and not chosen.stacks:
+            self.data.lay_channels_last()
+        if self.guard is not None:
+            chosen = Clipped(chosen, self.guard.options.clip)
+        execution = Execution(chosen, self.device, chunk=chunk, memory=memory, tf32=tf32)
+        footprint = Footprint(self.network, self.task, self.data, private=private)
+        self.personal = PersonalLayers(self.network.personal, training)
+        self._trainer = Trainer(
+            self.network, self.task, execution, self.data, self.personal, self.guard, footprint
+        )
+        self._evaluator = Evaluator(self.network, self.task, execution, self.data, footprint)
+
+    # ---- what the hosted peers have ----------------------------------------------------------
+
+    def enter(self, round_: int, stage: int) -> None:
+        """Begin a stage of a round: what is drawn for it is drawn for nothing else."""
+        if self.guard is not None:
+            self.guard.begin(round_, stage)
+
+    def draw_anew(self, seed: int) -> Guard:
+        """Take minibatches and noise from another seed, which nobody else knows, from now on."""
+        assert self.guard is not None
+        self.data.seed = seed
+        self.guard.reseed(seed)
+        return self.guard
+
+    def narrowed(self, rows: Ints, *, idle: bool = False) -> Self:
+        """Return an engine of some of these peers, given by local index, with a bill of its own.
+
+        Parameters
+        ----------
+        idle : none of them trains: there are no minibatches.
+        """
+        some = copy(self)
+        some.peers = self.peers[rows]
+        some.data = self.data.narrowed(rows)
+        some.batches = _no_batches if idle else some.data.batches
+        some.n_gradients = np.zeros(len(rows), dtype=np.int64)
+        some._trainer = replace(self._trainer, data=some.data)
+        some._evaluator = replace(self._evaluator, data=some.data)
+        return some
+
+    def tensor(self, values: npt.ArrayLike) -> Tensor:
+        """Return a tensor of the engine's precision on its device."""
+        return torch.tensor(np.asarray(values), dtype=self.dtype, device=self.device)
+
+    def initial(self, *, common: bool = True) -> tuple[Tensor, Buffers]:
+        """Return start models (P, d) and buffers: one start for all peers, or each peer its own."""
+        common = common or self._start is not None
+        x_pd = self.origins(self.peers) if common else self._drawn(self.peers)
+        buffers = self.network.buffers(len(self.peers))
+        if self.network.personal:
+            peers = np.zeros_like(self.peers) if common else self.peers
+            starts = [dict(self._begun(peer).named_parameters()) for peer in peers]
+            own = {
+                name: torch.stack([start[name].detach() for start in starts])
+                for name in self.network.personal
+            }
+            buffers |= self.personal.buffers(
+                {name: value.to(self.device, self.dtype) for name, value in own.items()}
+            )
+        return x_pd.clone(), buffers
+
+    def origins(self, peers: Ints) -> Tensor:
+        """Return start models (E, d) of any peers, in a run with a common or prescribed start."""
+        if self._start is not None:
+            return self.tensor(self._start[peers])
+        return self._drawn([0]).expand(len(peers), self.d)
+
+    def starts(self, models: int) -> Tensor:
+        """Return different start models (models, d) that all peers know: the first peers'."""
+        if self._start is not None:
+            return self.tensor(self._start[np.arange(models) % self.n])
+        return self._drawn(range(models))
+
+    def opt_state(self, x_ed: Tensor) -> optimizers.OptState:
+        """Return fresh optimizer state for the models `x_ed`."""
+        return optimizers.opt_state(self.training, x_ed)
+
+    def _drawn(self, peers: Iterable[int]) -> Tensor:
+        """The start models that some peers draw, (K, d)."""
+        rows = [self.network.flat(self._begun(peer)) for peer in peers]
+        return torch.stack(rows).to(self.device, self.dtype)
+
+    def _begun(self, peer: int) -> nn.Module:
+        """The module that a peer draws."""
+        return self._fresh(int(stream(self.seed, int(peer), 0, Purpose.START).integers(2**63)))
+
+    def _fresh(self, key: int) -> nn.Module:
+        """A module initialised from a key; torch's own stream stays where it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key)
+            return self._build()
+
+    # ---- training ----------------------------------------------------------------------------
 
     def fit(
         self,
@@ -73,140 +299,155 @@ class Engine(Scoring):
         drift: Drift | None = None,
         training: Training | None = None,
     ) -> Fit:
-        """Train on own data: the one training loop.
-
-        Models and opt_state are copied once and then changed where they lie. Without `gradient` a
-        chunk takes all its steps before the next one begins: beside the copies there are gradients
-        and activations of one chunk only.
+        """Train models on own data.
 
         Parameters
         ----------
-        gradient : what to descend, default the own loss; objectives wrap `gradients`. Its first
-            call gets `x_ed` itself.
-        drift : (models, which rows of `x_ed` they are) -> a further direction that is subtracted,
-            times the learning rate, beside the optimizer: neither momentum nor Adam's scaling
-            touch it.
-        training : an optimizer other than the run's; `opt_state` are its own.
+        x_ed, buffers, opt_state : (E, d) models and their state; they are not changed.
+        batches : one minibatch a step.
+        gradient : gradient to descend, default that of the own loss; objectives wrap `gradients`.
+            Its first call gets `x_ed` itself.
+        drift : (models, their rows in `x_ed`) -> a further direction that is subtracted, times the
+            learning rate, beside the optimizer: neither momentum nor Adam's scaling applies to it.
+        training : an optimizer other than the run's; `opt_state` is its own.
         """
-        training = training or self.training
-        if gradient is None:
-            batches = self._admitted(batches)
-        after = _copied(Fit(x_ed, buffers, opt_state))
-        if gradient is None:
-            size, workers = self._calls(len(x_ed), batches)
-            share_out(
-                lambda worker, at: worker._train(after, at, batches, training, drift),
-                self.workers(workers),
-                [slice(first, first + size) for first in range(0, len(x_ed), size)],
-            )
-            return after
-        for number, batch in enumerate(batches):
-            found = gradient(after.x if number else x_ed, after.buffers, batch)
-            after = after._replace(buffers=dict(found.buffers))
-            at = working(batch.counts_e)
-            some = _Some(after, at, lambda x_ed: [x_ed])
-            self._descend(some, [found.values[at]], training, training.rate(batch.round), drift)
-            some.put_back(after)
-        return after
+        training, before = training or self.training, Fit(x_ed, buffers, opt_state)
+        if gradient is not None:
+            return self._trainer.follow(before, batches, training, drift, gradient)
+        return self._trainer.fit(before, self._paid(batches), training, drift)
 
     def step(self, x_ed: Tensor, g_ed: Tensor, opt_state: optimizers.OptState, round_: int) -> Fit:
-        """One optimizer step of a round, down gradients that came from elsewhere."""
-        after = _copied(Fit(x_ed, {}, opt_state))
-        rows = {name: [value] for name, value in after.opt_state.items()}
-        optimizers.step(self.training, self.training.rate(round_), [after.x], [g_ed], rows)
-        return after
-
-    def _train(
-        self, fit: Fit, at: slice, batches: Sequence[Batch], training: Training, drift: Drift | None
-    ) -> None:
-        """All steps of a few models: what they are made of stays in the cache."""
-        together = _Some(fit, at, self.network.tensors)
-        leaves = self._leaves(together.x)
-        batches = [whole.part(at) for whole in batches]
-        # A drift is of the models as they were before the step.
-        if not drift and self._steps_early(len(together.x), batches, training):
-            self._train_early(leaves, together.buffers, batches, training)
-            return
-        for batch, examples in self.data.in_turn(batches):
-            for of_batch in chunked(batch.counts_e, self.network.coupled):
-                if isinstance(of_batch, slice):
-                    some, own, part = together, leaves, batch
-                else:
-                    some = _Some(fit, of_batch + at.start, self.network.tensors)
-                    own, part = self._leaves(some.x), batch.part(of_batch)
-                _, found, after = self._differentiate(own, some.buffers, part, examples)
-                for name, value in after.items():
-                    some.buffers[name].copy_(value)
-                self._descend(some, found, training, training.rate(batch.round), drift)
-                some.put_back(fit)
-
-    def _train_early(
-        self,
-        leaves: dict[str, Tensor],
-        buffers: Buffers,
-        batches: Sequence[Batch],
-        training: Training,
-    ) -> None:
-        """All steps of a single model, each layer's as soon as its gradient is there."""
-        with self.network.laid_out(leaves) as model:
-            for batch, examples in self.data.in_turn(batches):
-                if batch.counts_e.any():
-                    descent = Descent(training.rate(batch.round))
-                    examples = examples or self.data.minibatch(batch)
-                    self._taken_back(model, buffers, batch, examples, descent)
-
-    def _descend(
-        self,
-        some: _Some,
-        gradients: Sequence[Tensor],
-        training: Training,
-        rate: float,
-        drift: Drift | None,
-    ) -> None:
-        """One step of some models down their gradients, tensor by tensor where there are any."""
-        pull_ed = None if drift is None else drift(some.x, some.at)
-        optimizers.step(training, rate, some.tensors, gradients, some.moments)
-        if pull_ed is not None:
-            some.x.sub_(pull_ed, alpha=rate)
+        """Take one optimizer step of a round down given gradients (E, d)."""
+        x_ed, after = x_ed.clone(), {name: value.clone() for name, value in opt_state.items()}
+        rows = {name: [value] for name, value in after.items()}
+        optimizers.step(self.training, self.training.rate(round_), [x_ed], [g_ed], rows)
+        return Fit(x_ed, {}, after)
 
     def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
-        """Gradient of each model's loss on its minibatch, in training mode.
+        """Return the gradient of each model's loss on its minibatch, in training mode.
 
-        Models that are made part by part are never there all at once. The returned buffers hold
-        updated running statistics; a caller that only computes an answer drops them.
+        Models that are made part by part never exist all at once. The returned buffers hold updated
+        running statistics; a caller that only computes an answer drops them.
         """
-        (batch,) = self._admitted([batch])
-        size, workers = self._calls(len(x_ed), [batch])
-        values = torch.zeros(len(x_ed), self.d, dtype=self.dtype, device=self.device)
-        columns = values.split(self.network.sizes, dim=1)
-        losses = values.new_zeros(len(x_ed))
-        after = {name: value.clone() for name, value in buffers.items()}
+        (batch,) = self._paid([batch])
+        return self._trainer.gradients(x_ed, buffers, batch)
 
-        def differentiate(worker: Engine, at: Part) -> None:
-            leaves = worker._leaves(x_ed[at])
-            own = {name: value[at] for name, value in buffers.items()}
-            part = batch.part(at)
-            losses_eb, found, own = worker._differentiate(leaves, own, part)
-            losses[at] = (losses_eb * part.weights_eb).sum(dim=1)
-            for column, gradient in zip(columns, found, strict=True):
-                column[at] = gradient.reshape(-1, column.shape[1])
-            _store(after, own, at)
+    def holds(self, examples: int) -> int:
+        """Return the bytes that one model holds for a backward pass over `examples` examples."""
+        return self._trainer.footprint.holds(examples)
 
-        chunks = chunked(batch.counts_e, self.network.coupled, size)
-        share_out(differentiate, self.workers(workers), chunks)
-        return Gradients(values, losses, after)
+    def _paid(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        """The minibatches, charged where gradients are private; their examples go on the bill."""
+        if self.guard is not None:
+            batches = [self.guard.admit(batch) for batch in batches]
+        for batch in batches:
+            np.add.at(self.n_gradients, batch.hosted_e, batch.counts_e)
+        return batches
+
+    # ---- evaluation --------------------------------------------------------------------------
+
+    def losses(
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints | None = None
+    ) -> Scores:
+        """Return the mean loss and accuracy of each model on a peer's split, in evaluation mode.
+
+        Parameters
+        ----------
+        buffers : (E, ...) of the peers that evaluate.
+        peers : (E,) local index of the peer whose data is used, default all hosted in order.
+        """
+        return self._evaluator.losses(x_ed, buffers, split, self._or_all(peers))
+
+    def example_losses(
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints | None = None
+    ) -> Tensor:
+        """Return the loss of each example (E, N), undefined beyond a split's end."""
+        return self._evaluator.example_losses(x_ed, buffers, split, self._or_all(peers))
+
+    def mixture_losses(
+        self, weights_pm: Tensor, x_pmd: Tensor, buffers: Buffers, split: SplitName
+    ) -> Scores:
+        """Return `losses` of the hosted peers' mixtures: predictions are averaged, not parameters.
+
+        Parameters
+        ----------
+        weights_pm : weight of each member; rows sum to 1.
+        x_pmd, buffers : the members, and theirs (P, M, ...).
+        """
+        return self._evaluator.mixture_losses(weights_pm, x_pmd, buffers, split)
+
+    def prediction_losses(
+        self, predict: Callable[[Backend, Tensor, Tensor], Tensor], split: SplitName
+    ) -> Scores:
+        """Return `losses` of each hosted peer's predictions, wherever they come from.
+
+        Parameters
+        ----------
+        predict : (backend for `predictions` and `embed`, local peers (E,), their inputs (E, b,
+            ...)) -> predictions (E, b, ...), averages of what `Task.predict` gives.
+        """
+        everybody = np.arange(len(self.peers))
+        return self._evaluator.score(predict, self.task.ensemble_losses, split, everybody)
+
+    def predictions(
+        self, backend: Backend, x_pd: Tensor, buffers: Buffers, at: Tensor, inputs_eb: Tensor
+    ) -> Tensor:
+        """Return what some models (those at `at`) predict of their inputs, (E, b, ...)."""
+        outputs = outputs_of(self.network, backend, x_pd[at], buffers, at, inputs_eb)
+        return self.task.predict(outputs)
+
+    def embed(
+        self, backend: Backend, x_pd: Tensor, buffers: Buffers, at: Tensor, inputs_eb: Tensor
+    ) -> Tensor:
+        """Return the last layer's inputs of some models (those at `at`), (E, b, m)."""
+        return embed(self.network, backend, x_pd[at], buffers, at, inputs_eb)
+
+    def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
+        """Return the last layer's inputs for each peer's examples, (P, n, m).
+
+        They are undefined beyond a peer's last example.
+        """
+        return self._evaluator.embeddings(x_pd, buffers, split)
+
+    def recorded(self, evaluate: Callable[[], Scores]) -> tuple[Scores, Tensor | None]:
+        """Return what `evaluate` returns, and the predictions (P, n, ...) it made, on the host.
+
+        Parameters
+        ----------
+        evaluate : scores one model or mixture of each hosted peer on one split; nothing is recorded
+            of what scores others.
+        """
+        parts: list[Predictions] = []
+        self._evaluator.recorded = parts
+        try:
+            scores = evaluate()
+        finally:
+            self._evaluator.recorded = None
+        if not parts or max(int(part.at.max()) for part in parts) >= len(self.peers):
+            return scores, None
+        longest = 1 + max(int(part.rows.max()) for part in parts)
+        shape = len(self.peers), longest, *parts[0].values.shape[2:]
+        found = torch.zeros(shape, dtype=torch.float64)
+        for part in parts:
+            found[part.at[:, None], part.rows] = part.values
+        return scores, found
+
+    def _or_all(self, peers: Ints | None) -> Ints:
+        return np.arange(len(self.peers)) if peers is None else np.asarray(peers)
+
+    # ---- aggregation -------------------------------------------------------------------------
 
     def mix(
         self, weights_ps: npt.ArrayLike | Tensor, x_sd: Tensor, own_pd: Models | None = None
     ) -> Tensor:
-        """Weighted sums of models: (P, S) times (S, d), the same wherever peers live.
+        """Return weighted sums of models: (P, S) times (S, d), the same wherever peers live.
 
         Costs as much as there are weights other than 0 in rows that differ. Where the run has a
-        defence, its rule takes the place of the mean in the sum.
+        defence, its rule replaces the mean in the sum.
 
         Parameters
         ----------
-        own_pd : where the recipients stand themselves, if not at one of the models.
+        own_pd : the recipients' own models, if those are not among `x_sd`.
         """
         weights = torch.as_tensor(weights_ps).cpu().double().numpy()
         if self.defence.rule == "none":
@@ -216,7 +457,7 @@ class Engine(Scoring):
     def collect(
         self, weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints
     ) -> Tensor:
-        """Weighted sums of letters, each at its hosted recipient's row (P, d).
+        """Return weighted sums of letters, each at its hosted recipient's row (P, d).
 
         Parameters
         ----------
@@ -229,59 +470,13 @@ class Engine(Scoring):
         return robust.collected(self.defence, weights_e, x_sd, from_e, to_e, everybody)
 
     def inner(self, a_ed: Models, b_ed: Models) -> Tensor:
-        """Inner products over all parameters, (E,) float64, the same wherever peers live."""
-        rows = max(1, sums.PAIRED // self.d)  # no second copy of all models
+        """Return inner products over all parameters, (E,) float64, the same wherever peers live."""
+        rows = max(1, tuning.PAIRED_TERMS // self.d)  # no second copy of all models
         parts = [slice(first, first + rows) for first in range(0, len(a_ed), rows)]
         nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
         return torch.cat([nothing, *(sums.paired(a_ed[at], b_ed[at]) for at in parts)])
 
     def products(self, a_ed: Tensor, b_sd: Tensor) -> npt.NDArray[np.float64]:
-        """Inner products of every model of one stack with every one of another, (E, S)."""
+        """Return inner products of every model of one stack with every one of another, (E, S)."""
         found: npt.NDArray[np.float64] = sums.products(a_ed, b_sd).cpu().numpy()
         return found
-
-    def _calls(self, models: int, batches: Sequence[Batch]) -> Calls:
-        """Calls to work off some batches; their examples go on the bill."""
-        for batch in batches:
-            np.add.at(self.n_gradients, batch.peers_e.cpu().numpy(), batch.counts_e)
-        examples = max((batch.rows_eb.shape[1] for batch in batches), default=0)
-        return self._chunks.calls(models, self.holds(examples), self.d * examples)
-
-
-class _Some:
-    """Some models of a fit: where they lie, or copies where they do not lie in a row.
-
-    Parameters
-    ----------
-    cut : parts of such rows, to be changed one after the other.
-    """
-
-    def __init__(self, fit: Fit, at: Part, cut: Callable[[Tensor], list[Tensor]]) -> None:
-        self.at, self.x = at, fit.x[at]
-        self.buffers = {name: value[at] for name, value in fit.buffers.items()}
-        self.opt_state = {name: value[at] for name, value in fit.opt_state.items()}
-        self.tensors = cut(self.x)
-        self.moments = {
-            name: [value] if name == optimizers.COUNT else cut(value)
-            for name, value in self.opt_state.items()
-        }
-
-    def put_back(self, fit: Fit) -> None:
-        """Store the copies."""
-        if not isinstance(self.at, slice):
-            fit.x[self.at] = self.x
-            _store(fit.buffers, self.buffers, self.at)
-            _store(fit.opt_state, self.opt_state, self.at)
-
-
-def _copied(fit: Fit) -> Fit:
-    return Fit(
-        fit.x.clone(),
-        {name: value.clone() for name, value in fit.buffers.items()},
-        {name: value.clone() for name, value in fit.opt_state.items()},
-    )
-
-
-def _store(stacks: Buffers, parts: Buffers, at: Part) -> None:
-    for name, value in parts.items():
-        stacks[name][at] = value

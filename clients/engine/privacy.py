@@ -1,43 +1,32 @@
 """Differential privacy of examples: per-example clipping, keyed noise, and what it has cost.
 
 The gradient of a minibatch B becomes (sum over B of g_e min(1, C / |g_e|) + s C z) / |B| with z
-standard normal (Abadi et al., "Deep learning with differential privacy", CCS 2016). What goes into
-a layer and the gradient of what comes out give the norms of single gradients, and their weighted
-sum, in one backward pass (Goodfellow, "Efficient per-example gradient computations", 2015; Bu et
-al., "Differentially private optimization on large model at small cost", ICML 2023). Networks with
-other layers take a backward pass for each example.
+standard normal (Abadi et al., "Deep learning with differential privacy", CCS 2016). The backend
+clips (`coterie.clients.engine.backends.clipped`); this module adds noise and keeps count.
 
 Noise belongs to (seed, peer, round, stage, minibatch, and how often the minibatch was used in the
 stage): the same wherever a peer is hosted, never twice the same. Whoever knows the seed knows the
 noise; a deployed node draws a seed of its own for each request and tells nobody. Legend: p = peers
-of this node, e = models, b = examples of a minibatch, d = parameters, a = orders, t = places of a
-layer (tokens, pixels), k = inputs, m = outputs.
+of this node, e = models, b = examples of a minibatch, d = parameters, a = orders.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CTR
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from coterie.clients.engine import accountant
+from coterie.clients.engine import accountant, tuning
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Charge
-from coterie.clients.engine.forms import linear_sums
-from coterie.clients.engine.layers import trains
-from coterie.clients.engine.line import Line, Slope
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Bools
@@ -46,15 +35,6 @@ from coterie.clients.privacy import Privacy
 OFFER, ANSWER, UPDATE = range(3)
 """Stages of a round, in each of which a minibatch may be used anew."""
 _USES = 1 << 16
-_CACHED = 1 << 17  # numbers that are made together, so that they stay in the cache
-
-
-class Trace(NamedTuple):
-    """A layer of a forward pass: what went in and what came out."""
-
-    layer: nn.Module
-    inputs: Tensor
-    outputs: Tensor
 
 
 class Guard:
@@ -82,10 +62,6 @@ class Guard:
         if network.personal:
             raise ValueError("privacy: what model.personal keeps at home is trained without it")
         self.options, self._peers, self._examples, self._seed = options, peers, examples_p, seed
-        self._names = {id(value): name for name, value in network.module.named_parameters()}
-        self._network = network
-        traceable = is_traceable(network.module)
-        self._layers = sum(map(trains, network.module.modules())) if traceable else 0
         self.rdp = np.zeros((len(peers), len(accountant.ORDERS)))
         self.charged = np.zeros_like(self.rdp)
         self._before: accountant.Floats | None = None
@@ -148,61 +124,6 @@ class Guard:
             cost_a = cost_a - accountant.query(examples, drawn, noise, before)
         return cost_a
 
-    def knows(self, line: Line) -> bool:
-        """Whether slopes of these layers are all that `clipped_sums` needs."""
-        return bool(self._layers) and line.once
-
-    @contextmanager
-    def watching(self) -> Iterator[list[Trace]]:
-        """What the layers of the network do meanwhile; nothing where some have unknown norms."""
-        traces: list[Trace] = []
-
-        def see(layer: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
-            traces.append(Trace(layer, inputs.detach(), outputs))
-
-        with self._network.watched(see) if self._layers else nullcontext():
-            yield traces
-
-    def clipped(
-        self, losses_eb: Tensor, weights_eb: Tensor, traces: list[Trace], leaves: dict[str, Tensor]
-    ) -> tuple[Tensor, ...]:
-        """Weighted sums of the examples' clipped gradients, one for each of the leaves.
-
-        Parameters
-        ----------
-        traces : of the forward pass, while which it was `watching`.
-        """
-        if len(traces) != self._layers or not traces:  # a layer used twice: its gradients add up
-            weights_eb = weights_eb * self._factors(_one_by_one(losses_eb, [*leaves.values()]))
-            return torch.autograd.grad(
-                losses_eb, [*leaves.values()], weights_eb, materialize_grads=True
-            )
-        outputs = [trace.outputs for trace in traces]
-        slopes = torch.autograd.grad(losses_eb.sum(), outputs)
-        with torch.no_grad():
-            found = self.clipped_sums(
-                [Slope(t.layer, t.inputs, g) for t, g in zip(traces, slopes, strict=True)],
-                weights_eb,
-            )
-            return tuple(found[name].reshape(leaf.shape) for name, leaf in leaves.items())
-
-    def clipped_sums(self, slopes: Sequence[Slope], weights_eb: Tensor) -> dict[str, Tensor]:
-        """The same by name, from each layer's inputs and the gradients of its outputs."""
-        layers = [LAYERS[type(layer)](layer, a, g, weights_eb.shape) for layer, a, g in slopes]
-        squares_eb = functools.reduce(torch.add, [layer.squares() for layer in layers])
-        weights_eb = weights_eb * self._factors(squares_eb)
-        found: dict[str, Tensor] = {}
-        for (layer, _, _), gradients in zip(slopes, layers, strict=True):
-            weight, bias = gradients.sums(weights_eb)
-            found[self._names[id(layer.weight)]] = weight
-            if layer.bias is not None:
-                found[self._names[id(layer.bias)]] = bias
-        return found
-
-    def _factors(self, squares_eb: Tensor) -> Tensor:
-        """min(1, C / norm of the gradient) of each example."""
-        return (self.options.clip / squares_eb.sqrt().clamp_min(1e-30)).clamp_max(1.0)
-
     def add_noise(self, gradients: Sequence[Tensor], batch: Batch) -> None:
         """Add what hides single examples to the mean gradients, given tensor by tensor."""
         counts_e, uses_e = batch.counts_e, batch.uses_e
@@ -216,13 +137,12 @@ class Guard:
         deviations_e = (counts_e > 0) * self.options.noise * self.options.clip
         deviations_e = deviations_e / np.maximum(counts_e, 1)
         sizes = [gradient.numel() // models for gradient in gradients]
-        few = max(1, _CACHED // sum(sizes))
+        few = max(1, tuning.NOISE_CELLS.on(device) // sum(sizes))
         for first in range(0, models, few):
             at = slice(first, first + few)
             noise_ed = normal(sources[at], deviations_e[at], sum(sizes), dtype).to(device)
             for gradient, noise in zip(gradients, noise_ed.split(sizes, dim=1), strict=True):
-                part = gradient[at] if models > 1 else gradient  # which may have no such axis
-                part.add_(noise.reshape(part.shape))
+                gradient[at].add_(noise.reshape(gradient[at].shape))
 
 
 def normal(
@@ -255,86 +175,3 @@ def normal(
     np.sin(second, out=second)
     numbers *= radius[:, None]
     return torch.from_numpy(numbers).flatten(1)[:, :d]
-
-
-def _one_by_one(losses_eb: Tensor, leaves: Sequence[Tensor]) -> Tensor:
-    """Squared norm of each example's gradient (E, b), by a backward pass for each."""
-    assert len(losses_eb) == 1, "such networks go alone"
-    squares = torch.zeros_like(losses_eb)
-    for b, loss in enumerate(losses_eb[0]):
-        for gradient in torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True):
-            if gradient is not None:
-                squares[0, b] += gradient.square().sum()
-    return squares
-
-
-class _Linear:
-    """Gradients sum_t g_t a_t' of a linear layer, and sum_t g_t of its bias."""
-
-    def __init__(
-        self, layer: nn.Module, inputs: Tensor, gradient: Tensor, shape: torch.Size
-    ) -> None:
-        self._a = inputs.reshape(*shape, -1, inputs.shape[-1])
-        self._g = gradient.reshape(*shape, -1, gradient.shape[-1])
-        self._biased = layer.bias is not None
-
-    def squares(self) -> Tensor:
-        """|sum_t g_t a_t'|^2 = sum_ts <a_t, a_s> <g_t, g_s>."""
-        a, g = self._a, self._g
-        if a.shape[-2] == 1:
-            return _squares(g) * (_squares(a) + self._biased)
-        square = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
-        return square + _squares(g.sum(-2, keepdim=True)) if self._biased else square
-
-    def sums(self, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
-        return linear_sums(self._a, self._g * weights_eb[..., None, None])
-
-
-class _Convolution:
-    """Those of a convolution, which are small and made for each example."""
-
-    def __init__(
-        self, layer: nn.Module, inputs: Tensor, gradient: Tensor, shape: torch.Size
-    ) -> None:
-        assert isinstance(layer, nn.Conv2d)
-        assert not isinstance(layer.padding, str)
-        kernel = layer.kernel_size, layer.dilation, layer.padding, layer.stride
-        g = gradient.flatten(2)
-        self._weight = (g @ F.unfold(inputs, *kernel).mT).unflatten(0, shape)
-        self._bias = g.sum(-1, keepdim=True).unflatten(0, shape)
-        self._biased = layer.bias is not None
-
-    def squares(self) -> Tensor:
-        square = _squares(self._weight)
-        return square + _squares(self._bias) if self._biased else square
-
-    def sums(self, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
-        weights = weights_eb[..., None, None]
-        return (self._weight * weights).sum(1), (self._bias * weights).sum(1)
-
-
-def _squares(x: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(x, dim=(-1, -2)).square()
-    return found
-
-
-LAYERS: dict[type[nn.Module], type[_Linear | _Convolution]] = {
-    nn.Linear: _Linear,
-    nn.Conv2d: _Convolution,
-}
-"""Layer type -> its gradients, example by example (E, b)."""
-
-
-def is_traceable(module: nn.Module) -> bool:
-    """Whether all trainable parameters lie in layers whose norms are known, each in one place."""
-    owned: list[nn.Parameter] = []
-    for layer in module.modules():
-        own = [value for value in layer.parameters(recurse=False) if value.requires_grad]
-        owned += own
-        if own and type(layer) not in LAYERS:
-            return False
-        if isinstance(layer, nn.Conv2d) and (
-            layer.groups > 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str)
-        ):
-            return False
-    return len({*map(id, owned)}) == len(owned)

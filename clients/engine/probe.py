@@ -8,16 +8,18 @@ copies share. Such a network runs one model at a time, if it runs at all.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from coterie.clients.engine.backends.backend import Backend, Examples, first_sentence, place_of
+from coterie.clients.engine.backends.sequential import Sequential
+from coterie.clients.engine.backends.vmapped import Vmapped
 from coterie.clients.engine.network import Network
+from coterie.clients.engine.tasks import TASKS, Task
 from coterie.clients.models.build import build
 
 if TYPE_CHECKING:
@@ -66,113 +68,75 @@ def _warn(line: str) -> None:
 
 
 def try_out(network: Network, problem: Problem, name: str) -> None:
-    """See that a network learns the problem, and note in it why it cannot be batched.
+    """Check that a network learns the problem, and note in it why it cannot be batched.
 
     Raises
     ------
     ModelError
         It does not; one line says in which layer, and why.
     """
-    inputs = _examples(network, problem)
+    task = TASKS[problem.task]
+    both = examples(network, problem, task)
+    one = Examples(*(value[:1] for value in both))
+    backend: Backend = Sequential(network, task)
     try:
-        with _located(network.module) as place:
-            _backward(network, inputs[:1], problem, name)
+        outputs = _outputs(backend, one)
+        _check(outputs, one.inputs, problem, name)
+        _step(backend, one)
     except ModelError:
         raise
-    except Exception as error:  # of code that is not ours
-        raise ModelError(f'model = "{name}"{place()}: {_line(error)}') from error
+    except Exception as error:  # the network is the user's code
+        place = place_of(error, network.module)
+        raise ModelError(f'model = "{name}"{place}: {first_sentence(error)}') from error
     try:
-        with _located(network.module) as place:
-            _backward(network, inputs, problem, name)
+        backend = Vmapped(network, task)
+        _step(backend, both)
+        _outputs(backend, both)
     except Exception as error:
-        remedy = next((text for key, text in _REMEDIES.items() if key in str(error)), _line(error))
-        network.alone = f"{remedy}{place()}"
+        said = first_sentence(error)
+        remedy = next((text for key, text in _REMEDIES.items() if key in str(error)), said)
+        network.alone = f"{remedy}{place_of(error, network.module)}"
 
 
-def _examples(network: Network, problem: Problem) -> Tensor:
-    """Two examples for each of two models, as they are in a run."""
+def examples(network: Network, problem: Problem, task: Task) -> Examples:
+    """Return two examples for each of two models, with inputs as they are in a run.
+
+    Targets are zeros, in the shape of the task's.
+    """
     raw = problem.inputs[np.arange(2 * _EXAMPLES) % len(problem.inputs)]
-    device, dtype = _kind(network.module)
+    first = next(network.module.parameters())
     if problem.task == "language":
-        examples = torch.from_numpy(raw.astype(np.int64)).to(device)
+        inputs = torch.from_numpy(raw.astype(np.int64)).to(first.device)
     else:
         scaled = (raw - problem.mean) / problem.std
-        examples = torch.from_numpy(np.asarray(scaled, dtype=np.float64)).to(device, dtype)
-    return examples.view(2, _EXAMPLES, *examples.shape[1:])
+        inputs = torch.from_numpy(np.asarray(scaled, dtype=np.float64)).to(first)
+    inputs = inputs.view(2, _EXAMPLES, *inputs.shape[1:])
+    shape = np.shape(problem.train.targets[0])[1:]
+    kind = first.dtype if problem.train.targets[0].dtype.kind == "f" else torch.int64
+    weights = torch.ones(2, _EXAMPLES, dtype=first.dtype, device=first.device)
+    targets = torch.zeros(2, _EXAMPLES, *shape, dtype=kind, device=first.device)
+    keys = torch.zeros(2, dtype=torch.int64, device=first.device)
+    return Examples(inputs, targets, weights, keys, keys)
 
 
-def _kind(module: nn.Module) -> tuple[torch.device, torch.dtype]:
-    first = next(module.parameters())
-    return first.device, first.dtype
+def _step(backend: Backend, both: Examples) -> None:
+    backend.value_and_grad(*backend.network.copies(len(both.inputs)), both)
 
 
-def _backward(network: Network, inputs: Tensor, problem: Problem, name: str) -> None:
-    """Train and evaluate one step of as many models as there are inputs."""
-    models = len(inputs)
-    flat = torch.cat([p.detach().flatten() for p in _trainable(network)])
-    keys = torch.zeros(models, dtype=torch.int64, device=inputs.device)
-    leaves = network.leaves(flat.expand(models, -1))
-    outputs, buffers = network(leaves, network.buffers(models), inputs, keys)
-    _check(outputs, inputs, problem, name)
-    torch.autograd.grad(outputs.sum(), list(leaves.values()), allow_unused=True)
-    with torch.no_grad():
-        network(flat.expand(models, -1), buffers, inputs)
+def _outputs(backend: Backend, both: Examples) -> Tensor:
+    return backend.outputs(*backend.network.copies(len(both.inputs)), both.inputs)
 
 
-def _trainable(network: Network) -> Iterator[Tensor]:
-    values = dict(network.module.named_parameters())
-    return (values[name] for name in network.names)
-
-
-def _check(outputs: object, inputs: Tensor, problem: Problem, name: str) -> None:
+def _check(outputs: Tensor, inputs: Tensor, problem: Problem, name: str) -> None:
     """Refuse outputs that the task has no use for."""
-    k, examples = problem.outputs, inputs.shape[1]
+    k, count = problem.outputs, inputs.shape[1]
     shapes = {
         "language": (*inputs.shape[2:], k),
         "segmentation": (k, *inputs.shape[3:]),
     }
-    wanted = (examples, *shapes.get(problem.task, (k,)))
-    if not isinstance(outputs, Tensor):
-        raise ModelError(f'model = "{name}" gives a {type(outputs).__name__} instead of a tensor')
+    wanted = (count, *shapes.get(problem.task, (k,)))
     if tuple(outputs.shape[1:]) != wanted:
         raise ModelError(
-            f'model = "{name}" gives outputs of shape {tuple(outputs.shape[1:])} for {examples} '
+            f'model = "{name}" gives outputs of shape {tuple(outputs.shape[1:])} for {count} '
             f"examples: {problem.task} wants {wanted}"
         )
-
-
-@contextmanager
-def _located(module: nn.Module) -> Iterator[_Place]:
-    """Watch which layer is at work, so that an exception can be told its place."""
-    place = _Place()
-    handles = []
-    for name, layer in module.named_modules():
-        handles.append(layer.register_forward_pre_hook(lambda m, _, n=name: place.enter(n, m)))
-        handles.append(layer.register_forward_hook(lambda *_: place.leave()))
-    try:
-        yield place
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-class _Place:
-    """The layers that are at work, the innermost last."""
-
-    def __init__(self) -> None:
-        self._layers: list[str] = []
-
-    def enter(self, name: str, layer: nn.Module) -> None:
-        self._layers.append(f' in layer "{name}" ({type(layer).__name__})' if name else "")
-
-    def leave(self) -> None:
-        self._layers.pop()
-
-    def __call__(self) -> str:
-        return self._layers[-1] if self._layers else ""
-
-
-def _line(error: Exception) -> str:
-    """The first sentence of what torch says."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text.partition(". ")[0][:300]

@@ -24,13 +24,12 @@ import torch
 from torch import Tensor
 
 from coterie.clients.defence import Defence
-from coterie.clients.engine import sums
+from coterie.clients.engine import sums, tuning
 from coterie.clients.letters import Ints, Part
 
 Floats = npt.NDArray[np.float64]
 _ITERATIONS = 2000
 _STILL = 1e-12  # of the weights of the geometric median: they move no more
-_SORTED = 1 << 16  # columns that are sorted at once
 
 
 class Models(Protocol):
@@ -191,7 +190,7 @@ def _by_coordinate(
     """A rule for sorted numbers (K, d), each with its weight, applied to each coordinate."""
     w = torch.from_numpy(w_k).to(x_kd)
     parts = []
-    for part_kd in x_kd.split(_SORTED, dim=1):
+    for part_kd in x_kd.split(tuning.SORTED_COLUMNS, dim=1):
         values_kd, order_kd = part_kd.sort(dim=0, stable=True)
         parts.append(rule(values_kd, w[order_kd], f / len(w_k)))
     return torch.cat(parts)

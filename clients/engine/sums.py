@@ -16,19 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.clients.engine import tuning
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from coterie.clients.engine.batches import Ints
-
-COLUMNS = {"cpu": 1 << 10, "cuda": 1 << 18}
-"""Of a stack, at least, in one step of a weighted sum in float64."""
-CELLS = {"cpu": 1 << 18, "cuda": 1 << 23}
-"""Numbers at once: on a CPU they stay in the cache."""
-TERMS = 1 << 9
-"""Partial sums of an inner product of two stacks: few, so that many pairs are added up at once."""
-PAIRED = 1 << 16
-"""The same where every model has one partner: many, so that a long model takes few calls."""
 
 
 @torch.no_grad()
@@ -62,8 +55,10 @@ def weighted(
         torch.from_numpy(values).to(x_sd.device)
         for values in (weights_e[by_sum], from_e[by_sum], first_k, sum_p)
     )
-    on = x_sd.device.type
-    columns = max(COLUMNS[on], CELLS[on] // (2 * len(x_sd)))
+    columns = max(
+        tuning.SUM_COLUMNS.on(x_sd.device),
+        tuning.SUM_CELLS.on(x_sd.device) // (2 * len(x_sd)),
+    )
     for result, x in zip(result_pd.split(columns, 1), x_sd.split(columns, 1), strict=True):
         # Unlike a product of matrices, a bag is read term by term.
         sums = F.embedding_bag(rows, x.double(), first, mode="sum", per_sample_weights=weights)
@@ -75,17 +70,17 @@ def weighted(
 def products(a_ed: Tensor, b_sd: Tensor) -> Tensor:
     """Inner products of every row of one stack with every one of another, (E, S) float64."""
     found_es = a_ed.new_zeros(len(a_ed), len(b_sd), dtype=torch.float64)
-    rows = math.isqrt(CELLS[a_ed.device.type] // TERMS)
+    rows = math.isqrt(tuning.SUM_CELLS.on(a_ed.device) // tuning.PRODUCT_TERMS)
     for found_s, a in zip(found_es.split(rows), a_ed.split(rows), strict=True):
         for found, b in zip(found_s.split(rows, 1), b_sd.split(rows), strict=True):
-            found.copy_(_inner(a[:, None], b, TERMS))
+            found.copy_(_inner(a[:, None], b, tuning.PRODUCT_TERMS))
     return found_es
 
 
 @torch.no_grad()
 def paired(a_ed: Tensor, b_ed: Tensor) -> Tensor:
     """Inner products of every row with its partner, (E,) float64."""
-    return _inner(a_ed, b_ed, PAIRED)
+    return _inner(a_ed, b_ed, tuning.PAIRED_TERMS)
 
 
 def _inner(a: Tensor, b: Tensor, width: int) -> Tensor:

@@ -26,9 +26,6 @@ class Task:
     ensemble_losses : (averaged predictions, targets) -> loss of each example (E, b).
     certain : (targets (E, b, ...), outputs k) -> the targets as predictions (E, b, k); None where
         examples have no targets.
-    gradients : (parameters (E, d), inputs (E, b, ...), weights (E, b)) -> losses (E, b)
-        and the gradients (E, d) of their weighted sums in closed form; None where only autograd
-        knows them.
     slopes : (outputs, targets, weights (E, b)) -> losses (E, b) and the gradient of their weighted
         sum over the outputs; None where only autograd knows it.
     """
@@ -38,7 +35,6 @@ class Task:
     predict: Callable[[Tensor], Tensor]
     ensemble_losses: Callable[[Tensor, Tensor], Tensor]
     certain: Callable[[Tensor, int], Tensor] | None
-    gradients: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     slopes: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
 
 
@@ -126,15 +122,8 @@ def _own_value(outputs_eb: Tensor, _: Tensor) -> Tensor:
     return outputs_eb
 
 
-def _quadratic_gradients(
-    x_ed: Tensor, examples_eb2d: Tensor, weights_eb: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The quadratic problem's: autograd's overhead would be nearly all that a round costs."""
-    curvature_ebd, centre_ebd = examples_eb2d.unbind(dim=-2)
-    away_ebd = x_ed[:, None] - centre_ebd
-    slope_ebd = curvature_ebd * away_ebd
-    losses_eb = 0.5 * (slope_ebd * away_ebd).sum(dim=2)
-    return losses_eb, (weights_eb[..., None] * slope_ebd).sum(dim=1)
+def _own_value_slopes(outputs_eb: Tensor, _: Tensor, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
+    return outputs_eb, weights_eb
 
 
 _SMOOTH = 1e-6  # voxels; only decides what the score of an empty volume is
@@ -167,5 +156,5 @@ TASKS = {
         _dice_loss, _dice_score, _over_classes, lambda p, t: 1 - _dice(p, t), _of_voxels
     ),
     # The model of a quadratic problem returns f_i(theta) itself.
-    "quadratic": Task(_own_value, None, _same, _own_value, None, _quadratic_gradients),
+    "quadratic": Task(_own_value, None, _same, _own_value, None, _own_value_slopes),
 }

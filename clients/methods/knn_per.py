@@ -25,9 +25,9 @@ from coterie.clients.rule import Grid, State
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from coterie.clients.engine.backends.backend import Backend
     from coterie.clients.engine.data import SplitName
     from coterie.clients.engine.engine import Scores
-    from coterie.clients.engine.scoring import Scoring
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class KNNPer(GlobalModel[State]):
         beyond_pn = np.arange(keys_pnm.shape[1]) >= lengths_p1
         far_pn = engine.tensor(np.where(beyond_pn, np.inf, 0.0))
 
-        def predict(worker: Scoring, at: Tensor, inputs_eb: Tensor) -> Tensor:
-            x_ed, buffers = state.x[at], {k: v[at] for k, v in state.buffers.items()}
-            model_ebk = worker.task.predict(worker.network(x_ed, buffers, inputs_eb)[0])
+        def predict(backend: Backend, at: Tensor, inputs_eb: Tensor) -> Tensor:
+            asked = backend, state.x, state.buffers, at, inputs_eb
+            model_ebk = engine.predictions(*asked)
             vote_ebk = vote(
-                worker.embed(x_ed, buffers, inputs_eb), keys_pnm[at], labels_pnk[at], far_pn[at],
+                engine.embed(*asked), keys_pnm[at], labels_pnk[at], far_pn[at],
                 self.options.neighbours, skip=split == "train",
             )  # fmt: skip
             return model_ebk.lerp(vote_ebk, self.options.lambda_)

@@ -107,6 +107,7 @@ def encode_response(response: Response, request: Request) -> RecordDict:
             "checks": [word for check in response.checks for word in check],
             "elapsed": response.elapsed,
             "ready": list(response.ready),
+            "backend": response.backend,
             "standing": [] if response.standing is None else [response.standing],
             "report-rounds": [report.round for report in response.reports],
             "report-peers": [report.peer for report in response.reports],
@@ -161,6 +162,7 @@ def decode_response(record: RecordDict, request: Request) -> Response | str:
         _checks(header),
         fields.require(header, "elapsed", float),
         tuple(fields.counts(header, "ready")),
+        fields.require(header, "backend", str),
     )
 
 

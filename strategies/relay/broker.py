@@ -224,8 +224,10 @@ class Broker:
         refused, faults = tuple(self._refused), tuple(self._faults)
         present = frozenset(peer for peer, ended in enumerate(self._ended) if ended == t)
         if self._recorder is not None:
-            names = dict(self._roster.names)
-            self._recorder.round(Commit(self._ledger, reports, refused, present, faults, names))
+            names, backends = dict(self._roster.names), frozenset(self._roster.backends)
+            self._recorder.round(
+                Commit(self._ledger, reports, refused, present, faults, names, backends)
+            )
         _log.info(
             "committed",
             extra={

@@ -47,6 +47,7 @@ class Commit:
     present : peers whose node ended the round.
     faults : a line for each node that failed since then.
     names : peer -> what people call it, of those that have a name.
+    backends : names of the nodes' engine backends.
     """
 
     ledger: Ledger
@@ -55,6 +56,7 @@ class Commit:
     present: frozenset[int] = frozenset()
     faults: tuple[str, ...] = ()
     names: Mapping[int, str] = field(default_factory=dict)
+    backends: frozenset[str] = frozenset()
 
 
 class Recorder(Protocol):

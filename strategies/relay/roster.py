@@ -27,6 +27,7 @@ class Roster:
     samples : (n,) each peer's n_i, 0 where it has not been announced.
     offers : (peer, round) -> its offers that may be heard in this round or later.
     names : peer -> what people call it, of those whose node has announced it.
+    backends : names of the nodes' engine backends.
 
     A peer belongs to the node that brought it first, and its n_i is what that one announced first.
     """
@@ -39,6 +40,7 @@ class Roster:
         self.samples = np.zeros(peers, dtype=np.int64)
         self.offers: dict[tuple[int, int], PeerMessage] = {}
         self.names: dict[int, str] = {}
+        self.backends: set[str] = set()
         self._wants: dict[int, Edges] = {}
         self._owners: dict[int, int] = {}
 
@@ -91,6 +93,8 @@ class Roster:
         self._wants[node] = response.wants
         if response.names:
             self._rename(response)
+        if response.backend:
+            self.backends.add(response.backend)
 
     def _rename(self, response: Response) -> None:
         """Call peers as their node does, unless another peer is called so already."""

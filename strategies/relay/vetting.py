@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from coterie.strategies.brokering import Brokering
-from coterie.strategies.protocol import MATRIX, PeerMessage, Report, Request, Response
+from coterie.strategies.protocol import BACKENDS, MATRIX, PeerMessage, Report, Request, Response
 from coterie.strategies.schedule import Schedule
 
 _LINES, _LENGTH = 100, 400
@@ -99,6 +99,7 @@ def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[R
         reports=tuple(reports),
         wants=np.unique(wants[kept_w], axis=0),
         names=tuple(one_line(name)[:NAME] for name in names),
+        backend=response.backend if response.backend in BACKENDS else "",
     )
     return kept, refused
 

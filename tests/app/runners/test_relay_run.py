@@ -18,7 +18,7 @@ from flwr.clientapp.client_app import ClientAppException
 from coterie.app.node.job import Job, hosted
 from coterie.app.node.service import handle_request
 from coterie.app.runs.rundir import Run
-from coterie.clients.engine import stack
+from coterie.clients.engine import engine
 from coterie.strategies.errors import RelayError, RosterError
 from coterie.strategies.flower.records import decode_request, decode_response, encode_request
 from coterie.strategies.protocol import Request, Response
@@ -296,7 +296,7 @@ def test_a_simulated_node_takes_the_gpu_of_its_number(
         chosen.append(gpu)
         return torch.device("cpu")
 
-    monkeypatch.setattr(stack, "device_of", no_gpu)
+    monkeypatch.setattr(engine, "device_of", no_gpu)
     flat: dict[str, Any] = {
         "peers": 2,
         "partition.clusters": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from coterie.clients.engine import descending
 from coterie.clients.engine.data import Batch, SplitName
-from coterie.clients.engine.engine import Engine, Fit, Gradients
+from coterie.clients.engine.engine import Engine, Fit, Gradients, device_of
 from coterie.clients.engine.layers import Dropout
 from coterie.clients.engine.network import LAYER_STEP, Buffers
-from coterie.clients.engine.stack import device_of
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Part
 from coterie.clients.models.build import BUILDERS, build
 from coterie.clients.training import Training
-from coterie.datasets import plugins
 from coterie.datasets.problem import Problem
 from tests.problems import classification
 
@@ -405,55 +403,6 @@ def test_one_step_down_given_gradients() -> None:
     assert torch.allclose(x_pd, twin, rtol=0, atol=1e-14)
 
 
-def _in_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Layers of all kinds one after the other."""
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 2, 3), nn.Flatten(1, 2), nn.Linear(2, 3), nn.Flatten(),
-        nn.Sequential(nn.Linear(12, 6, bias=False), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.Tanh()),
-        nn.Dropout(0.3), nn.Linear(6, outputs),
-    )  # fmt: skip
-
-
-def _tied(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """A weight that would move before its other layer has seen it."""
-    one, other = nn.Linear(6, 6), nn.Linear(6, 6)
-    other.weight = one.weight
-    first = nn.Conv2d(shape[0], 6, (shape[1], shape[2]))
-    return nn.Sequential(first, nn.Flatten(), one, nn.Tanh(), other, nn.Linear(6, outputs))
-
-
-@pytest.mark.parametrize("drift", [False, True])
-@pytest.mark.parametrize("build", [_in_line, _tied])
-def test_a_step_in_passing_is_a_step_down_the_gradient(
-    monkeypatch: pytest.MonkeyPatch, build: Callable[..., nn.Module], drift: bool
-) -> None:
-    """x - rate (gradient + drift), where `gradients` has the gradient that `fit` never has."""
-    monkeypatch.setattr(descending, "LEAST", 18)  # some in pieces, others at once
-    monkeypatch.setattr(descending, "_CELLS", 7)  # a weight in pieces of one or two columns
-    training = Training(batch_size=3, learning_rate=0.2)
-    problem = classification([8, 6, 5])
-    model = plugins.register("model", build.__name__, build)
-    of = Engine(problem, model, None, range(3), training, device="cpu", dtype="float64")
-    line = of.network.line(1)
-    assert line is not None
-    assert line.once == (build is _in_line)
-    x, buffers = of.initial(common=False)
-    batches, pull = of.batches(1, steps=None, epochs=1), 0.1 * torch.ones_like(x)
-    fit = of.fit(
-        x, buffers, {}, batches, drift=(lambda x_ed, at: pull[at] * x_ed) if drift else None
-    )
-    by_hand, after = x, buffers
-    for batch in batches:
-        found = of.gradients(by_hand, after, batch)
-        moved = torch.from_numpy(batch.counts_e > 0)[:, None].double()
-        more = pull * by_hand if drift else 0
-        by_hand = by_hand - training.rate(1) * moved * (found.values + more)
-        after = found.buffers
-    torch.testing.assert_close(fit.x, by_hand, rtol=1e-12, atol=1e-14)
-    for name, value in after.items():
-        torch.testing.assert_close(fit.buffers[name], value)
-
-
 @pytest.mark.parametrize(
     ("name", "there", "gpu", "device"),
     [
@@ -467,3 +416,16 @@ def test_nodes_are_dealt_to_the_gpus_that_there_are(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
     assert device_of(name, gpu) == torch.device(device)
+
+
+@pytest.mark.parametrize(("visible", "there", "warns"), [("", True, True), ("", False, False)])
+def test_a_hidden_gpu_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, visible: str, there: bool,
+    warns: bool,
+) -> None:  # fmt: skip
+    """Ray hides GPUs from actors that were given none: `flwr run` would use the CPU silently."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(Path, "exists", lambda self: there)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert device_of("auto", 0) == torch.device("cpu")
+    assert ["client-resources-num-gpus" in line for line in caplog.messages] == [True] * warns

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from coterie.clients.engine import sums
+from coterie.clients.engine import tuning
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters, Part
 from coterie.clients.methods.cobo import CoBo, Options
@@ -68,7 +68,10 @@ def peak(call: Callable[[], object]) -> int:
 def engine_of(model: str, shape: tuple[int, ...], chunk: int, **training: Any) -> Engine:
     problem = classification([BATCH] * PEERS, shape=shape, classes=10)
     setting = Training(batch_size=BATCH, local_steps=2, **training)
-    return Engine(problem, model, None, range(PEERS), setting, device="cpu", chunk=chunk)
+    return Engine(
+        problem, model, None, range(PEERS), setting, device="cpu", chunk=chunk,
+        backend="auto" if model == "mlp" or chunk == 1 else "vmapped",
+    )  # fmt: skip
 
 
 MODELS = [("mlp", (1, 28, 28)), ("lenet", (3, 32, 32))]
@@ -141,8 +144,8 @@ def test_a_drift_adds_one_chunk_of_it() -> None:
 
 
 def test_mixing_needs_no_second_copy_of_the_letters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sums.COLUMNS, "cpu", 1000)
-    monkeypatch.setitem(sums.CELLS, "cpu", 1000)
+    monkeypatch.setattr(tuning, "SUM_COLUMNS", tuning.Threshold(1000, 1000))
+    monkeypatch.setattr(tuning, "SUM_CELLS", tuning.Threshold(1000, 1000))
     engine = engine_of("mlp", (1, 28, 28), 1)
     x_pd, _ = engine.initial(common=False)
     weights_pp = torch.full((PEERS, PEERS), 1 / PEERS)

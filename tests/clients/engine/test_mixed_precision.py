@@ -66,20 +66,9 @@ def test_mixed_precision_rounds_products_and_keeps_everything_else(model: str, c
 
 
 def test_mixed_precision_leaves_alone_what_it_is_not_for() -> None:
-    assert not engine_of("mlp").network._mixed_precision
+    assert not engine_of("mlp").network.mixed_precision
     with pytest.raises(ValueError, match="float32"):
         engine_of("mlp", dtype="float64", mixed_precision=True)
-
-
-def test_tf32_is_asked_for() -> None:
-    """Off, which torch's convolutions are not by themselves; on a CPU it changes no number."""
-    found = []
-    for tf32 in (True, False):
-        engine = engine_of("lenet", tf32=tf32)
-        assert torch.backends.cuda.matmul.allow_tf32 is tf32
-        assert torch.backends.cudnn.allow_tf32 is tf32
-        found.append(trained(engine).x)
-    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("model", ["lenet", "resnet9"])
@@ -115,7 +104,7 @@ def test_a_batch_too_large_for_one_model_is_worked_off_in_parts(model: str) -> N
     for parts in (2, 4):
         bound = whole.holds(4) // parts
         cut = engine_of(model, dtype="float64", memory=bound)
-        assert cut._chunks.width(4, whole.holds(4)) == 4 // parts
+        assert cut._trainer.execution.width(4, whole.holds(4)) == 4 // parts
         x_pd, buffers = whole.initial()
         batch = whole.batches(1)[0]
         one, other = (engine.gradients(x_pd, buffers, batch) for engine in (whole, cut))

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from coterie.clients.engine.layers import Dropout
 from coterie.clients.engine.network import Network
+from tests.networks import outputs as by_torch
 
 
 def small() -> nn.Module:
@@ -22,7 +23,7 @@ def masks(p: float, keys: Tensor, size: int) -> Tensor:
     """(E, size) which inputs survive, by running ones through a dropout layer."""
     network = Network(nn.Sequential(nn.Dropout(p)))
     ones = torch.ones(len(keys), 1, size)
-    outputs = network(torch.empty(len(keys), 0), {}, ones, keys)[0][:, 0]
+    outputs = by_torch(network, torch.empty(len(keys), 0), {}, ones, keys)[0][:, 0]
     kept = outputs > 0
     assert torch.allclose(outputs, kept / (1 - p))
     return kept
@@ -59,7 +60,7 @@ def test_models_and_buffers_are_each_ones_own() -> None:
     before = {name: value.clone() for name, value in buffers.items()}
     inputs = torch.randn(3, 5, 3, dtype=torch.float64, generator=g)
     for keys in (None, torch.zeros(3, dtype=torch.int64)):
-        outputs, after = network(x_ed, buffers, inputs, keys)
+        outputs, after = by_torch(network, x_ed, buffers, inputs, keys)
         for e in range(3):
             module = small().train(keys is not None)
             own = {name: value[e].clone() for name, value in buffers.items()}
@@ -107,14 +108,14 @@ def test_a_mask_depends_on_the_key_alone() -> None:
 def test_each_dropout_layer_has_masks_of_its_own() -> None:
     network = Network(nn.Sequential(nn.Dropout(0.5), nn.Sequential(nn.Dropout(0.5))))
     ones, nothing, key = torch.ones(1, 1, 2000), torch.empty(1, 0), torch.tensor([3])
-    both = (network(nothing, {}, ones, key)[0] > 0).double().mean().item()
+    both = (by_torch(network, nothing, {}, ones, key)[0] > 0).double().mean().item()
     assert both == pytest.approx(0.25, abs=math.sqrt(math.log(2e6) / 4000))
 
 
 def test_evaluation_drops_nothing_and_needs_no_key() -> None:
     network = Network(nn.Sequential(nn.Dropout(0.5)))
     ones = torch.ones(2, 1, 50)
-    assert torch.equal(network(torch.empty(2, 0), {}, ones)[0], ones)
+    assert torch.equal(by_torch(network, torch.empty(2, 0), {}, ones)[0], ones)
     assert not network.buffers(2)  # keys are no state
 
 

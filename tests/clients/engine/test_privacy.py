@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import logsumexp
 from scipy.stats import kstest, norm
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
@@ -20,11 +20,10 @@ from coterie.app.config.registry import METHODS
 from coterie.clients.engine import accountant
 from coterie.clients.engine.data import Charge
 from coterie.clients.engine.engine import Engine
-from coterie.clients.engine.privacy import Guard, is_traceable, normal
+from coterie.clients.engine.privacy import Guard, normal
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.privacy import Privacy
 from coterie.clients.training import Training
-from coterie.datasets import plugins
 from coterie.datasets.problem import Problem
 from tests.inline import run
 from tests.problems import classification, write_quadratic
@@ -84,69 +83,6 @@ def test_clipping_is_the_plain_loop(model: str, clip: float) -> None:
     plain = engine_of(problem, model)
     whole = plain.gradients(x_pd, buffers, plain.batches(1)[0]).values
     assert (found - whole).abs().max() > 1e-3, "clipping did something"
-
-
-def _shared(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    twice = nn.Linear(outputs, outputs)
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(math.prod(shape), outputs), twice, nn.Tanh(), twice
-    )
-
-
-class _Overwriting(nn.Module):
-    """ReLU overwrites what a layer put out."""
-
-    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
-        super().__init__()
-        self.one, self.other = nn.Linear(math.prod(shape), 6), nn.Linear(6, outputs)
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.other(self.relu(self.one(x.flatten(1))))
-        return found
-
-
-def _overwriting_in_a_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Many of it go layer by layer, but nobody knows the way back through SiLU."""
-    first = nn.Linear(math.prod(shape), 6)
-    return nn.Sequential(
-        nn.Flatten(), first, nn.ReLU(inplace=True), nn.Linear(6, 6), nn.SiLU(),
-        nn.Linear(6, outputs),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("build", [_shared, _Overwriting, _overwriting_in_a_line])
-def test_what_is_there_twice_or_overwritten_is_clipped_by_its_whole_gradient(build: Any) -> None:
-    model = plugins.register("model", build.__name__, build)
-    problem = classification(SIZES)
-    engine = engine_of(problem, model, clip=0.3, noise=0.0)
-    x_pd, buffers = engine.initial(common=False)
-    found = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
-    torch.testing.assert_close(found, clipped_by_hand(problem, model, x_pd, 0.3))
-
-
-@pytest.mark.parametrize("model", ["mlp", "lenet"])
-def test_clipping_with_and_without_autograd_is_the_same(
-    model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = engine_of(classification(SIZES, shape=NETWORKS[model]), model, clip=0.3, noise=0.0)
-    x_pd, buffers = engine.initial()
-    batch = engine.batches(1)[0]
-    assert engine.network.line(1)
-    without = engine.gradients(x_pd, buffers, batch).values
-    monkeypatch.setattr(engine.network, "line", lambda models: None)
-    torch.testing.assert_close(without, engine.gradients(x_pd, buffers, batch).values)
-
-
-def test_layers_that_nobody_knows_are_differentiated_one_by_one(monkeypatch: Any) -> None:
-    problem = classification(SIZES, shape=NETWORKS["lenet"])
-    known = engine_of(problem, "lenet", clip=0.3, noise=0.0)
-    assert is_traceable(known.network.module)
-    monkeypatch.setattr("coterie.clients.engine.privacy.is_traceable", lambda module: False)
-    slow = engine_of(problem, "lenet", clip=0.3, noise=0.0)
-    x_pd, buffers = known.initial()
-    quickly, slowly = (e.gradients(x_pd, buffers, e.batches(1)[0]).values for e in (known, slow))
-    torch.testing.assert_close(quickly, slowly)
 
 
 @pytest.mark.parametrize("model", ["mlp", "lenet"])

@@ -1,36 +1,18 @@
-"""The tasks' losses; the quadratic problem's closed form against autograd through its model."""
+"""The tasks' losses, and their slopes against autograd."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from coterie.clients.engine.network import Network
 from coterie.clients.engine.tasks import TASKS
-from coterie.clients.models.build import Theta
 
 
-def test_the_closed_form_of_a_quadratic_is_autograds() -> None:
-    g = torch.Generator().manual_seed(0)
-    E, b, d = 3, 4, 5
-    examples = torch.rand(E, b, 2, d, generator=g, dtype=torch.float64)
-    weights = torch.rand(E, b, generator=g, dtype=torch.float64)
-    weights[1, 2:] = 0  # a batch that is not full
-    x = torch.rand(E, d, generator=g, dtype=torch.float64).requires_grad_()
-    task, network = TASKS["quadratic"], Network(Theta(d).double())
-    outputs, _ = network(x, {}, examples)
-    losses = task.losses(outputs, torch.zeros(E, b))
-    (expected,) = torch.autograd.grad(losses, x, weights)
-    assert task.gradients is not None
-    found_losses, found = task.gradients(x.detach(), examples, weights)
-    assert torch.allclose(found, expected, rtol=1e-14)
-    assert torch.allclose(found_losses, losses.detach(), rtol=1e-14)
-
-
-@pytest.mark.parametrize("kind", ["classification", "regression"])
+@pytest.mark.parametrize("kind", ["classification", "regression", "quadratic"])
 def test_slopes_are_those_of_autograd(kind: str) -> None:
     g = torch.Generator().manual_seed(0)
-    outputs = torch.randn(3, 4, 5, generator=g, dtype=torch.float64, requires_grad=True)
+    shape = (3, 4) if kind == "quadratic" else (3, 4, 5)
+    outputs = torch.randn(shape, generator=g, dtype=torch.float64, requires_grad=True)
     weights = torch.rand(3, 4, generator=g, dtype=torch.float64)
     targets = torch.randn(3, 4, 5, generator=g, dtype=torch.float64)
     if kind == "classification":

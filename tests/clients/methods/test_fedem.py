@@ -21,6 +21,7 @@ from coterie.clients.training import Training
 from tests.baselines import digits, normed, stacked
 from tests.camps import CAMP, D, N, Plain, camps, one_peer
 from tests.inline import Floats, run
+from tests.networks import outputs
 from tests.problems import classification
 
 NONE = np.empty(0, dtype=np.int64)
@@ -200,7 +201,7 @@ def test_responsibilities_weigh_example_by_example() -> None:
         members = before.members[p].clone().requires_grad_()
         batch = engine.data.everything(np.array([p, p]))
         inputs, targets = engine.data.examples("train", batch.peers_e, batch.rows_eb)
-        losses = engine.task.losses(engine.network(members, {}, inputs)[0], targets)
+        losses = engine.task.losses(outputs(engine.network, members, {}, inputs)[0], targets)
         q = (-losses.detach()).softmax(dim=0)  # pi starts uniform
         assert after.pi[p] == pytest.approx(q.mean(dim=1).numpy(), rel=1e-12)
         (g,) = torch.autograd.grad((q * losses).mean(dim=1).sum(), members)

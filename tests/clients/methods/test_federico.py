@@ -19,6 +19,7 @@ from coterie.clients.letters import Letters
 from coterie.clients.methods.federico import FedeRiCo, FedeRiCoState, Options
 from coterie.clients.training import Training
 from tests.inline import Floats, Run, run
+from tests.networks import outputs as by_torch
 from tests.problems import classification, write_quadratic
 
 N, D = 5, 3
@@ -327,7 +328,7 @@ def test_it_predicts_with_the_mixture_of_what_it_heard() -> None:
     inputs, labels = engine.data.examples("test", torch.arange(4), rows)
 
     def probabilities(x: torch.Tensor, peer: int) -> torch.Tensor:
-        outputs = engine.network(x[None], {}, inputs[peer][None])[0][0]
+        outputs = by_torch(engine.network, x[None], {}, inputs[peer][None])[0][0]
         return outputs.softmax(dim=-1)
 
     members = [cohort.state.x[0], shown[1], shown[2]]

@@ -14,6 +14,7 @@ from coterie.clients.engine.network import Network
 from coterie.clients.models.build import BUILDERS, build
 from coterie.clients.models.convnets import Shape
 from coterie.clients.models.options import MODEL_OPTIONS, MODELS, MlpOptions, ResNet18Options
+from tests.networks import outputs as by_torch
 
 CONVOLUTIONAL = ["lenet", "lenet-femnist", "cnn", "cnn-mnist", "cnn-128", "resnet9", "resnet18"]
 SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32)]
@@ -87,7 +88,7 @@ def test_every_model_learns_from_every_image_shape(model: str, shape: Shape) -> 
     x_ed = network.flat(module).expand(2, -1).clone().requires_grad_()
     inputs = torch.randn(2, 4, *shape, generator=g)
     targets = torch.randint(10, (2, 4), generator=g)
-    outputs, _ = network(x_ed, network.buffers(2), inputs, torch.tensor([1, 2]))
+    outputs, _ = by_torch(network, x_ed, network.buffers(2), inputs, torch.tensor([1, 2]))
     assert outputs.shape == (2, 4, 10)
     for e in range(2):
         assert torch.allclose(outputs[e], module(inputs[e]), atol=1e-5)
@@ -148,7 +149,7 @@ def test_a_quadratic_problem_has_one_parameter_called_theta() -> None:
     assert network.d == 5
     theta, curvature, centre = (torch.randn(5, generator=torch.manual_seed(s)) for s in range(3))
     example = torch.stack([curvature, centre])
-    loss, _ = network(theta[None], {}, example[None, None])
+    loss, _ = by_torch(network, theta[None], {}, example[None, None])
     by_hand = sum(0.5 * a * (x - c) ** 2 for a, x, c in zip(curvature, theta, centre, strict=True))
     assert loss.shape == (1, 1)
     assert loss.item() == pytest.approx(float(by_hand))

@@ -1,0 +1,98 @@
+"""Choose the backend of a network.
+
+============  ======================================  ==========================================
+backend       runs                                    chosen by "auto"
+============  ======================================  ==========================================
+batched       linear layers, activations, dropout     wherever it can run
+              and flatten, called in order
+vmapped       every network that vmap can batch       on a GPU; on a CPU for networks without
+                                                      convolutions, and under privacy
+sequential    every network                           convolutions on a CPU, where grouped ones
+                                                      are slow; networks that vmap cannot batch
+============  ======================================  ==========================================
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from coterie.clients.engine.backends.backend import Backend, Examples
+from coterie.clients.engine.backends.batched import Batched
+from coterie.clients.engine.backends.sequential import Sequential
+from coterie.clients.engine.backends.vmapped import Vmapped
+from coterie.clients.engine.network import Network
+from coterie.clients.engine.tasks import Task
+from coterie.clients.engine_options import Backend as Name
+
+_AGREE = 1e-3
+"""Relative difference, of float32, up to which two backends agree on the same gradient."""
+
+_log = logging.getLogger("coterie.engine")
+
+
+def choose(
+    wanted: Name, network: Network, task: Task, examples: Examples, *, private: bool
+) -> Backend:
+    """Return the backend of a network; one log line says which and why.
+
+    Parameters
+    ----------
+    wanted : value of `engine.backend`.
+    examples : two for each of two models, on the network's device.
+    private : each example's gradient is computed by itself.
+
+    Raises
+    ------
+    ValueError
+        The wanted backend cannot run the network.
+    """
+    backend, why = _chosen(wanted, network, task, examples, private)
+    _log.info("backend=%s reason=%s", backend.name, why)
+    return backend
+
+
+def _chosen(
+    wanted: Name, network: Network, task: Task, examples: Examples, private: bool
+) -> tuple[Backend, str]:
+    if wanted == "sequential":
+        return Sequential(network, task), "asked for"
+    if wanted in ("auto", "batched"):
+        backend, why = _batched(network, task, examples)
+        if backend is not None:
+            return backend, "every layer has a batched kernel"
+        if wanted == "batched":
+            raise ValueError(
+                f'engine.backend = "batched" cannot run the network: {why}; use "auto"'
+            )
+    if network.alone:
+        if wanted == "vmapped":
+            raise ValueError(
+                f'engine.backend = "vmapped" cannot run the network: {network.alone}; use "auto"'
+            )
+        return Sequential(network, task), f"vmap cannot batch it: {network.alone}"
+    if wanted == "vmapped":
+        return Vmapped(network, task), "asked for"
+    if examples.inputs.device.type == "cpu" and network.convolves and not private:
+        return Sequential(network, task), "grouped convolutions are slow on a CPU"
+    return Vmapped(network, task), "not every layer has a batched kernel"
+
+
+def _batched(network: Network, task: Task, examples: Examples) -> tuple[Backend | None, str]:
+    """The batched backend if it gives what autograd gives; else why it does not.
+
+    Hooks, replaced methods and the like do not show in the types of layers; a gradient shows them.
+    """
+    try:
+        backend = Batched(network, task)
+    except ValueError as error:
+        return None, str(error)
+    models, buffers = network.copies(len(examples.inputs))
+    ours = backend.value_and_grad(models, buffers, examples)
+    theirs = Sequential(network, task).value_and_grad(models, buffers, examples)
+    for name, value in theirs.gradients.items():
+        scale = float(value.abs().max())
+        if not torch.allclose(ours.gradients[name], value, rtol=_AGREE, atol=_AGREE * scale):
+            return None, f'the gradient of "{name}" is not that of its layer alone'
+    return backend, ""

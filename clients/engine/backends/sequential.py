@@ -1,0 +1,94 @@
+"""One model at a time, by autograd: the reference, and the way to debug a network.
+
+It runs every network. Images go through with their channels innermost on a CPU, where pooling and
+convolutions are several times faster so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from coterie.clients.engine.backends.backend import Backend, Examples, Models, Result
+from coterie.clients.engine.network import Buffers
+
+
+class Sequential(Backend):
+    """A loop over models, each differentiated by autograd."""
+
+    name = "sequential"
+    stacks = False
+
+    def value_and_grad(self, models: Models, buffers: Buffers, examples: Examples) -> Result:
+        results = [
+            self._one(
+                {name: value[e] for name, value in models.items()},
+                {name: value[e] for name, value in buffers.items()},
+                Examples(*(value[e] for value in examples)),
+            )
+            for e in range(len(examples.inputs))
+        ]
+        return Result(
+            _stacked([losses for losses, _, _ in results]),
+            {name: _stacked([found[name] for _, found, _ in results]) for name in models},
+            {name: _stacked([after[name] for _, _, after in results]) for name in buffers},
+        )
+
+    def _one(
+        self, model: Models, buffers: Buffers, examples: Examples
+    ) -> tuple[Tensor, dict[str, Tensor], Buffers]:
+        """Losses (b,), gradients and buffers of a single model."""
+        self._set_training(True)
+        leaves = {name: value.detach().requires_grad_() for name, value in model.items()}
+        state = {name: value.clone() for name, value in buffers.items()}
+        keys = self.network.keys(examples.keys, examples.first)
+        with torch.enable_grad(), self._seeded(examples):
+            outputs, after = self.network.run(
+                self.module, {**leaves, **state, **keys}, self._laid_out(examples.inputs), buffers
+            )
+            losses = self.task.losses(outputs[None], examples.targets[None])[0]
+            found = torch.autograd.grad(
+                losses @ examples.weights, list(leaves.values()), materialize_grads=True
+            )
+        after = {name: value.detach() for name, value in after.items()}
+        return losses.detach(), dict(zip(leaves, found, strict=True)), after
+
+    @torch.no_grad()
+    def outputs(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:
+        self._set_training(False)
+        outputs = []
+        for e, images in enumerate(inputs):
+            model = {name: value[e] for name, value in models.items()}
+            state = {name: value[e].clone() for name, value in buffers.items()}
+            keys = self.network.no_keys(inputs)
+            tensors = {**model, **state, **keys}
+            outputs.append(self.network.run(self.module, tensors, self._laid_out(images), {})[0])
+        return _stacked(outputs)
+
+    def _laid_out(self, inputs: Tensor) -> Tensor:
+        """Images (b, channels, height, width) with their channels innermost."""
+        wanted = self.network.channels_last or inputs.device.type == "cpu"
+        if inputs.dim() != 4 or not wanted:
+            return inputs
+        _, channels, height, width = inputs.shape
+        if channels == 1:  # both layouts at once; strides tell torch's layers which is meant
+            return inputs.contiguous().as_strided(inputs.shape, (height * width, 1, width, 1))
+        return inputs.contiguous(memory_format=torch.channels_last)
+
+    @contextmanager
+    def _seeded(self, examples: Examples) -> Iterator[None]:
+        """Seed torch's generator with the model's key, for a network that draws from it."""
+        if not self.network.alone:
+            yield
+            return
+        key = examples.keys
+        with torch.random.fork_rng([key.device] if key.is_cuda else []):
+            torch.manual_seed(int(key + examples.first))
+            yield
+
+
+def _stacked(values: Sequence[Tensor]) -> Tensor:
+    return values[0][None] if len(values) == 1 else torch.stack([*values])

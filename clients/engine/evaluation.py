@@ -1,0 +1,277 @@
+"""Losses and accuracies of stacked models and of mixtures of them.
+
+Everything here runs in evaluation mode and differentiates nothing. Equal models on equal data are
+evaluated once. Legend: p = peers of this node, e = models, m = members of a mixture, n = examples
+of a split, b = batch positions, d = parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.clients.engine import tuning
+from coterie.clients.engine.backends.backend import Backend
+from coterie.clients.engine.batches import Ints
+from coterie.clients.engine.data import Data, SplitName
+from coterie.clients.engine.execution import Execution
+from coterie.clients.engine.network import Buffers, Network
+from coterie.clients.engine.tasks import Task
+from coterie.clients.engine.training import Footprint
+
+
+class Scores(NamedTuple):
+    """Mean loss and accuracy of each model.
+
+    Attributes
+    ----------
+    losses : (E,), nan without data.
+    accuracies : (E,), nan without data, or where the task has none.
+    """
+
+    losses: Tensor
+    accuracies: Tensor
+
+
+class Predictions(NamedTuple):
+    """Predictions of some models for some examples, on the host.
+
+    Attributes
+    ----------
+    at : (E,) the models. rows : (E, b) the examples. values : (E, b, ...).
+    """
+
+    at: Tensor
+    rows: Tensor
+    values: Tensor
+
+
+Seen = Callable[[Backend, Tensor, Tensor, Tensor, Tensor], None]
+"""(backend, models (E,), rows (E, b), inputs, targets) of one call."""
+
+
+@dataclass
+class Evaluator:
+    """Evaluates the models of an engine.
+
+    Attributes
+    ----------
+    recorded : where predictions are kept, None to keep none.
+    """
+
+    network: Network
+    task: Task
+    execution: Execution
+    data: Data
+    footprint: Footprint
+    recorded: list[Predictions] | None = None
+
+    def losses(self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints) -> Scores:
+        """Return the mean loss and accuracy of each model on a peer's split."""
+        kept, of_e = self._distinct(x_ed, buffers, split, peers)
+        at_k = torch.from_numpy(kept).to(x_ed.device)
+        x_kd, own = x_ed, buffers
+        if len(kept) < len(x_ed):
+            x_kd, own = x_ed[at_k], {name: value[at_k] for name, value in buffers.items()}
+
+        def outputs(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
+            return self._outputs(backend, x_kd, own, at, inputs)
+
+        return self.score(
+            outputs, self.task.losses, split, peers[kept], predict=self.task.predict, of_e=of_e
+        )
+
+    def example_losses(
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
+    ) -> Tensor:
+        """Return the loss of each example (E, N)."""
+        losses_en = x_ed.new_zeros(len(x_ed), self.data.shards[split].rows_pn.shape[1])
+
+        def see(
+            backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor
+        ) -> None:
+            found = self._outputs(backend, x_ed, buffers, at, inputs)
+            losses_en[at[:, None], rows] = self.task.losses(found, targets)
+
+        self._sweep(see, split, peers)
+        return losses_en
+
+    def mixture_losses(
+        self, weights_pm: Tensor, x_pmd: Tensor, buffers: Buffers, split: SplitName
+    ) -> Scores:
+        """Return the scores of mixtures: predictions are averaged, not parameters."""
+
+        def predict(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
+            shares = []
+            for m in range(weights_pm.shape[1]):
+                own = {name: value[:, m] for name, value in buffers.items()}
+                found = self._outputs(backend, x_pmd[:, m], own, at, inputs)
+                share = self.task.predict(found)
+                shares.append(share * weights_pm[at, m].view(-1, *[1] * (share.dim() - 1)))
+            return sum(shares[1:], shares[0])
+
+        return self.score(predict, self.task.ensemble_losses, split, np.arange(len(weights_pm)))
+
+    def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
+        """Return the last layer's inputs for each peer's examples (P, n, m)."""
+        longest = int(self.data.shards[split].lengths_p.max(initial=0))
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+
+        def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
+            parts.append((at, rows, embed(self.network, backend, x_pd[at], buffers, at, inputs)))
+
+        self._sweep(see, split, np.arange(len(x_pd)))
+        found_pnm = x_pd.new_zeros(len(x_pd), longest, parts[0][2].shape[2] if parts else 0)
+        for at, rows, part in parts:
+            found_pnm[at[:, None], rows] = part
+        return found_pnm
+
+    @torch.no_grad()
+    def score(
+        self,
+        outputs: Callable[[Backend, Tensor, Tensor], Tensor],
+        losses: Callable[[Tensor, Tensor], Tensor],
+        split: SplitName,
+        peers: Ints,
+        *,
+        predict: Callable[[Tensor], Tensor] = lambda found: found,
+        of_e: Ints | None = None,
+    ) -> Scores:
+        """Return mean losses and accuracies of outputs.
+
+        Parameters
+        ----------
+        outputs : (backend, models (K,), inputs) -> outputs.
+        losses : (outputs, targets) -> loss of each example.
+        peers : (K,) whose data each model is evaluated on.
+        predict : outputs -> predictions, to record them.
+        of_e : (E,) which of the K models each of the asked ones equals, default all in order.
+        """
+        lengths_k = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.data.device)
+        total = torch.zeros(len(peers), dtype=torch.float64, device=self.data.device)
+        right = torch.zeros_like(total)
+        recorded = self.recorded
+        members = None if of_e is None else [np.flatnonzero(of_e == k) for k in range(len(peers))]
+
+        def see(
+            backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor
+        ) -> None:
+            found = outputs(backend, at, inputs)
+            if recorded is not None:
+                values = predict(found).double().cpu()
+                recorded.extend(_of_all(members, Predictions(at.cpu(), rows.cpu(), values)))
+            valid = rows < lengths_k[at, None]
+            total[at] += (losses(found, targets) * valid).sum(dim=1, dtype=torch.float64)
+            if self.task.correct is not None:
+                correct = self.task.correct(found, targets)
+                right[at] += (correct * valid).sum(dim=1, dtype=torch.float64)
+
+        self._sweep(see, split, peers)
+        if self.task.correct is None:
+            right.fill_(torch.nan)
+        scores = Scores(total / lengths_k, right / lengths_k)
+        if of_e is None or len(of_e) == len(peers):
+            return scores
+        at_e = torch.from_numpy(of_e).to(total.device)
+        return Scores(scores.losses[at_e], scores.accuracies[at_e])
+
+    def _outputs(
+        self, backend: Backend, x_ed: Tensor, buffers: Buffers, at: Tensor, inputs: Tensor
+    ) -> Tensor:
+        return outputs_of(self.network, backend, x_ed[at], buffers, at, inputs)
+
+    def _distinct(
+        self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
+    ) -> tuple[Ints, Ints]:
+        """Find models that are equal, on data that are equal.
+
+        A few columns are compared first; those who agree in them are compared as a whole.
+
+        Returns
+        -------
+        (K,) one model of each kind, and (E,) which of these each model equals.
+        """
+        same_p = self.data.shards[split].same_p[peers]
+        every = np.arange(len(peers))
+        if len(np.unique(same_p)) == len(peers):
+            return every, every
+        step = max(1, x_ed.shape[1] // tuning.COMPARED_COLUMNS)
+        few = x_ed[:, ::step].cpu().numpy()
+        first: dict[tuple[int, bytes], int] = {}
+        of_e = np.array(
+            [first.setdefault((int(s), row.tobytes()), e) for e, (s, row) in enumerate(
+                zip(same_p, few, strict=True)
+            )]
+        )  # fmt: skip
+        if (of_e == every).all():
+            return every, every
+        again = np.flatnonzero(of_e != every)
+        rows = max(1, tuning.SUM_CELLS.on(x_ed.device) // x_ed.shape[1])
+        for start in range(0, len(again), rows):
+            at = again[start : start + rows]
+            equal = [
+                (value[at] == value[of_e[at]]).view(len(at), -1).all(dim=1)
+                for value in (x_ed, *buffers.values())
+            ]
+            different = at[~torch.stack(equal).all(dim=0).cpu().numpy()]
+            of_e[different] = different
+        kept, of_k = np.unique(of_e, return_inverse=True)
+        return kept, of_k.astype(np.int64)
+
+    def _sweep(self, see: Seen, split: SplitName, peers: Ints) -> None:
+        """Show all examples of a split, in calls that fit the memory."""
+        device = self.data.device
+        peers_e = torch.from_numpy(peers).to(device)
+        longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
+        plan = self.execution.evaluation(len(peers), longest, self.footprint.activations)
+
+        @torch.no_grad()
+        def show(backend: Backend, at: Tensor) -> None:
+            for rows in torch.arange(longest, device=device).split(plan.examples):
+                own = rows.expand(len(at), -1)
+                see(backend, at, own, *self.data.examples(split, peers_e[at], own))
+
+        self.execution.run(plan, show, torch.arange(len(peers), device=device).split(plan.models))
+
+
+def outputs_of(
+    network: Network, backend: Backend, x_ed: Tensor, buffers: Buffers, at: Tensor, inputs: Tensor
+) -> Tensor:
+    """Return the outputs of rows of models, whose buffers stand at `at` of a stack."""
+    own = {name: value[at] for name, value in buffers.items()}
+    models, states = _split(network, x_ed, own)
+    return backend.outputs(models, states, inputs)
+
+
+def embed(
+    network: Network, backend: Backend, x_ed: Tensor, buffers: Buffers, at: Tensor, inputs: Tensor
+) -> Tensor:
+    """Return the last layer's inputs (E, b, m) of rows of models."""
+    own = {name: value[at] for name, value in buffers.items()}
+    models, states = _split(network, x_ed, own)
+    return backend.embed(models, states, inputs)
+
+
+def _split(network: Network, x_ed: Tensor, own: Buffers) -> tuple[Buffers, Buffers]:
+    """Trainable tensors, and the other buffers."""
+    models = network.named(x_ed) | {name: own[name] for name in network.personal}
+    return models, {name: own[name] for name in network.buffer_names}
+
+
+def _of_all(members: list[Ints] | None, found: Predictions) -> list[Predictions]:
+    """Predictions of models, for all that equal them."""
+    if members is None:
+        return [found]
+    return [
+        Predictions(
+            torch.from_numpy(members[int(k)]),
+            found.rows[i].expand(len(members[int(k)]), -1),
+            found.values[i].expand(len(members[int(k)]), *found.values.shape[1:]),
+        )
+        for i, k in enumerate(found.at)
+    ]

@@ -1,0 +1,255 @@
+"""How calls are executed: models and examples per call, calls side by side, threads per call.
+
+Stacking saves overhead, but every stacked model holds its own activations, and calls that outgrow
+the caches of a CPU are slower. On a GPU a call takes all that its memory allows. Calls of single
+models run side by side on the cores of a CPU: two halves of a call have more to do with each other
+than two models. The rules look at shapes and the machine only, never at a clock, so that the same
+run on the same machine gives the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache
+from queue import SimpleQueue
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.clients.engine import tuning
+from coterie.clients.engine.backends.backend import Backend
+from coterie.clients.engine.batches import Ints
+from coterie.clients.letters import Part
+
+THREADS = torch.get_num_threads()
+"""Threads that the process may use."""
+Worker = TypeVar("Worker")
+Item = TypeVar("Item")
+
+
+class Plan(NamedTuple):
+    """Execution of some models' calls.
+
+    Attributes
+    ----------
+    models : models per call.
+    workers : calls side by side.
+    threads : torch's threads while the plan runs; workers share them.
+    examples : examples per call, in evaluation.
+    """
+
+    models: int
+    workers: int
+    threads: int
+    examples: int = 0
+
+
+class Execution:
+    """Plans calls of a backend and runs them.
+
+    Parameters
+    ----------
+    backend : computes them.
+    device : its device.
+    chunk : models per call, 0 for the rule.
+    memory : maximum number of bytes that calls hold at a time, 0 for a share of the machine's.
+    tf32 : let products of float32 round to TF32 on a GPU.
+    """
+
+    def __init__(
+        self, backend: Backend, device: torch.device, *, chunk: int, memory: int, tf32: bool
+    ) -> None:
+        self.backend, self._device, self._tf32 = backend, device, tf32
+        on_cpu = device.type == "cpu"
+        self._fixed = chunk if backend.stacks else 1
+        self._memory = memory or _share(device)
+        self._budget = min(tuning.CHUNK_BYTES, self._memory) if on_cpu else self._memory
+        self._largest = tuning.CHUNK_MODELS if on_cpu else self._memory
+        # What draws from torch's generator cannot share it with another call.
+        self._side_by_side = on_cpu and not backend.network.alone
+        self._backends = [backend]
+
+    def training(self, models: int, held: int, products: int = 0) -> Plan:
+        """Plan calls that keep activations for a backward pass.
+
+        Parameters
+        ----------
+        models : number of models.
+        held : bytes that each holds between forward and backward pass.
+        products : minimum number of times each multiplies one of its parameters in a forward pass.
+        """
+        size = self._fixed or max(1, min(self._largest, self._budget // max(held, 1)))
+        return self._plan(models, size, held, products)
+
+    def width(self, examples: int, held: int) -> int:
+        """Return examples per call, for a minibatch on which one model holds `held` bytes."""
+        return max(1, min(examples, examples * self._memory // max(held, 1)))
+
+    def evaluation(self, models: int, longest: int, held: int) -> Plan:
+        """Plan calls without a backward pass.
+
+        Parameters
+        ----------
+        longest : number of examples of the longest split.
+        held : bytes that a model would hold for one example.
+        """
+        room = min(4 * self._budget, self._memory)
+        budget = max(1, room // max(held, 1))
+        examples = max(1, min(longest, tuning.EVALUATED_EXAMPLES, budget))
+        size = self._fixed or max(1, min(models, budget // examples))
+        return self._plan(models, size, examples * held, examples=examples)
+
+    def _plan(
+        self, models: int, size: int, held: int, products: int = 0, examples: int = 0
+    ) -> Plan:
+        held, workers = max(held, 1), 1
+        if self._side_by_side and size == 1:
+            fitting = min(models * held // tuning.SINGLE_BYTES, self._memory // held)
+            workers = max(1, min(THREADS, models, fitting))
+        least = tuning.SHARED_BYTES if self.backend.stacks else tuning.SINGLE_BYTES
+        work = min(models, size) * max(held, products)
+        threads = THREADS if workers > 1 or work >= least else 1
+        return Plan(size, workers, threads, examples)
+
+    def run(self, plan: Plan, work: Callable[[Backend, Item], None], items: Iterable[Item]) -> None:
+        """Call `work` with a backend and each item; afterwards the process is as it was before."""
+        with self.settings(plan.threads):
+            share_out(work, self.backends(plan.workers), items)
+
+    def backends(self, count: int) -> Sequence[Backend]:
+        """Return the backend and up to `count` - 1 twins, fewer if its module has no copy."""
+        while len(self._backends) < count:
+            if (twin := self.backend.twin()) is None:
+                break
+            self._backends.append(twin)
+        return self._backends[:count]
+
+    @contextmanager
+    def settings(self, threads: int) -> Iterator[None]:
+        """Set torch's threads and TF32 flags, and restore them."""
+        before = torch.get_num_threads()
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        flags = matmul.allow_tf32, cudnn.allow_tf32
+        torch.set_num_threads(threads)
+        # Left alone, torch rounds in convolutions, but not in matrix products.
+        matmul.allow_tf32 = cudnn.allow_tf32 = self._tf32
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+            matmul.allow_tf32, cudnn.allow_tf32 = flags
+
+
+def working(counts_e: Ints) -> Part:
+    """Return which models have examples in a minibatch."""
+    return slice(None) if (counts_e > 0).all() else np.flatnonzero(counts_e)
+
+
+def chunked(counts_e: Ints, equal: bool, size: int = 0) -> Sequence[Part]:
+    """Split the models that have examples into calls of `size`, 0 for one call.
+
+    Parameters
+    ----------
+    equal : models of a call must have equally many examples: batch norm sees whole batches, without
+        padding.
+    """
+    models = len(counts_e)
+    size, low = size or models, counts_e.min(initial=1 << 62)
+    if low > 0 and (not equal or low == counts_e.max(initial=0)):
+        return [slice(first, min(first + size, models)) for first in range(0, models, size)]
+    groups = (
+        [np.flatnonzero(counts_e == count) for count in np.unique(counts_e) if count]
+        if equal
+        else [np.flatnonzero(counts_e)]
+    )
+    return [group[first : first + size] for group in groups for first in range(0, len(group), size)]
+
+
+def held_bytes(forward: Callable[[], Tensor], shared: Iterable[Tensor] = ()) -> int:
+    """Return the bytes that autograd keeps for the backward pass of `forward`, each storage once.
+
+    Parameters
+    ----------
+    shared : tensors that exist anyway and do not count.
+    """
+    storages: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    with torch.enable_grad(), hooks:  # the caller may evaluate
+        kept = forward()  # hold the result: a freed storage could be counted under a reused address
+        del kept
+    for tensor in shared:
+        storages.pop(tensor.untyped_storage().data_ptr(), None)
+    return sum(storages.values())
+
+
+def share_out(
+    work: Callable[[Worker, Item], None], workers: Sequence[Worker], items: Iterable[Item]
+) -> None:
+    """Call `work` with each item and an idle worker; a single worker runs in this thread.
+
+    Parameters
+    ----------
+    work : may write only what no other item writes.
+
+    Raises
+    ------
+    Exception
+        The first exception of `work`, after all threads have stopped.
+    """
+    if len(workers) == 1:
+        for item in items:
+            work(workers[0], item)
+        return
+    idle: SimpleQueue[Worker] = SimpleQueue()
+    for worker in workers:
+        idle.put(worker)
+    graded = torch.is_grad_enabled()  # belongs to a thread, like the number of threads of a call
+
+    def one(item: Item) -> None:
+        worker = idle.get()
+        try:
+            with torch.set_grad_enabled(graded):
+                work(worker, item)
+        finally:
+            idle.put(worker)
+
+    pool = _pool(len(workers), max(1, THREADS // len(workers)))
+    under_way = [pool.submit(one, item) for item in items]
+    try:
+        for each in under_way:
+            each.result()
+    finally:
+        for each in under_way:
+            each.cancel()
+        wait(under_way)
+
+
+@cache
+def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, "models", _compute_with, (threads,))
+
+
+def _compute_with(threads: int) -> None:
+    """Let this thread use so many of torch's threads."""
+    torch.set_num_threads(threads)
+    torch.get_num_threads()  # torch sets the count of a thread lazily; reading it pins the value
+
+
+def _share(device: torch.device) -> int:
+    """Return a share of all memory, not of what is free: other nodes may run on this machine."""
+    if device.type == "cpu":
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    else:
+        total = int(torch.cuda.mem_get_info(device)[1])
+    return total // tuning.MEMORY_SHARE.on(device)

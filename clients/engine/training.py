@@ -1,0 +1,335 @@
+"""Gradients of minibatches, and the one training loop.
+
+Legend: e = models, b = batch positions, d = parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.clients.engine import optimizers
+from coterie.clients.engine.backends.backend import (
+    Backend,
+    BackendError,
+    Examples,
+    first_sentence,
+    place_of,
+)
+from coterie.clients.engine.data import Batch, Data
+from coterie.clients.engine.execution import Execution, chunked, held_bytes, working
+from coterie.clients.engine.network import Buffers, Network
+from coterie.clients.engine.personal import PersonalLayers
+from coterie.clients.engine.privacy import Guard
+from coterie.clients.engine.tasks import Task
+from coterie.clients.letters import Part
+
+if TYPE_CHECKING:
+    from coterie.clients.training import Training
+
+_PROBE = 2
+"""Examples on which activations are measured: batch norm needs two, and they grow in proportion."""
+
+
+class Gradients(NamedTuple):
+    """Gradients of models on their minibatches.
+
+    Attributes
+    ----------
+    values : (E, d) gradients.
+    losses : (E,) weighted losses.
+    buffers : the buffers after the forward pass.
+    """
+
+    values: Tensor
+    losses: Tensor
+    buffers: Buffers
+
+
+class Fit(NamedTuple):
+    """Models, buffers and optimizer state after training."""
+
+    x: Tensor
+    buffers: Buffers
+    opt_state: optimizers.OptState
+
+
+class Models(Protocol):
+    """A stack (E, d) of which parts are made when they are asked for; a tensor is one."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, at: Part, /) -> Tensor: ...
+
+
+GradientFunction = Callable[[Tensor, Buffers, Batch], Gradients]
+Drift = Callable[[Tensor, Part], Tensor]
+Minibatch = tuple[Tensor, Tensor]
+"""Inputs (E, b, ...) and targets (E, b, ...)."""
+
+
+class Footprint:
+    """Memory that one model takes in a backward pass.
+
+    Parameters
+    ----------
+    data : two examples of it are tried out.
+    private : the gradient of each example is kept for itself.
+    """
+
+    def __init__(self, network: Network, task: Task, data: Data, *, private: bool) -> None:
+        self._network, self._task, self._data, self._private = network, task, data, private
+
+    def holds(self, examples: int) -> int:
+        """Return the bytes that one model holds for a backward pass over `examples` examples."""
+        row = self._network.d * self._data.dtype.itemsize
+        single = 3 * row * examples if self._private else 0
+        # Beside activations: copies of the model and its gradient, and what backward puts aside.
+        return self.activations * examples + 6 * row + single
+
+    @cached_property
+    def activations(self) -> int:
+        """Bytes that a forward pass keeps for each example."""
+        device, module = self._data.device, self._network.module
+        zeros = torch.zeros(1, dtype=torch.int64, device=device)
+        weights = torch.zeros(1, _PROBE, dtype=self._data.dtype, device=device)
+        batch = Batch(zeros, zeros.expand(1, _PROBE), weights, np.array([_PROBE]), zeros, None)
+        inputs, targets = self._data.minibatch(batch)
+        x = weights.new_zeros(1, self._network.d, requires_grad=True)
+
+        def forward() -> Tensor:
+            tensors = {**self._network.buffers(1), **self._network.named(x)}
+            own = {name: value[0] for name, value in tensors.items()}
+            own |= self._network.no_keys(inputs)
+            outputs, _ = self._network.run(module.train(), own, inputs[0], ())
+            return self._task.losses(outputs[None], targets)
+
+        # Parameters do not grow with the examples.
+        return held_bytes(forward, shared=[x, *module.parameters()]) // _PROBE
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Differentiates and trains the models of an engine.
+
+    Attributes
+    ----------
+    guard : adds the noise of private gradients, None without privacy; the backend clips.
+    """
+
+    network: Network
+    task: Task
+    execution: Execution
+    data: Data
+    personal: PersonalLayers
+    guard: Guard | None
+    footprint: Footprint
+
+    def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
+        """Return the gradient of each model's loss on its minibatch, see `Engine.gradients`."""
+        shape, data = (len(x_ed), self.network.d), self.data
+        values = torch.zeros(shape, dtype=data.dtype, device=data.device)
+        columns = self.network.tensors(values)
+        losses = values.new_zeros(len(x_ed))
+        after = {name: value.clone() for name, value in buffers.items()}
+
+        def work(backend: Backend, at: Part) -> None:
+            part, own = batch.part(at), {name: value[at] for name, value in buffers.items()}
+            tensors = self.network.tensors(x_ed[at])
+            losses_eb, found, own = self._differentiate(backend, tensors, own, part, None)
+            losses[at] = (losses_eb * part.weights_eb).sum(dim=1)
+            for column, gradient in zip(columns, found, strict=True):
+                column[at] = gradient
+            _store(after, own, at)
+
+        plan = self.execution.training(len(x_ed), *self._work([batch]))
+        items = chunked(batch.counts_e, self.network.coupled, plan.models)
+        self.execution.run(plan, work, items)
+        return Gradients(values, losses, after)
+
+    def fit(
+        self, before: Fit, batches: Sequence[Batch], training: Training, drift: Drift | None
+    ) -> Fit:
+        """Train on own data, see `Engine.fit`; a call's models take all steps before the next's."""
+        after = _empty_like(before)
+
+        def work(backend: Backend, at: slice) -> None:
+            stack = _Stack.of(before, at, self.network.tensors)
+            own = self.data.in_turn([whole.part(at) for whole in batches])
+            for batch, minibatch in own:
+                for some, gradients in self._own(backend, stack, batch, minibatch):
+                    some.descend(gradients, training, training.rate(batch.round), drift)
+                    some.put_back(stack)
+                    del some, gradients  # before the next ones are there
+            stack.store(after)
+
+        models = len(before.x)
+        plan = self.execution.training(models, *self._work(batches))
+        starts = range(0, models, plan.models)
+        items = [slice(start, min(start + plan.models, models)) for start in starts]
+        self.execution.run(plan, work, items)
+        return after
+
+    def follow(
+        self, before: Fit, batches: Sequence[Batch], training: Training, drift: Drift | None,
+        gradient: GradientFunction,
+    ) -> Fit:  # fmt: skip
+        """Train down the gradients of an objective, which sees all models at once."""
+        stack = _Stack.of(before, slice(0, len(before.x)), lambda x_ed: [x_ed])
+        x_ed = before.x
+        for batch in batches:
+            found = gradient(x_ed, stack.buffers, batch)
+            x_ed, stack.buffers = stack.x, dict(found.buffers)
+            at = working(batch.counts_e)
+            some = stack.rows(at)
+            some.descend([found.values[at]], training, training.rate(batch.round), drift)
+            some.put_back(stack)
+        return Fit(stack.x, stack.buffers, stack.opt_state)
+
+    def _own(
+        self, backend: Backend, stack: _Stack, batch: Batch, minibatch: Minibatch | None
+    ) -> Iterator[tuple[_Stack, Sequence[Tensor]]]:
+        """Yield the models that take a step together, with the gradients of their own losses."""
+        for at in chunked(batch.counts_e, self.network.coupled):
+            some = stack.rows(at)
+            part, examples = (batch, minibatch) if some is stack else (batch.part(at), None)
+            _, gradients, after = self._differentiate(
+                backend, some.tensors, some.buffers, part, examples
+            )
+            for name, value in after.items():
+                some.buffers[name].copy_(value)
+            yield some, gradients
+            del some, gradients
+
+    def _differentiate(
+        self,
+        backend: Backend,
+        tensors: Sequence[Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        minibatch: Minibatch | None,
+    ) -> tuple[Tensor, list[Tensor], Buffers]:
+        """Losses (E, b), weighted gradients tensor by tensor, and buffers after a personal step.
+
+        A minibatch of which a single model holds more than fits is computed in parts, whose sum is
+        the gradient of the whole, unless its examples see each other (batch norm).
+        """
+        inputs, targets = minibatch or self.data.minibatch(batch)
+        models = dict(zip(self.network.names, tensors, strict=True))
+        models |= {name: buffers[name] for name in self.network.personal}
+        states = {name: buffers[name] for name in self.network.buffer_names}
+        width = whole = batch.rows_eb.shape[1]
+        if not self.network.coupled:
+            width = self.execution.width(whole, self.footprint.holds(whole))
+        losses: list[Tensor] = []
+        found: dict[str, Tensor] = {}
+        for start in range(0, whole, width):
+            at = slice(start, start + width)
+            examples = Examples(
+                inputs[:, at], targets[:, at], batch.weights_eb[:, at], batch.keys_e,
+                torch.full_like(batch.keys_e, start),
+            )  # fmt: skip
+            try:
+                result = backend.value_and_grad(models, states, examples)
+            except Exception as error:
+                raise self._named(error, backend, batch) from error
+            losses.append(result.losses)
+            for name, value in result.gradients.items():
+                found[name] = found[name] + value if name in found else value
+        gradients = [found[name] for name in self.network.names]
+        if self.guard is not None:
+            self.guard.add_noise(gradients, batch)
+        if batch.noise_ed is not None:
+            gradients = [gradients[0] + batch.noise_ed]
+        after = result.buffers
+        if self.network.personal:
+            own = [found[name] for name in self.network.personal]
+            after = after | self.personal.stepped(buffers, own, batch.round)
+        return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
+
+    def _named(self, error: Exception, backend: Backend, batch: Batch) -> BackendError:
+        peers = ", ".join(map(str, self.data.peers[np.unique(batch.hosted_e)]))
+        place = place_of(error, backend.module)
+        return BackendError(
+            f"peers {peers}, round {batch.round}{place}: {first_sentence(error)} "
+            f'(engine.backend "{backend.name}")'
+        )
+
+    def _work(self, batches: Sequence[Batch]) -> tuple[int, int]:
+        """Bytes that one model holds for a minibatch, and products of its parameters."""
+        examples = max((batch.rows_eb.shape[1] for batch in batches), default=0)
+        return self.footprint.holds(examples), self.network.d * examples
+
+
+class _Stack:
+    """Models in training: their own copies of rows, buffers and optimizer state.
+
+    Parameters
+    ----------
+    at : their rows in the stack that they were taken from.
+    drifting : their rows in the stack that a drift knows.
+    cut : splits rows (E, d) into the tensors that take their steps one by one.
+    """
+
+    def __init__(
+        self, fit: Fit, at: Part, drifting: Part, cut: Callable[[Tensor], list[Tensor]]
+    ) -> None:
+        self.x, self.buffers, self.opt_state = fit
+        self._at, self._drifting, self._cut = at, drifting, cut
+        self.tensors = cut(self.x)
+        self._moments = {
+            name: [value] if name == optimizers.COUNT else cut(value)
+            for name, value in self.opt_state.items()
+        }
+
+    @classmethod
+    def of(cls, fit: Fit, at: slice, cut: Callable[[Tensor], list[Tensor]]) -> _Stack:
+        """Copy some models."""
+        buffers, opt_state = ({k: v[at].clone() for k, v in s.items()} for s in fit[1:])
+        return cls(Fit(fit.x[at].clone(), buffers, opt_state), at, at, cut)
+
+    def rows(self, at: Part) -> _Stack:
+        """Return copies of some of the models, or this object for all of them."""
+        if isinstance(at, slice):
+            return self
+        assert isinstance(self._drifting, slice)
+        buffers, opt_state = (
+            {k: v[at] for k, v in s.items()} for s in (self.buffers, self.opt_state)
+        )
+        some = Fit(self.x[at], buffers, opt_state)
+        return _Stack(some, at, at + self._drifting.start, self._cut)
+
+    def put_back(self, stack: _Stack) -> None:
+        """Store copies in the models that they were taken from."""
+        if self is not stack:
+            self.store(Fit(stack.x, stack.buffers, stack.opt_state))
+
+    def store(self, fit: Fit) -> None:
+        """Store the models in the rows that they were taken from."""
+        fit.x[self._at] = self.x
+        _store(fit.buffers, self.buffers, self._at)
+        _store(fit.opt_state, self.opt_state, self._at)
+
+    def descend(
+        self, gradients: Sequence[Tensor], training: Training, rate: float, drift: Drift | None
+    ) -> None:
+        """Take a step down gradients, and down the drift at the models before the step."""
+        pull_ed = None if drift is None else drift(self.x, self._drifting)
+        optimizers.step(training, rate, self.tensors, gradients, self._moments)
+        if pull_ed is not None:
+            self.x.sub_(pull_ed, alpha=rate)
+
+
+def _empty_like(fit: Fit) -> Fit:
+    buffers, opt_state = ({k: torch.empty_like(v) for k, v in s.items()} for s in fit[1:])
+    return Fit(torch.empty_like(fit.x), buffers, opt_state)
+
+
+def _store(stacks: Buffers, parts: Buffers, at: Part) -> None:
+    for name, value in parts.items():
+        stacks[name][at] = value
