@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
-from coterie.app.cli.compare import run_comparison
+from coterie.app.comparisons.run import Request
+from coterie.app.comparisons.run import compare as run_comparison
+from coterie.app.comparisons.tune import Tuning
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
@@ -58,8 +59,12 @@ def run(
     ------
     ConfigError, DataError
         It cannot run. Nothing was written.
+    PartError
+        The method, the model, the data set or a callback raised an error, which is the cause.
+    DivergedError
+        Every peer diverged; the run directory is complete.
     RunError
-        It did not run to its end.
+        It did not reach its end for another reason. The last three are RunErrors.
 
     Examples
     --------
@@ -91,6 +96,7 @@ def compare(
     /,
     *,
     seeds: int = 3,
+    tune: bool | Literal["halving"] = False,
     peers_data: Sequence[Arrays] | None = None,
     workers: int = 1,
     out: str | Path | None = None,
@@ -102,19 +108,26 @@ def compare(
 
     Parameters
     ----------
-    methods : names, or `Method` objects.
+    methods : names, or `Method` objects; ["all"]: every built-in method that can run.
     preset, keys, peers_data, more : as in `run`.
-    seeds : how many, from the key `seed` on.
-    workers : runs side by side, in processes of their own, which know no objects of this one; with
-        1 all take place in this process.
+    seeds : number of seeds, counted from the key `seed`.
+    tune : choose the learning rate and one more key of each method on validation data of the first
+        seed; "halving": stop poor trials early.
+    workers : runs side by side, in processes of their own, which do not know the objects of this
+        one; with 1 all runs take place in this process.
     out : directory of the comparison; without, `runs/compare/PRESET`.
 
     Raises
     ------
     ConfigError, DataError
         A method cannot run on this preset, or the directory holds another comparison.
-    RunError
-        A run failed. What the others did is kept and used by the next attempt.
+    SweepError
+        A run failed; the cause is its error. The other runs are kept and used by the next attempt.
+
+    Examples
+    --------
+    >>> comparison = coterie.compare(["local", "fedavg", "cobo"], seeds=3, tune=True)
+    >>> comparison.table[("accuracy", "mean")]
     """
     name, flat = _flat(preset, keys, more, peers_data)
     names = [_name("method", method) for method in methods]
@@ -126,11 +139,9 @@ def compare(
                 'into a module and name them "module:attribute"'
             )
     directory = Path(out or Path(str(flat.get("out", "runs")), "compare", name))
-    given = argparse.Namespace(
-        methods=",".join(names), seeds=seeds, tune=None, workers=workers, out=str(directory),
-        columns=None,
-    )  # fmt: skip
-    run_comparison(given, name, flat, _console())
+    tuning: Tuning | None = "halving" if tune == "halving" else "whole" if tune else None
+    request = Request(name, flat, names, directory, seeds, tuning, workers)
+    run_comparison(request, _console())
     return Comparison(directory)
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.app.report import tuning
+from coterie.app.report.tuning import Choice
 from coterie.app.runners.tracking import frame_of
 from coterie.app.runs import plan, rundir
 from coterie.app.runs.metrics import ResultsError
@@ -169,8 +171,13 @@ class Comparison:
         return rows.groupby("method", sort=False)[list(numbers)].agg(["mean", "std"])
 
     @cached_property
+    def tuned(self) -> dict[str, Choice]:
+        """Method -> the settings that tuning chose, and which lie at an edge of what was tried."""
+        return tuning.read(self.directory / tuning.FILE)
+
+    @cached_property
     def runs(self) -> dict[str, list[Run]]:
-        """Method -> its runs, a seed each."""
+        """Method -> its runs, one per seed."""
         found: dict[str, list[Run]] = {}
         for name in plan.read(self.directory) or ():
             run = Run(self.directory / name)

@@ -29,6 +29,7 @@ KEYS_OF_PEERS = {"coterie.app.security.claims.proof", "coterie.app.security.trus
 TORCH = {
     "app/node/arrays.py",
     "app/node/attackers.py",
+    "app/node/checked_rule.py",
     "app/node/cohort.py",
     "app/node/letter_checks.py",
     "app/node/letters.py",
@@ -107,12 +108,23 @@ def parse(path: Path) -> ast.Module:
 def test_imports_go_one_way() -> None:
     offenders = []
     for path in MODULES:
-        imported = {name.partition(".")[0] for name in imports(parse(path))}
+        names = [name for name in imports(parse(path)) if not name.startswith("coterie.errors.")]
+        imported = {name.partition(".")[0] for name in names}
         closed = set(ALLOWED) - ALLOWED[top(path)]
         if top(path) != "app" and not name_of(path).startswith("strategies/flower/"):
             closed |= {"flwr", "ray"}
         offenders += [f"{name_of(path)} imports {name}" for name in imported & closed]
     assert not offenders
+
+
+def test_python_users_go_through_no_command_line() -> None:
+    """`coterie` and the library of comparisons call what commands call, not the commands."""
+    for path in MODULES:
+        if top(path) == "coterie" or name_of(path).startswith("app/comparisons/"):
+            names = set(imports(parse(path)))
+            assert not [
+                name for name in names if name.startswith(("coterie.app.cli", "argparse"))
+            ], path
 
 
 def test_modules_stay_readable() -> None:
@@ -152,7 +164,7 @@ def executed(path: Path) -> Iterator[str]:
 def test_what_is_shipped_needs_nothing_that_is_not() -> None:
     """Relay and nodes run without the rooms that stay on the desk of whoever starts runs."""
     rooms = {"config": {"config"}, "runs": {"config", "runs"}}
-    stay = {"cli", "runners", "dashboard", "report"}
+    stay = {"cli", "comparisons", "runners", "dashboard", "report"}
     for path in MODULES:
         if top(path) == "coterie":  # of it only the names are shipped, each loaded when asked for
             continue

@@ -12,13 +12,20 @@ APP: dict[str, set[str]] = {
     "coterie.app.__main__": {"coterie.app.cli"},
     "coterie.app.cli": {
         *(
+            "coterie.app.comparisons",
             "coterie.app.runners",
             "coterie.app.dashboard",
             "coterie.app.report",
             "coterie.app.node",
-            "coterie.app.trained",
         ),
+        "coterie.app.trained",
         *("coterie.app.security", "coterie.app.runs", "coterie.app.config"),
+    },
+    "coterie.app.comparisons": {
+        "coterie.app.runners",
+        "coterie.app.report",
+        "coterie.app.runs",
+        "coterie.app.config",
     },
     "coterie.app.runners": {
         "coterie.app.report",
@@ -43,8 +50,8 @@ APP: dict[str, set[str]] = {
     "coterie.app.config": set(),
     "coterie.app.wire": set(),
 }
-"""Part of app/ -> the parts that it may import. A node and a relay import none of cli, runners,
-dashboard and report: those do not even travel to them."""
+"""Part of app/ -> the parts that it may import. A node and a relay import none of cli,
+comparisons, runners, dashboard and report: those do not even travel to them."""
 
 LIBRARY = [
     ["coterie.strategies.flower"],

@@ -23,6 +23,7 @@ from coterie.clients.privacy import Privacy
 from coterie.clients.training import Augmentation, Optimizer, Training
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import DATASETS
+from coterie.errors import Error
 from coterie.strategies import clock, schedule
 
 WORLD: Mapping[str, type] = {"attack": Attack, "defence": Defence, "privacy": Privacy}
@@ -44,7 +45,7 @@ Topology = Literal[
 ]
 
 
-class ConfigError(Exception):
+class ConfigError(Error):
     """The user's configuration is wrong; the message is one clear line."""
 
 

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from coterie.app.runs import plan, units
+from coterie.app.runs.progress import OVER
 from coterie.app.runs.rundir import ResultsError, held_inodes, read_config, read_json
 
 READ = (
@@ -24,7 +25,7 @@ READ = (
 """The files of a run that are read."""
 _TRIALS = "tuning"
 _DEPTH = 4  # runs/compare/PRESET/tuning/RUN
-_STATES = ("running", "finished", "failed")
+_STATES = ("running", "finished", "diverged", "stopped", "failed")
 _FRESH_SECONDS = 15.0
 """A run that wrote something so lately goes on, whatever else speaks against it."""
 _SHARED_SECONDS = 0.5
@@ -38,7 +39,7 @@ class Entry:
     Attributes
     ----------
     key : its path below the directory that is watched. directory : where it is.
-    state : "starting", "running", "finished", "stopped", "failed" or "damaged".
+    state : "starting", "running", "finished", "diverged", "stopped", "failed" or "damaged".
     why : in one line what went wrong, where something did.
     method, what : its method, and in words what it is a run of.
     round, rounds : how far it is, and of how many; None before it began.
@@ -71,6 +72,11 @@ class Entry:
     def goes_on(self) -> bool:
         """Whether more is to come."""
         return self.state in ("starting", "running")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it reached its last round."""
+        return self.state in OVER
 
     @property
     def standing(self) -> str:
@@ -136,7 +142,7 @@ class Group:
     @property
     def finished(self) -> int:
         """How many runs and trials are done."""
-        return sum(entry.state == "finished" for entry in (*self.trials, *self.runs))
+        return sum(entry.state in OVER for entry in (*self.trials, *self.runs))
 
     @property
     def total(self) -> int:
@@ -293,8 +299,6 @@ def _judged(entry: Entry, held: frozenset[int]) -> Entry:
     A run that was started on this machine holds its directory. The relay of a deployment does not;
     it speaks at the end of every round.
     """
-    if entry.state == "failed" and entry.why.startswith("KeyboardInterrupt"):
-        return replace(entry, state="stopped", why="", pace="")
     if not entry.goes_on or time.time() - entry.written < entry.patience:
         return entry
     try:

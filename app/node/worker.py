@@ -27,6 +27,7 @@ from flwr.app import RecordDict
 from coterie.app.node import ipc, service
 from coterie.app.node.job import Job, hosted
 from coterie.app.runs import logs
+from coterie.errors import Error
 
 IDLE_SECONDS = 900.0
 """How long a worker waits for the next message."""
@@ -36,7 +37,7 @@ _started: list[subprocess.Popen[bytes]] = []  # kept: Python complains of one th
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-class WorkerError(RuntimeError):
+class WorkerError(Error):
     """The worker did not start, or did not finish; says what became of it."""
 
 

@@ -65,8 +65,9 @@ def _graph(data: Mapping[str, Any]) -> list[str]:
         ]
     if graph["learns"]:
         text.append(
-            "An edge counts as learnt when it exceeds half of the largest weight in its row, "
-            "the peer’s own included."
+            "Colours are relative to the largest weight that the row’s peer gives another peer (1 "
+            "where weights are no shares); what is darker than the middle counts as a learnt edge. "
+            "A peer’s weight for itself has no colour."
         )
     else:
         text.append("This method does not learn whom to listen to: the weights are given.")

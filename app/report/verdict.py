@@ -1,12 +1,14 @@
-"""A comparison in words: who is best, if anybody is, and what the reader has to know beside it."""
+"""A comparison in words: the best method if the test supports one, and notes on the numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from coterie.app.config import schema
 from coterie.app.report import comparison, methods
 from coterie.app.report.comparison import Row
 from coterie.app.report.measures import Column
+from coterie.app.report.paired_test import MIN_SEEDS
 from coterie.app.runs import units
 
 _NAMED = 4
@@ -39,7 +41,8 @@ def _reached(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
         top = leading[0]
         reached = f"{comparison.cell(top, main)}{unit}{_gain(top, columns)}"
         seeds = units.plural(len(top.runs), "seed")
-        why = "one seed allows no test" if len(top.runs) == 1 else f"{seeds} do not tell them apart"
+        untested = " (no test possible)" if len(top.runs) < MIN_SEEDS else ""
+        why = f"not significant with {seeds}{untested}"
         if len(among) == 1:
             said.append(f"{top.method} reaches a {what} of {reached}")
         elif len(leading) == 1:
@@ -49,10 +52,8 @@ def _reached(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
             )
         else:
             names = _listed([row.method for row in leading])
-            said.append(
-                f"No clear winner among {names} ({why}): the {end} {what} is {top.method}’s, "
-                f"{reached}"
-            )
+            said.append(f"No clear winner among {names}: {why}")
+            said.append(f"The {end} {what} is {top.method}’s, {reached}")
     return said + [
         f"The yardstick {row.method}, which is told the true clusters, reaches "
         f"{comparison.cell(row, main)}{unit}"
@@ -62,7 +63,7 @@ def _reached(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """What the numbers of a table need to be read rightly."""
+    """Explain what a reader of the table needs to know."""
     said = []
     if any(row.is_yardstick for row in rows):
         told = _listed([row.method for row in rows if row.is_yardstick])
@@ -72,6 +73,13 @@ def notes(rows: Sequence[Row]) -> list[str]:
         if caption := methods.all_to_all(row.runs[0].config):
             broadcasts.setdefault(caption, []).append(row.method)
     said += [f"{', '.join(named)}: {caption}" for caption, named in broadcasts.items()]
+    edges = [
+        f"{row.method} ({key} = {schema.written(row.choice.settings[key])}, {row.choice.edge(key)})"
+        for row in rows
+        for key in row.choice.edges
+    ]
+    if edges:
+        said.append(f"tuned to an edge, a better value may lie beyond it: {', '.join(edges)}")
     return said
 
 

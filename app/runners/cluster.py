@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.root import ROOT
 from coterie.app.runners import cores
-from coterie.app.runners.errors import RunError
 from coterie.app.runs import plan
+from coterie.errors import RunError
 
 _PACKAGES = ("app", "coterie", "strategies", "clients", "datasets")
 _STORE = 100 << 20

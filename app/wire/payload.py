@@ -21,6 +21,7 @@ from torch import Tensor
 
 from coterie.app.wire import quantise
 from coterie.app.wire.quantise import Entry, Layout, Reduced
+from coterie.errors import Error
 
 Precision = Literal["full"] | Reduced
 """In which tensors travel; "full" is that in which they are computed."""
@@ -35,7 +36,7 @@ _CODES = {
 }  # fmt: skip
 
 
-class PayloadError(ValueError):
+class PayloadError(Error, ValueError):
     """A payload is not one of this run; says how it differs."""
 
 

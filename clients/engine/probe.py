@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from coterie.clients.engine.network import Network
 from coterie.clients.models.build import build
+from coterie.errors import Error, is_users, place_of
 
 if TYPE_CHECKING:
     from coterie.clients.models.options import Adaptation
@@ -37,7 +38,7 @@ _REMEDIES = {
 _log = logging.getLogger("coterie.models")
 
 
-class ModelError(ValueError):
+class ModelError(Error, ValueError):
     """A network that cannot learn the problem; names the layer and the remedy."""
 
 
@@ -79,8 +80,9 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
             _backward(network, inputs[:1], problem, name)
     except ModelError:
         raise
-    except Exception as error:  # of code that is not ours
-        raise ModelError(f'model = "{name}"{place()}: {_line(error)}') from error
+    except Exception as error:  # the user's code may raise anything
+        where = f" ({place_of(error)})" if is_users(error) else ""
+        raise ModelError(f'model = "{name}"{place()}: {_line(error)}{where}') from error
     try:
         with _located(network.module) as place:
             _backward(network, inputs, problem, name)

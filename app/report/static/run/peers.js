@@ -1,6 +1,7 @@
 // The peers of a run: their colours, and how they are named.
 
 import { clusterColours, css, make } from "../drawing.js";
+import { axisLabel } from "../heat_map.js";
 import { DATA, fromData } from "../page.js";
 
 // Peers are listed by index, drawn in display order, and where they are many, drawn in blocks.
@@ -12,7 +13,7 @@ export const inText = (p) => DATA.names[p];
 // Where there is little room: "peer 3" is 3.
 export const shortName = (p) => (DATA.names[p] === `peer ${p}` ? String(p) : DATA.names[p]);
 // Along an axis.
-export const axisName = (p) => shortName(p).replace(/^(.{13}).{2,}$/u, "$1…");
+export const axisName = (p) => axisLabel(DATA.names[p], p);
 export const peerName = (p) =>
   `${DATA.names[p]}${DATA.clusters ? `, cluster ${DATA.clusters[p]}` : ""}`;
 export const className = (label) => DATA.classes[label] ?? `class ${label}`;
