@@ -18,11 +18,11 @@ from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.root import workplace
-from coterie.app.runs import atomic, bare, logs, rundir
+from coterie.app.runs import atomic, bare, logs, progress, rundir
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.security.claims import proof
 from coterie.app.security.trust import read_trust
-from coterie.strategies.errors import RelayError
+from coterie.errors import line_of
 from coterie.strategies.flower.strategy import RelayStrategy
 from coterie.strategies.flower.transport import FlowerTransport
 from coterie.strategies.relay.preflight import survey
@@ -74,10 +74,13 @@ def main(grid: Grid, context: Context) -> None:
                 quorum=config.quorum,
                 proves=proves,
             )
-        except BaseException as error:
-            named = isinstance(error, RelayError)
-            recorder.fail(str(error) if named else f"{type(error).__name__}: {error}")
+        except Exception as error:
+            recorder.fail(line_of(error))
+            raise
+        except BaseException:
+            recorder.stop()
             raise
     recorder.finish()
     if is_bare:
         bare.end(directory)
+        progress.require_convergence(directory)

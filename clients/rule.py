@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Grid = Mapping[str, tuple[float | str, ...]]
-"""`grid` of an option dataclass: the key that `--tune` varies, and the three values it tries."""
+"""`grid` of an option dataclass: the key that `compare --tune` varies, and its three values."""
 
 
 class Clustered(Protocol):

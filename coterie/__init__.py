@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from coterie.api import run as run
     from coterie.app.config.keys import ConfigError as ConfigError
     from coterie.app.config.registry import Method as Method
-    from coterie.app.runners.errors import RunError as RunError
+    from coterie.app.runners.errors import SweepError as SweepError
     from coterie.app.runs.metrics import ResultsError as ResultsError
     from coterie.clients.letters import Letters as Letters
     from coterie.clients.rule import Grid as Grid
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from coterie.datasets.partition.options import Shares as Shares
     from coterie.datasets.problem import DataError as DataError
     from coterie.datasets.source import Source as Source
+    from coterie.errors import DivergedError as DivergedError
+    from coterie.errors import Error as Error
+    from coterie.errors import PartError as PartError
+    from coterie.errors import RunError as RunError
     from coterie.results import Comparison as Comparison
     from coterie.results import Run as Run
     from coterie.strategies.brokering import Brokering as Brokering
@@ -44,10 +48,11 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "coterie.api": ("run", "load", "compare", "reproduce"),
+    "coterie.errors": ("DivergedError", "Error", "PartError", "RunError"),
     "coterie.results": ("Run", "Comparison"),
     "coterie.app.config.keys": ("ConfigError",),
     "coterie.app.config.registry": ("Method",),
-    "coterie.app.runners.errors": ("RunError",),
+    "coterie.app.runners.errors": ("SweepError",),
     "coterie.app.runs.metrics": ("ResultsError",),
     "coterie.clients.letters": ("Letters",),
     "coterie.clients.rule": ("Grid", "Rule", "State"),

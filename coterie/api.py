@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 
-from coterie.app.cli.compare import run_comparison
+from coterie.app.comparisons.run import Request
+from coterie.app.comparisons.run import compare as run_comparison
+from coterie.app.comparisons.tune import Tuning
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
@@ -73,8 +74,12 @@ def run(
     ------
     ConfigError, DataError
         If the run cannot start; nothing was written.
+    PartError
+        If the method, the model, the data set or a callback raised an error, which is the cause.
+    DivergedError
+        If every peer diverged; the run directory is complete.
     RunError
-        If the run failed.
+        If the run failed for another reason; the last three are RunErrors.
 
     Examples
     --------
@@ -116,6 +121,7 @@ def compare(
     /,
     *,
     seeds: int = 3,
+    tune: bool | Literal["halving"] = False,
     peers_data: Sequence[Arrays] | None = None,
     workers: int = 1,
     out: str | Path | None = None,
@@ -128,13 +134,16 @@ def compare(
     Parameters
     ----------
     methods : Sequence[Any]
-        Names or `Method` objects.
+        Names or `Method` objects; ["all"]: every built-in method that can run.
     preset : str | Path | None
         As in `run`.
     keys : Mapping[str, Any] | None
         As in `run`.
     seeds : int
         Number of seeds, starting at the key `seed`.
+    tune : bool | Literal["halving"]
+        Choose the learning rate and one more key of each method on validation data of the first
+        seed; "halving": stop poor trials early.
     peers_data : Sequence[Mapping[str, Any]] | None
         As in `run`.
     workers : int
@@ -154,8 +163,13 @@ def compare(
     ------
     ConfigError, DataError
         If a method cannot run on this preset, or the directory has another comparison.
-    RunError
-        If a run failed. The next attempt reuses the finished runs.
+    SweepError
+        If a run failed; the cause is its error. The next attempt reuses the finished runs.
+
+    Examples
+    --------
+    >>> comparison = coterie.compare(["local", "fedavg", "cobo"], seeds=3, tune=True)
+    >>> comparison.table[("accuracy", "mean")]
     """
     name, flat = _flat(preset, keys, more, peers_data)
     names = [_name("method", method) for method in methods]
@@ -167,11 +181,9 @@ def compare(
                 'put them into a module and name them "module:attribute"'
             )
     directory = Path(out or Path(str(flat.get("out", "runs")), "compare", name))
-    given = argparse.Namespace(
-        methods=",".join(names), seeds=seeds, tune=None, workers=workers, out=str(directory),
-        columns=None,
-    )  # fmt: skip
-    run_comparison(given, name, flat, _console())
+    tuning: Tuning | None = "halving" if tune == "halving" else "whole" if tune else None
+    request = Request(name, flat, names, directory, seeds, tuning, workers)
+    run_comparison(request, _console())
     return Comparison(directory)
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from coterie.app.report import tuning
+from coterie.app.report.tuning import Choice
 from coterie.app.runners.tracking import frame_of
 from coterie.app.runs import plan, rundir
 from coterie.app.runs.metrics import ResultsError
@@ -181,6 +183,11 @@ class Comparison:
         rows = pd.read_csv(self.directory / "comparison.csv").dropna(axis=1, how="all")
         numbers = rows.select_dtypes("number").columns.drop("seed")
         return rows.groupby("method", sort=False)[list(numbers)].agg(["mean", "std"])
+
+    @cached_property
+    def tuned(self) -> dict[str, Choice]:
+        """Method -> the settings that tuning chose, and which lie at an edge of what was tried."""
+        return tuning.read(self.directory / tuning.FILE)
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.datasets.problem import DataError
+from coterie.errors import Error, line_of
 
 Kind = Literal["method", "model", "dataset", "partition"]
 
@@ -74,9 +75,8 @@ def load(kind: Kind, name: str) -> Any:
         return _attribute(kind, name)
     except PluginError:
         raise
-    except Exception as error:  # of code that is not ours: whatever it raises while it loads
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise PluginError(f'{kind} = "{name}" does not load: {why}') from error
+    except Exception as error:  # the user's code may raise anything while it loads
+        raise PluginError(f'{kind} = "{name}" does not load: {line_of(error)}') from error
 
 
 def _attribute(kind: Kind, name: str) -> Any:
@@ -141,12 +141,11 @@ def call(function: Callable[..., Any], name: str, **arguments: Any) -> Any:
     Raises
     ------
     PluginError
-        It wants something else.
+        It has other parameters, or raised an error, which is the cause.
     """
     parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return function(**arguments)
-    for each in parameters:
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    for each in () if takes_any else parameters:
         if (
             each.name not in arguments
             and each.default is each.empty
@@ -156,8 +155,13 @@ def call(function: Callable[..., Any], name: str, **arguments: Any) -> Any:
                 f'"{name}" has a parameter "{each.name}": it may have {", ".join(arguments)}, and '
                 "others with defaults"
             )
-    wanted = {each.name for each in parameters}
-    return function(**{key: value for key, value in arguments.items() if key in wanted})
+    wanted = arguments.keys() if takes_any else {each.name for each in parameters}
+    try:
+        return function(**{key: value for key, value in arguments.items() if key in wanted})
+    except Error:
+        raise
+    except Exception as error:
+        raise PluginError(f'"{name}": {line_of(error)}') from error
 
 
 def fingerprint(kind: Kind, name: str) -> bytes:

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.preprocessing import Preprocessing
+from coterie.errors import Error
 
 Task = Literal["classification", "regression", "quadratic", "language", "segmentation"]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-class DataError(ValueError):
+class DataError(Error, ValueError):
     """A data set or a partition that cannot be had as asked; names the key and the remedy."""
 
 

@@ -1,20 +1,12 @@
-"""What can go wrong between the relay and the nodes.
-
-RuntimeError
-└── RelayError          the run cannot go on; names the round, the stage and the peers
-    ├── DesertedError   no node is left in a round
-    └── RosterError     some peer is hosted by no node, or there is no quorum
-ValueError
-├── TopologyError       the user asked for a graph that does not exist
-├── ScheduleError       the file of a schedule is missing or wrong
-└── WireError           a message that is not one of ours; names the key that is wrong
-"""
+"""Errors between relay and nodes; `coterie.errors` draws the whole tree."""
 
 from __future__ import annotations
 
+from coterie.errors import Error, RunError
 
-class RelayError(RuntimeError):
-    """The run cannot go on.
+
+class RelayError(RunError):
+    """The run cannot go on; names the round, the stage and the peers.
 
     Attributes
     ----------
@@ -35,16 +27,16 @@ class DesertedError(RelayError):
 
 
 class RosterError(RelayError):
-    """Some peer is hosted by no node, or there is no quorum."""
+    """No node hosts some peer, or there is no quorum."""
 
 
-class TopologyError(ValueError):
-    """The graph of the configuration does not exist."""
+class TopologyError(Error, ValueError):
+    """The configured graph does not exist."""
 
 
-class ScheduleError(ValueError):
-    """The file of a schedule is missing or wrong."""
+class ScheduleError(Error, ValueError):
+    """The file of a schedule or a clock is missing or wrong."""
 
 
-class WireError(ValueError):
+class WireError(Error, ValueError):
     """A message does not decode to a request or a response."""

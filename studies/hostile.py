@@ -2,8 +2,8 @@
 
 Every method, attack and defence on two settings (CoBo's clusters of permuted labels, a Dirichlet
 split like DPFL's), a fifth of the peers attacking. Every method is tuned first, nine trials each on
-the first seed, where nobody attacks (`coterie.app.runners.tune`). The rule of "best" is chosen on
-validation data of the honest peers, which an attacker never touches. A run is kept in
+the first seed, where nobody attacks (`coterie.app.comparisons.tune`). The rule of "best" is chosen
+on validation data of the honest peers, which an attacker never touches. A run is kept in
 `runs/hostile` and never made twice, so the command can be stopped and started again, and run beside
 itself for another setting. It ends with the table, and writes it to `runs/hostile/table.csv` if
 nothing was left out.
@@ -22,9 +22,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from coterie.app.comparisons import tune
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
-from coterie.app.runners import tune
 from coterie.app.runs import atomic
 from coterie.app.runs.graph import weight_to
 from coterie.app.runs.rundir import Run
@@ -48,6 +48,8 @@ COMMON: Mapping[str, Scalar] = {
     "partition.samples-per-peer": 80, "partition.validation": 0.2, "ifca.clusters": 2,
 }  # fmt: skip
 OUT = Path("runs/hostile")
+LEVELS = (-1, 0, 1)
+"""Of the learning rates that are tried; see `tune.rate`."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,9 @@ def _flat(setting: str, method: str) -> dict[str, Scalar]:
 def tuned(setting: str, method: str) -> Mapping[str, Scalar]:
     """The settings of a method that are best in the honest world."""
     config = Config.from_flat(_flat(setting, method))
-    trials = tune.trial_configs(config, tune.trials(config), OUT).values()
-    return tune.best([(settings, kept(trial, OUT)) for settings, trial in trials])[0]
+    trials = tune.trial_configs(config, tune.trials(config, LEVELS), OUT).values()
+    runs = [tune.Trial(settings, kept(trial, OUT)) for settings, trial in trials]
+    return tune.best(runs)[0].settings
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from scipy.optimize import brentq
 
+from coterie.app.comparisons import tune
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
-from coterie.app.runners import tune
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import recovery
 from coterie.clients.engine import accountant
@@ -54,6 +54,8 @@ COMMON: Mapping[str, Scalar] = {
     "device": "cpu",
 }  # fmt: skip
 OUT = Path("runs/privacy")
+LEVELS = (-1, 0, 1)
+"""Of the learning rates that are tried; see `tune.rate`."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,9 @@ class Experiment:
         if epsilon not in (TUNED, math.inf):
             best = self.chosen(TUNED)
             rate = float(best["learning-rate"])
-            trials = [{**best, "learning-rate": float(f"{rate * f:.3g}")} for f in tune.RATES]
+            trials = [{**best, "learning-rate": float(f"{rate * f:.3g}")} for f in (0.3, 1.0, 3.0)]
             return self._best(epsilon, trials)
-        best = self._best(epsilon, tune.trials(Config.from_flat(self.flat)))
+        best = self._best(epsilon, tune.trials(Config.from_flat(self.flat), LEVELS))
         if epsilon == math.inf:
             return best
         rate = float(best["learning-rate"])
@@ -125,7 +127,8 @@ class Experiment:
         return self._best(epsilon, [best, *others])
 
     def _best(self, epsilon: float, trials: Iterable[tune.Settings]) -> tune.Settings:
-        return tune.best([(settings, self.run(epsilon, settings)) for settings in trials])[0]
+        runs = [tune.Trial(settings, self.run(epsilon, settings)) for settings in trials]
+        return tune.best(runs)[0].settings
 
     def outcome(self, epsilon: float, seeds: int) -> Outcome:
         """Test accuracy with the settings that were chosen."""

@@ -27,6 +27,7 @@ KEYS_OF_PEERS = {"coterie.app.security.claims.proof", "coterie.app.security.trus
 TORCH = {
     "app/node/arrays.py",
     "app/node/attackers.py",
+    "app/node/checked_rule.py",
     "app/node/cohort.py",
     "app/node/letter_checks.py",
     "app/node/letters.py",
@@ -125,6 +126,16 @@ def test_no_module_is_a_drawer() -> None:
     assert not [path for path in MODULES if path.stem in drawers]
 
 
+def test_python_users_go_through_no_command_line() -> None:
+    """`coterie` and the library of comparisons call what commands call, not the commands."""
+    for path in MODULES:
+        if top(path) == "coterie" or name_of(path).startswith("app/comparisons/"):
+            names = set(imports(parse(path)))
+            assert not [
+                name for name in names if name.startswith(("coterie.app.cli", "argparse"))
+            ], path
+
+
 def test_nothing_on_the_way_of_a_message_or_a_key_is_executed() -> None:
     """No pickle, no eval: what peers and users send is data."""
     offenders = [f"{name_of(path)}: {what}" for path in MODULES for what in executed(path)]
@@ -152,7 +163,7 @@ def executed(path: Path) -> Iterator[str]:
 def test_what_is_shipped_needs_nothing_that_is_not() -> None:
     """Relay and nodes run without the rooms that stay on the desk of whoever starts runs."""
     rooms = {"config": {"config"}, "runs": {"config", "runs"}}
-    stay = {"cli", "runners", "dashboard", "report"}
+    stay = {"cli", "comparisons", "runners", "dashboard", "report"}
     for path in MODULES:
         if top(path) == "coterie":  # of it only the names are shipped, each loaded when asked for
             continue

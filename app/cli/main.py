@@ -1,8 +1,7 @@
-"""The commands of `coterie`: which there are, and what their errors become.
+"""The commands of `coterie`, and the exit codes of their errors.
 
-Exit codes: 0 done, 1 a run failed, 2 the request was wrong and nothing was started or written,
-130 stopped by the user. A command is a module with a function `execute`; it is imported when it is
-asked for.
+Exit codes: 0 finished; 1 failed, or every peer diverged; 2 refused before anything was started or
+written; 130 interrupted. A command is a module with a function `execute`, imported on demand.
 """
 
 from __future__ import annotations
@@ -10,17 +9,21 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from coterie.errors import Error
 
 import coterie
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its module, and what `--help` says of its arguments and of itself."""
+    """One command: its module, and the help text of its arguments and of itself."""
 
     module: str
     arguments: str
@@ -40,53 +43,67 @@ COMMANDS: Mapping[str, Command] = {
     "resume": Command("resume", "RUN_DIR", "continue a run that was stopped"),
     "report": Command("report", "RUN_DIR", "write summary and report of a run again"),
     "predict": Command(
-        "predict", "RUN_DIR --peer PEER INPUT", "what a peer's model says of new examples"
+        "predict", "RUN_DIR --peer PEER INPUT", "predict new examples with a peer's model"
     ),
     "export": Command(
-        "export", "RUN_DIR --peer PEER FILE", "a peer's model as a .pt2 or .onnx file"
+        "export", "RUN_DIR --peer PEER FILE", "write a peer's model as a .pt2 or .onnx file"
     ),
     "schema": Command(
-        "schema", "TABLE.csv|schema.toml", "what institutions agree on of their tables' columns"
+        "schema",
+        "TABLE.csv|schema.toml",
+        "draft or check the schema that institutions share",
     ),
     "status": Command(
-        "status", "[RUN_DIR|CONNECTION]", "who takes part, who is missing, what went wrong"
+        "status", "[RUN_DIR|CONNECTION]", "show who takes part, who is missing and what failed"
     ),
-    "dashboard": Command("dashboard", "[RUN_DIR]", "a page that shows runs while they go on"),
-    "list": Command("listing", "[methods|datasets|...|NAME]", "what there is to choose from"),
+    "dashboard": Command("dashboard", "[RUN_DIR]", "show runs in progress in the browser"),
+    "list": Command(
+        "listing",
+        "[methods|datasets|...|NAME]",
+        "list what can be chosen, or the keys of one",
+    ),
     "certificates": Command(
-        "certificates", "DIRECTORY", "keys and certificates of a deployment's transport"
+        "certificates", "DIRECTORY", "write keys and certificates for a deployment's transport"
     ),
-    "keys": Command("keys", "new|trust", "keys of a peer, and of those whom it trusts"),
+    "keys": Command("keys", "new|trust", "write a peer's keys, or the keys that it trusts"),
     "policy": Command(
-        "policy", "init|check POLICY.toml", "what a run may do on an institution's node"
+        "policy",
+        "init|check POLICY.toml",
+        "write or check the policy of an institution's node",
     ),
     "approve": Command(
         "approve", "RUN_DIR|PRESET.toml", "let one run start on an institution's node"
     ),
     "preflight": Command(
-        "preflight", "--node-config ...", "whether an institution's node is ready"
+        "preflight", "--node-config ...", "check that an institution's node is ready"
     ),
     "defaults": Command("defaults", "", "write every key with its default to pyproject.toml"),
 }
 
 
+_SYNONYMS = {
+    "train": "run", "start": "run", "continue": "resume", "tune": "compare --tune",
+    "sweep": "compare", "plot": "report", "summary": "report", "watch": "dashboard",
+}  # fmt: skip
+"""Words that users try -> the command that they mean."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Do what the command line says; the exit code."""
+    """Run the command of a command line and return its exit code."""
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
         return 0
     if arguments[0] == "--version":
         print(f"coterie {coterie.__version__}")
         return 0
-    from rich.console import Console  # here and below: help comes at once
+    from rich.console import Console  # imported here and below, so that help is immediate
 
     from coterie.app.config.keys import ConfigError, nearest
-    from coterie.app.runners.errors import FlowerError, RunError
-    from coterie.app.runs.rundir import ResultsError
-    from coterie.datasets.problem import DataError
+    from coterie.app.runners.errors import FlowerError
+    from coterie.errors import Error, RunError, is_users, line_of
 
     class Parser(argparse.ArgumentParser):
-        """What is wrong with a command line is one line, too."""
+        """A parser that reports a wrong command line as ConfigError."""
 
         def error(self, message: str) -> NoReturn:
             raise ConfigError(f"{message} ({self.prog} --help says more)")
@@ -94,23 +111,30 @@ def main(arguments: Sequence[str]) -> int:
     name, *rest = arguments
     try:
         if name not in COMMANDS:
-            raise ConfigError(f'unknown command "{name}"{nearest(name, COMMANDS)}')
+            known = [*COMMANDS, "help"]
+            near = nearest(_SYNONYMS.get(name, name), [*known, *_SYNONYMS.values()])
+            near = near or f"; the commands are {', '.join(known)}"
+            raise ConfigError(f'unknown command "{name}"{near}')
         command = COMMANDS[name]
         parser = Parser(f"coterie {name}", description=command.about)
         execute = import_module(f"coterie.app.cli.{command.module}").execute
         execute(parser, rest, Console(highlight=False, markup=False))
-    except (ConfigError, DataError, ResultsError) as error:
-        return _complain(str(error), 2)
     except FlowerError as error:
-        return _complain(f"Flower could not start: {error}", 1)
+        return _complain(f"Flower could not start: {_with_notes(error)}", 1)
     except RunError as error:
-        return _complain(f"the run failed: {error}", 1)
-    except OSError as error:
-        if error.filename is None:
+        return _complain(f"the run failed: {_with_notes(error)}", 1)
+    except Error as error:
+        return _complain(str(error), 2)
+    except KeyboardInterrupt as interruption:
+        continuation = f"; continue with: {interruption}" if str(interruption) else ""
+        return _complain(f"interrupted{continuation}", 130)
+    except Exception as error:
+        if is_users(error):
+            traceback.print_exc()
+            return _complain(line_of(error), 1)
+        if not isinstance(error, OSError) or error.filename is None:
             raise
         return _complain(f"{error.filename}: {error.strerror}", 1)
-    except KeyboardInterrupt:
-        return _complain("stopped", 130)
     return 0
 
 
@@ -125,6 +149,12 @@ def _help() -> str:
     lines = [f"{f'{name} {of.arguments}':<40}{of.about}" for name, of in COMMANDS.items()]
     last = "Each takes --help. Keys that are not given have the values in pyproject.toml."
     return "\n".join(["coterie COMMAND ...", "", *lines, "", last])
+
+
+def _with_notes(error: Error) -> str:
+    """Return an error's message, with its notes in brackets."""
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    return f"{error} ({notes})" if notes else str(error)
 
 
 def _complain(line: str, code: int) -> int:

@@ -16,7 +16,7 @@ from coterie.app.runs import progress
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Go on with a run and stay until it ends."""
+    """Continue a run and wait until it ends."""
     parser.add_argument("run_dir", type=Path)
     add_place(parser)
     given = parser.parse_args(arguments)
@@ -24,6 +24,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     if not (run_dir / "config.toml").is_file():
         raise ConfigError(f"{given.run_dir} is not a run directory: it has no config.toml")
     config = Config.from_flat(defaults.of_project() | read_toml(run_dir / "config.toml"))
-    if progress.read(run_dir).get("status") == "finished":
+    if progress.read(run_dir).get("status") in progress.OVER:
         raise ConfigError(f"{given.run_dir} is finished already: nothing to resume")
-    start(replace(config, name=run_dir.name, run_dir=str(run_dir), resume=True), given, console)
+    config = replace(config, name=run_dir.name, run_dir=str(run_dir), resume=True)
+    start(config, given.nodes, given.federation, console)

@@ -1,8 +1,9 @@
-"""`coterie run`: defaults < preset < overrides, here or on a deployment."""
+"""`coterie run`: run defaults < preset < overrides, here or on a deployment."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from rich.console import Console
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.runners import flower, local
+from coterie.app.runners.errors import Interrupted
+from coterie.errors import short_path
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -27,19 +30,43 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         raise ConfigError("resume = true is what `coterie resume RUN_DIR` sets")
     if Path(config.run_dir).exists():
         raise ConfigError(f"{config.run_dir} exists already: choose another name, or resume it")
-    start(config, given, console)
+    start(config, given.nodes, given.federation, console)
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """Say where a run may take place."""
+    """Add the options that say where a run takes place."""
     place = parser.add_mutually_exclusive_group()
-    place.add_argument("--nodes", type=int, help="Flower nodes that share the peers (no Flower)")
-    place.add_argument("--federation", help="SuperLink connection of your Flower configuration")
+    place.add_argument(
+        "--nodes",
+        type=int,
+        help="split the peers over N Flower nodes (default: run in this process, without Flower)",
+    )
+    place.add_argument(
+        "--federation", help="run on a deployment: a SuperLink connection of Flower's configuration"
+    )
 
 
-def start(config: Config, given: argparse.Namespace, console: Console) -> None:
-    """Run `config`, which knows its directory, in the place that was asked for."""
-    if given.federation:
-        flower.deploy(config, given.federation, console)
-    else:
-        local.run(config, given.nodes, console)
+def start(config: Config, nodes: int | None, federation: str | None, console: Console) -> None:
+    """Run `config`, which has its directory, in this process, on Flower nodes or on a deployment.
+
+    Raises
+    ------
+    Interrupted
+        The user interrupted it; the message is the command that continues it.
+    """
+    try:
+        if federation:
+            flower.deploy(config, federation, console)
+        else:
+            local.run(config, nodes, console)
+    except KeyboardInterrupt:
+        raise Interrupted(_continuation(config, nodes, federation)) from None
+
+
+def _continuation(config: Config, nodes: int | None, federation: str | None) -> str:
+    """Return the command that continues an interrupted run; empty if it had not begun."""
+    if not Path(config.run_dir, "config.toml").exists():
+        return ""
+    place = {"--nodes": nodes, "--federation": federation}
+    options = [str(word) for pair in place.items() if pair[1] for word in pair]
+    return shlex.join(["python", "-m", "coterie", "resume", short_path(config.run_dir), *options])

@@ -24,6 +24,7 @@ from coterie.clients.privacy import Privacy
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.plugins import Kind
 from coterie.datasets.table import Dataset, dataset_of
+from coterie.errors import line_of
 from coterie.strategies import clock, schedule
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.changing import Mixing, changing, mixing
@@ -323,10 +324,7 @@ class Config(TopLevel):
         data = getattr(self.dataset_options, "check_peers", None)
         for name, check, what in ((self.method, own, self), (self.dataset, data, self.peers)):
             if check is not None:
-                try:
-                    check(what)
-                except ValueError as error:
-                    raise ConfigError(f"{name}: {error}") from None
+                parts.ask(name, check, what)
         self.attackers()
         if self.privacy.kind != "none":
             if self.schedule.kind != "all" or self.clock.deadline:
@@ -360,4 +358,6 @@ def _make(options: type, table: str, values: Mapping[str, Scalar]) -> object:
     try:
         return options(**values)
     except ValueError as error:
-        raise ConfigError(f"{table}: {error}") from None
+        raise ConfigError(f"{table}: {error}") from error
+    except Exception as error:  # of a plugin's options
+        raise ConfigError(f"{table}: {line_of(error)}") from error

@@ -24,6 +24,7 @@ from coterie.clients.privacy import Privacy
 from coterie.clients.training import Augmentation, Optimizer, Training
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import DATASETS
+from coterie.errors import Error
 from coterie.strategies import clock, schedule
 
 WORLD: Mapping[str, type] = {
@@ -46,7 +47,7 @@ Topology = Literal[
 ]
 
 
-class ConfigError(Exception):
+class ConfigError(Error):
     """Error in the user's configuration; the message is one line."""
 
 

@@ -25,6 +25,7 @@ from coterie.datasets.partition.kinds import KINDS
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.plugins import Kind, PluginError
 from coterie.datasets.table import DATASETS, dataset_of
+from coterie.errors import Error, line_of
 
 LIBRARIES = ("torchvision:", "timm:")
 """Models that a deployed node builds from what is installed there."""
@@ -179,6 +180,24 @@ def refuse_modules(flat: Mapping[str, Scalar]) -> None:
                 f'{PARTS[kind].key} = "{name}" is not installed: a deployment takes what is built '
                 f'in, and entry points "coterie.{kind}s" of packages that its nodes have installed'
             )
+
+
+def ask(name: str, check: Callable[[Any], object], subject: object) -> None:
+    """Let the options of a part check what they go with.
+
+    Raises
+    ------
+    ConfigError
+        They do not, or the check raised an error; that error is the cause.
+    """
+    try:
+        check(subject)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    except Error:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{name}: {line_of(error)}") from error
 
 
 def fingerprints(flat: Mapping[str, Scalar]) -> Iterable[bytes]:

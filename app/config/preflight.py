@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
-from coterie.clients.models.options import MODELS, Adaptation, check_task
+from coterie.clients.models.options import MODELS, Adaptation, check_shape, check_task
 from coterie.clients.parts.validation import required
 from coterie.datasets.problem import Problem
 from coterie.datasets.table import load_problem
@@ -89,6 +90,7 @@ def check_method(config: Config, problem: Problem) -> None:
     try:
         if config.network != "auto":
             check_task(config.network, problem.task)
+            check_shape(config.network, problem.inputs.shape[1:])
     except ValueError as error:
         raise ConfigError(str(error)) from None
     shape = problem.inputs.shape[1:]
@@ -111,7 +113,4 @@ def check_method(config: Config, problem: Problem) -> None:
     for name, options in chosen:
         fits = getattr(options, "fits", None)
         if fits is not None:
-            try:
-                fits(problem)
-            except ValueError as error:
-                raise ConfigError(f"{name}: {error}") from None
+            parts.ask(name, fits, problem)

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from coterie.app.runs import plan, units
+from coterie.app.runs.progress import OVER
 from coterie.app.runs.rundir import ResultsError, held_inodes, read_config, read_json
 
 READ = (
@@ -24,7 +25,7 @@ READ = (
 """Files of a run that the dashboard reads."""
 _TRIALS = "tuning"
 _DEPTH = 4  # runs/compare/PRESET/tuning/RUN
-_STATES = ("running", "finished", "failed")
+_STATES = ("running", "finished", "diverged", "stopped", "failed")
 _FRESH_SECONDS = 15.0
 """A run that wrote within this many seconds counts as running."""
 _SHARED_SECONDS = 0.5
@@ -42,7 +43,7 @@ class Entry:
     directory : Path
         Run directory.
     state : str
-        "starting", "running", "finished", "stopped", "failed" or "damaged".
+        "starting", "running", "finished", "diverged", "stopped", "failed" or "damaged".
     why : str
         Error in one line; empty without an error.
     method : str
@@ -88,6 +89,11 @@ class Entry:
     def goes_on(self) -> bool:
         """Return whether the run is starting or running."""
         return self.state in ("starting", "running")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it reached its last round."""
+        return self.state in OVER
 
     @property
     def standing(self) -> str:
@@ -159,8 +165,8 @@ class Group:
 
     @property
     def finished(self) -> int:
-        """Number of finished runs and trials."""
-        return sum(entry.state == "finished" for entry in (*self.trials, *self.runs))
+        """Number of runs and trials that ended."""
+        return sum(entry.state in OVER for entry in (*self.trials, *self.runs))
 
     @property
     def total(self) -> int:
@@ -317,8 +323,6 @@ def _with_state(entry: Entry, held: frozenset[int]) -> Entry:
     A run that was started on this machine locks its directory. The relay of a deployment does not;
     it writes at the end of every round.
     """
-    if entry.state == "failed" and entry.why.startswith("KeyboardInterrupt"):
-        return replace(entry, state="stopped", why="", pace="")
     if not entry.goes_on or time.time() - entry.written < entry.patience:
         return entry
     try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import json
 import threading
 import time
 from collections import OrderedDict
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.app.dashboard.library import Entry, Group, Library, refuse_links
-from coterie.app.report import comparison, comparison_page, html, run_page
+from coterie.app.report import comparison, comparison_page, html, run_page, tuning
 from coterie.app.runs import units
 from coterie.app.runs.progress import last_seen
 from coterie.app.runs.rundir import Run, RunReader
@@ -163,18 +161,9 @@ def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[
     if not measured:
         return "begun_comparison.html.j2", {"title": group.name, "group": group}
     failed = {entry.name: entry.why for entry in group.runs if entry.state == "failed"}
-    rows = comparison.rows(measured, _settings(group.directory / "tuning.csv"))
+    rows = comparison.rows(measured, tuning.read(group.directory / tuning.FILE))
     content = comparison_page.content(rows, group.name, failed)
     return "live_comparison.html.j2", {**content, "group": group}
-
-
-def _settings(tuning: Path) -> dict[str, dict[str, Any]]:
-    """Return the tuned settings of each method; empty without tuning."""
-    if tuning.is_symlink() or not tuning.exists():
-        return {}
-    with tuning.open(encoding="utf-8", newline="") as file:
-        chosen = [row for row in csv.DictReader(file) if row["chosen"] == "1"]
-    return {row["method"]: json.loads(row["settings"]) for row in chosen}
 
 
 class _Peer(NamedTuple):

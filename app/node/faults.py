@@ -17,6 +17,7 @@ from coterie.app.security.policy import PolicyError
 from coterie.app.security.seal import SealError
 from coterie.app.security.trust import KeysError
 from coterie.datasets.problem import DataError
+from coterie.errors import Error
 from coterie.strategies.errors import WireError
 
 Code = Literal[
@@ -45,15 +46,15 @@ MEANINGS: Mapping[Code, str] = {
 }
 
 
-class StateError(RuntimeError):
+class StateError(Error):
     """A request builds on a state that this node does not have."""
 
 
-class StartError(ValueError):
+class StartError(Error):
     """The node was not started as it has to be; says with what."""
 
 
-class MachineError(RuntimeError):
+class MachineError(Error):
     """This machine has too little of something, or its clock is wrong; says what."""
 
 

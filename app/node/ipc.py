@@ -14,11 +14,13 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from coterie.errors import Error
+
 _LENGTH = 8
 _MOST = 2**30  # bytes in one call: Linux takes no more than 2 GiB
 
 
-class DisconnectedError(ConnectionError):
+class DisconnectedError(Error, ConnectionError):
     """The other end went away in the middle of a message."""
 
 

@@ -19,6 +19,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.preflight import check_method, problem_of
 from coterie.app.node.attackers import Attackers, deceived
+from coterie.app.node.checked_rule import CheckedRule
 from coterie.app.node.checkpoints import CheckpointStore
 from coterie.app.node.cohort import Cohort
 from coterie.app.node.faults import StateError
@@ -126,8 +127,9 @@ class Node:
         rounds = config.num_server_rounds
         rule = config.row.rule(engine, config.options, rounds)
         attackers = Attackers(config.attack, liars, rule)
+        checked = CheckedRule(rule)
         schedule = self._strategy.schedule
-        self._cohort = Cohort(engine, rule, rounds, config.payload, schedule, attackers)
+        self._cohort = Cohort(engine, checked, rounds, config.payload, schedule, attackers)
         refused = (
             ""
             if predicts_as_saved(type(rule))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -24,12 +25,14 @@ from coterie.app.node.faults import StartError, StateError
 from coterie.app.node.job import Job, hosted
 from coterie.app.node.vetting import check_request
 from coterie.app.runs import logs
+from coterie.app.runs.progress import ERROR_LOG
 from coterie.app.security import approval
 from coterie.app.security.approval import ApprovalError
 from coterie.app.security.policy import Policy, PolicyError, read_policy
 from coterie.app.security.run_check import check_run
 from coterie.app.security.sealing import Sealing, deployed, peer_of
 from coterie.app.security.trust import KeysError
+from coterie.errors import Error, PartError, is_users, line_of
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
 from coterie.strategies.protocol import Request, Response
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
 _NODES_IN_MEMORY = 4
 _UNCHANGED = ("preflight", "answer")
 """Stages after which a node's state is that of the same round as before."""
-_OURS = ("app", "strategies", "clients", "datasets")
 _MOVED = "report"
 """What --node-config said before there were policies."""
 
@@ -77,12 +79,17 @@ def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict
     error : it is being handled.
     where : fields of the log's line.
     """
-    line = f"{type(error).__name__}: {error}"
-    if type(error).__module__.partition(".")[0] in _OURS:
-        _log.error("%s", line, extra=where)
-    else:
-        _log.exception("%s", line, extra=where)
-    return encode_fault(line if job.simulated else f"{_who(job)}{faults.line_of(error)}")
+    is_expected = isinstance(error, Error) and error.__cause__ is None
+    is_final = isinstance(error, PartError) or (not isinstance(error, Error) and is_users(error))
+    line = line_of(error)
+    _log.error("%s", line, extra=where, exc_info=not is_expected)
+    if is_final:
+        with suppress(Error, OSError):
+            run_dir = Path(job.config().run_dir)
+            (run_dir / ERROR_LOG).write_text(traceback.format_exc(), encoding="utf-8")
+    if job.simulated:
+        return encode_fault(line, is_final=is_final)
+    return encode_fault(f"{_who(job)}{faults.line_of(error)}")
 
 
 def _respond(request: Request, job: Job) -> Response:

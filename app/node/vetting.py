@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coterie.errors import Error
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.protocol import Edges, Request
 from coterie.strategies.topology import listed
 
 
-class RequestError(ValueError):
+class RequestError(Error, ValueError):
     """A request is none that the run allows; says what is wrong with it."""
 
 

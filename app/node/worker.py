@@ -28,6 +28,7 @@ from coterie.app.config.root import IMPORT_ROOT
 from coterie.app.node import ipc, service
 from coterie.app.node.job import Job, hosted
 from coterie.app.runs import logs
+from coterie.errors import Error
 
 IDLE_SECONDS = 900.0
 """How long a worker waits for the next message."""
@@ -37,7 +38,7 @@ _CODE = str(IMPORT_ROOT)
 _started: list[subprocess.Popen[bytes]] = []  # kept: Python complains of one that it forgets
 
 
-class WorkerError(RuntimeError):
+class WorkerError(Error):
     """The worker did not start, or did not finish; says what became of it."""
 
 

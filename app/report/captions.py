@@ -66,8 +66,9 @@ def _graph(data: Mapping[str, Any]) -> list[str]:
         ]
     if graph["learns"]:
         text.append(
-            "An edge counts as learnt if its weight exceeds half of the largest weight in its row, "
-            "including the peer’s own weight."
+            "Colours are relative to the largest weight that the row’s peer gives another peer (1 "
+            "where weights are no shares); what is darker than the middle counts as a learnt edge. "
+            "A peer’s weight for itself has no colour."
         )
     else:
         text.append("The method fixes these weights: it learns no graph.")

@@ -14,7 +14,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -24,6 +23,7 @@ from rich.text import Text
 from coterie.app.report import methods
 from coterie.app.report.measures import COLUMNS, Column
 from coterie.app.report.paired_test import leaders
+from coterie.app.report.tuning import Choice
 from coterie.app.runs.rundir import Floats, Run
 
 _DEVIATION_IN_TERMINAL = ("accuracy", "gain", "loss_gain")
@@ -44,8 +44,8 @@ class Row:
     ----------
     method : str
         Name of the method.
-    settings : Mapping[str, Any]
-        Tuned keys and their values; empty without tuning.
+    choice : Choice
+        Choice of tuning.
     runs : tuple[Run, ...]
         One run per seed.
     local : tuple[Run | None, ...]
@@ -55,7 +55,7 @@ class Row:
     """
 
     method: str
-    settings: Mapping[str, Any]
+    choice: Choice
     runs: tuple[Run, ...]
     local: tuple[Run | None, ...]
     values: Mapping[str, tuple[float | None, ...]]
@@ -104,10 +104,14 @@ class Row:
         return mean, float(np.std(values, ddof=1)) if spreads else 0.0
 
 
-def rows(
-    runs: Mapping[str, Sequence[Run]], settings: Mapping[str, Mapping[str, Any]]
-) -> tuple[Row, ...]:
-    """Return a row for each method, with the measures of its runs for each seed."""
+def rows(runs: Mapping[str, Sequence[Run]], choices: Mapping[str, Choice]) -> tuple[Row, ...]:
+    """Measure the runs of each method, seed by seed beside those of the others.
+
+    Parameters
+    ----------
+    runs : method -> its runs, one per seed.
+    choices : method -> what tuning chose; empty without tuning.
+    """
     of_seed: dict[object, dict[str, Run]] = {}
     for method, of_method in runs.items():
         for run in of_method:
@@ -118,14 +122,31 @@ def rows(
         local = tuple(each.get("local") for each in beside)
         pairs = tuple(zip(of_method, beside, strict=True))
         values = {column.key: tuple(column.of(*pair) for pair in pairs) for column in COLUMNS}
-        made.append(Row(method, settings.get(method, {}), tuple(of_method), local, values))
+        made.append(Row(method, choices.get(method, Choice()), tuple(of_method), local, values))
     return tuple(made)
 
 
 def shown(made: Sequence[Row]) -> list[Column]:
-    """Return the columns that have a value for a method; "diverged" only if a peer diverged."""
-    has = [column for column in COLUMNS if any(row.summary(column) for row in made)]
-    return [column for column in has if column.key != "diverged" or any(r.diverged for r in made)]
+    """Return the columns to show: those that some method has, and that are not redundant.
+
+    Without diverged peers there is no column of them, and where all peers have the same number of
+    training examples no weighted mean.
+    """
+    redundant = set()
+    if not any(row.diverged for row in made):
+        redundant.add("diverged")
+    if all(_are_close(row.values["weighted"], row.values["accuracy"]) for row in made):
+        redundant.add("weighted")
+    return [
+        column
+        for column in COLUMNS
+        if column.key not in redundant and any(row.summary(column) for row in made)
+    ]
+
+
+def _are_close(one: Sequence[float | None], other: Sequence[float | None]) -> bool:
+    numbers = [np.array(values, dtype=np.float64) for values in (one, other)]  # None becomes NaN
+    return bool(np.allclose(*numbers, rtol=1e-12, atol=0, equal_nan=True))
 
 
 def cell(row: Row, column: Column) -> str:
@@ -194,17 +215,19 @@ def table(made: Sequence[Row], title: str) -> Table:
 
 
 def as_csv(made: Sequence[Row]) -> str:
-    """Return CSV with a line per method and seed, in full precision; empty: no value."""
+    """Write a line per method and seed in full precision, empty where a number does not exist."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["method", "seed", *(column.key for column in COLUMNS), "settings", "run"])
+    columns = [column.key for column in COLUMNS]
+    writer.writerow(["method", "seed", *columns, "settings", "edges", "run"])
     for row in made:
         for k, run in enumerate(row.runs):
             numbers = [row.values[column.key][k] for column in COLUMNS]
             writer.writerow(
                 [row.method, run.config.get("seed"),
                  *("" if number is None else repr(number) for number in numbers),
-                 json.dumps(row.settings), run.directory.name]
+                 json.dumps(dict(row.choice.settings)), json.dumps(dict(row.choice.edges)),
+                 run.directory.name]
             )  # fmt: skip
     return text.getvalue()
 
@@ -222,27 +245,41 @@ def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:
     columns = [column for column in shown(made) if column.key in keys]
     if keys is IN_LATEX and any(column.key == "accuracy" for column in columns):
         columns = [column for column in columns if column.key not in _LOSSES]
+    leads = {column.key: bold(made, column) for column in columns}
+    is_tuned = any(row.choice.settings for row in made)
+    notes = {
+        r"\usepackage{booktabs}": True,
+        "bold: the best mean and what a paired test over seeds and peers cannot tell from it":
+            any(leads.values()),
+        "*: a yardstick, told the true clusters": any(row.is_yardstick for row in made),
+        "dagger: the lowest or highest value that was tried": any(r.choice.edges for r in made),
+    }  # fmt: skip
+    titles = ["method", *(_escaped(column.title) for column in columns), *["tuned"] * is_tuned]
     lines = [
-        r"% \usepackage{booktabs}",
-        "% bold: best mean, and means not significantly worse (paired test over seeds and peers)",
-        "% *: given the true clusters, not ranked",
-        rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
+        *(f"% {note}" for note, applies in notes.items() if applies),
+        rf"\begin{{tabular}}{{l{'r' * len(columns)}{'l' * is_tuned}}}",
         r"\toprule",
-        " & ".join(["method", *(_escaped(column.title) for column in columns)]) + r" \\",
+        " & ".join(titles) + r" \\",
         r"\midrule",
-        *(
-            " & ".join([_escaped(row.label), *(_latex(made, row, c) for c in columns)]) + r" \\"
-            for row in made
-        ),
-        r"\bottomrule",
-        r"\end{tabular}",
     ]
-    return "\n".join(lines) + "\n"
+    for row in made:
+        cells = [_latex(row, column, row.method in leads[column.key]) for column in columns]
+        tuned = [_latex_choice(row.choice)] * is_tuned
+        lines.append(" & ".join([_escaped(row.label), *cells, *tuned]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def _latex(made: Sequence[Row], row: Row, column: Column) -> str:
+def _latex(row: Row, column: Column, is_bold: bool) -> str:
     text = _escaped(cell(row, column)).replace(" ± ", r" $\pm$ ")
-    return rf"\textbf{{{text}}}" if row.method in bold(made, column) else text
+    return rf"\textbf{{{text}}}" if is_bold else text
+
+
+def _latex_choice(choice: Choice) -> str:
+    """Write tuned settings by the last part of their keys, with a dagger at an edge."""
+    return ", ".join(
+        _escaped(f"{key.rpartition('.')[2]} {value}") + r"$^\dagger$" * (key in choice.edges)
+        for key, value in choice.settings.items()
+    )
 
 
 def _escaped(text: str) -> str:

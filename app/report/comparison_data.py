@@ -21,8 +21,8 @@ from coterie.app.report.run_data import (
     rounded,
     weights_between,
 )
-from coterie.app.report.thinning import thin
-from coterie.app.runs.graph_scores import score
+from coterie.app.report.thinning import encode, finite, thin
+from coterie.app.runs.graph_scores import row_scales, score
 from coterie.app.runs.rundir import Floats, Ints, Run
 
 CURVE_POINTS = 200
@@ -138,12 +138,11 @@ def map_data(made: Sequence[Row]) -> dict[str, Any] | None:
 
     Returns
     -------
-    dict[str, Any] | None
-        `rounds`: (F,). `of`: one entry per method and seed with weights between peers: `method` and
-        `seed` (indices), `low` and `high` (range), `top` (largest weight between two peers), `own`
-        (see `has_own_weights`), `f1` per frame or null.
-        `weights`: base64, one byte per weight, the (n, n) frames of the entries in order; 0 stands
-        for `low`, 255 for `high`.
+    dict with `rounds` (F,); `of`, one entry for each method and seed whose peers gave each other
+    weights: `method` and `seed` by index, `scales` (F, n), see `row_scales`, and `own` (F, n), the
+    own weights or null (`has_own_weights`), both encoded in two bytes a number, `low`, `f1` per
+    frame or null; `shares`, the weights between peers as shares of their row's scale, base64 of one
+    byte a share, the entries' frames (n, n) in turn, 0 standing for `low` and 255 for 1.
     """
     seeds = seeds_of(made)
     which = [
@@ -159,24 +158,26 @@ def map_data(made: Sequence[Row]) -> dict[str, Any] | None:
     entries, coded = [], []
     for m, s, run in which:
         frame_f = np.maximum(np.searchsorted(run.weight_rounds, rounds, side="right") - 1, 0)
-        weights = np.nan_to_num(run.weights, posinf=0.0, neginf=0.0)
-        low, high = min(0.0, float(weights.min())), float(weights.max())
-        shares = (weights[frame_f] - low) / (high - low)
-        coded.append(np.round(shares * 255).astype(np.uint8).tobytes())
+        weights_fnn = finite(run.weights[frame_f])
+        scales_fn = np.stack([row_scales(weights_nn) for weights_nn in weights_fnn])
+        own_fn = np.diagonal(weights_fnn, axis1=1, axis2=2)
+        scale_fn1 = np.where(scales_fn > 0, scales_fn, 1.0)[:, :, None]
+        shares_fnn = weights_fnn / scale_fn1 * ~np.eye(run.peers, dtype=np.bool_)
+        low = min(0.0, float(shares_fnn.min()))
+        coded.append(np.round((shares_fnn - low) / (1 - low) * 255).astype(np.uint8).tobytes())
         clusters = run.clusters_to_recover if learns_graph(run.config) else None
         entries.append(
             {
                 "method": m,
                 "seed": s,
+                "scales": encode(scales_fn, 2),
+                "own": encode(own_fn, 2) if has_own_weights(run) else None,
                 "low": low,
-                "high": high,
-                "top": float(weights_between(run).max()),
-                "own": has_own_weights(run),
-                "f1": clusters is not None and [score(weights[f], clusters).f1 for f in frame_f],
+                "f1": clusters is not None and [score(w_nn, clusters).f1 for w_nn in weights_fnn],
             }
         )
     text = base64.b64encode(b"".join(coded)).decode("ascii")
-    return {"rounds": rounds.tolist(), "of": entries, "weights": text}
+    return {"rounds": rounds.tolist(), "of": entries, "shares": text}
 
 
 def _union(rounds: Iterable[Ints]) -> Ints:

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 from coterie.app.config import schema
 from coterie.app.config.keys import flatten
 from coterie.app.config.registry import METHODS
-from coterie.app.report import comparison, html, verdict, words
+from coterie.app.report import by_peer, comparison, html, verdict, words
 from coterie.app.report.comparison import Row
 from coterie.app.report.comparison_data import page_data, seeds_of
 from coterie.app.report.measures import Column
+from coterie.app.report.paired_test import MIN_SEEDS
 from coterie.app.runs import atomic, units
+from coterie.app.runs.progress import OVER
 
 
 def write(
@@ -66,11 +68,14 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
         "notes": verdict.notes(rows),
         "failed": failed,
         "several": any(len(row.runs) > 1 for row in rows),
+        "significance": _significance(rows, columns),
         "labels": {row.method: row.label for row in rows},
         "groups": groups,
         "results": _results(rows, groups),
+        "by_peer": by_peer.table(rows),
         "own": {row.method: _own(row, common) for row in rows},
-        "tuned": {row.method: row.settings for row in rows if row.settings},
+        "tuned": {row.method: row.choice for row in rows if row.choice.settings},
+        "trials": _trials(rows),
         "common": _in_tables(common),
         "data": page_data(rows),
     }
@@ -104,7 +109,7 @@ def _facts(rows: Sequence[Row]) -> list[str]:
 
 def _notice(rows: Sequence[Row], failed: Mapping[str, str]) -> str:
     runs = [run for row in rows for run in row.runs]
-    unfinished = sum(run.progress.get("status") != "finished" for run in runs)
+    unfinished = sum(run.progress.get("status") not in OVER for run in runs)
     every = units.plural(len(runs) + len(failed), "run")
     sentences = []
     if failed:
@@ -114,6 +119,26 @@ def _notice(rows: Sequence[Row], failed: Mapping[str, str]) -> str:
             f"{unfinished} of {every} have not finished; the page shows their rounds so far."
         )
     return " ".join(sentences)
+
+
+def _significance(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    """Explain what bold stands for, or why nothing is bold."""
+    seeds = max(len(row.runs) for row in rows)
+    if seeds < MIN_SEEDS:
+        count = units.plural(seeds, "seed")
+        return f"No difference is significant with {count} (no test possible)."
+    if any(comparison.bold(rows, column) for column in columns):
+        return (
+            "Bold: the best mean of a column, and each that a paired test over seeds and peers "
+            "cannot tell from it."
+        )
+    return f"No difference is significant with {seeds} seeds (paired test over seeds and peers)."
+
+
+def _trials(rows: Sequence[Row]) -> str:
+    """Write the number of trials that tuning chose from: one number, unless trials failed."""
+    counts = sorted({row.choice.trials for row in rows if row.choice.settings})
+    return " to ".join(map(str, sorted({*counts[:1], *counts[-1:]}))) + " trials"
 
 
 class Cell(NamedTuple):
@@ -157,11 +182,11 @@ def _common(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _own(row: Row, common: Mapping[str, Any]) -> dict[str, str]:
-    """Return the keys whose values differ between the methods, in TOML syntax."""
+    """Write the keys that were tuned or that not all methods share, as in a TOML file."""
     return {
         key: schema.written(value)
         for key, value in flatten(dict(row.runs[0].config)).items()
-        if key not in common and key not in ("method", "seed")
+        if (key not in common or key in row.choice.settings) and key not in ("method", "seed")
     }
 
 

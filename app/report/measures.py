@@ -95,6 +95,15 @@ def _best(run: Run) -> Floats:
     return np.full(run.peers, np.nan) if best is None else run.at("test_accuracy", best)
 
 
+def _weighted(run: Run) -> Floats:
+    """(n,) test accuracies scaled so that their mean is the mean weighted by training examples."""
+    accuracy_n, samples_n = last(run), run.samples
+    if samples_n is None:
+        return np.full(run.peers, np.nan)
+    mean_samples = samples_n[~np.isnan(accuracy_n)].mean()
+    return np.asarray(accuracy_n * samples_n / mean_samples, dtype=np.float64)
+
+
 def _statistic(name: str, of: Callable[[Run], Floats]) -> Measure:
     return lambda run, _: accuracy_statistics(of(run), run.samples)[name]
 
@@ -208,7 +217,8 @@ COLUMNS = (
     Column(
         "weighted", "weighted %", _statistic("weighted_mean_test_accuracy", last), _percent,
         "high", "Personal models",
-        "Mean test accuracy, weighted by the peers' training examples.",
+        "The same, each peer weighted by its training examples.",
+        of_peers=_weighted,
     ),
     Column(
         "spread", "spread", _statistic("std_test_accuracy", last), _percent,

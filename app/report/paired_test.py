@@ -6,10 +6,11 @@ repetitions; the seeds are. The test is a paired t-test of the S means over peer
 
     t = mean_s(d_s) / sqrt(max(var_s(d_s), mean_s(var_p(d_sp) / n)) / S),  S - 1 degrees of freedom,
 
-The variance has a floor: the variance that the spread over peers alone implies. Without it, two or
-three means that are close by chance would be significant too often. A difference is significant if
-it holds for other seeds and for other peers. One seed allows no test. (A sign-flip test needs no
-normality, but cannot reject with fewer than six seeds.)
+whose variance is not taken to be smaller than the spread over peers alone would make it: the means
+of few seeds lie close together by chance too often. Thus a difference counts if it holds for other
+seeds and for other peers. Below `MIN_SEEDS` seeds there is no test: with two, t has one degree of
+freedom, hence no mean and next to no power. (Flipping signs would need no normal means, but can
+reject nothing before the sixth seed, which comparisons rarely have.)
 
 The method with the best mean is compared with each other method. The tests are two-sided because
 the data selected this method. Holm's correction bounds the chance of any false "worse" by `LEVEL`.
@@ -28,6 +29,8 @@ from scipy.special import stdtr  # scipy.stats takes half a second to import
 from coterie.app.runs.rundir import Floats
 
 LEVEL = 0.05
+MIN_SEEDS = 3
+"""Number of seeds below which no difference is tested."""
 Values = Mapping[Any, Floats]
 """Seed -> (n,) value of each peer; NaN if it has none."""
 
@@ -37,17 +40,15 @@ def p_value(differences: Sequence[Floats]) -> float:
 
     Parameters
     ----------
-    differences : Sequence[Floats]
-        (n,) differences of each seed.
+    differences : of each seed, (n,).
 
     Returns
     -------
-    float
-        1 if no test is possible: fewer than two seeds, or no variance.
+    p-value; 1 where there is no test, because of too few seeds or no variance.
     """
     kept = [d_p[~np.isnan(d_p)] for d_p in differences]
     kept = [d_p for d_p in kept if len(d_p)]
-    if len(kept) < 2:
+    if len(kept) < MIN_SEEDS:
         return 1.0
     mean_s = np.array([d_p.mean() for d_p in kept])
     of_peers = [d_p.var(ddof=1) / len(d_p) if len(d_p) > 1 else 0.0 for d_p in kept]

@@ -23,7 +23,7 @@ from coterie.app.report.thinning import (
     strongest_links,
     thin,
 )
-from coterie.app.runs.graph_scores import components, learnt_edges, score
+from coterie.app.runs.graph_scores import components, learnt_edges, row_scales, score
 from coterie.app.runs.rundir import Floats, Ints, Run, read_json
 
 CURVE_POINTS = 16_000
@@ -135,15 +135,14 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
 
     Returns
     -------
-    dict[str, Any] | None
-        `rounds`: kept rounds, of `recorded`. `weights`: (B, B) block means for each of them, two
-        bytes per number. `top`: largest weight between two peers. `darkest`: largest of `weights`
-        except a peer's own. `own`: see `has_own_weights`.
-        `links`: null unless the peers are a crowd; `each` (K), the number `drawn` per peer, and
-        `to` and `weights`, the (n, K) strongest links of every round, three and two bytes.
-        `learns`: whether the method learns the graph. If it does: `edges` and `groups`, the number
-        of learnt edges and of mutual groups per round; else null. `scores`: precision, recall, F1
-        and adjusted Rand index per round if the clusters are known as well; else null.
+    dict with `rounds` (kept of `recorded`); `weights`, for each of them (B, B) means over blocks of
+    `order`, encoded in two bytes a number; `links`, null unless the peers are a crowd: `each` (K),
+    how many of them the graph draws (`drawn`), `to` and `weights`, every round's (n, K) strongest
+    links, encoded in three and two bytes; `top`, the largest weight between two peers; `scales`
+    (B,) of each round's rows, means over blocks of `row_scales`, encoded in two bytes; `own`, see
+    `has_own_weights`; for each round the number of learnt `edges` and mutual `groups`, and `scores`
+    (precision, recall, f1, adjusted Rand index) where clusters are known and the method `learns`
+    the graph.
     """
     between = weights_between(run)
     if not between.any():
@@ -161,7 +160,7 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
         "weights": encode(means, 2),
         "links": _links([frame.links for frame in frames if frame.links]),
         "top": float(between.max()),
-        "darkest": _darkest(means, blocks, run.peers) or float(between.max()),
+        "scales": encode(np.stack([frame.scales for frame in frames]), 2),
         "own": has_own_weights(run),
         "edges": [frame.edges for frame in frames] if learns else None,
         "groups": [frame.groups for frame in frames] if learns else None,
@@ -173,6 +172,7 @@ class Frame(NamedTuple):
     """Data of one collaboration matrix, see `graph_data`."""
 
     means: Floats
+    scales: Floats
     links: tuple[Ints, Floats] | None
     edges: int
     groups: int
@@ -184,6 +184,7 @@ def _frame(weights_nn: Floats, order: Ints, blocks: Ints, clusters: Ints | None)
     scores = None if clusters is None else score(weights_nn, clusters)
     return Frame(
         means=block_means(weights_nn, order, blocks),
+        scales=block_rows(row_scales(weights_nn)[:, None], order, blocks)[:, 0],
         links=strongest_links(weights_nn, LINKS) if len(weights_nn) > CROWD else None,
         edges=int(edges.sum()),
         groups=int(components(edges).max()) + 1,
@@ -260,11 +261,6 @@ def _plain(value: float) -> float | int | None:
     if not math.isfinite(value):
         return None
     return int(value) if value.is_integer() else float(f"{value:.6g}")
-
-
-def _darkest(means_kbb: Floats, blocks: Ints, peers: int) -> float:
-    is_own = np.diag(np.diff(blocks, append=peers) == 1)
-    return float(means_kbb[:, ~is_own].max())
 
 
 def _links(frames: Sequence[tuple[Ints, Floats]]) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from typing import Any
 from coterie.app.report import html, methods, png, words
 from coterie.app.report.run_data import page_data
 from coterie.app.runs import atomic, units
+from coterie.app.runs.progress import OVER
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
 
@@ -78,7 +79,7 @@ def _notice(progress: Mapping[str, Any]) -> str:
 
 
 def _unfinished(progress: Mapping[str, Any]) -> str:
-    if progress.get("status") == "finished":
+    if progress.get("status") in OVER:
         return ""
     text = f"This run {'failed' if progress.get('status') == 'failed' else 'has not finished'}"
     if "round" in progress and "rounds" in progress:

@@ -13,6 +13,7 @@ from coterie.app.config import defaults
 
 SHIPPED = (
     "__init__.py",
+    "errors.py",
     *("app/*.py", "app/config/**/*.py", "app/wire/**/*.py", "app/security/**/*.py"),
     *("app/node/**/*.py", "app/runs/**/*.py", "app/trained/**/*.py"),
     *("strategies/**/*.py", "clients/**/*.py", "datasets/**/*.py", "presets/**/*.toml"),

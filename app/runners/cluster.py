@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.runners import bundle, cores
-from coterie.app.runners.errors import RunError
 from coterie.app.runs import plan
+from coterie.errors import RunError
 
 _STORE = 100 << 20
 """Bytes for results of a cluster of our own: hardly anything travels."""

@@ -1,16 +1,8 @@
-"""What can go wrong with a run that was started.
-
-Exception
-└── RunError            the run did not reach its end
-    ├── FlowerError     Flower could not start or did not take the run
-    └── SweepError      a run of several failed
-"""
+"""Errors of runs that were started; `coterie.errors` draws the whole tree."""
 
 from __future__ import annotations
 
-
-class RunError(Exception):
-    """The run did not reach its end; the message is one line."""
+from coterie.errors import RunError
 
 
 class FlowerError(RunError):
@@ -19,3 +11,7 @@ class FlowerError(RunError):
 
 class SweepError(RunError):
     """A run of several failed."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user interrupted a command; the message is what continues it."""

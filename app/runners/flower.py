@@ -18,7 +18,7 @@ from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.conclude import conclude
-from coterie.app.runners.errors import FlowerError, RunError
+from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import (
     Workspace,
     ask,
@@ -29,6 +29,7 @@ from coterie.app.runners.superlink import (
 from coterie.app.runners.tracking import Observers
 from coterie.app.runs import progress
 from coterie.app.runs.rundir import SURVEY
+from coterie.errors import RunError
 
 _PAUSE = 0.1
 _AGAIN_SECONDS = 2.0
@@ -90,6 +91,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         here = _follow(space, run_id, federation, config, show)
     if here:
         conclude(run_dir, console)
+        progress.require_convergence(run_dir)
     else:
         if config.track:
             console.print(f"not tracked ({config.track}): metrics stay on the relay's machine")
@@ -166,12 +168,13 @@ def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show)
         ended = stream.poll() is not None
         now = progress.read(run_dir)
         show(now)
-        if now.get("status") == "finished":
+        if now.get("status") in progress.OVER:
             return True
-        if now.get("status") == "failed":
+        if now.get("status") in ("failed", "stopped"):
             with suppress(subprocess.TimeoutExpired):
                 stream.wait(_LOG_SECONDS)
-            raise RunError(f"{now['error']} (see {run_dir / 'flower.log'})")
+            why = now["error"] or "the relay was interrupted"
+            raise RunError(f"{why} (see {run_dir / 'flower.log'})")
         if ended:
             return False
         time.sleep(_PAUSE)

@@ -15,6 +15,8 @@ from coterie.app.config.digest import config_digest_of
 from coterie.app.node.node import Node
 from coterie.app.runners.newcomers import LateTransport, write_control
 from coterie.app.runs.recorder import RunRecorder
+from coterie.errors import line_of
+from coterie.strategies.errors import RelayError
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.relay.broker import Broker
 
@@ -31,7 +33,8 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
 
     Raises
     ------
-    RelayError : the node failed; progress.json says why, too.
+    RelayError : the node failed; progress.json has the reason, too.
+    PartError : the method, the model or the data set raised an error.
     """
     directory, rounds = Path(config.run_dir), config.num_server_rounds
     recorder = RunRecorder(
@@ -49,9 +52,12 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
         else:
             node = Node(config, range(config.peers), directory, on_round=on_round)
             transport = InProcessTransport([node])
-            Broker(config.strategy(), transport, recorder, recorder.ledger, JOIN_SECONDS).run()
-    except BaseException as error:
-        recorder.fail(f"{type(error).__name__}: {error}")
+            _broker(config, transport, recorder, JOIN_SECONDS)
+    except Exception as error:
+        recorder.fail(line_of(error))
+        raise
+    except BaseException:  # Ctrl-C, or a sweep that will continue the run elsewhere
+        recorder.stop()
         raise
     recorder.finish()
 
@@ -62,5 +68,20 @@ def _run_with_newcomers(config: Config, recorder: RunRecorder) -> None:
     directory = Path(config.run_dir)
     nodes = [Node(config, peers, directory) for peers in (others, config.newcomers)]
     transport = LateTransport(nodes, lambda: recorder.ledger.round, config.joins)
-    Broker(config.strategy(), transport, recorder, recorder.ledger, 0.0, len(others)).run()
+    _broker(config, transport, recorder, 0.0, len(others))
     write_control(config)
+
+
+def _broker(
+    config: Config,
+    transport: InProcessTransport,
+    recorder: RunRecorder,
+    join_timeout: float,
+    quorum: int = 0,
+) -> None:
+    """Run all rounds; the cause of a RelayError is the error of the node that failed."""
+    broker = Broker(config.strategy(), transport, recorder, recorder.ledger, join_timeout, quorum)
+    try:
+        broker.run()
+    except RelayError as error:
+        raise error from transport.error

@@ -12,11 +12,10 @@ from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.runners import cluster, flower
 from coterie.app.runners.conclude import conclude
-from coterie.app.runners.errors import RunError
+from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Callback, Observers
 from coterie.app.runs import progress, rundir, units
 from coterie.app.runs.introduction import introduce
-from coterie.strategies.errors import RelayError
 
 
 def run(
@@ -38,7 +37,9 @@ def run(
     ConfigError, DataError, ResultsError
         It cannot run. Nothing was written.
     RunError
-        It did not run to its end.
+        It did not reach its end. After a `PartError` error.log has the traceback.
+    DivergedError
+        Every peer diverged; summary and report were written.
     """
     if nodes is not None and config.newcomers:
         raise ConfigError("hold-out is for runs without Flower: leave --nodes out")
@@ -48,7 +49,7 @@ def run(
     problem = preflight.check(config)
     run_dir = Path(config.run_dir)
     observers = Observers(config, callbacks)
-    with rundir.held(run_dir):
+    with rundir.held(run_dir), reported(run_dir):
         rundir.create(config, problem)
         place = "in this process" if nodes is None else units.plural(nodes, "Flower node")
         introduce(config, problem, place, console)
@@ -59,16 +60,10 @@ def run(
                 observers.show(now)
 
             if nodes is None:
-                _inline(config, show)
+                from coterie.app.runners import inline  # loads torch
+
+                inline.run(config, show)
             else:
                 flower.simulate(config, nodes, machines, show)
     conclude(run_dir, console)
-
-
-def _inline(config: Config, show: progress.Show) -> None:
-    from coterie.app.runners import inline  # torch: only where a run is
-
-    try:
-        inline.run(config, show)
-    except RelayError as error:
-        raise RunError(str(error)) from None
+    progress.require_convergence(run_dir)

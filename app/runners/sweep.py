@@ -1,10 +1,10 @@
 """A sweep: many configurations, each run in a directory named after its content.
 
-A finished run whose configuration is the same is reused, a stopped one is continued, the rest is
-run: one after the other in this process as long as that takes no longer than starting Ray, then
-several at a time with Ray, on this machine or on the cluster that RAY_ADDRESS names
-(`coterie.app.runners.cluster`). Each has one thread. A run that fails, or
-with Ray takes its process with it, costs the others nothing.
+A finished run of the same configuration is reused, a stopped one is continued, the rest is run: in
+order in this process as long as that takes no longer than starting Ray, then several at a time with
+Ray, on this machine or on the cluster that RAY_ADDRESS names (`coterie.app.runners.cluster`). Each
+run has one thread. A run that fails, even one that takes its process with it, does not stop the
+others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import math
 import os
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -29,12 +28,14 @@ from coterie.app.config.config import Config, named
 from coterie.app.config.parts import fingerprints
 from coterie.app.config.preflight import check
 from coterie.app.runners import cluster, cores, memory
+from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Observers
 from coterie.app.runs import plan, progress, rundir
+from coterie.errors import RunError, line_of
 
 _PAUSE = 0.5
 _ALONE_SECONDS = 10.0
-"""What starting Ray and importing PyTorch in its workers costs: shorter sweeps do without."""
+"""Seconds that starting Ray and importing PyTorch in its workers takes; shorter sweeps do not."""
 _LOG_SECONDS = 60.0
 _BESIDE = ("name", "run-dir", "resume", "out")
 _THREADS = {"OMP_NUM_THREADS": "1"}
@@ -42,10 +43,10 @@ _THREADS = {"OMP_NUM_THREADS": "1"}
 
 
 def placed(config: Config, directory: Path) -> Config:
-    """The configuration with its run directory: `<method>-seed<k>-<hash of all that matters>`.
+    """Return the configuration with its run directory, `<method>-seed<k>-<hash>`.
 
-    That is every key but where results go, the content of the files that keys name, and the code of
-    plugins.
+    The hash is of every key but those of the place of the results, of the content of the files that
+    keys name, and of the code of plugins.
     """
     flat = {key: value for key, value in config.flat().items() if key not in _BESIDE}
     hashed = hashlib.sha256(json.dumps(flat, sort_keys=True).encode())
@@ -59,8 +60,8 @@ def placed(config: Config, directory: Path) -> Config:
 
 
 def is_finished(config: Config) -> bool:
-    """Whether the run of a placed configuration has already ended well and is summed up."""
-    return (Path(config.run_dir) / "summary.json").exists() and _status(config) == "finished"
+    """Tell whether the run of a placed configuration reached its end and has its summary."""
+    return (Path(config.run_dir) / "summary.json").exists() and _status(config) in progress.OVER
 
 
 def _status(config: Config) -> str | None:
@@ -72,26 +73,26 @@ def run_all(
     workers: int | None,
     console: Console,
     labels: Mapping[str, str] | None = None,
-) -> dict[str, str]:
+) -> dict[str, Exception]:
     """Run what is not finished yet.
 
     Parameters
     ----------
-    configs : placed configurations; one that stands there twice runs once.
-    workers : runs side by side; None: as many as there are cores, memory and GPUs for, once the
-        first ones have shown that it takes long. With 1 they take place in this process.
-    labels : run directory -> what to call a run, where method, seed and accuracy do not tell it.
+    configs : placed configurations; duplicates run once.
+    workers : runs side by side; None: as many as cores, memory and GPUs allow, once the first runs
+        have shown that the sweep takes long. With 1 all runs take place in this process.
+    labels : run directory -> text for its progress line, instead of method, seed and accuracy.
 
     Returns
     -------
-    Run directory -> why in one line, of the runs that failed; the others have their summary.json.
+    Run directory -> error, of the runs that failed; each other run has its summary.json.
 
     Raises
     ------
     RunError : RAY_ADDRESS names no cluster.
     """
     missing = {config.run_dir: config for config in configs if not is_finished(config)}
-    failed = dict[str, str]()
+    failed = dict[str, Exception]()
     if not missing:
         return failed
     for directory, names in _by_directory(configs).items():
@@ -107,7 +108,7 @@ def run_all(
 
 
 def _by_directory(configs: Sequence[Config]) -> dict[Path, list[str]]:
-    """Directory -> the names of the runs in it."""
+    """Map each directory to the names of the runs in it."""
     names: dict[Path, list[str]] = {}
     for run_dir in dict.fromkeys(Path(config.run_dir) for config in configs):
         names.setdefault(run_dir.parent, []).append(run_dir.name)
@@ -115,17 +116,17 @@ def _by_directory(configs: Sequence[Config]) -> dict[Path, list[str]]:
 
 
 class _HandOver(BaseException):
-    """The sweep takes too long for one process: the run that goes on here stops, as if killed."""
+    """The sweep takes too long for one process: the current run stops, and continues in Ray."""
 
 
 def _ends(
     queue: Sequence[Config], workers: int | None, watch: _Watch
-) -> Iterator[tuple[Config, str | None]]:
-    """Each run, and why it failed, as they end.
+) -> Iterator[tuple[Config, Exception | None]]:
+    """Yield each run as it ends, and its error if it failed.
 
     Parameters
     ----------
-    queue : the runs with least to do first, so that many end before the rest is handed over.
+    queue : the runs, shortest first, so that many end before the rest is handed over.
     """
     alone = workers == 1 or (min(cores.count(), len(queue)) == 1 and not cluster.address())
     if not alone and (workers or cluster.address()):
@@ -142,47 +143,49 @@ def _ends(
 
 def _side_by_side(
     queue: Sequence[Config], workers: int | None, watch: _Watch
-) -> Iterator[tuple[Config, str | None]]:
-    """Each run that Ray carried out, and why it failed; one whose process died has a second try.
+) -> Iterator[tuple[Config, Exception | None]]:
+    """Yield each run as it ends in Ray, and its error; one whose process died is tried again.
 
-    Those with most to do begin.
+    The longest runs begin.
     """
     queue, limit = queue[::-1], workers or len(queue)
     with ThreadPoolExecutor(1) as aside:  # importing torch takes as long as Ray's start
         needed = aside.submit(memory.of_runs, queue)
         with cluster.connected(min(limit, cores.count()), _THREADS):
-            tasks = cluster.Tasks(cluster.Folder.of(Path(queue[0].run_dir).parent), run_one)
+            folder = cluster.Folder.of(Path(queue[0].run_dir).parent)
+            tasks = cluster.Tasks(folder, _line_of_run)
             waiting = [*zip(queue, needed.result(), strict=True)]
             again = set[str]()
             while waiting or tasks.going:
                 while waiting and len(tasks.going) < limit:
                     tasks.send(*waiting.pop(0))
-                for config, error, died in tasks.ended(_PAUSE):
+                for config, line, died in tasks.ended(_PAUSE):
                     if died and config.run_dir not in again:
                         again.add(config.run_dir)
                         waiting.append((config, cluster.ALL_MEMORY))
                     else:
-                        yield config, error
+                        yield config, None if line is None else RunError(line)
                 watch.goes_on(tasks.going)
 
 
-def run_one(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None) -> str | None:
-    """One run from beginning, or from where it stopped, to its summary; why it failed, if it did.
+def run_one(
+    config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
+) -> Exception | None:
+    """Carry out one run, or continue it, and write its summary; return the error if it failed.
 
-    The whole story of a failure is in error.log of the run directory.
+    The traceback of an unexpected error is in error.log of the run directory.
 
     Parameters
     ----------
     watch : called after every round.
     """
-    from coterie.app.runners import inline
-    from coterie.app.runs import summary  # torch: only where a run is
+    from coterie.app.runners import inline  # loads torch
+    from coterie.app.runs import summary
 
     directory = Path(config.run_dir)
     try:
-        with rundir.held(directory):
-            (directory / "error.log").unlink(missing_ok=True)
-            if _status(config) != "finished":
+        with rundir.held(directory), reported(directory):
+            if _status(config) not in progress.OVER:
                 config = replace(config, resume=bool(progress.read(directory)))
                 rundir.create(config, check(config))
                 with Observers(config) as observers:
@@ -195,14 +198,18 @@ def run_one(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = 
                     inline.run(config, show)
             summary.finish(directory)
     except Exception as error:
-        with suppress(OSError):
-            (directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+        return error
     return None
 
 
+def _line_of_run(config: Config) -> str | None:
+    """Carry out one run in a process of Ray, from which no error object can come back."""
+    error = run_one(config)
+    return None if error is None else line_of(error)
+
+
 class _Watch:
-    """What the user sees of a sweep: a line for each run that ends, and what is running now."""
+    """Shows a sweep: a line for each run that ends, and the runs in progress."""
 
     def __init__(self, console: Console, total: int, labels: Mapping[str, str]) -> None:
         self._console, self._total, self._done = console, total, 0
@@ -219,21 +226,27 @@ class _Watch:
         self._task = self.bar.add_task("", total=total, state="")
         console.print(f"{total} run{'' if total == 1 else 's'} to do")
 
-    def ended(self, config: Config, error: str | None) -> None:
+    def ended(self, config: Config, error: Exception | None) -> None:
         self._done += 1
         now = progress.read(Path(config.run_dir))
         default = f"{config.method} seed {config.seed}  {progress.describe(now)}"
         text = self._labels.get(config.run_dir, default)
         if error is not None:
-            text = f"{config.method} seed {config.seed}  failed: {error}"
+            text = f"{config.method} seed {config.seed}  failed: {line_of(error)}"
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
         self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 
     def of(self, config: Config, until: float) -> Callable[[object], None]:
-        """What a run alone calls after every round; it is handed over after a moment in time."""
+        """Return the function to call after every round of a run in this process.
+
+        It raises `_HandOver`, once, when `until` has passed.
+        """
+        is_handed_over = False
 
         def look(_: object) -> None:
-            if time.monotonic() > until:
+            nonlocal is_handed_over
+            if time.monotonic() > until and not is_handed_over:
+                is_handed_over = True
                 raise _HandOver
             self.goes_on([config])
 
@@ -258,7 +271,7 @@ class _Watch:
 
 @contextmanager
 def _threads() -> Iterator[None]:
-    """The environment of runs, here and in other processes."""
+    """Set the environment of runs, here and in other processes, and restore it."""
     before = {key: os.environ.get(key) for key in _THREADS}
     os.environ |= _THREADS
     try:

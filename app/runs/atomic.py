@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from coterie.errors import Error
+
 _DIGEST = 32
 """Bytes of a SHA-256."""
 
 
-class DamagedError(ValueError):
+class DamagedError(Error, ValueError):
     """A file is not what was written; names it."""
 
 

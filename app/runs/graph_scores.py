@@ -1,13 +1,14 @@
-"""How well a learnt collaboration graph matches the true clusters of a synthetic split.
+"""Compare a learnt collaboration graph with the true clusters of a synthetic split.
 
-The rule for an edge is one for all methods: peer i counts j as a collaborator when w_ij exceeds
-half of the largest weight in row i, the own weight included. For CoBo, whose weights lie in [0, 1]
-with 1 on the diagonal, this is exactly W > 0.5; for methods that share out a row (averaging
-weights, softmax, simplex) it is "at least half as much as the most it gives to anyone". Rows whose
-off-diagonal weights already add up to 1 have no own weight (the 1 on their diagonal is only the
-file format's convention), so there the diagonal is left out.
+One rule for all methods: peer i counts j as a collaborator when w_ij exceeds half of the scale of
+row i. The scale is the largest weight that i gives another peer; the own weight stays out of it. A
+row that gives others next to nothing has a tenth of the largest weight between any two peers as its
+scale, so that what is left over after a peer has decided for itself is no edge. Weights that are
+not shares but lie in [0, 1], as CoBo's, have the scale 1, hence the rule W > 0.5; such a row has 1
+on its diagonal and does not add up to 1 without it. Figures colour weights by the same scale
+(`row_scales`): what is darker than the middle is an edge.
 
-Shapes: n peers; `weights_nn` (n, n), row i = what peer i gives to the others.
+Shapes: n peers; `weights_nn` (n, n), row i has the weights that peer i gives.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+_FLOOR = 0.1
+"""Least scale of a row, as a share of the largest weight between two peers."""
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -77,10 +80,21 @@ def learnt_edges(weights_nn: Floats) -> Bools:
     Bools
         (n, n), False on the diagonal.
     """
+    return np.asarray(_off_diagonal(weights_nn) > row_scales(weights_nn)[:, None] / 2)
+
+
+def row_scales(weights_nn: Floats) -> Floats:
+    """Return the weight of each row, (n,), of which a learnt edge has more than half.
+
+    Parameters
+    ----------
+    weights_nn : (n, n) non-negative weights.
+    """
     off_nn = _off_diagonal(weights_nn)
-    own_n = np.where(np.isclose(off_nn.sum(axis=1), 1.0, atol=1e-6), 0.0, np.diag(weights_nn))
-    largest_n = np.maximum(off_nn.max(axis=1, initial=0.0), own_n)
-    return np.asarray(off_nn > largest_n[:, None] / 2)
+    scale_n = np.maximum(off_nn.max(axis=1, initial=0.0), _FLOOR * off_nn.max(initial=0.0))
+    is_share_n = np.isclose(off_nn.sum(axis=1), 1.0, atol=1e-6)
+    has_unit_n = (np.diag(weights_nn) == 1.0) & ~is_share_n
+    return np.asarray(np.where(has_unit_n, np.maximum(scale_n, 1.0), scale_n))
 
 
 def true_edges(clusters_n: Ints) -> Bools:

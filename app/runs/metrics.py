@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from coterie.errors import Error
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -23,7 +25,7 @@ Bools = npt.NDArray[np.bool_]
 _WRONG = (ValueError, KeyError, TypeError, AttributeError)
 
 
-class ResultsError(ValueError):
+class ResultsError(Error, ValueError):
     """The directory is not a run, or one of its files is broken; the message names the file."""
 
 

@@ -12,7 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from coterie.app.runs import units
 from coterie.app.runs.rundir import read_json
+from coterie.errors import DivergedError
 
+ERROR_LOG = "error.log"
+"""File of a run directory with the traceback of the error that ended the run."""
+OVER = ("finished", "diverged")
+"""Statuses of a run that reached its last round; with "diverged", no peer has a finite result."""
 _PLAIN_SECONDS = 10.0
 _LISTED = 10
 Show = Callable[[Mapping[str, Any]], None]
@@ -29,6 +34,21 @@ def read(run_dir: Path) -> dict[str, Any]:
     """
     progress: dict[str, Any] = read_json(run_dir / "progress.json", dict) or {}
     return progress
+
+
+def require_convergence(run_dir: Path) -> None:
+    """Raise an error if a run reached its last round, but no peer has a finite result.
+
+    Raises
+    ------
+    DivergedError
+        Every peer diverged.
+    ResultsError
+        progress.json is damaged.
+    """
+    now = read(run_dir)
+    if now.get("status") == "diverged":
+        raise DivergedError(f"{now['error']} ({run_dir})")
 
 
 class Pace:

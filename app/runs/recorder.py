@@ -162,14 +162,35 @@ class RunRecorder:
         return own | dict(report.metrics) | lies | own  # whatever a node calls its metrics
 
     def finish(self) -> None:
-        """Say that the run is complete."""
+        """Note that the run reached its last round: "finished", or "diverged" if every peer did."""
         self._save_collaboration()
-        self._progress("finished")
+        honest = [r for r in self._latest.values() if not r.metrics.get("attacker")]
+        if honest and len(self._diverged()) == len(honest):
+            self._progress("diverged", "every peer diverged: try a smaller learning-rate")
+        else:
+            self._progress("finished")
 
     def fail(self, error: str) -> None:
-        """Say in one line why the run ended early."""
+        """Note in one line why the run ended early."""
         self._save_collaboration()
         self._progress("failed", error)
+
+    def stop(self) -> None:
+        """Note that the run was interrupted and can be resumed."""
+        self._save_collaboration()
+        self._progress("stopped")
+
+    def _diverged(self) -> list[int]:
+        """List the honest peers whose loss or whose model is no longer finite."""
+        return [
+            peer
+            for peer, report in self._latest.items()
+            if not report.metrics.get("attacker")
+            and (
+                (report.metrics.get("test_loss") is None and peer in self._had_loss)
+                or report.metrics.get("unsound_results")
+            )
+        ]
 
     def _cut(self, path: Path, size: int, expected: str) -> tuple[int, _Hash]:
         """Remove lines after the checkpoint (all lines if it is of round 0, which is repeated).
@@ -233,15 +254,6 @@ class RunRecorder:
         honest = [r for r in self._latest.values() if not r.metrics.get("attacker")]
         accuracies = [r.metrics.get("test_accuracy") for r in honest]
         spread = [value for value in accuracies if value is not None]
-        diverged = [
-            peer
-            for peer, report in self._latest.items()
-            if not report.metrics.get("attacker")
-            and (
-                (report.metrics.get("test_loss") is None and peer in self._had_loss)
-                or report.metrics.get("unsound_results")
-            )
-        ]
         progress = {
             "round": self.ledger.round,
             "rounds": self._rounds,
@@ -257,7 +269,7 @@ class RunRecorder:
             "std_test_accuracy": float(np.std(spread)) if spread else None,
             "mean_test_loss": measured.get("test_loss"),
             "breaks": self.ledger.breaks,
-            "diverged": len(diverged),
+            "diverged": len(self._diverged()),
             "seconds": self._seconds(),
         }
         self.progress = progress | self._seen() | self._attendance()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from coterie.app.config.config import Config
 from coterie.app.runs import atomic
+from coterie.errors import Error
 
 OWN = "institution"
 """The folder in a node's `out` that belongs to no run: approvals and ledgers."""
@@ -21,11 +22,11 @@ _APPROVALS = "approvals.jsonl"
 _DECISIONS = "decisions.jsonl"
 
 
-class ApprovalError(ValueError):
+class ApprovalError(Error, ValueError):
     """A run waits for a person's approval; says how to give it."""
 
 
-class DecisionError(ValueError):
+class DecisionError(Error, ValueError):
     """The record of approvals is damaged."""
 
 

@@ -17,10 +17,11 @@ from typing import Any
 
 from coterie.app.runs import atomic
 from coterie.app.security.policy import AnswerPolicy
+from coterie.errors import Error
 from coterie.strategies.protocol import Kind, Request
 
 
-class LedgerError(ValueError):
+class LedgerError(Error, ValueError):
     """More is asked than the policy allows, or the ledger is damaged; names the limit."""
 
 

@@ -23,12 +23,13 @@ from coterie.app.config.schema import Scalar
 from coterie.datasets import plugins
 from coterie.datasets.own.institutions import words
 from coterie.datasets.table import DATASETS
+from coterie.errors import Error
 
 Disclosure = Literal["all", "loss", "none"]
 ANY = "any"
 
 
-class PolicyError(ValueError):
+class PolicyError(Error, ValueError):
     """A run is outside the policy, or the policy file is wrong; names the key and the remedy."""
 
 

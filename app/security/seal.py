@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from coterie.app.security.keys import PrivateKeys, PublicKeys
+from coterie.errors import Error
 from coterie.strategies.protocol import PeerMessage
 
 _PROTOCOL = b"coterie letter 1"
@@ -38,7 +39,7 @@ KEY = _SIGNATURE + KEM.MLKEM768_X25519.enc_length() + _CONTENT_KEY + TAG
 """Bytes of the signed, encrypted key for one recipient."""
 
 
-class SealError(ValueError):
+class SealError(Error, ValueError):
     """A letter cannot be opened; says why, as far as its reader can know."""
 
 

@@ -25,11 +25,12 @@ import tomli_w
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from coterie.app.security.keys import SEAL_BYTES, SIGN_BYTES, PrivateKeys, PublicKeys
+from coterie.errors import Error
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class KeysError(ValueError):
+class KeysError(Error, ValueError):
     """A key or trust file is missing or wrong; names the file and the remedy."""
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from coterie.app.wire import quantise
 from coterie.app.wire.quantise import Entry, Layout, Reduced
+from coterie.errors import Error
 
 Precision = Literal["full"] | Reduced
 """Precision of tensors in letters; "full": the precision of the computation."""
@@ -35,7 +36,7 @@ _CODES = {
 }  # fmt: skip
 
 
-class PayloadError(ValueError):
+class PayloadError(Error, ValueError):
     """Payload that does not match the format of the run; the message has the difference."""
 
 

@@ -21,6 +21,8 @@ from coterie.clients.engine.backends.vmapped import Vmapped
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.tasks import TASKS, Task
 from coterie.clients.models.build import build
+from coterie.errors import Error, is_users
+from coterie.errors import place_of as place_in_code
 
 if TYPE_CHECKING:
     from coterie.clients.models.options import Adaptation
@@ -39,7 +41,7 @@ _REMEDIES = {
 _log = logging.getLogger("coterie.models")
 
 
-class ModelError(ValueError):
+class ModelError(Error, ValueError):
     """A network that cannot learn the problem; names the layer and the remedy."""
 
 
@@ -85,9 +87,10 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
         _step(backend, one)
     except ModelError:
         raise
-    except Exception as error:  # the network is the user's code
-        place = place_of(error, network.module)
-        raise ModelError(f'model = "{name}"{place}: {first_sentence(error)}') from error
+    except Exception as error:  # the user's code may raise anything
+        layer = place_of(error, network.module)
+        where = f" ({place_in_code(error)})" if is_users(error) else ""
+        raise ModelError(f'model = "{name}"{layer}: {first_sentence(error)}{where}') from error
     try:
         backend = Vmapped(network, task)
         _step(backend, both)

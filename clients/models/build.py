@@ -24,6 +24,7 @@ from coterie.clients.models.options import (
 from coterie.clients.models.transformer import gpt2, transformer
 from coterie.clients.models.unet import unet3d
 from coterie.datasets import plugins
+from coterie.errors import line_of
 
 
 class Theta(nn.Module):
@@ -130,10 +131,9 @@ def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Modul
     arguments = () if table is None else (options or table(),)
     try:
         network = function(shape, outputs, *arguments)
-    except Exception as error:  # of code that is not ours
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+    except Exception as error:  # the user's code may raise anything
         raise plugins.PluginError(
-            f'model = "{model}" cannot be built as network({shape}, {outputs}): {why}'
+            f'model = "{model}" cannot be built as network({shape}, {outputs}): {line_of(error)}'
         ) from error
     if not isinstance(network, nn.Module):
         raise plugins.PluginError(

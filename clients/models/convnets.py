@@ -8,7 +8,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.clients.models.options import ResNet18Options
+from coterie.clients.models.options import ResNet18Options, check_image
 
 Shape = tuple[int, ...]
 
@@ -31,18 +31,14 @@ class AtLeast(nn.Module):
 
 
 def image(shape: Shape) -> Shape:
-    """(channels, height, width) of an example that is an image.
+    """Return (channels, height, width) of an example that is an image.
 
     Raises
     ------
-    ValueError : it is none.
+    ValueError : it is not an image, or too small.
     """
-    if len(shape) == 3 and min(shape[1:]) >= 4:
-        return shape
-    raise ValueError(
-        f"the model wants images of at least 4x4, but an example has shape {shape}: "
-        'choose model = "mlp" or "linear"'
-    )
+    check_image(shape)
+    return shape
 
 
 def lenet(shape: Shape, outputs: int) -> nn.Module:

@@ -193,6 +193,9 @@ MODEL_OPTIONS: dict[str, type] = {
 }
 """Model name -> its option table; a model that is not here has no options."""
 
+_CONVOLUTIONAL = frozenset(
+    {"lenet", "lenet-femnist", "cnn", "cnn-mnist", "cnn-128", "resnet9", "resnet18"}
+)
 _TASKS = {"unet3d": "segmentation", "transformer": "language", "gpt2": "language"}
 
 
@@ -210,3 +213,28 @@ def check_task(model: str, task: str) -> None:
         return
     known = able or [name for name in MODELS if name not in _TASKS]
     raise ValueError(f'model = "{model}" cannot learn {task}: choose {", ".join(known)}')
+
+
+def check_shape(model: str, shape: tuple[int, ...]) -> None:
+    """See that a built-in model takes examples of a shape.
+
+    Raises
+    ------
+    ValueError : it wants images of a minimum size.
+    """
+    if model in _CONVOLUTIONAL:
+        check_image(shape)
+
+
+def check_image(shape: tuple[int, ...]) -> None:
+    """See that an example is an image that a convolutional network takes.
+
+    Raises
+    ------
+    ValueError : it is not an image, or too small.
+    """
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise ValueError(
+            f"the model wants images of at least 4x4, but an example has shape {shape}: "
+            'choose model = "mlp" or "linear"'
+        )

@@ -126,9 +126,20 @@ def encode_response(response: Response, request: Request) -> RecordDict:
     return record
 
 
-def encode_fault(why: str) -> RecordDict:
-    """Encode the one line that a node sends when it cannot do what it was asked."""
-    return RecordDict({"fault": ConfigRecord({"why": why})})
+def encode_fault(why: str, *, is_final: bool = False) -> RecordDict:
+    """Encode the one line that a node sends when it cannot do what it was asked.
+
+    Parameters
+    ----------
+    is_final : the same request would fail again, because a user's part raised an error.
+    """
+    return RecordDict({"fault": ConfigRecord({"why": why, "final": is_final})})
+
+
+def is_final_fault(record: RecordDict) -> bool:
+    """Tell whether a node says that it failed and that the same request would fail again."""
+    fault = record.get("fault")
+    return isinstance(fault, ConfigRecord) and fault.get("final") is True
 
 
 def decode_response(record: RecordDict, request: Request) -> Response | str:

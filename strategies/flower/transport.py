@@ -9,8 +9,9 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 from flwr.superlink.grid import InMemoryGrid
 
+from coterie.errors import PartError
 from coterie.strategies.errors import RelayError, WireError
-from coterie.strategies.flower.records import decode_response, encode_request
+from coterie.strategies.flower.records import decode_response, encode_request, is_final_fault
 from coterie.strategies.protocol import Request, Response
 
 _PAUSE = 0.05  # Flower's own loop polls every 3 s
@@ -52,6 +53,8 @@ class FlowerTransport:
         ------
         RelayError
             A worker process of the simulation died.
+        PartError
+            A user's part failed on a node of the simulation; it would fail again.
         """
         if not requests:
             return {}
@@ -95,8 +98,11 @@ def _decoded(message: Message, request: Request, simulated: bool) -> Response | 
             raise RelayError(f"{where}: {line}", request.round, request.stage)
         return line
     try:
-        return decode_response(message.content, request)
+        response = decode_response(message.content, request)
     except WireError as error:
         return f"not a response: {error}"
     except Exception as error:  # of Flower's own decoding: it comes from the node, too
         return f"not a response: {type(error).__name__}: {error}"
+    if isinstance(response, str) and simulated and is_final_fault(message.content):
+        raise PartError(response)  # a deployed node's word for it does not end a run
+    return response

@@ -198,6 +198,30 @@ def test_a_comparison_of_objects(tmp_path: Path) -> None:
         compared(workers=2)
 
 
+def test_a_tuned_comparison(tmp_path: Path) -> None:
+    done = coterie.compare(
+        ["local", "fedavg"], None, {"partition": {"validation": 0.25}}, seeds=1, tune="halving",
+        peers_data=clinics(), out=tmp_path, **QUICK | {"num_server_rounds": 9},
+    )  # fmt: skip
+    assert list(done.tuned) == ["local", "fedavg"]
+    local, fedavg = done.tuned.values()
+    assert local.trials == fedavg.trials >= 15 + 5 + 1
+    for method, choice in done.tuned.items():
+        assert choice.settings.keys() == {"learning-rate", "weight-decay"}
+        (run,) = done.runs[method]
+        assert {key: run.config[key] for key in choice.settings} == choice.settings
+
+
+def test_a_run_whose_every_peer_diverged_raises_and_can_be_loaded(tmp_path: Path) -> None:
+    with pytest.raises(coterie.DivergedError, match="every peer diverged"):
+        coterie.run(
+            method="local", dataset="sine", peers=2, learning_rate=1e30, out=tmp_path, name="run",
+            num_server_rounds=2,
+        )  # fmt: skip
+    run = coterie.load(tmp_path / "run")
+    assert (run.summary["status"], run.summary["diverged_peers"]) == ("diverged", 2)
+
+
 @pytest.mark.e2e
 def test_it_is_there_from_any_directory(tmp_path: Path) -> None:
     """In a process that starts elsewhere, and without torch, pandas or reports for a plugin."""

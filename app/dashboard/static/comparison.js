@@ -26,5 +26,7 @@ follow((page) => {
     return;
   }
   showResults(page);
+  const peers = [document, page].map((where) => where.querySelector("#by-peer tbody"));
+  if (peers[0] && peers[1]) peers[0].replaceWith(peers[1]);
   show(data);
 });

@@ -27,11 +27,24 @@ export function pairReadOut(i, j, { names, own, clusters, describe }) {
   ];
 }
 
-// Draws weights as shares of `top` (NaN: blank) and frames the true clusters in their `colours`;
-// `readOut(i, j)` returns the lines about a weight. Returns the context, the side of a cell and a
-// function that returns the pair under the pointer.
-export function heatMap(canvas, { size, edge, order, clusters, colours, weight, top, readOut }) {
+// What a peer is called along an axis: "peer 3" is 3, long names are cut.
+export const axisLabel = (name, p) =>
+  (name === `peer ${p}` ? String(p) : name).replace(/^(.{13}).{2,}$/u, "$1…");
+
+// Draws `share(i, j)` from 0 to 1, blank where it is NaN, true clusters framed in their `colours`,
+// `labels` of the rows and columns where there is room; `readOut(i, j)` are the lines about a
+// weight, `picked` is the position of the label that is in ink. Returns the context, a cell's side,
+// where cells begin and what lies under the pointer.
+export function heatMap(
+  canvas,
+  { size, margin, labels, picked, font = 13, order, clusters, colours, share, readOut },
+) {
   const ink = prepare(canvas, size, size);
+  ink.font = ink.font.replace(/^.*?px/, `${font}px`);
+  const longest = labels ? Math.max(...labels.map((label) => label.length)) : 0;
+  const room = longest > 3 ? 20 + 0.54 * font * longest : font + 17; // long names stand upright
+  const hasNames = labels && (size - room) / order.length >= font + 4;
+  const edge = hasNames ? room : margin;
   const cell = (size - edge - 2) / order.length;
   const gap = cell > 12 ? 1 : 0;
   // Start of a row or column; whole pixels avoid seams between cells without gaps.
@@ -39,8 +52,8 @@ export function heatMap(canvas, { size, edge, order, clusters, colours, weight, 
   const [shade, blank] = [ramp(), css("--line")];
   order.forEach((i, row) => {
     order.forEach((j, column) => {
-      const share = weight(i, j) / top;
-      ink.fillStyle = Number.isNaN(share) ? blank : shade(share);
+      const value = share(i, j);
+      ink.fillStyle = Number.isNaN(value) ? blank : shade(value);
       const [x, y] = [at(column), at(row)];
       ink.fillRect(x, y, at(column + 1) - x - gap, at(row + 1) - y - gap);
     });
@@ -55,6 +68,8 @@ export function heatMap(canvas, { size, edge, order, clusters, colours, weight, 
     ink.strokeRect(start - gap, start - gap, length + gap * 2, length + gap * 2);
   }
 
+  if (hasNames) writeNames(ink, { labels, longest, edge, cell, picked });
+
   const under = (event) => {
     const box = canvas.getBoundingClientRect();
     const pair = [event.clientY - box.top, event.clientX - box.left].map(
@@ -68,5 +83,21 @@ export function heatMap(canvas, { size, edge, order, clusters, colours, weight, 
     else hideTip();
   };
   canvas.onpointerleave = hideTip;
-  return { ink, cell, under };
+  return { ink, cell, edge, under };
+}
+
+function writeNames(ink, { labels, longest, edge, cell, picked }) {
+  const end = longest > 3 ? edge - 6 : edge - 12;
+  ink.textBaseline = "middle";
+  ink.textAlign = longest > 3 ? "right" : "center";
+  labels.forEach((label, k) => {
+    const middle = edge + (k + 0.5) * cell;
+    ink.fillStyle = css(k === picked ? "--ink" : "--soft");
+    ink.fillText(label, end, middle);
+    ink.save();
+    ink.translate(middle, end);
+    if (longest > 3) ink.rotate(Math.PI / 2);
+    ink.fillText(label, 0, 0);
+    ink.restore();
+  });
 }

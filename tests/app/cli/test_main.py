@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from coterie.app.cli import listing, main
 from coterie.app.config.config import Config
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
-from coterie.app.runners import bundle, cores, guard, local
+from coterie.app.runners import bundle, cores, guard, local, sweep
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask, simulation_config, workspace
@@ -104,11 +105,17 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("certificates made --hosts relay --days 0", "--days 0: a certificate is valid for a day"),
         ("certificates made --hosts größe", "--hosts größe: write the name in ASCII"),
         ("run --name taken --out .", "exists already"),
+        (
+            "run dataset=breast-cancer partition.kind=iid model=lenet",
+            "the model wants images of at least 4x4, but an example has shape (30,)",
+        ),
         ("resume taken", "taken is not a run directory"),
         ("resume finished", "finished is finished already"),
         ("report taken", "not a run directory"),
         ("walk", "unknown command"),
         ("rune", 'did you mean "run"?'),
+        ("train", 'did you mean "run"?'),
+        ("walk", "the commands are run, compare, "),
     ],
 )
 def test_a_wrong_request_is_one_line_and_leaves_nothing(
@@ -176,6 +183,63 @@ def test_a_run_that_goes_on_is_not_resumed(
         assert main.main(["resume", "."]) == 2
     assert "this run is going on" in capsys.readouterr().err
     assert (elsewhere / "progress.json").exists()
+
+
+def test_a_run_whose_every_peer_diverged_exits_1(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = "method=local dataset=sine peers=2 num-server-rounds=3 learning-rate=1e30"
+    assert main.main(["run", *keys.split(), "--name", "run"]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("the run failed: every peer diverged: try a smaller learning-rate")
+    assert "report: " in said.out
+    assert main.main(["resume", "runs/run"]) == 2, "it is over: nothing to resume"
+
+
+@pytest.mark.parametrize(
+    ("line", "continuation"),
+    [
+        ("run --name run", "coterie resume runs/run"),
+        ("run --name run --nodes 2", "coterie resume runs/run --nodes 2"),
+        ("run --name 'my run'", "coterie resume 'runs/my run'"),
+        ("resume runs/before", "coterie resume runs/before"),
+        (
+            "compare --methods local,fedavg --out 'a b' seed=2",
+            "coterie compare --methods local,fedavg --out 'a b' seed=2",
+        ),
+    ],
+)
+def test_an_interruption_prints_the_command_that_continues(
+    line: str,
+    continuation: str,
+    elsewhere: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = elsewhere / "runs" / "before"
+    before.mkdir(parents=True)
+    (before / "config.toml").write_text(Config.from_flat({}).toml())
+
+    def begun_and_interrupted(config: Config, *_: object) -> None:
+        Path(config.run_dir).mkdir(parents=True, exist_ok=True)
+        Path(config.run_dir, "config.toml").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "run", begun_and_interrupted)
+    monkeypatch.setattr(sweep, "run_one", begun_and_interrupted)
+    assert main.main(shlex.split(line)) == 130
+    assert capsys.readouterr().err == f"interrupted; continue with: {continuation}\n"
+
+
+def test_what_had_not_begun_has_nothing_to_continue(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local, "run", interrupted)
+    assert main.main(["run"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])
@@ -297,10 +361,11 @@ def test_what_is_shipped(tmp_path: Path) -> None:
         fab = build_fab_from_disk(space.app)
     packages = ("app", "strategies", "clients", "datasets")
     ours = {str(p.relative_to(ROOT)) for name in packages for p in (ROOT / name).rglob("*.py")}
-    stay = ("app/cli/", "app/runners/", "app/report/", "app/dashboard/")
+    stay = ("app/cli/", "app/comparisons/", "app/runners/", "app/report/", "app/dashboard/")
     ours = {name for name in ours if not name.startswith(stay)}
     ours |= {str(path.relative_to(ROOT)) for path in (ROOT / "presets").rglob("*.toml")}
-    ours = {f"coterie/{name}" for name in ours} | {"coterie/__init__.py"}  # plugins import that
+    ours = {f"coterie/{name}" for name in ours}
+    ours |= {"coterie/__init__.py", "coterie/errors.py"}  # plugins import those
     assert copied == ours | {"pyproject.toml"}
     assert len(fab) < 2_000_000
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))

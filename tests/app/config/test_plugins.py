@@ -11,6 +11,7 @@ import pytest
 from flwr.common.config import flatten_dict, fuse_dicts
 
 from coterie.app.cli.main import main
+from coterie.app.comparisons import tune
 from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
@@ -18,7 +19,7 @@ from coterie.app.config.keys import flatten
 from coterie.app.config.preflight import check
 from coterie.app.config.root import ROOT
 from coterie.app.node.job import Job
-from coterie.app.runners import sweep, tune
+from coterie.app.runners import sweep
 from coterie.datasets import plugins
 from coterie.datasets.problem import DataError
 from tests import plugins as theirs
@@ -154,7 +155,7 @@ def test_a_plugin_s_code_tells_its_runs_apart(tmp_path: Path) -> None:
 def test_tuning_takes_a_plugin_s_grid() -> None:
     tried = tune.trials(Config.from_flat(ALL))
     assert {trial["method-options.strength"] for trial in tried} == {0.1, 0.5, 1.0}
-    assert len(tried) == 9
+    assert len(tried) == 15
 
 
 def test_what_another_process_was_given_is_named() -> None:

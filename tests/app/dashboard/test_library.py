@@ -66,7 +66,8 @@ def test_the_relay_of_a_deployment_has_two_deadlines_to_speak(tmp_path: Path) ->
     [
         ("finished", None, "finished", ""),
         ("failed", "node 2 < node 3", "failed", "node 2 < node 3"),
-        ("failed", "KeyboardInterrupt: ", "stopped", ""),
+        ("stopped", None, "stopped", ""),
+        ("diverged", "every peer diverged", "diverged", "every peer diverged"),
         ("running", None, "stopped", ""),
         ("odd", None, "damaged", "no status and round"),
     ],

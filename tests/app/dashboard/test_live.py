@@ -189,7 +189,7 @@ def test_the_command_prints_an_address_ends_at_once_and_pages_find_it_again(tmp_
                 tab.wait_for("document.querySelector('time').textContent !== ''")
             started.send_signal(signal.SIGINT)
             out, err = started.communicate(timeout=60)  # three streams are open and would not end
-            assert (started.returncode, out, err) == (130, "", "stopped\n")
+            assert (started.returncode, out, err) == (130, "", "interrupted\n")
         for tab in tabs:
             tab.wait_for("document.body.innerText.includes('No connection to the dashboard')")
         run.reach(10)

@@ -115,5 +115,7 @@ def test_a_comparison_that_was_tuned_shows_its_settings(tmp_path: Path) -> None:
         f'method,settings,quality,chosen,run\ncobo,"{settings}",0.5,1,a\ncobo,"{{}}",0.4,0,b\n'
     )
     (tmp_path / "page.html").write_text(Pages(Library(tmp_path)).page("comparison", "digits"))
-    text = Page(tmp_path / "page.html").text
-    assert "Bold: tuned on validation data of the first seed (nine trials)" in text
+    assert (
+        "Bold: chosen on validation data of the first seed, from 2 trials"
+        in Page(tmp_path / "page.html").text
+    )

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from coterie.app.report import comparison, comparison_data, run_data
 from coterie.app.report.measures import COLUMNS
+from coterie.app.report.tuning import Choice
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics, write_progress, write_split
 
@@ -212,12 +213,15 @@ def test_time_to_the_best_is_against_the_best_of_all_methods(tmp_path: Path) -> 
     assert row.values[column.key] == (None,)
 
 
+CHOICE = Choice({"learning-rate": 0.1, "cobo.sampling": 'a "b", c'}, {"learning-rate": "high"}, 15)
+
+
 def test_csv_gives_every_number_back(tmp_path: Path) -> None:
     runs = {
         "local": [made(tmp_path, "local", 0, [1 / 3, 0.1 + 0.2])],
         "cobo": [made(tmp_path, "cobo", 0, [2 / 7, 0.9])],
     }
-    rows = comparison.rows(runs, {"cobo": {"learning-rate": 0.1, "cobo.sampling": 'a "b", c'}})
+    rows = comparison.rows(runs, {"cobo": CHOICE})
     comparison.write(rows, tmp_path)
     lines = list(csv.DictReader(io.StringIO((tmp_path / "comparison.csv").read_text())))
     assert [line["method"] for line in lines] == ["local", "cobo"]
@@ -226,7 +230,23 @@ def test_csv_gives_every_number_back(tmp_path: Path) -> None:
             (value,) = row.values[column.key]
             assert (float(line[column.key]) if line[column.key] else None) == value
     assert lines[1]["settings"] == '{"learning-rate": 0.1, "cobo.sampling": "a \\"b\\", c"}'
+    assert lines[1]["edges"] == '{"learning-rate": "high"}'
+    assert (lines[0]["settings"], lines[0]["edges"]) == ("{}", "{}")
     assert lines[1]["run"] == "cobo-0"
+
+
+def test_the_weighted_mean_is_tested_peer_by_peer_as_the_plain_one(tmp_path: Path) -> None:
+    """Its test uses accuracies scaled by n_i / mean(n), so both lead alike at equal sizes."""
+    run = made(tmp_path, "local", 0, [0.2, 0.8, None])
+    weighted = COLUMN["weighted"].of_peers
+    assert weighted is not None
+    np.testing.assert_allclose(weighted(run), [0.2 * 10 / 15, 0.8 * 20 / 15, np.nan])
+    assert np.nanmean(weighted(run)) == pytest.approx((0.2 * 10 + 0.8 * 20) / 30)
+    (row,) = comparison.rows({"local": [run]}, {})
+    assert COLUMN["weighted"] in comparison.shown([row])
+    write_split(run.directory, [None] * 3, samples=[7, 7, 7])
+    (row,) = comparison.rows({"local": [Run.read(run.directory)]}, {})
+    assert COLUMN["weighted"] not in comparison.shown([row]), "it would repeat the accuracy"
 
 
 def test_latex_is_escaped(tmp_path: Path) -> None:
@@ -236,10 +256,26 @@ def test_latex_is_escaped(tmp_path: Path) -> None:
     assert r"a\_\&\#\$\%" in text
     assert r"accuracy \%" in text
     assert r"\textbf{91.00 $\pm$ 1.00}" in text
-    width = text.splitlines()[5].count(" & ")
+    width = text.splitlines()[4].count(" & ")
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert [line.count(" & ") for line in body] == [width] * 3
-    assert text.splitlines()[3] == rf"\begin{{tabular}}{{l{'r' * width}}}"
+    assert text.splitlines()[2] == rf"\begin{{tabular}}{{l{'r' * width}}}"
+
+
+def test_latex_explains_what_it_has_and_nothing_else(tmp_path: Path) -> None:
+    close = {"a": (0.50, 0.52, 0.51), "b": (0.51, 0.50, 0.52)}
+    rows = comparison.rows({m: seeds_of(tmp_path, m, of) for m, of in close.items()}, {})
+    text = comparison.as_latex(rows)
+    assert [line for line in text.splitlines() if line[0] == "%"] == [r"% \usepackage{booktabs}"]
+    assert "textbf" not in text
+    clear = {"oracle": (0.50, 0.52, 0.51), "b": (0.71, 0.70, 0.72), "cobo": (0.1, 0.12, 0.11)}
+    runs = {m: seeds_of(tmp_path / "clear", m, of) for m, of in clear.items()}
+    text = comparison.as_latex(comparison.rows(runs, {"cobo": CHOICE}))
+    assert [line.partition(":")[0] for line in text.splitlines() if line[0] == "%"] == [
+        r"% \usepackage{booktabs}", "% bold", "% *", "% dagger",
+    ]  # fmt: skip
+    assert r"\begin{tabular}{lrrrl}" in text
+    assert r"learning-rate 0.1$^\dagger$, sampling a" in text
 
 
 def test_the_table_fits_a_terminal(tmp_path: Path) -> None:

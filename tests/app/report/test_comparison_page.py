@@ -14,12 +14,15 @@ import pytest
 from coterie.app.config.keys import flatten
 from coterie.app.report import comparison, comparison_data, comparison_page
 from coterie.app.report.comparison import Row
+from coterie.app.report.tuning import Choice
+from coterie.app.runs.graph_scores import learnt_edges, row_scales
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import Story, write_config, write_metrics, write_progress, write_run
-from tests.app.report.pages import Page, toured
+from tests.app.report.pages import Page, decoded, toured
 
 STORY = Story(rounds=4, step=5)
 WEIGHTS = {"local": "none", "cobo": "ties"}
+CHOICE = Choice({"cobo.rho": 0.05, "learning-rate": 0.1}, {"cobo.rho": "low"}, 15)
 
 
 def made(
@@ -39,7 +42,7 @@ def made(
         ]
         for k, method in enumerate(methods)
     }
-    return comparison.rows(runs, {"cobo": {"cobo.rho": 0.05}} if "cobo" in methods else {})
+    return comparison.rows(runs, {"cobo": CHOICE} if "cobo" in methods else {})
 
 
 def page_of(directory: Path, rows: tuple[Row, ...], title: str = "a preset") -> Page:
@@ -101,14 +104,22 @@ def test_the_maps_are_the_runs_collaboration(tmp_path: Path) -> None:
         (1, 0), (1, 1), (2, 0), (2, 1)
     ]  # fmt: skip
     assert maps["rounds"] == [0, 5, 10, 15, 20]
-    codes = np.frombuffer(base64.b64decode(maps["weights"]), np.uint8).reshape(4, 5, 8, 8)
+    codes = np.frombuffer(base64.b64decode(maps["shares"]), np.uint8).reshape(4, 5, 8, 8)
+    apart = ~np.eye(8, dtype=bool)
     for each, code in zip(maps["of"], codes, strict=True):
         run = rows[each["method"]].runs[each["seed"]]
-        span = each["high"] - each["low"]
-        np.testing.assert_allclose(
-            each["low"] + span * code / 255, run.weights, atol=0.51 * span / 255
-        )
-        assert each["own"] is (each["method"] == 2)
+        scales = decoded(each["scales"], 2, 5, 8)
+        np.testing.assert_allclose(scales, [*map(row_scales, run.weights)], rtol=0.004)
+        shares = each["low"] + (1 - each["low"]) * code / 255
+        weights = shares * scales[:, :, None]
+        np.testing.assert_allclose(weights[:, apart], run.weights[:, apart], atol=0.005)
+        is_dark = (shares > 0.5) & apart
+        for f in range(5):
+            np.testing.assert_array_equal(is_dark[f], learnt_edges(run.weights[f]))
+        assert (each["own"] is not None) is (each["method"] == 2)
+        if each["own"]:
+            own = np.diagonal(run.weights, axis1=1, axis2=2)
+            np.testing.assert_allclose(decoded(each["own"], 2, 5, 8), own, rtol=0.004)
         recovered = comparison.rows({"x": [run]}, {})[0].values["f1"]
         assert each["f1"][-1:] == list(recovered)
     assert data["order"] == [[0, 4, 1, 5, 2, 6, 3, 7]] * 2
@@ -146,7 +157,7 @@ def test_a_map_shows_the_latest_recorded_weights(tmp_path: Path) -> None:
     rows = comparison.rows({row.method: [Run.read(row.runs[0].directory)] for row in rows}, {})
     maps = page_of(tmp_path, rows).data["maps"]
     assert maps["rounds"] == [0, 5, 10, 12, 15, 20]
-    codes = np.frombuffer(base64.b64decode(maps["weights"]), np.uint8).reshape(2, 6, 8, 8)
+    codes = np.frombuffer(base64.b64decode(maps["shares"]), np.uint8).reshape(2, 6, 8, 8)
     assert [np.array_equal(codes[1, f], codes[1, 0]) for f in range(6)] == [True] * 3 + [False] * 3
     assert np.array_equal(codes[1, 3], codes[1, 5])
 
@@ -173,19 +184,20 @@ def test_the_table_is_the_comparison(tmp_path: Path) -> None:
 def test_the_settings_are_what_is_shared_and_what_is_not(tmp_path: Path) -> None:
     rows = made(tmp_path, ["local", "cobo"])
     html = page_of(tmp_path, rows).html
-    own, common = html[html.index("<h2>Settings") :].split("Common settings")
-    assert '<li class="tuned"><code>cobo.rho = 0.05</code></li>' in own
+    own, common = html[html.index("Own settings") :].split("What all have in common")
+    assert '<li class="tuned"><code>cobo.rho = 0.05</code> <em>lowest tried</em></li>' in own
     assert "<li><code>cobo.gamma = 0.01</code></li>" in own
-    assert "learning-rate" not in own
+    assert '<li class="tuned"><code>learning-rate = 0.1</code></li>' in own, "though all have it"
+    assert own.count("learning-rate") == 1
     assert "<code>learning-rate</code>" in common
     assert "cobo." not in common
-    assert "nine trials" in own or "nine trials" in html
+    assert "from 15 trials for each method with the same learning rates" in html
     assert "<code>seed</code>" not in common
 
 
 def test_the_page_fetches_nothing(tmp_path: Path) -> None:
     page = page_of(tmp_path, made(tmp_path, ["local", "cobo"]))
-    assert sorted(page.links) == ["comparison.csv", "comparison.tex"]
+    assert sorted(page.links) == ["comparison-peers.csv", "comparison.csv", "comparison.tex"]
     assert "default-src 'none'" in page.html
     assert set(re.findall(r"https?://[^\"'\s)]+", page.html)) == {"http://www.w3.org/2000/svg"}
     for word in ("url(", "@import", "fetch(", "XMLHttpRequest", "import(", "<link"):
@@ -197,7 +209,7 @@ def test_text_from_files_is_escaped(tmp_path: Path) -> None:
     rows = made(tmp_path, ["local", "cobo"], dataset=evil, partition={"kind": evil})
     runs = {"local": rows[0].runs, evil: rows[1].runs}
     write_progress(rows[0].runs[0].directory, status="failed", error=evil)
-    page = page_of(tmp_path, comparison.rows(runs, {evil: {evil: evil}}), title=evil)
+    page = page_of(tmp_path, comparison.rows(runs, {evil: Choice({evil: evil})}), title=evil)
     assert len(page.scripts) == 2
     assert "<script>alert" not in page.html
     assert page.data["methods"] == ["local", evil]
@@ -245,7 +257,7 @@ def test_maps_of_many_methods_are_thinned(tmp_path: Path, monkeypatch: pytest.Mo
     data = page_of(tmp_path, rows).data
     for rounds, kept in ((data["maps"]["rounds"], 10), (data["rounds"], 7)):
         assert (rounds[0], rounds[-1], len(rounds)) == (0, 150, kept), "never the ends"
-    assert len(base64.b64decode(data["maps"]["weights"])) == 10 * 2 * 8 * 8
+    assert len(base64.b64decode(data["maps"]["shares"])) == 10 * 2 * 8 * 8
 
 
 @pytest.mark.e2e

@@ -17,19 +17,26 @@ def test_the_test_by_hand() -> None:
 
 
 def test_seeds_that_agree_by_chance_prove_nothing_where_peers_differ() -> None:
-    """Both means are 1, so the floor applies: 8 / 4 from the peers, t = 1 / sqrt(2 / 2)."""
+    """All means are 1; what counts is the peers' variance, 8 / 4 each: t = 1 / sqrt(2 / 3)."""
     peers = np.array([-1.0, 3.0, 3.0, -1.0]) * np.sqrt(1.5)  # mean sqrt(1.5), variance 8
     peers = peers - peers.mean() + 1.0
     assert peers.var(ddof=1) == pytest.approx(8.0)
-    assert p_value([peers, peers[::-1]]) == pytest.approx(2 * stats.t.sf(1.0, 1))
+    seeds = [peers, peers[::-1], peers]
+    assert p_value(seeds) == pytest.approx(2 * stats.t.sf(1 / np.sqrt(2 / 3), 2))
 
 
-def test_a_peer_without_a_value_is_left_out_and_one_seed_tells_nothing() -> None:
-    with_nan = [np.array([1.0, np.nan, 1.2]), np.array([2.0, 2.2, np.nan])]
-    assert p_value(with_nan) == p_value([np.array([1.0, 1.2]), np.array([2.0, 2.2])])
-    assert p_value([np.array([5.0, 5.1, 5.2])]) == 1.0
-    assert p_value([np.array([5.0]), np.array([np.nan])]) == 1.0
-    assert p_value([np.array([5.0]), np.array([5.0])]) == 1.0, "no spread, nothing to judge by"
+def test_a_peer_without_a_value_is_left_out() -> None:
+    with_nan = [np.array([1.0, np.nan, 1.2]), np.array([2.0, 2.2, np.nan]), np.array([3.0, 1.0])]
+    without = [np.array([1.0, 1.2]), np.array([2.0, 2.2]), np.array([3.0, 1.0])]
+    assert p_value(with_nan) == p_value(without) < 1
+
+
+def test_fewer_than_three_seeds_allow_no_test() -> None:
+    apart = [np.array([5.0, 5.1, 5.2])] * 2
+    assert p_value(apart) == p_value(apart[:1]) == 1.0
+    assert p_value([np.array([5.0])] * 3) == 1.0, "no spread, nothing to judge by"
+    assert p_value([*apart, np.array([np.nan])]) == 1.0
+    assert p_value([*apart, apart[0] + 0.1]) < 0.01
 
 
 def test_holm_by_hand() -> None:

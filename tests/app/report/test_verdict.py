@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from coterie.app.report import comparison
 from coterie.app.report.comparison import Row
+from coterie.app.report.tuning import Choice
 from coterie.app.report.verdict import notes, outcome
 from coterie.app.runs.rundir import Run
 from tests.app.fake_run import write_config, write_metrics
@@ -56,22 +58,34 @@ def test_a_winner_that_the_test_supports_is_named(tmp_path: Path) -> None:
 
 def test_methods_that_cannot_be_told_apart_have_no_winner(tmp_path: Path) -> None:
     assert told(rows(tmp_path, CLOSE)).startswith(
-        "No clear winner among cobo and dpfl (not significant with 3 seeds). "
-        "cobo has the highest mean test accuracy: 91.33 ± 1.53 %"
+        "No clear winner among cobo and dpfl: not significant with 3 seeds. The highest mean test "
+        "accuracy is cobo’s, 91.33 ± 1.53 %"
     )
 
 
-def test_one_seed_has_no_winner(tmp_path: Path) -> None:
-    one = {method: means[:1] for method, means in CLOSE.items()}
-    assert told(rows(tmp_path, one)).startswith(
-        "No clear winner among dpfl, cobo, local and fedavg "
-        "(one seed allows no test; use 3 or more). dpfl has the highest mean test accuracy: "
-    )
+@pytest.mark.parametrize(("seeds", "count"), [(1, "1 seed"), (2, "2 seeds")])
+def test_too_few_seeds_have_no_winner(tmp_path: Path, seeds: int, count: str) -> None:
+    few = {method: means[:seeds] for method, means in CLEAR.items()}
+    made = rows(tmp_path, few)
+    said = told(made)
+    assert f": not significant with {count} (no test possible). The highest mean " in said
+    assert not any(comparison.bold(made, column) for column in comparison.shown(made))
+
+
+def test_what_was_tuned_to_an_edge_is_noted(tmp_path: Path) -> None:
+    made = rows(tmp_path, {"local": CLEAR["local"], "cobo": CLEAR["cobo"]})
+    settings = {"learning-rate": 3.0, "cobo.gamma": 0.03}
+    choice = Choice(settings, {"learning-rate": "high"}, 15)
+    made = tuple(replace(row, choice=choice) if row.method == "cobo" else row for row in made)
+    assert notes(made) == [
+        "tuned to an edge, a better value may lie beyond it: "
+        "cobo (learning-rate = 3.0, highest tried)"
+    ]
 
 
 def test_many_without_a_winner_are_counted(tmp_path: Path) -> None:
     names = ("a", "b", "c", "d", "e", "f", "g")
-    assert "among a, b, c, d and 3 others (not significant with 3 seeds)" in told(
+    assert "among a, b, c, d and 3 others: not significant with 3 seeds." in told(
         rows(tmp_path, {name: (0.9 - k / 1e4, 0.8, 0.85) for k, name in enumerate(names)})
     )
 

@@ -20,9 +20,9 @@ import pytest
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.runners import cluster, memory, sweep
 from coterie.app.runners.cluster import Machine
-from coterie.app.runners.errors import RunError
 from coterie.app.runs import plan, progress
 from coterie.app.runs.rundir import Run
+from coterie.errors import RunError
 from tests.inprocess import ROOT, simulate
 
 PEERS, ROUNDS = 3, 2

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from coterie.app.config.config import Config
 from coterie.app.runners import inline, local
-from coterie.app.runners.errors import RunError
 from coterie.app.runs.rundir import Run
+from coterie.errors import DivergedError, RunError
 
 TINY = {"peers": 4, "partition.clusters": 2, "num-server-rounds": 6, "evaluate-every": 3}
 
@@ -62,10 +62,17 @@ def test_a_method_that_needs_validation_data_says_so(tmp_path: Path) -> None:
 
 
 def test_divergence_has_a_name(tmp_path: Path) -> None:
-    text = said(config(tmp_path, method="local", dataset="sine", learning_rate=1e30))
+    console = Console(file=io.StringIO(), width=120)
+    one = config(tmp_path, method="local", dataset="sine", learning_rate=1e30)
+    with pytest.raises(DivergedError, match="every peer diverged: try a smaller learning-rate"):
+        local.run(one, None, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
     assert "4 peers: the loss or the model is not finite" in " ".join(text.split())
-    now = json.loads((tmp_path / "local-sine-seed0-run" / "progress.json").read_text())
-    assert now["diverged"] == 4
+    assert f"report: {Path(one.run_dir, 'report.html')}" in text
+    now = json.loads(Path(one.run_dir, "progress.json").read_text())
+    assert (now["diverged"], now["status"]) == (4, "diverged")
+    assert json.loads(Path(one.run_dir, "summary.json").read_text())["status"] == "diverged"
 
 
 def test_a_run_that_fails_is_one_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -173,9 +175,10 @@ def test_a_failed_run_is_one_line_and_the_others_finish(tmp_path: Path) -> None:
     said = quiet()
     failed = run_all([first, bad, last], 1, said)
     assert failed.keys() == {bad.run_dir}
-    assert failed[bad.run_dir].startswith("DesertedError: round 3")
-    assert "\n" not in failed[bad.run_dir]
-    assert "Traceback" in Path(bad.run_dir, "error.log").read_text()
+    assert str(failed[bad.run_dir]).startswith("round 3")
+    assert "\n" not in str(failed[bad.run_dir])
+    assert isinstance(failed[bad.run_dir].__cause__, OSError)
+    assert "Error: [Errno" in Path(bad.run_dir, "error.log").read_text()
     assert f"local seed 1  failed: {failed[bad.run_dir]}" in text(said)
     assert [sweep.is_finished(each) for each in (first, bad, last)] == [True, False, True]
     before = times(Path(first.run_dir))
@@ -183,6 +186,40 @@ def test_a_failed_run_is_one_line_and_the_others_finish(tmp_path: Path) -> None:
     assert run_all([first, bad, last], 1, quiet()) == {}
     assert not Path(bad.run_dir, "error.log").exists()
     assert times(Path(first.run_dir)) == before
+
+
+def test_a_run_that_is_handed_over_is_stopped_and_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its stop here and its start in Ray; the clock jumps in the middle of the run."""
+    calls = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: 100.0 * (next(calls) > 6))
+    handed: list[dict[str, object]] = []
+
+    def elsewhere(queue: Sequence[Config], *_: object) -> Iterator[tuple[Config, None]]:
+        handed.extend(progress.read(Path(each.run_dir)) for each in queue)
+        yield from ((each, None) for each in queue)
+
+    monkeypatch.setattr(sweep, "_side_by_side", elsewhere)
+    monkeypatch.setattr(sweep, "time", clock)
+    monkeypatch.setattr(cores, "count", lambda: 2)
+    runs = [placed(config(seed=seed, num_server_rounds=40), tmp_path) for seed in (0, 1)]
+    run_all(runs, None, quiet())
+    begun, waiting = handed
+    assert (begun["status"], begun["error"]) == ("stopped", None)
+    assert 0 <= int(str(begun["round"])) < 40
+    assert waiting == {}
+    assert sweep.run_one(runs[0]) is None
+    assert progress.read(Path(runs[0].run_dir))["status"] == "finished"
+
+
+def test_a_run_that_diverged_is_done_and_no_failure(tmp_path: Path) -> None:
+    one = placed(config(dataset="sine", learning_rate=1e30), tmp_path)
+    assert run_all([one], 1, quiet()) == {}
+    assert progress.read(Path(one.run_dir))["status"] == "diverged"
+    before = times(tmp_path)
+    assert run_all([one], 1, quiet()) == {}
+    assert times(tmp_path) == before
 
 
 @pytest.mark.parametrize("kind", [RelayError, DesertedError, RosterError])

@@ -6,17 +6,41 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from coterie.app.runs.graph_scores import adjusted_rand_index, components, learnt_edges, score
+from coterie.app.runs.graph_scores import (
+    adjusted_rand_index,
+    components,
+    learnt_edges,
+    row_scales,
+    score,
+)
 
 TWO_PAIRS = np.array([0, 0, 1, 1])
 
 
-def test_an_edge_is_half_of_the_largest_weight_in_the_row() -> None:
-    w = np.array([[0.4, 0.21, 0.2, 0.19], [0, 1, 0, 0], [0.6, 0.2, 0.0, 0.2], [0, 0, 0, 0]])
+def test_an_edge_is_more_than_half_of_the_largest_weight_given_to_another() -> None:
+    w = np.array([[0.5, 0.3, 0.15, 0.05], [0, 1, 0, 0], [0.6, 0.4, 0.0, 0.0], [0, 0, 0, 0]])
     expected = np.zeros((4, 4), dtype=bool)
-    expected[0, 1] = True  # 0.21 > 0.4 / 2, and 0.2 is not more than a half
-    expected[2, 0] = True  # the own weight 0 of a row of shares does not matter
+    expected[0, 1] = True  # 0.15 is not more than half of 0.3
+    expected[2, [0, 1]] = True
     np.testing.assert_array_equal(learnt_edges(w), expected)
+    np.testing.assert_array_equal(row_scales(w), [0.3, 1.0, 0.6, 0.06])  # the last: 0.6 / 10
+
+
+@pytest.mark.parametrize("own", [0.0, 0.3, 0.9])
+def test_the_own_weight_hides_no_edge(own: float) -> None:
+    """A peer gives itself `own` and shares the rest: pairs are pairs, whatever it keeps."""
+    pairs = np.kron(np.eye(2), 1 - np.eye(2))
+    w = own * np.eye(4) + (1 - own) * pairs
+    np.testing.assert_array_equal(learnt_edges(w), pairs > 0)
+    result = score(w, TWO_PAIRS)
+    assert (result.f1, result.exact) == (1, True)
+
+
+def test_leftovers_of_a_peer_that_stands_alone_are_no_edges() -> None:
+    w = np.array([[0.4, 0.6, 0.0], [0.7, 0.3, 0.0], [0.02, 0.029, 0.951]])
+    assert not learnt_edges(w)[2].any(), "under 5 % of the largest weight"
+    w[2] = [0.02, 0.036, 0.944]
+    assert learnt_edges(w)[2].tolist() == [False, True, False]
 
 
 def test_for_ties_with_one_on_the_diagonal_the_rule_is_more_than_a_half() -> None:

@@ -189,6 +189,7 @@ def deployment(directory: Path) -> Iterator[Network]:
 def write_app(directory: Path) -> None:
     """Write a Flower app of strategies/ and the checks' node."""
     python = [*(ROOT / "strategies").rglob("*.py"), ROOT / "tests/strategies/toy_node.py"]
+    python += [ROOT / "coterie/__init__.py", ROOT / "coterie/errors.py"]
     python += [Path(__file__).with_name(name) for name in ("node.py", "server.py")]
     for path in python:
         to = directory / path.relative_to(ROOT)

@@ -1,21 +1,28 @@
 // Collaboration weights: a heat map for each method whose peers give each other weights.
 
 import { clusterColours, make } from "../drawing.js";
-import { heatMap, pairReadOut } from "../heat_map.js";
-import { FORMAT, isNumber, plain } from "../numbers.js";
+import { axisLabel, heatMap, pairReadOut } from "../heat_map.js";
+import { decode, FORMAT, isNumber, plain } from "../numbers.js";
 import { byId, DATA, fromData, pick, segment, watch } from "../page.js";
 import { startPlayer } from "../player.js";
 import { isFaded, methods, swatch } from "./methods.js";
 
-const codes = fromData(({ maps }) => Uint8Array.from(atob(maps.weights), (c) => c.charCodeAt(0)));
+const codes = fromData(({ maps }) => Uint8Array.from(atob(maps.shares), (c) => c.charCodeAt(0)));
+const scales = fromData(({ maps }) => maps.of.map((each) => decode(each.scales, 2)));
+const owns = fromData(({ maps }) => maps.of.map(({ own }) => own && decode(own, 2)));
+const NAMED = 12; // peers whose names a small map has room for
 const shown = { seed: 0, frame: () => 0 };
 
-// Returns a weight of `DATA.maps.of[map]`.
-function mapWeight(map, i, j) {
-  const { low, high } = DATA.maps.of[map];
+// Of the map with that index among `DATA.maps.of`: a weight as a share of its row's scale, as it
+// is, and a peer's own.
+function mapShare(map, i, j) {
+  const { low } = DATA.maps.of[map];
   const at = ((map * DATA.maps.rounds.length + shown.frame()) * DATA.peers + i) * DATA.peers + j;
-  return low + ((high - low) * codes()[at]) / 255;
+  return low + ((1 - low) * codes()[at]) / 255;
 }
+const atRow = (i) => shown.frame() * DATA.peers + i;
+const mapWeight = (map, i, j) =>
+  i === j ? owns()[map][atRow(i)] : mapShare(map, i, j) * scales()[map][atRow(i)];
 
 function emptyFigure({ method, f1 }) {
   const value = f1 && isNumber(f1[shown.frame()]) ? `F1 ${f1[shown.frame()].toFixed(2)}` : "F1 –";
@@ -37,20 +44,23 @@ function drawMaps() {
   const figures = here.map((map) => emptyFigure(DATA.maps.of[map]));
   byId("maps").replaceChildren(...figures);
   byId("maps").classList.toggle("few", figures.length <= 8);
+  byId("maps").classList.toggle("named", DATA.peers <= NAMED);
   here.forEach((map, k) => {
-    const { method, own, top } = DATA.maps.of[map];
+    const { method, own } = DATA.maps.of[map];
+    const names = DATA.names[shown.seed];
     const canvas = figures[k].querySelector("canvas");
     heatMap(canvas, {
       size: figures[k].clientWidth,
-      edge: clusters ? 10 : 0,
+      margin: clusters ? 10 : 0,
+      labels: order.map((p) => axisLabel(names[p], p)),
+      font: 11,
       order,
       clusters,
       colours: clusters && clusterColours(clusters),
-      top,
-      weight: (i, j) => (i === j && !own ? Number.NaN : mapWeight(map, i, j)),
+      share: (i, j) => (i === j ? Number.NaN : mapShare(map, i, j)),
       readOut: (i, j) =>
         pairReadOut(i, j, {
-          names: DATA.names[shown.seed],
+          names,
           own,
           clusters,
           describe: () => `weight ${plain(mapWeight(map, i, j), 2)}`,

@@ -1,4 +1,5 @@
-// Table of results: sorts by a heading, selects the method of a row.
+// The tables of a comparison, which the page brings along: they sort by a heading; a row of the
+// results follows that method.
 
 import { compare } from "../numbers.js";
 import { byId, pick, view, watch } from "../page.js";
@@ -6,21 +7,29 @@ import { swatch } from "./methods.js";
 
 export function startTable() {
   const table = byId("results");
-  const [body] = table.tBodies;
-  const rows = [...body.rows];
+  const rows = [...table.tBodies[0].rows];
   rows.forEach((row, m) => {
     row.querySelector(".key").append(swatch(m));
     row.onclick = () => pick(m);
   });
-  const headings = [...table.tHead.rows[1].cells];
+  sortable(table);
+  if (byId("by-peer")) sortable(byId("by-peer"));
+  watch(() => {
+    for (const [m, row] of rows.entries()) row.classList.toggle("picked", view.picked === m);
+  });
+}
+// Lets the headings in the last row of a table's head sort its rows.
+function sortable(table) {
+  const headings = [...[...table.tHead.rows].at(-1).cells];
   headings.forEach((heading, k) => {
-    const value = (row) => Number.parseFloat(k ? row.cells[k].dataset.value : row.dataset.method);
+    const value = (row) => Number.parseFloat(row.cells[k].dataset.value);
     heading.firstChild.onclick = () => {
       const before = heading.getAttribute("aria-sort");
       const down = before ? before === "ascending" : k > 0 && heading.dataset.better !== "low";
       for (const other of headings) other.removeAttribute("aria-sort");
       heading.setAttribute("aria-sort", down ? "descending" : "ascending");
-      body.append(...[...rows].sort((a, b) => compare(value(a), value(b), down)));
+      const [body] = table.tBodies;
+      body.append(...[...body.rows].sort((a, b) => compare(value(a), value(b), down)));
     };
   });
   watch(() => {

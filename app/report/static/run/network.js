@@ -20,7 +20,7 @@ import {
   peers,
   shortName,
 } from "./peers.js";
-import { blockWeight, collaborators, links } from "./weights.js";
+import { blockWeight, collaborators, links, rowScale } from "./weights.js";
 
 let frame = () => 0;
 
@@ -29,22 +29,20 @@ function drawHeatMap() {
   const { graph } = DATA;
   const all = blocks();
   const isExact = all.length === DATA.peers;
-  const size = Math.min(canvas.parentElement.clientWidth, 520);
-  const longest = isExact ? Math.max(...peers().map((p) => axisName(p).length)) : 0;
-  const room = longest > 3 ? 26 + 7 * longest : 30; // long column names are vertical
-  const hasNames = isExact && (size - room) / all.length >= 17;
-  const edge = hasNames ? room : 10;
-  const isBlank = (a, b) => a === b && all[a].length === 1 && !graph.own;
+  const isSelf = (a, b) => a === b && all[a].length === 1;
+  const row = view.picked === null ? null : blockOf()[view.picked];
   const written = (a, b) =>
     `weight ${plain(blockWeight(a, b, frame()), 2)} in round ${graph.rounds[frame()]}`;
-  const { ink, cell, under } = heatMap(canvas, {
-    size,
-    edge,
+  const { ink, cell, edge, under } = heatMap(canvas, {
+    size: Math.min(canvas.parentElement.clientWidth, 520),
+    margin: 10,
+    labels: isExact ? DATA.order.map(axisName) : null,
+    picked: row,
     order: [...all.keys()],
     clusters: blockClusters(),
     colours: clusterColour(),
-    top: graph.darkest,
-    weight: (a, b) => (isBlank(a, b) ? Number.NaN : blockWeight(a, b, frame())),
+    share: (a, b) =>
+      isSelf(a, b) ? Number.NaN : blockWeight(a, b, frame()) / (rowScale(a, frame()) || 1),
     readOut: (a, b) =>
       isExact
         ? pairReadOut(all[a][0], all[b][0], {
@@ -55,27 +53,11 @@ function drawHeatMap() {
           })
         : [
             blockName(all[a]),
-            a === b ? "to each other" : `to ${blockName(all[b])}`,
-            isBlank(a, b) ? "no own weight in this method" : `mean ${written(a, b)}`,
+            a === b ? "give each other" : `give ${blockName(all[b])}`,
+            isSelf(a, b) && !graph.own ? "no own weight in this method" : `mean ${written(a, b)}`,
           ],
   });
-  if (hasNames) {
-    ink.textBaseline = "middle";
-    ink.textAlign = longest > 3 ? "right" : "center";
-    const end = longest > 3 ? edge - 6 : 18;
-    DATA.order.forEach((p, k) => {
-      const middle = edge + (k + 0.5) * cell;
-      ink.fillStyle = css(p === view.picked ? "--ink" : "--soft");
-      ink.fillText(axisName(p), end, middle);
-      ink.save();
-      ink.translate(middle, end);
-      if (longest > 3) ink.rotate(Math.PI / 2);
-      ink.fillText(axisName(p), 0, 0);
-      ink.restore();
-    });
-  }
-  if (view.picked !== null) {
-    const row = blockOf()[view.picked];
+  if (row !== null) {
     ink.strokeStyle = css("--ink");
     ink.lineWidth = 2;
     ink.strokeRect(edge - 1, edge + row * cell - 1, all.length * cell + 1, cell + 1);
@@ -122,6 +104,7 @@ function drawGraph() {
 // mutual, so each link is a whole line.
 function drawEdges(ink, places) {
   const { clusters, crowd, graph } = DATA;
+  const place = blockOf();
   const isDense = DATA.peers > 30;
   const far = crowd ? 1 : 0.5;
   const sparse = Math.min(1, Math.sqrt(300 / DATA.peers));
@@ -133,8 +116,9 @@ function drawEdges(ink, places) {
       : [0.6, DATA.peers > 10 ? 4 : 6];
   for (const i of peers()) {
     const drawn = crowd && view.picked !== i ? graph.links.drawn : undefined;
+    const scale = rowScale(place[i], frame()) || 1;
     for (const [j, weight] of links(i, frame()).slice(0, drawn)) {
-      const share = Math.min(1, weight / graph.top);
+      const share = Math.min(1, weight / scale);
       if (share < 0.02) continue;
       const isPicked = view.picked === i || view.picked === j;
       const faded = view.picked === null ? 1 : 0.15;
@@ -269,8 +253,7 @@ export function startNetwork() {
     drawGraph();
     drawRecovery();
     drawReadout();
-    byId("graph-title").textContent = DATA.graph.learns ? "Learnt graph" : "Graph of the weights";
-    byId("top").textContent = plain(DATA.graph.darkest, 3);
+    byId("graph-title").textContent = DATA.graph.learns ? "Learnt graph" : "Graph";
     byId("graph-legend").replaceChildren(...clusterLegend("dot"));
   };
   frame = startPlayer(() => DATA.graph?.rounds ?? [], draw);

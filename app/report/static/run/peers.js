@@ -1,6 +1,7 @@
 // Colours and names of a run's peers.
 
 import { clusterColours, css, make } from "../drawing.js";
+import { axisLabel } from "../heat_map.js";
 import { DATA, fromData } from "../page.js";
 
 // Peers by index. Figures use the display order; many peers are drawn in blocks.
@@ -11,8 +12,8 @@ export const peerColour = (p) =>
 export const inText = (p) => DATA.names[p];
 // Short name: "peer 3" becomes 3.
 export const shortName = (p) => (DATA.names[p] === `peer ${p}` ? String(p) : DATA.names[p]);
-// Name along an axis.
-export const axisName = (p) => shortName(p).replace(/^(.{13}).{2,}$/u, "$1…");
+// Along an axis.
+export const axisName = (p) => axisLabel(DATA.names[p], p);
 export const peerName = (p) =>
   `${DATA.names[p]}${DATA.clusters ? `, cluster ${DATA.clusters[p]}` : ""}`;
 export const className = (label) => DATA.classes[label] ?? `class ${label}`;

@@ -11,6 +11,10 @@ const strongest = fromData(
     links && { each: links.each, to: decode(links.to, 3), weights: decode(links.weights, 2) },
 );
 
+const scales = fromData(({ graph }) => decode(graph.scales, 2));
+
+// The weight that counts as full in the row of block a: an edge has more than half of it.
+export const rowScale = (a, at) => scales()[at * DATA.blocks.length + a];
 export function blockWeight(a, b, at) {
   const size = DATA.blocks.length;
   return means()[(at * size + a) * size + b];

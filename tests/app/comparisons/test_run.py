@@ -1,28 +1,33 @@
-"""The command `compare` as a whole: what it runs, tunes, refuses and writes."""
+"""Comparisons as a whole: what they run, tune, refuse and write."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from coterie.app.cli import compare as command_compare
+from coterie.app.cli import compare as command
+from coterie.app.cli import main
+from coterie.app.comparisons.run import Request, compare
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
 from coterie.app.config.keys import flatten
 from coterie.app.config.schema import Scalar
+from coterie.app.report.tuning import Choice
 from coterie.app.runners import inline
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import summarise
+from coterie.errors import PartError, RunError
 
 TINY: dict[str, Scalar] = {
     "peers": 4,
@@ -32,10 +37,21 @@ TINY: dict[str, Scalar] = {
 }
 
 
-def command(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    command_compare.add_options(parser)
-    return parser.parse_args(words)
+def request(directory: Path, methods: str, **more: Any) -> Request:
+    """A comparison in this process."""
+    flat = more.pop("flat", TINY)
+    return Request(
+        "tiny", flat, methods.split(","), directory, **{"seeds": 1, "workers": 1, **more}
+    )
+
+
+def compared(directory: Path, methods: str, **more: Any) -> str:
+    """What a comparison prints, whether a run of it fails or not."""
+    console = Console(file=io.StringIO(), width=200)
+    with suppress(SweepError):
+        compare(request(directory, methods, **more), console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -45,12 +61,8 @@ def read(path: Path) -> list[dict[str, str]]:
 @pytest.mark.e2e
 def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    said = Console(file=io.StringIO(), width=200)
-    line = ["--methods", "local, fedavg,cobo", "--seeds", "2", "--workers", "1"]
-    page = command_compare.run_comparison(
-        command(*line, "--out", str(tmp_path)), "tiny", TINY, said
-    )
-    assert page == tmp_path / "comparison.html"
+    text = compared(tmp_path, "local, fedavg,cobo", seeds=2)
+    assert f"comparison: {tmp_path / 'comparison.html'}" in text
     lines = read(tmp_path / "comparison.csv")
     assert [(each["method"], each["seed"]) for each in lines] == [
         (method, seed) for method in ("local", "fedavg", "cobo") for seed in "01"
@@ -60,8 +72,6 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
         assert float(each["accuracy"]) == summarise(run)["mean_test_accuracy"]
         assert (float(each["bytes"]) > 0) == (each["method"] != "local")
         assert (run.directory / "summary.json").exists()
-    assert isinstance(said.file, io.StringIO)
-    text = said.file.getvalue()
     assert "6 runs to do" in text
     assert "6/6  " in text
     assert "fedavg: every peer sends its model to every other peer in every round" in text
@@ -69,52 +79,36 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_tuning_chooses_on_validation_data_that_the_preset_lacks(tmp_path: Path) -> None:
-    said = Console(file=io.StringIO(), width=200)
-    line = ["--tune", "--methods", "local,dpfl", "--seeds", "1", "--workers", "1"]
     flat = TINY | {"num-server-rounds": 2, "evaluate-every": 1, "dpfl.init-epochs": 1}
-    command_compare.run_comparison(command(*line, "--out", str(tmp_path)), "tiny", flat, said)
-    assert isinstance(said.file, io.StringIO)
-    text = said.file.getvalue()
-    assert text.startswith("partition.validation = 0.2 in all runs")
-    assert "18 runs to do" in text
+    text = compared(tmp_path, "local,dpfl", tuning="whole", flat=flat)
+    assert text.startswith(
+        "partition.validation = 0.2 in all runs: --tune needs validation data\n30 runs to do"
+    )
     for each in read(tmp_path / "comparison.csv"):
         final = Run.read(tmp_path / each["run"])
-        settings = json.loads(each["settings"])
-        told = ", ".join(f"{key} = {value}" for key, value in settings.items())
-        assert f"tuned {each['method']}: {told}\n" in text
+        settings, edges = json.loads(each["settings"]), json.loads(each["edges"])
         assert flatten(final.config).items() >= {**settings, "partition.validation": 0.2}.items()
         trials = [t for t in read(tmp_path / "tuning.csv") if t["method"] == each["method"]]
-        assert len(trials) == 9
+        assert len(trials) >= 15
+        choice = Choice(settings, edges, len(trials))
+        assert f"tuned {each['method']}: {choice.described()}; {len(trials)} trials\n" in text
         reached = np.nanmean(final.at("validation_accuracy", final.last_row()))
         assert max(float(trial["quality"]) for trial in trials) == reached
         (best,) = [trial for trial in trials if trial["chosen"] == "1"]
-        assert best["settings"] == each["settings"]
+        assert (best["settings"], best["edges"]) == (each["settings"], each["edges"])
 
 
-def test_bad_trials_end_early(tmp_path: Path) -> None:
-    flat = TINY | {"num-server-rounds": 9, "evaluate-every": 9, "learning-rate": 1e-6}
-    said = compared("--halving --methods local --seeds 1", tmp_path, flat)
-    assert "9 runs to do" in said
-    assert "3 runs to do" in said
+def test_poor_trials_end_early(tmp_path: Path) -> None:
+    flat = TINY | {"num-server-rounds": 9, "evaluate-every": 9, "learning-rate": 0.1}
+    said = compared(tmp_path, "local", tuning="halving", flat=flat)
+    assert "15 runs to do" in said
     trials = read(tmp_path / "tuning.csv")
-    assert [trial["rounds"] for trial in trials] == ["1"] * 9 + ["3"] * 3
-    first = sorted(trials[:9], key=lambda trial: -float(trial["quality"]))
-    assert [trial["settings"] for trial in trials[9:]] == [t["settings"] for t in first[:3]]
-    winner = max(trials[9:], key=lambda trial: float(trial["quality"]))
+    assert sorted({trial["rounds"] for trial in trials}) == ["1", "3", "9"]
     (line,) = read(tmp_path / "comparison.csv")
+    (winner,) = [trial for trial in trials if trial["chosen"] == "1" and trial["rounds"] == "9"]
     assert line["settings"] == winner["settings"]
     with pytest.raises(ConfigError, match=r"other settings \(--halving"):
-        compared("--tune --methods local --seeds 1", tmp_path, flat)
-
-
-def compared(words: str, out: Path, flat: dict[str, Scalar] = TINY) -> str:
-    """What the command says."""
-    said = Console(file=io.StringIO(), width=200)
-    given = command(*words.split(), "--workers", "1", "--out", str(out))
-    with suppress(SweepError):
-        command_compare.run_comparison(given, "tiny", flat, said)
-    assert isinstance(said.file, io.StringIO)
-    return said.file.getvalue()
+        compared(tmp_path, "local", tuning="whole", flat=flat)
 
 
 def test_a_comparison_survives_a_run_that_fails(
@@ -127,96 +121,110 @@ def test_a_comparison_survives_a_run_that_fails(
 
     inline_run = inline.run
     monkeypatch.setattr(inline, "run", run)
-    words = ["--methods", "local,fedavg", "--seeds", "2", "--workers", "1"]
-    given = command(*words, "--out", str(tmp_path))
     said = Console(file=io.StringIO(), width=200)
-    with pytest.raises(SweepError, match=r"^1 run failed"):
-        command_compare.run_comparison(given, "tiny", TINY, said)
+    with pytest.raises(SweepError, match=r"^1 run failed") as failure:
+        compare(request(tmp_path, "local,fedavg", seeds=2), said)
+    cause = failure.value.__cause__
+    assert isinstance(cause, PartError)
+    assert isinstance(cause.__cause__, ZeroDivisionError)
     assert isinstance(said.file, io.StringIO)
     (line,) = [x for x in said.file.getvalue().splitlines() if x.startswith("failed: fedavg-seed1")]
-    log = re.search(r"ZeroDivisionError: by a test \(log: (.*)\)", line)
+    log = re.search(r"ZeroDivisionError: by a test \(traceback: (.*)\)", line)
     assert log is not None
     assert "Traceback" in Path(log[1]).read_text()
     done = [(each["method"], each["seed"]) for each in read(tmp_path / "comparison.csv")]
     assert done == [("local", "0"), ("local", "1"), ("fedavg", "0")]
     page = (tmp_path / "comparison.html").read_text()
     assert "1 of 4 runs failed: see below." in page
-    assert re.search(r"<code>fedavg-seed1-\w+</code> ZeroDivisionError: by a test", page)
+    assert re.search(r"<code>fedavg-seed1-\w+</code> .*ZeroDivisionError: by a test", page)
 
 
 def test_a_comparison_of_other_settings_is_not_written_over(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 3}
-    said = compared("--methods local,fedavg --seeds 2 --columns loss,bytes", tmp_path, flat)
-    assert "is the best of 2" in said or "No clear winner among" in said
+    said = compared(tmp_path, "local,fedavg", seeds=2, columns=["loss", "bytes"], flat=flat)
+    assert "not significant with 2 seeds (no test possible)" in said
     assert r"method & test loss & sent / peer \\" in (tmp_path / "comparison.tex").read_text()
     before = (tmp_path / "comparison.csv").read_bytes()
-    for words, other, what in (
-        ("--methods local --seeds 2", {}, "fedavg"),
-        ("--methods local,fedavg --seeds 1", {}, "seed 1"),
-        ("--methods local,fedavg --seeds 2", {"batch-size": 8}, "batch-size"),
-        ("--methods local,fedavg,dpfl --seeds 2", {}, "partition.validation"),
+    for methods, seeds, other, what in (
+        ("local", 2, {}, "fedavg"),
+        ("local,fedavg", 1, {}, "seed 1"),
+        ("local,fedavg", 2, {"batch-size": 8}, "batch-size"),
+        ("local,fedavg,dpfl", 2, {}, "partition.validation"),
     ):
         with pytest.raises(ConfigError, match=f"other settings .*{what}.*choose another --out"):
-            compared(words, tmp_path, flat | other)
+            compared(tmp_path, methods, seeds=seeds, flat=flat | other)
     assert (tmp_path / "comparison.csv").read_bytes() == before
-    assert "failed" not in compared("--methods local,fedavg,cobo --seeds 2", tmp_path, flat)
+    assert "failed" not in compared(tmp_path, "local,fedavg,cobo", seeds=2, flat=flat)
     assert len(read(tmp_path / "comparison.csv")) == 6, "nothing of the first is lost"
 
 
 def test_every_method_of_a_comparison_has_the_same_validation_data(tmp_path: Path) -> None:
     flat = TINY | {"num-server-rounds": 3, "dpfl.init-epochs": 1}
-    said = compared("--methods local,dpfl --seeds 1", tmp_path / "auto", flat)
-    assert said.startswith("partition.validation = 0.2 in all runs: dpfl judges models by valid")
+    said = compared(tmp_path / "auto", "local,dpfl", flat=flat)
+    assert said.startswith("partition.validation = 0.2 in all runs: dpfl needs validation data\n")
     for each in read(tmp_path / "auto" / "comparison.csv"):
         sizes = Run.read(tmp_path / "auto" / each["run"]).sizes("validation")
         assert sizes is not None
         assert sizes.tolist() == [12] * 4
-    explicit = compared(
-        "--methods local,dpfl --seeds 1", tmp_path / "given", flat | {"partition.validation": 0.5}
-    )
+    explicit = compared(tmp_path / "own", "local,dpfl", flat=flat | {"partition.validation": 0.5})
     assert "in all runs" not in explicit
     off = flat | {"partition.validation": 0.0}
     with pytest.raises(ConfigError, match=r"set partition\.validation = 0\.2"):
-        compared("--methods local,dpfl --seeds 1", tmp_path / "off", off)
+        compared(tmp_path / "off", "local,dpfl", flat=off)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("wrong", "said"),
     [
-        ("--methods cobo,lokal", 'unknown method "lokal", did you mean "local"?'),
-        ("--methods cobo --seeds 0", "--seeds must be at least 1"),
-        ("--methods cobo --workers 0", "--workers must be at least 1"),
-        ("--methods cobo --columns acuracy", '--columns: unknown column "acuracy", did you mean'),
+        ({"methods": "cobo,lokal"}, 'unknown method "lokal", did you mean "local"?'),
+        ({"methods": ","}, "there are no methods to compare"),
+        ({"seeds": 0}, "seeds = 0: must be at least 1"),
+        ({"workers": 0}, "workers = 0: must be at least 1"),
+        ({"columns": ["acuracy"]}, 'columns: unknown column "acuracy", did you mean "accuracy"?'),
+        (
+            {"tuning": "whole", "flat": TINY | {"dataset": "least-squares"}},
+            "--tune needs validation data, which least-squares cannot set aside",
+        ),
     ],
 )
-def test_a_wrong_request_starts_nothing(tmp_path: Path, words: str, said: str) -> None:
-    given = command(*words.split(), "--out", str(tmp_path / "out"))
-    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
-        command_compare.run_comparison(given, "p", TINY, Console(file=io.StringIO()))
+def test_a_wrong_request_starts_nothing(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        compared(tmp_path / "out", **{"methods": "cobo", **wrong})
+    assert str(refusal.value) == said
     assert not (tmp_path / "out").exists()
 
 
-def test_there_is_nothing_to_tune_by_without_validation_data(tmp_path: Path) -> None:
-    given = command("--tune", "--methods", "local", "--out", str(tmp_path / "out"))
-    flat = TINY | {"dataset": "least-squares"}
-    with pytest.raises(ConfigError, match="which least-squares has not"):
-        command_compare.run_comparison(given, "p", flat, Console(file=io.StringIO()))
-    assert not (tmp_path / "out").exists()
+def test_the_command_asks_for_what_its_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Request] = []
+    monkeypatch.setattr(command, "compare", lambda request, console: asked.append(request))
+    line = "compare seed=3 --methods local,fedavg --seeds 2 --halving --columns loss --hold-out 0.5"
+    assert main.main([*line.split(), "--workers", "2", "--out", "o"]) == 0
+    assert main.main(["compare", "--methods", "all", "--tune"]) == 0
+    halved, whole = asked
+    keys = {"seed": 3, "hold-out": 0.5}
+    assert {key: halved.keys[key] for key in keys} == keys
+    assert replace(halved, keys=keys) == Request(
+        "default", keys, ["local", "fedavg"], Path("o"), 2, "halving", 2, ["loss"]
+    )
+    assert replace(whole, keys={}) == Request(
+        "default", {}, ["all"], Path("runs/compare/default"), 3, "whole"
+    )
 
 
 def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Config] = []
 
-    def only_listed(configs: Sequence[Config], workers: int, console: Console) -> dict[str, str]:
+    def only_listed(
+        configs: Sequence[Config], workers: int, console: Console
+    ) -> dict[str, Exception]:
         seen.extend(configs)
-        return {config.run_dir: "enough" for config in configs}
+        return {config.run_dir: RunError("enough") for config in configs}
 
     monkeypatch.setattr("coterie.app.runners.sweep.run_all", only_listed)
     said = Console(file=io.StringIO(), width=200)
     flat: dict[str, Scalar] = {**TINY, "partition.kind": "iid"}  # no true clusters: no oracle
-    given = command("--methods", "all", "--seeds", "1", "--out", str(tmp_path))
     with pytest.raises(SweepError):
-        command_compare.run_comparison(given, "p", flat, said)
+        compare(request(tmp_path, "all", flat=flat), said)
     assert isinstance(said.file, io.StringIO)
     refused = [line for line in said.file.getvalue().splitlines() if line.startswith("left out: ")]
     assert any("oracle" in line for line in refused)
@@ -224,6 +232,5 @@ def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mo
     assert {"local", "fedavg", "cobo", "dpfl"} <= methods
     assert {config.partition.validation for config in seen} == {VALIDATION_SHARE}
     assert "oracle" not in methods
-    given = command("--methods", "oracle", "--out", str(tmp_path))
     with pytest.raises(ConfigError, match="oracle"):
-        command_compare.run_comparison(given, "p", flat, said)
+        compare(request(tmp_path, "oracle", flat=flat), said)

@@ -1,0 +1,1 @@
+../../coterie/errors.py

@@ -1,0 +1,86 @@
+"""The subject of a comparison: methods, seeds, tuning and keys; a directory holds one subject."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import tomli_w
+
+from coterie.app.comparisons.tune import Tuning
+from coterie.app.config import schema
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.schema import Scalar
+from coterie.app.runs import atomic
+
+_FILE = "comparison.toml"
+_NOT_COMPARED = ("method", "seed", "out", "name", "run-dir", "resume")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is compared; it is written beside the tables, which no other comparison overwrites.
+
+    Attributes
+    ----------
+    methods, seeds : that are compared.
+    tuned : each method was tuned. halved : by successive halving.
+    keys : configuration that all runs share.
+    """
+
+    methods: list[str]
+    seeds: list[int]
+    tuned: bool
+    keys: Mapping[str, Scalar]
+    halved: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        configs: Mapping[str, Sequence[Config]],
+        flat: Mapping[str, Scalar],
+        tuning: Tuning | None,
+    ) -> Subject:
+        """Return the subject of configurations that were made from the keys `flat`."""
+        seeds = [config.seed for config in next(iter(configs.values()))]
+        keys = {key: value for key, value in sorted(flat.items()) if key not in _NOT_COMPARED}
+        return cls(list(configs), seeds, tuning is not None, keys, tuning == "halving")
+
+    def check(self, directory: Path) -> None:
+        """Refuse a directory that holds a comparison of something that this one lacks.
+
+        Raises
+        ------
+        ConfigError : names what this one lacks.
+        """
+        if not (directory / "comparison.csv").exists():
+            return
+        try:
+            there = Subject(**tomllib.loads((directory / _FILE).read_text(encoding="utf-8")))
+        except (FileNotFoundError, tomllib.TOMLDecodeError, TypeError):
+            raise ConfigError(
+                f"{directory} holds another comparison: choose another --out"
+            ) from None
+        if lacks := self._lacks(there):
+            raise ConfigError(
+                f"{directory} holds a comparison of other settings ({lacks}): choose another "
+                "--out, or include them"
+            )
+
+    def _lacks(self, there: Subject) -> str:
+        """Name what another comparison has and this one lacks; empty if there is nothing."""
+        for key, value in self.keys.items():
+            if there.keys.get(key) != value:
+                return f"{key} = {schema.written(there.keys.get(key, ''))}"
+        if (there.tuned, there.halved) != (self.tuned, self.halved):
+            tuned = "--tune" if there.tuned else "no --tune"
+            return "--halving" if there.halved else tuned
+        lost = [name for name in there.methods if name not in self.methods]
+        lost += [f"seed {seed}" for seed in there.seeds if seed not in self.seeds]
+        return ", ".join(lost)
+
+    def write(self, directory: Path) -> None:
+        """Write it beside the tables of the comparison."""
+        atomic.write(directory / _FILE, tomli_w.dumps(asdict(self)))

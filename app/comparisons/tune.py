@@ -1,0 +1,284 @@
+"""Tune methods on validation data: the same learning rates and number of trials for every method.
+
+Each method is tried on the first seed with five learning rates, the preset's and two on either side
+of it, each about three times the one before, and three values of one more key: the method's own
+(`Options.grid`), or weight-decay for a method without one. The trial with the highest mean
+validation accuracy of the last models wins (without accuracies: the lowest validation loss); of
+equal trials, the one nearest to the preset. Test data decide nothing. Where the preset sets no
+validation data aside, the whole comparison does, so that a choice is used on the split it was made
+on.
+
+The rates are the same for all methods. While the best trial of any method has the lowest or the
+highest of them, the next rate on that side is added for every method, at most `EXTENSIONS` times.
+
+Successive halving (Jamieson and Talwalkar, AISTATS 2016) costs less than a third: all trials run
+for a ninth of the rounds, the best third of them for a third, the best third of these to the end.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from coterie.app.config import schema
+from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
+from coterie.app.config.schema import Scalar
+from coterie.app.report.tuning import Choice
+from coterie.app.runners import sweep
+from coterie.app.runs import units
+from coterie.app.runs.rundir import Run
+from coterie.clients.rule import Grid
+
+Tuning = Literal["whole", "halving"]
+RUNGS: Mapping[Tuning, tuple[int, ...]] = {"whole": (1,), "halving": (9, 3, 1)}
+"""What part of the rounds the trials of each rung run for; a third of them reaches the next one."""
+START = (-2, -1, 0, 1, 2)
+"""Levels of the first learning rates; see `rate`."""
+EXTENSIONS = 4
+"""How many times the learning rates are extended at most."""
+_SURVIVORS = 3
+_VALUES = 3
+_RATE, _DECAY = "learning-rate", "weight-decay"
+_DECAYS = (0.001, 0.01)
+
+Settings = Mapping[str, Scalar]
+
+
+class Trial(NamedTuple):
+    """A run that was carried out with some settings."""
+
+    settings: Settings
+    run: Run
+
+
+def with_validation(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the keys of an experiment with a share of the data for validation."""
+    key, share = Config.from_flat({**flat, "method": "local"}).validation
+    return {**flat, key: share or VALIDATION_SHARE}
+
+
+def rate(config: Config, level: int) -> float:
+    """Return the preset's learning rate times ..., 0.1, 0.3, 1, 3, 10, ...; level 0 is itself."""
+    return float(f"{config.learning_rate * (1, 3)[level % 2] * 10.0 ** (level // 2):.6g}")
+
+
+def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
+    """Return the second key that is tuned, and its three values, that of the preset first.
+
+    Raises
+    ------
+    ConfigError : the `grid` of a plugin's options does not name one key and three values.
+    """
+    own: Grid = getattr(config.row.options, "grid", {})
+    if not own:
+        decay = config.weight_decay
+        return _DECAY, (decay, decay / 10, 10 * decay) if decay else (0.0, *_DECAYS)
+    if len(own) != 1 or any(len(values) != _VALUES for values in own.values()):
+        raise ConfigError(
+            f"{config.method}: the grid of its options must name one key and three values, like "
+            '{"strength": (0.03, 0.1, 0.3)}'
+        )
+    ((knob, values),) = own.items()
+    key = f"{config.table_of('method')}.{knob}"
+    preset = config.flat()[key]
+    return key, tuple(sorted(values, key=lambda value: value != preset))
+
+
+def trials(config: Config, levels: Iterable[int] = START) -> list[Settings]:
+    """Return the settings to try, those nearest to the preset first, as keys that override it."""
+    key, values = grid(config)
+    return [
+        {_RATE: rate(config, level), key: value}
+        for level in sorted(levels, key=abs)
+        for value in values
+    ]
+
+
+def trial_configs(
+    config: Config, trials: Iterable[Settings], directory: Path, part: int = 1
+) -> dict[str, tuple[Settings, Config]]:
+    """Return the placed configurations of trials by run directory, with their settings.
+
+    Parameters
+    ----------
+    part : divisor of the number of rounds.
+    """
+    rounds = -(-config.num_server_rounds // part)
+    configs = {}
+    for settings in trials:
+        flat = {**config.flat(), **settings, "num-server-rounds": rounds}
+        trial = sweep.placed(Config.from_flat(flat), directory / "tuning")
+        configs[trial.run_dir] = (settings, trial)
+    return configs
+
+
+def best(trials: Iterable[Trial], count: int = 1) -> list[Trial]:
+    """Return the best trials, of equal ones the earlier first."""
+    return sorted(trials, key=lambda trial: -quality(trial.run))[:count]
+
+
+def quality(run: Run) -> float:
+    """Return the mean validation accuracy of the peers that have one; without any, minus the loss.
+
+    A diverged peer counts with the accuracy of its last model, or with minus infinity.
+    """
+    last = run.last_row()
+    value_n = run.at("validation_accuracy", last)
+    if np.isnan(value_n).all():
+        value_n = -run.at("validation_loss", last)
+    value_n = value_n[~np.isnan(value_n)]
+    return float(value_n.mean()) if len(value_n) else -np.inf
+
+
+def describe(settings: Settings) -> str:
+    """Write settings in one line."""
+    return ", ".join(f"{key} = {schema.written(value)}" for key, value in settings.items())
+
+
+def tuned(
+    configs: Mapping[str, Config],
+    tuning: Tuning,
+    directory: Path,
+    workers: int | None,
+    console: Console,
+) -> tuple[dict[str, Choice], dict[str, Exception]]:
+    """Tune methods and write tuning.csv.
+
+    Parameters
+    ----------
+    configs : method -> configuration of the first seed.
+
+    Returns
+    -------
+    Method -> choice, of the methods of which a trial succeeded; run directory -> error, of the
+    trials that failed.
+    """
+    search = _Search(configs, directory, workers, console)
+    first, *later = RUNGS[tuning]
+    left = search.rates(first)
+    for part in later:
+        kept = {m: best(of, max(1, len(of) // _SURVIVORS)) for m, of in left.items()}
+        left = search.run({m: [trial.settings for trial in of] for m, of in kept.items()}, part)
+    choices = {
+        method: search.choice(method, best(ended)[0].settings)
+        for method, ended in left.items()
+        if ended
+    }
+    search.write(choices)
+    for method, choice in choices.items():
+        console.print(
+            f"tuned {method}: {choice.described()}; {units.plural(choice.trials, 'trial')}",
+            soft_wrap=True,
+        )
+    return choices, search.failed
+
+
+class _Search:
+    """The trials of a comparison.
+
+    Attributes
+    ----------
+    levels : of the learning rates that every method has been tried with.
+    failed : run directory -> error, of the trials that failed.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, Config],
+        directory: Path,
+        workers: int | None,
+        console: Console,
+    ) -> None:
+        self._configs, self._directory = configs, directory
+        self._workers, self._console = workers, console
+        self._ended: dict[str, list[Trial]] = {method: [] for method in configs}
+        self.levels = list(START)
+        self.failed: dict[str, Exception] = {}
+
+    def rates(self, part: int) -> dict[str, list[Trial]]:
+        """Try every method with the same rates, and with more while the best is at an edge."""
+        new, left = self.levels, {method: list[Trial]() for method in self._configs}
+        for extension in range(EXTENSIONS + 1):
+            ended = self.run({m: trials(c, new) for m, c in self._configs.items()}, part)
+            left = {method: [*left[method], *of] for method, of in ended.items()}
+            new = self._beyond(left)
+            if not new or extension == EXTENSIONS:
+                break
+            self.levels = sorted([*self.levels, *new])
+        return left
+
+    def run(self, settings: Mapping[str, Sequence[Settings]], part: int) -> dict[str, list[Trial]]:
+        """Carry out trials for a part of the rounds; return those that did not fail."""
+        configs = {
+            method: trial_configs(self._configs[method], of, self._directory, part)
+            for method, of in settings.items()
+        }
+        every = {run_dir: of for of_method in configs.values() for run_dir, of in of_method.items()}
+        labels = {
+            run_dir: f"{config.method}: {describe(of)}" for run_dir, (of, config) in every.items()
+        }
+        self.failed |= sweep.run_all(
+            [config for _, config in every.values()], self._workers, self._console, labels
+        )
+        ended = {
+            method: [
+                Trial(of, Run.read(run_dir))
+                for run_dir, (of, _) in of_method.items()
+                if run_dir not in self.failed
+            ]
+            for method, of_method in configs.items()
+        }
+        for method, of in ended.items():
+            self._ended[method] += of
+        return ended
+
+    def _beyond(self, left: Mapping[str, Sequence[Trial]]) -> list[int]:
+        """Return the levels next to those tried, on each side where some method's best lies."""
+        chosen = {
+            self._level(method, best(ended)[0].settings) for method, ended in left.items() if ended
+        }
+        low, high = self.levels[0], self.levels[-1]
+        return [low - 1] * (low in chosen) + [high + 1] * (high in chosen)
+
+    def _level(self, method: str, settings: Settings) -> int:
+        config = self._configs[method]
+        return next(level for level in self.levels if rate(config, level) == settings[_RATE])
+
+    def choice(self, method: str, settings: Settings) -> Choice:
+        """Return settings with the edges that they lie at.
+
+        A second key has an edge where its values are numbers; 0 is none, as nothing lies below it.
+        """
+        edges = {}
+        level = self._level(method, settings)
+        if level in (self.levels[0], self.levels[-1]):
+            edges[_RATE] = "low" if level == self.levels[0] else "high"
+        key, values = grid(self._configs[method])
+        numbers = [float(value) for value in values if not isinstance(value, str)]
+        if len(numbers) == len(values):
+            value = float(settings[key])
+            if value == max(numbers):
+                edges[key] = "high"
+            elif value == min(numbers) and value > 0:
+                edges[key] = "low"
+        return Choice(settings, edges, len(self._ended[method]))
+
+    def write(self, choices: Mapping[str, Choice]) -> None:
+        """Write tuning.csv: settings, rounds, `quality`, the choice and its edges, the run."""
+        path = self._directory / "tuning.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["method", "settings", "rounds", "quality", "chosen", "edges", "run"])
+            for method, choice in choices.items():
+                for settings, run in self._ended[method]:
+                    is_chosen = settings == choice.settings
+                    writer.writerow(
+                        [method, json.dumps(settings), run.rounds[-1], quality(run), int(is_chosen),
+                         json.dumps(choice.edges) if is_chosen else "", run.directory.name]
+                    )  # fmt: skip

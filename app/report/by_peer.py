@@ -1,0 +1,136 @@
+"""Results by peer: what each peer ends with under each method, as a table and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from coterie.app.report.comparison import Row
+from coterie.app.report.measures import gains, has_accuracy, last
+from coterie.app.runs import units
+
+FILE = "comparison-peers.csv"
+SHOWN = 100
+"""Number of peers that the page lists; the file has all."""
+
+
+class PeerCell(NamedTuple):
+    """A peer's result under a method for people, its gain over Local, and whether Local is better.
+
+    `value` is the number that the table sorts by; None where there is no result.
+    """
+
+    text: str
+    gain: str
+    value: float | None
+    is_harmed: bool
+
+
+class PeerRow(NamedTuple):
+    """A peer: its name, its number of training examples, and a cell for each method."""
+
+    name: str
+    samples: str
+    cells: list[PeerCell]
+
+
+class PeerTable(NamedTuple):
+    """The first `SHOWN` peers of a comparison; `total` counts all."""
+
+    methods: list[str]
+    is_accuracy: bool
+    rows: list[PeerRow]
+    total: int
+
+
+def table(rows: Sequence[Row]) -> PeerTable | None:
+    """Return the results by peer, means over the seeds; None where nothing was measured.
+
+    A peer is identified by its name: where the split of each seed has other institutions, a row
+    has the seeds that have the peer.
+    """
+    runs = [run for row in rows for run in row.runs if len(run.rounds)]
+    if not runs:
+        return None
+    is_accuracy = all(map(has_accuracy, runs))
+    results: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    samples: dict[str, list[float]] = {}
+    for row in rows:
+        for run, local in zip(row.runs, row.local, strict=True):
+            if not len(run.rounds):
+                continue
+            value_n = last(run, "test_accuracy" if is_accuracy else "test_loss")
+            gain_n = np.full(run.peers, np.nan)
+            if local is not None and row.method != "local":
+                gain_n = gains(run, local)
+            sizes_n = np.full(run.peers, np.nan) if run.samples is None else run.samples
+            for name, value, gain, size in zip(run.names, value_n, gain_n, sizes_n, strict=True):
+                of_peer = results.setdefault(name, {})
+                of_peer.setdefault(row.method, []).append((float(value), float(gain)))
+                samples.setdefault(name, []).append(float(size))
+    methods = [row.method for row in rows]
+    made = [
+        PeerRow(
+            name,
+            _count(samples[name]),
+            [_cell(of_peer.get(method, []), is_accuracy) for method in methods],
+        )
+        for name, of_peer in list(results.items())[:SHOWN]
+    ]
+    return PeerTable(methods, is_accuracy, made, len(results))
+
+
+def _cell(results: Sequence[tuple[float, float]], is_accuracy: bool) -> PeerCell:
+    """Return the cell of a peer's results and gains, one pair per seed."""
+    value, gain = (_mean([pair[k] for pair in results]) for k in (0, 1))
+    if value is None:
+        return PeerCell(units.NONE, "", None, False)
+
+    def show(number: float) -> str:
+        return f"{100 * number:.1f}" if is_accuracy else f"{number:.3g}"
+
+    if gain is None:
+        return PeerCell(show(value), "", value, False)
+    change = show(gain)
+    if float(change) == 0:  # also of what rounding left over
+        return PeerCell(show(value), show(0.0), value, False)
+    return PeerCell(show(value), change if gain < 0 else f"+{change}", value, gain < 0)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """Return the mean of the numbers; infinite if one is, None without numbers."""
+    kept = [value for value in values if not np.isnan(value)]
+    return float(np.mean(kept)) if kept else None
+
+
+def _count(sizes: Sequence[float]) -> str:
+    mean = _mean(sizes)
+    return units.NONE if mean is None else f"{mean:,.0f}"
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Write a line per method, seed and peer in full precision, empty where there is no number."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["method", "seed", "peer", "peer_name", "samples", "test_accuracy", "test_loss", "gain"]
+    )
+    for row in rows:
+        for run, local in zip(row.runs, row.local, strict=True):
+            if not len(run.rounds):
+                continue
+            columns = [
+                np.full(run.peers, np.nan) if run.samples is None else run.samples,
+                last(run),
+                last(run, "test_loss"),
+                np.full(run.peers, np.nan) if local is None else gains(run, local),
+            ]
+            for peer, numbers in enumerate(zip(*columns, strict=True)):
+                cells = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
+                seed = run.config.get("seed")
+                writer.writerow([row.method, seed, peer, run.names[peer], *cells])
+    return text.getvalue()

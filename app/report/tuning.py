@@ -1,0 +1,62 @@
+"""What tuning chose for each method, as tuning.csv keeps it and tables show it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from coterie.app.config import schema
+
+FILE = "tuning.csv"
+_EDGES = {"low": "lowest tried", "high": "highest tried"}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The settings that tuning chose for a method.
+
+    Attributes
+    ----------
+    settings : key -> value; empty without tuning.
+    edges : key -> "low" or "high", of the keys whose value is the lowest or highest that was tried:
+        a better one may lie beyond it.
+    trials : number of trials that it was chosen from.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    edges: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    trials: int = 0
+
+    def edge(self, key: str) -> str:
+        """Say where a key's value lies at an edge of what was tried; empty if it does not."""
+        return _EDGES.get(self.edges.get(key, ""), "")
+
+    def described(self) -> str:
+        """Write the settings in one line, edges in brackets."""
+        return ", ".join(
+            f"{key} = {schema.written(value)}" + (f" ({self.edge(key)})" if self.edge(key) else "")
+            for key, value in self.settings.items()
+        )
+
+
+def read(tuning: Path) -> dict[str, Choice]:
+    """Read the choice of each method from tuning.csv; nothing where the file is not there."""
+    if tuning.is_symlink() or not tuning.exists():
+        return {}
+    with tuning.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row["method"]] = counts.get(row["method"], 0) + 1
+    return {
+        row["method"]: Choice(
+            json.loads(row["settings"]), json.loads(row.get("edges") or "{}"), counts[row["method"]]
+        )
+        for row in rows
+        if row["chosen"] == "1"
+    }

@@ -1,0 +1,40 @@
+"""Errors of a run: one line for people, the traceback in a file of the run directory."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from coterie.app.runs.progress import ERROR_LOG
+from coterie.errors import Error, PartError, is_users
+
+
+@contextmanager
+def reported(run_dir: Path) -> Iterator[None]:
+    """Report what a block raises: an unexpected error as PartError, any other as it is.
+
+    The traceback of an unexpected error, and of one with a cause, is written to error.log, which a
+    note of the error names.
+
+    Raises
+    ------
+    PartError
+        The block raised an error that is neither one of `coterie.errors` nor of the system.
+    """
+    log = run_dir / ERROR_LOG
+    log.unlink(missing_ok=True)
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, Error) or error.__cause__ is not None:
+            with suppress(OSError):
+                log.write_text(traceback.format_exc(), encoding="utf-8")
+        is_plain = isinstance(error, Error) or (isinstance(error, OSError) and not is_users(error))
+        report = error if is_plain else PartError.of(error)
+        if log.exists():
+            report.add_note(f"traceback: {log}")
+        if is_plain:
+            raise
+        raise report from error

@@ -1,0 +1,167 @@
+"""The errors of the project, all derived from one root, and where in a user's code one arose.
+
+Error
+├── ConfigError              a key, a name, an option or a command line is wrong
+├── DataError                a data set or a partition is missing, damaged or does not fit the run
+│   ├── PluginError          a part of the user's does not load, or is not what it has to be
+│   └── RefusedError         rows or files of an institution do not fit the run; lists them
+├── ModelError               a network cannot learn the problem; names the layer
+├── ResultsError             a directory is no run, or one of its files is damaged
+├── DamagedError             a file is not what was written
+├── RunError                 a run that was started did not reach its end
+│   ├── PartError            a method, a model, a data set or a callback raised an error
+│   ├── DivergedError        every peer diverged
+│   ├── FlowerError          Flower could not start, or did not take the run
+│   ├── SweepError           a run of several failed
+│   └── RelayError           relay and nodes cannot go on; has the round and the stage
+│       ├── DesertedError    no node is left in a round
+│       └── RosterError      no node hosts some peer, or there is no quorum
+├── TopologyError            the configured graph does not exist
+├── ScheduleError            the file of a schedule or a clock is missing or wrong
+├── WireError                a message between relay and node does not decode
+├── PayloadError             the tensors in a message are not those of this run
+├── SealError                a sealed message cannot be opened
+├── RequestError             the relay asks for something that the run does not allow
+├── StateError               a node does not have the state that a request builds on
+│   ├── NodeError            a newer relay has taken the node over
+│   └── CheckpointError      the state on a node's disk is missing or damaged
+├── StartError               a node was started without something that it needs
+├── MachineError             disk, memory or clock of a node are not in order
+├── WorkerError              a node's worker process did not start, or did not finish
+├── DisconnectedError        the other process ended in the middle of a message
+├── KeysError                a key or trust file is missing or wrong
+├── PolicyError              an institution's policy does not allow the run, or is wrong
+├── LedgerError              the run asks for more than the policy allows
+├── ApprovalError            the run waits for a person's approval
+└── DecisionError            the record of approvals is damaged
+
+An error in a user's code is the `__cause__` of the error that reports it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from types import FrameType
+
+_OURS = "coterie"
+_PLUGINS = ("coterie.methods", "coterie.models", "coterie.datasets", "coterie.partitions")
+_LIBRARIES = ("site-packages", "dist-packages")
+
+
+class Error(Exception):
+    """Root of all errors that this package raises on purpose; the message is for people."""
+
+
+class RunError(Error):
+    """A run that was started did not reach its end."""
+
+
+class DivergedError(RunError):
+    """Every peer diverged: at the end no peer has a finite loss and a finite model."""
+
+
+class PartError(RunError):
+    """A method, a model, a data set or a callback raised an error; that error is the `__cause__`.
+
+    Attributes
+    ----------
+    round : round in which it happened; None where it is not known.
+    peers : peers that were being computed.
+    """
+
+    def __init__(self, message: str, round_: int | None = None, peers: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.round, self.peers = round_, tuple(peers)
+
+    @classmethod
+    def of(
+        cls, error: BaseException, round_: int | None = None, peers: Sequence[int] = ()
+    ) -> PartError:
+        """Report an error: file, line, function, peers and round, then its own message."""
+        return cls.at(place_of(error), summary(error), round_, peers)
+
+    @classmethod
+    def at(
+        cls, place: str, why: str, round_: int | None = None, peers: Sequence[int] = ()
+    ) -> PartError:
+        """Report what is wrong at a place, which may be empty, with peers and round."""
+        when = "" if round_ is None else f"round {round_}"
+        where = ", ".join(filter(None, (place, _named(peers), when)))
+        return cls(f"{where}: {why}" if where else why, round_, peers)
+
+
+def summary(error: BaseException) -> str:
+    """Type and message of an error, in one line."""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def line_of(error: BaseException) -> str:
+    """Describe any error in one line: one of ours by its message, another with its place."""
+    return str(error) if isinstance(error, Error) else str(PartError.of(error))
+
+
+def _named(peers: Sequence[int]) -> str:
+    """Write "peer 3", "peers 0 to 7", or "peers 0, 2 and 5"."""
+    if len(peers) < 2:
+        return f"peer {peers[0]}" if peers else ""
+    if list(peers) == list(range(peers[0], peers[-1] + 1)):
+        return f"peers {peers[0]} to {peers[-1]}"
+    return f"peers {', '.join(map(str, peers[:-1]))} and {peers[-1]}"
+
+
+def place_of(error: BaseException) -> str:
+    """Return file, line and function that an error arose in: "mine.py:12, in offer()".
+
+    That is the innermost call of the user's code; without any, the innermost of this package.
+    Libraries are neither, unless they bring plugins. Empty for an error that was never raised.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{short_path(error.filename)}:{error.lineno}"
+    users, ours = _places(error)
+    return users or ours
+
+
+def is_users(error: BaseException) -> bool:
+    """Tell whether an error arose in the user's code, or in what that called."""
+    return bool(_places(error)[0])
+
+
+def _places(error: BaseException) -> tuple[str, str]:
+    """Return the innermost place in the user's code, and the innermost in this package."""
+    plugins = {
+        entry.module.partition(".")[0]
+        for group in _PLUGINS
+        for entry in metadata.entry_points(group=group)
+    }
+    ours = users = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package == _OURS:
+            ours = _written(frame, line)
+        elif package in plugins or not _is_library(frame.f_code.co_filename):
+            users = _written(frame, line)
+    return users, ours
+
+
+def _is_library(file: str) -> bool:
+    """Tell whether a source file belongs to Python or to an installed library."""
+    inside = Path(file).parts
+    if file.startswith("<frozen ") or any(folder in inside for folder in _LIBRARIES):
+        return True
+    return Path(traceback.__file__).parent in Path(file).parents
+
+
+def _written(frame: FrameType, line: int) -> str:
+    function = frame.f_code.co_name
+    inside = "" if function == "<module>" else f", in {function}()"
+    return f"{short_path(frame.f_code.co_filename)}:{line}{inside}"
+
+
+def short_path(file: str) -> str:
+    """Return a path relative to the working directory where it lies below it."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file

@@ -1,0 +1,323 @@
+"""Tuning: the same rates and trials for every method, by validation data and nothing else."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from coterie.app.comparisons import tune
+from coterie.app.config import schema
+from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
+from coterie.app.config.registry import METHODS
+from coterie.app.report import tuning
+from coterie.app.report.tuning import Choice
+from coterie.app.runs.rundir import Run
+from coterie.clients.rule import Grid
+from coterie.datasets import plugins
+from tests.app.fake_run import write_config, write_metrics
+
+Peers = Sequence[Mapping[str, Any]]
+"""What each peer of a trial ends with."""
+FIRST = (0.01, 0.03, 0.1, 0.3, 1.0)
+"""The first learning rates around 0.1."""
+
+
+def trial(directory: Path, peers: Peers) -> Run:
+    directory.mkdir(parents=True)
+    write_config(directory, {"peers": len(peers)})
+    lines: list[Mapping[str, Any]] = [
+        {"round": 0, "peer": p, "validation_accuracy": 1.0, "validation_loss": 0.0}
+        for p in range(len(peers))
+    ]
+    lines += [{"round": 5, "peer": p, **metrics} for p, metrics in enumerate(peers)]
+    write_metrics(directory, lines)
+    return Run.read(directory)
+
+
+def best(tmp_path: Path, *trials: Peers) -> object:
+    runs = [tune.Trial({"k": k}, trial(tmp_path / str(k), peers)) for k, peers in enumerate(trials)]
+    return tune.best(runs)[0].settings["k"]
+
+
+# --- the grid --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_every_method_gets_the_same_rates_and_number_of_trials(method: str, tmp_path: Path) -> None:
+    config = Config.from_flat({"method": method, "partition.validation": 0.2})
+    trials = tune.trials(config)
+    assert len({tuple(sorted(each.items())) for each in trials}) == 15
+    assert sorted({each["learning-rate"] for each in trials}) == list(FIRST)
+    own = getattr(METHODS[method].options, "grid", {})
+    knobs = [f"{method}.{knob}" for knob in own] or ["weight-decay"]
+    assert all(each.keys() == {"learning-rate", *knobs} for each in trials)
+    assert len({each[knobs[0]] for each in trials}) == 3
+    assert trials[0] == {key: config.flat()[key] for key in trials[0]}, "the preset comes first"
+    assert len(tune.trial_configs(config, trials, tmp_path)) == 15
+    short = tune.trial_configs(config, trials, tmp_path, part=9)
+    assert {made.num_server_rounds for _, made in short.values()} == {17}, "a ninth of 150"
+
+
+def test_rates_are_those_of_the_preset_times_1_3_10_and_so_on() -> None:
+    config = Config.from_flat({"learning-rate": 0.07})
+    factors = [tune.rate(config, level) / 0.07 for level in range(-4, 5)]
+    np.testing.assert_allclose(factors, [0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100], rtol=1e-12)
+    rates = [each["learning-rate"] for each in tune.trials(config)]
+    assert rates[::3] == [0.07, 0.021, 0.21, 0.007, 0.7], "the nearest first, of two the lower"
+
+
+@pytest.mark.parametrize(("preset", "tried"), [(0.0, {0, 0.001, 0.01}), (0.5, {0.05, 0.5, 5.0})])
+def test_weight_decay_is_tuned_where_a_method_has_no_key_of_its_own(
+    preset: float, tried: set[float]
+) -> None:
+    config = Config.from_flat({"method": "local", "weight-decay": preset})
+    key, values = tune.grid(config)
+    assert (key, values[0], set(values)) == ("weight-decay", preset, tried)
+
+
+def test_the_default_of_a_key_is_among_its_values() -> None:
+    for method in METHODS.values():
+        for knob, values in getattr(method.options, "grid", {}).items():
+            assert schema.defaults(method.options)[knob] in values
+
+
+@dataclass(frozen=True)
+class TwoValues:
+    """Options whose grid is too small."""
+
+    strength: float = 0.1
+    grid: ClassVar[Grid] = {"strength": (0.1, 0.2)}
+
+
+def test_a_plugin_s_grid_names_one_key_and_three_values() -> None:
+    fedavg = METHODS["fedavg"]
+    name = plugins.register("method", "two", type(fedavg)(fedavg.strategy, fedavg.rule, TwoValues))
+    with pytest.raises(ConfigError, match=r"here:two: the grid .* one key and three values"):
+        tune.grid(Config.from_flat({"method": name}))
+
+
+def test_validation_data_is_set_aside_where_there_is_none(tmp_path: Path) -> None:
+    for given_share, used in ((0.0, VALIDATION_SHARE), (0.3, 0.3)):
+        flat = tune.with_validation({"method": "dpfl", "partition.validation": given_share})
+        config = Config.from_flat(flat)
+        trials = tune.trial_configs(config, tune.trials(config), tmp_path)
+        for directory, (_, made) in trials.items():
+            assert made.partition.validation == used
+            assert Path(directory).parent == tmp_path / "tuning"
+    assert tune.with_validation({})["partition.validation"] == VALIDATION_SHARE
+
+
+# --- which trial is best ---------------------------------------------------------------------
+
+
+def test_the_last_mean_validation_accuracy_decides(tmp_path: Path) -> None:
+    low = [{"validation_accuracy": 0.9}, {"validation_accuracy": 0.1}]
+    high = [{"validation_accuracy": 0.6}, {"validation_accuracy": 0.6}]
+    assert best(tmp_path / "a", low, high) == 1
+    assert best(tmp_path / "b", high, low, high) == 0, "the earlier of equals"
+    partly: Peers = [{"validation_accuracy": 0.7}, {"validation_accuracy": None}]
+    assert best(tmp_path / "c", high, partly) == 1, "a peer without validation data has no vote"
+
+
+def test_losses_decide_where_there_is_no_accuracy(tmp_path: Path) -> None:
+    def losses(*values: float) -> Peers:
+        return [{"validation_accuracy": None, "validation_loss": value} for value in values]
+
+    directory = tmp_path / "runs"
+    runs = []
+    for k, peers in enumerate([losses(math.inf, 0.0), losses(3.0, 1.0), losses(1.0, 2.0)]):
+        run = trial(directory / str(k), peers)
+        run.metrics["validation_accuracy"][:] = math.nan
+        runs.append(tune.Trial({"k": k}, run))
+    best_two = [each.settings for each in tune.best(runs, 2)]
+    assert best_two == [{"k": 2}, {"k": 1}], "and a diverged peer is never the best"
+    assert tune.best(runs[:1])[0].settings == {"k": 0}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(*[st.floats(0, 1)] * 4), min_size=2, max_size=9))
+def test_test_data_decides_nothing(
+    tmp_path_factory: pytest.TempPathFactory, values: list[tuple[float, ...]]
+) -> None:
+    directory = tmp_path_factory.mktemp("tune")
+    chosen = []
+    for flip in (False, True):
+        trials: list[Peers] = [
+            [
+                {
+                    "validation_accuracy": valid,
+                    "test_accuracy": 1 - test if flip else test,
+                    "test_loss": 1 - loss if flip else loss,
+                    "global_test_accuracy": 1 - other if flip else other,
+                }
+            ]
+            for valid, test, loss, other in values
+        ]
+        chosen.append(best(directory / str(flip), *trials))
+    assert chosen[0] == chosen[1]
+    assert values[int(str(chosen[0]))][0] == max(valid for valid, *_ in values)
+
+
+# --- quadratics, of which the best rate is known ---------------------------------------------
+#
+# f_i(theta) = a/2 (theta - c_i)^2. A round of Local: theta <- theta - eta a (theta - c_i). After T
+# rounds theta - c_i = (1 - eta a)^T (theta_0 - c_i), and the validation loss
+#     mean_i a/2 (1 - eta a)^(2 T) (theta_0 - c_i)^2
+# is least at eta = 1/a, where it is 0. Weight decay w adds eta w theta to each step; with w = 0
+# among its values and c_i != 0 it can only lose at the best rate.
+
+
+def quadratic(
+    directory: Path, curvature: float, methods: Sequence[str], **keys: object
+) -> dict[str, Config]:
+    """Two peers with minima at 1 and 2, which start at 0; the preset's rate is 0.1."""
+    file = directory / "problem.json"
+    problem = {
+        "curvature": [[curvature]] * 2, "centre": [[1.0], [2.0]], "noise": [0.0] * 2,
+        "start": [0.0],
+    }  # fmt: skip
+    file.write_text(json.dumps(problem))
+    flat: dict[str, Any] = {
+        "dataset": "quadratic", "quadratic.file": str(file), "peers": 2, "num-server-rounds": 1,
+        "evaluate-every": 1, "learning-rate": 0.1, **keys,
+    }  # fmt: skip
+    return {method: Config.from_flat({**flat, "method": method}) for method in methods}
+
+
+def tuned(
+    configs: Mapping[str, Config], directory: Path, how: tune.Tuning = "whole"
+) -> tuple[dict[str, Choice], list[dict[str, str]]]:
+    """The choices, and the lines of tuning.csv."""
+    console = Console(file=io.StringIO(), width=200)
+    choices, failed = tune.tuned(configs, how, directory, 1, console)
+    assert not failed
+    assert isinstance(console.file, io.StringIO)
+    for method, choice in choices.items():
+        line = f"tuned {method}: {choice.described()}; {choice.trials} trials"
+        assert line in console.file.getvalue()
+    path = directory / tuning.FILE
+    assert tuning.read(path) == choices
+    return choices, list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+@pytest.mark.parametrize(
+    ("best_rate", "levels"),
+    [
+        (0.1, 5),
+        (0.3, 5),
+        (1.0, 6),  # the highest of five: 3 is tried, too
+        (3.0, 7),  # 3 is best of six, 10 is tried, too
+        (0.001, 8),  # 0.003, then 0.001, then 0.0003
+    ],
+)
+def test_the_rates_extend_until_the_best_lies_inside(
+    tmp_path: Path, best_rate: float, levels: int
+) -> None:
+    choices, lines = tuned(quadratic(tmp_path, 1 / best_rate, ["local"]), tmp_path)
+    choice = choices["local"]
+    assert choice.settings == {"learning-rate": best_rate, "weight-decay": 0.0}
+    assert choice.edges == {}, "no weight decay is no edge: nothing lies below it"
+    assert choice.trials == len(lines) == 3 * levels
+    for line in lines:
+        tried = json.loads(line["settings"])
+        eta, decay = tried["learning-rate"], tried["weight-decay"]
+        a, centre = 1 / best_rate, np.array([1.0, 2.0])
+        theta = eta * a * centre  # from 0, where weight decay pulls nowhere
+        assert decay in (0.0, 0.001, 0.01)
+        loss = np.mean(a / 2 * (theta - centre) ** 2)
+        assert -float(line["quality"]) == pytest.approx(loss, rel=1e-12, abs=1e-12)
+
+
+def test_a_grid_extends_only_so_often_and_the_edge_is_told(tmp_path: Path) -> None:
+    for best_rate, edge, reached in ((1e6, "high", 100.0), (1e-6, "low", 1e-4)):
+        directory = tmp_path / edge
+        directory.mkdir()
+        configs = quadratic(directory, 1 / best_rate, ["local"])
+        choices, lines = tuned(configs, directory)
+        assert choices["local"].settings["learning-rate"] == pytest.approx(reached)
+        assert choices["local"].edges == {"learning-rate": edge}
+        assert f"({edge}est tried)" in choices["local"].described()
+        assert len(lines) == 3 * (5 + tune.EXTENSIONS)
+
+
+@pytest.mark.parametrize("how", ["whole", "halving"])
+def test_what_one_method_needs_is_tried_with_every_method(tmp_path: Path, how: tune.Tuning) -> None:
+    """Local's best rate is 3. FedAvg ends nowhere near its minima, whatever its rate."""
+    configs = quadratic(
+        tmp_path, 1 / 3, ["local", "fedavg", "ditto", "fedprox"], **{"num-server-rounds": 9}
+    )
+    choices, lines = tuned(configs, tmp_path, how)
+    assert choices["local"].settings["learning-rate"] == 3.0
+    tried: dict[str, list[tuple[str, float]]] = {method: [] for method in configs}
+    for line in lines:
+        rate = json.loads(line["settings"])["learning-rate"]
+        if how == "whole" or line["rounds"] == "1":
+            tried[line["method"]].append((line["rounds"], rate))
+    first, *others = tried.values()
+    assert all(sorted(other) == sorted(first) for other in others)
+    assert {rate for _, rate in first} >= {*FIRST, 3.0, 10.0}
+    assert len({choice.trials for choice in choices.values()}) == 1
+    for line in lines:
+        assert (line["chosen"] == "1") == (
+            json.loads(line["settings"]) == choices[line["method"]].settings
+        )
+
+
+def test_halving_keeps_the_best_third_of_each_rung(tmp_path: Path) -> None:
+    """With c = 0.01 the preset's rate of 0.1 is best after one round and after nine alike."""
+    configs = quadratic(tmp_path, 10.0, ["local", "ditto"], **{"num-server-rounds": 9})
+    choices, lines = tuned(configs, tmp_path, "halving")
+    for method, choice in choices.items():
+        rungs: dict[str, list[tuple[float, str]]] = {}
+        for line in lines:
+            if line["method"] == method:
+                quality = float(line["quality"])
+                rungs.setdefault(line["rounds"], []).append((quality, line["settings"]))
+        counts = {rounds: len(rung) for rounds, rung in rungs.items()}
+        assert counts == {"1": 15, "3": 5, "9": 1}
+        for before, after in (("1", "3"), ("3", "9")):
+            kept = sorted(rungs[before], key=lambda trial: -trial[0])[: len(rungs[after])]
+            assert [each for _, each in rungs[after]] == [each for _, each in kept]
+        assert json.loads(rungs["9"][0][1]) == choice.settings
+
+
+def test_a_plateau_leaves_the_preset_alone(tmp_path: Path) -> None:
+    """Where every trial is equal nothing is chosen, and no edge is reached."""
+    file = tmp_path / "problem.json"
+    (config,) = quadratic(tmp_path, 1.0, ["local"]).values()
+    problem = json.loads(file.read_text()) | {"centre": [[0.0], [0.0]]}  # they start there
+    file.write_text(json.dumps(problem))
+    choices, lines = tuned({"local": Config.from_flat(config.flat())}, tmp_path)
+    assert choices["local"].settings == {"learning-rate": 0.1, "weight-decay": 0.0}
+    assert len(lines) == 15
+
+
+def test_the_edge_of_a_method_s_own_key(tmp_path: Path) -> None:
+    """Without collaboration Ditto is Local at any lambda, so its preset stays; 1.0 is an edge."""
+    configs = quadratic(tmp_path, 10.0, ["ditto"], **{"ditto.lambda": 1.0, "topology": "ring"})
+    (config,) = configs.values()
+    search = tune._Search(configs, tmp_path, 1, Console(file=io.StringIO()))
+    choice = search.choice("ditto", {"learning-rate": 0.1, "ditto.lambda": 1.0})
+    assert choice.edges == {"ditto.lambda": "high"}
+    assert search.choice("ditto", {"learning-rate": 0.1, "ditto.lambda": 0.1}).edges == {
+        "ditto.lambda": "low"
+    }
+    assert search.choice("ditto", {"learning-rate": 0.1, "ditto.lambda": 0.3}).edges == {}
+    assert tune.grid(config)[1][0] == 1.0
+    wga = quadratic(tmp_path, 10.0, ["wga"])
+    search = tune._Search(wga, tmp_path, 1, Console(file=io.StringIO()))
+    assert search.choice("wga", {"learning-rate": 1.0, "wga.alpha": 0.75}).edges == {
+        "learning-rate": "high"
+    }, "a key with words among its values has no edge"

@@ -1,0 +1,217 @@
+"""A user's part that raises: file, line, function, peers and round; the traceback; the cause."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import coterie
+from coterie.app.cli import main
+
+MINE = """
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+import coterie
+from coterie.clients.methods.fedavg import FedAvg
+from coterie.strategies.everyone import Everyone
+
+
+@dataclass(frozen=True)
+class Options:
+    bug: str = "none"
+
+
+class Mine(FedAvg):
+    def offer(self, state, round_):
+        if round_ == 3 and self.options.bug == "offer":
+            return state, {"x": {}["weights"]}  # line 20
+        if self.options.bug == "offered":
+            return state, {"x": state.x[0]}
+        return super().offer(state, round_)
+
+    def update(self, state, round_, offers, sent, answers):  # line 25
+        state = super().update(state, round_, offers, sent, answers)
+        if round_ == 2 and self.options.bug == "update":
+            return replace(state, x=state.x.mean(dim=1))
+        return state
+
+    def weights(self, state):  # line 31
+        weights = super().weights(state)
+        return weights[:, :2] if self.options.bug == "weights" else weights
+
+
+METHOD = coterie.Method(Everyone, Mine, Options, "of a test")
+
+
+class Net(nn.Module):
+    steps = 0
+
+    def __init__(self, shape, outputs):
+        super().__init__()
+        self.layer = nn.Linear(shape[0], outputs)
+
+    def forward(self, x):
+        Net.steps += 1
+        if Net.steps > 40:
+            raise ArithmeticError("of a network")  # line 49
+        return self.layer(x)
+
+
+def data(peers):
+    return read(peers)
+
+
+def read(peers):
+    return [{"x": [[1.0]], "y": [1 // 0]}] * peers  # line 58
+
+
+def divide(source, peers):
+    raise LookupError(f"no share for {peers}")  # line 62
+"""
+QUICK: dict[str, Any] = {
+    "peers": 3, "num_server_rounds": 4, "evaluate_every": 2, "device": "cpu", "dataset": "digits",
+    "partition__kind": "iid", "local_steps": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a module of the user's, which each test imports anew."""
+    monkeypatch.chdir(tmp_path)
+    module = f"mine_{tmp_path.name}"
+    Path(f"{module}.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return Path(module)
+
+
+@pytest.mark.parametrize(
+    ("bug", "said"),
+    [
+        ("offer", ".py:20, in offer(), peers 0 to 2, round 3: KeyError: 'weights'"),
+        (
+            "offered",
+            '.py:18, in offer(), peers 0 to 2, round 1: returned "x", a Tensor of shape (650,): '
+            "wants (3, ...), a row per hosted peer",
+        ),
+        (
+            "update",
+            ".py:25, in update(), peers 0 to 2, round 2: returned x, a Tensor of shape (3,): wants "
+            "(3, 650), a row of parameters per hosted peer",
+        ),
+        (
+            "weights",
+            ".py:31, in weights(), peers 0 to 2, round 0: returned a ndarray of shape (3, 2): "
+            "wants numbers (3, 3), a row per hosted peer and a column per peer",
+        ),
+    ],
+)
+def test_a_method_s_bug_has_its_place_peers_and_round(elsewhere: Path, bug: str, said: str) -> None:
+    keys = {"method-options": {"bug": bug}, "model": "linear"}
+    with pytest.raises(coterie.PartError) as failure:
+        coterie.run(None, keys, method=f"{elsewhere}:METHOD", name="run", **QUICK)
+    error = failure.value
+    assert str(error) == f"{elsewhere}{said}"
+    round_ = re.search(r"round (\d)", said)
+    assert round_ is not None
+    assert (error.round, error.peers) == (int(round_[1]), (0, 1, 2))
+    progress = json.loads(Path("runs/run/progress.json").read_text())
+    assert (progress["status"], progress["error"]) == ("failed", str(error))
+    if bug == "offer":
+        assert isinstance(error.__cause__, KeyError)
+        assert error.__cause__.__traceback__ is not None
+        log = Path("runs/run/error.log").read_text()
+        assert 'return state, {"x": {}["weights"]}  # line 20' in log
+        assert "The above exception was the direct cause" in log
+
+
+def test_the_command_names_place_and_traceback(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = [
+        "method-options.bug=offer",
+        "peers=3",
+        "num-server-rounds=4",
+        "partition.kind=iid",
+        "--name",
+        "run",
+    ]
+    assert main.main(["run", f"method={elsewhere}:METHOD", *keys]) == 1
+    assert capsys.readouterr().err == (
+        f"the run failed: {elsewhere}.py:20, in offer(), peers 0 to 2, round 3: KeyError: "
+        f"'weights' (traceback: {Path('runs/run/error.log').absolute()})\n"
+    )
+
+
+def test_a_network_s_error_while_it_trains(elsewhere: Path) -> None:
+    keys = {**QUICK, "dataset": "breast-cancer", "model": f"{elsewhere}:Net", "method": "local"}
+    with pytest.raises(coterie.PartError, match=r"\.py:49, in forward\(\), peers 0 to 2") as failed:
+        coterie.run(**keys | {"num_server_rounds": 40})
+    assert isinstance(failed.value.__cause__, ArithmeticError)
+    assert failed.value.round is not None
+
+
+@pytest.mark.parametrize(
+    ("keys", "said", "cause"),
+    [
+        ({"dataset": "data"}, ".py:58, in read(): ZeroDivisionError", ZeroDivisionError),
+        ({"partition__kind": "divide"}, ".py:62, in divide(): LookupError: no share", LookupError),
+    ],
+)
+def test_a_part_that_fails_before_the_run_writes_nothing(
+    elsewhere: Path, keys: dict[str, str], said: str, cause: type[Exception]
+) -> None:
+    named = {key: f"{elsewhere}:{name}" for key, name in keys.items()}
+    with pytest.raises(coterie.Error, match=re.escape(said)) as refusal:
+        coterie.run(**{**QUICK, "method": "local", **named})
+    assert isinstance(refusal.value.__cause__, cause)
+    assert not Path("runs").exists()
+
+
+def test_a_callback_s_error(elsewhere: Path) -> None:
+    def on_round(t: int, metrics: pd.DataFrame) -> None:
+        if t == 2:
+            raise IndexError("of a callback")
+
+    with pytest.raises(
+        coterie.PartError, match=r"in on_round\(\): IndexError: of a call"
+    ) as failed:
+        coterie.run(method="local", callbacks=[on_round], name="run", **QUICK)
+    assert isinstance(failed.value.__cause__, IndexError)
+    assert "IndexError" in Path("runs/run/error.log").read_text()
+
+
+def test_a_failed_run_of_a_comparison_is_the_cause(elsewhere: Path) -> None:
+    with pytest.raises(coterie.SweepError, match=r"^1 run failed") as failed:
+        coterie.compare(
+            ["local", f"{elsewhere}:METHOD"], None, {"method-options": {"bug": "offer"}},
+            seeds=1, **QUICK,
+        )  # fmt: skip
+    error = failed.value.__cause__
+    assert isinstance(error, coterie.PartError)
+    assert isinstance(error.__cause__, KeyError)
+
+
+@pytest.mark.e2e
+def test_the_same_through_flower(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = [
+        "method-options.bug=offer",
+        "peers=3",
+        "num-server-rounds=4",
+        "partition.kind=iid",
+        "--name",
+        "run",
+    ]
+    assert main.main(["run", f"method={elsewhere}:METHOD", *keys, "--nodes", "2"]) == 1
+    said = capsys.readouterr().err
+    assert re.search(
+        r"mine_\w+\.py:20, in offer\(\), peers? [\d to]+, round 3: KeyError: 'wei", said
+    )
+    assert 'return state, {"x": {}["weights"]}' in Path("runs/run/error.log").read_text()
