@@ -1,4 +1,4 @@
-"""strategies/ works without the rest of the project and, but for coterie.strategies.flower, without it."""
+"""strategies/ works without other packages and, except coterie.strategies.flower, without Flower."""
 
 from __future__ import annotations
 
