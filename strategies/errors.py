@@ -6,11 +6,14 @@ from coterie.errors import Error, RunError
 
 
 class RelayError(RunError):
-    """The run cannot go on; names the round, the stage and the peers.
+    """The run cannot continue.
 
     Attributes
     ----------
-    round, stage : where it stopped.
+    round : int
+        Round in which it stopped.
+    stage : str
+        Stage of that round.
     """
 
     def __init__(self, message: str, round_: int, stage: str) -> None:
@@ -19,7 +22,7 @@ class RelayError(RunError):
         self.stage = stage
 
     def __reduce__(self) -> tuple[type[RelayError], tuple[str, int, str]]:
-        return type(self), (str(self), self.round, self.stage)  # it may come from another process
+        return type(self), (str(self), self.round, self.stage)  # crosses processes
 
 
 class DesertedError(RelayError):
@@ -27,7 +30,7 @@ class DesertedError(RelayError):
 
 
 class RosterError(RelayError):
-    """No node hosts some peer, or there is no quorum."""
+    """A peer is hosted by no node, or there is no quorum."""
 
 
 class TopologyError(Error, ValueError):
@@ -35,7 +38,7 @@ class TopologyError(Error, ValueError):
 
 
 class ScheduleError(Error, ValueError):
-    """The file of a schedule or a clock is missing or wrong."""
+    """The file of a schedule or a clock is missing or invalid."""
 
 
 class WireError(Error, ValueError):

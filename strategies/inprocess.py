@@ -1,4 +1,4 @@
-"""A transport inside one process: requests are function calls."""
+"""Transport inside one process: requests are function calls."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from coterie.strategies.protocol import Handler, Request, Response
 
 
 class InProcessTransport:
-    """Calls nodes of this process in order; node k is the k-th.
+    """Transport that calls nodes of this process in order; a node's id is its index.
 
     Attributes
     ----------
-    error : what a node raised last; None as long as none has failed.
+    error : Exception or None
+        Last error that a node raised.
     """
 
     def __init__(self, nodes: Sequence[Handler]) -> None:
@@ -21,11 +22,11 @@ class InProcessTransport:
         self.error: Exception | None = None
 
     def nodes(self) -> list[int]:
-        """All of them."""
+        """Return the ids of all nodes."""
         return list(range(len(self._nodes)))
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
-        """Deliver `requests` by node; an exception is the line that says why there is none.
+        """Deliver requests by node; an exception becomes the reason for a missing response.
 
         Raises
         ------

@@ -119,7 +119,7 @@ def simulate(
         patch.object(vce_api, "Queue", _Queue),
         patch.object(engine, "Queue", _Queue),
         patch.object(engine, "threading", SimpleNamespace(Event=_Event, Thread=threading.Thread)),
-        patch("coterie.strategies.flower.transport._PAUSE", _TICK),
+        patch("coterie.strategies.flower.transport._MIN_PAUSE", _TICK),
         patch(
             "coterie.app.client.in_simulation", return_value=True
         ),  # the backend stands in for Ray's

@@ -1,4 +1,4 @@
-"""A file of arrays for each peer; what arrays may be is tested with `coterie.datasets.per_peer`."""
+"""Files of arrays; tests/coterie tests valid arrays (`coterie.datasets.per_peer`)."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def test_a_node_has_what_its_peer_has_in_a_simulation(tmp_path: Path) -> None:
     problem = ROW.load(Partition(), 2, 0, folder, CLASSES)
     assert (problem.names, problem.classes) == (("north", "south"), ("no", "yes"))
     assert ROW.deployed is not None
-    own = ROW.deployed(1, 2, 0, write(tmp_path / "own", south=other), CLASSES)
-    for there, here in ((problem.train, own.train), (problem.test, own.test)):
+    deployed = ROW.deployed(1, 2, 0, write(tmp_path / "own", south=other), CLASSES)
+    for there, here in ((problem.train, deployed.train), (problem.test, deployed.test)):
         inputs = problem.inputs[there.rows[1]]
         assert len(inputs)
-        assert np.array_equal(inputs, own.inputs[here.rows[1]])
+        assert np.array_equal(inputs, deployed.inputs[here.rows[1]])
         assert np.array_equal(there.targets[1], here.targets[1])
 
 
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     write(tmp_path, one=SOUND | {"y": np.array([{}] * 20)})
-    with pytest.raises(DataError, match=r"one\.npz cannot be read"):
+    with pytest.raises(DataError, match=r"one\.npz is damaged"):
         ROW.load(Partition(), 1, 0, tmp_path, CLASSES)
 
 

@@ -1,4 +1,4 @@
-"""strategies/ works without the rest of the project; all but strategies/flower without Flower."""
+"""strategies/ works without other packages and, except strategies/flower, without Flower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedeRiCo: against a plain loop, EM's laws, sampling, and the mixture it predicts with."""
+"""FedeRiCo: a plain loop, the laws of EM, sampling, and prediction by the mixture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ N, D = 5, 3
 
 
 def camps(path: Path, order: Any = slice(None), **more: Any) -> dict[str, Any]:
-    """Five peers around two centres, everybody with everybody; `order` renames them."""
+    """Make five peers around two centres, fully connected; `order` renumbers them."""
     g = np.random.default_rng(11)
     centre = np.repeat(2 * g.normal(size=(2, D)), [2, 3], axis=0) + 0.3 * g.normal(size=(N, D))
     curvature, start = g.uniform(0.5, 1.5, (N, D)), g.normal(size=(N, D))
@@ -53,7 +53,7 @@ def softmax(z: Floats) -> Floats:
 
 
 def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
-    """One peer after the other; models, weights, and losses of the mixtures."""
+    """Run the method peer by peer; return models, weights, and losses of the mixtures."""
     problem = problem_of(Config.from_flat(flat))
     assert problem.start is not None
     a, c = problem.inputs[:N, 0], problem.inputs[:N, 1]
@@ -68,8 +68,8 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
     m, v = np.zeros((N, D)), np.zeros((N, D))
     tracked = np.zeros((N, N))
     for t in range(1, flat["num-server-rounds"] + 1):
-        heard = [row.copy() for row in phi]
-        losses = np.array([[loss(i, heard[b]) for b in range(N)] for i in range(N)])
+        received = [row.copy() for row in phi]
+        losses = np.array([[loss(i, received[b]) for b in range(N)] for i in range(N)])
         if flat.get("federico.tracking") == "accumulate":
             tracked = tracked + losses
         else:
@@ -78,7 +78,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
         for b in range(N):
             g = np.zeros(D)
             for i in range(N):
-                g += w[i, b] * a[i] * (heard[b] - c[i])
+                g += w[i, b] * a[i] * (received[b] - c[i])
             if flat.get("optimizer") == "adam":
                 m[b], v[b] = 0.9 * m[b] + 0.1 * g, 0.999 * v[b] + 0.001 * g**2
                 g = m[b] / (1 - 0.9**t) / (np.sqrt(v[b] / (1 - 0.999**t)) + 1e-8)
@@ -87,7 +87,8 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
                 g = m[b]
             phi[b] = phi[b] - eta * decay ** (t - 1) * g
     mixtures = [
-        sum(w[i, j] * loss(i, phi[i] if i == j else heard[j]) for j in range(N)) for i in range(N)
+        sum(w[i, j] * loss(i, phi[i] if i == j else received[j]) for j in range(N))
+        for i in range(N)
     ]
     return np.array(phi), w, np.array(mixtures)
 
@@ -113,12 +114,12 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
 )
 def test_it_equals_a_plain_loop(tmp_path: Path, more: dict[str, Any], nodes: int) -> None:
     flat = camps(tmp_path, samples=[3, 1, 4, 1, 5]) | more
-    found = run(flat, tmp_path, nodes)
+    result = run(flat, tmp_path, nodes)
     phi, w, mixtures = twin(flat)
-    assert np.abs(found.theta() - phi).max() < 1e-10
-    assert np.abs(found.weights() - w).max() < 1e-10
-    np.testing.assert_allclose(found.metric("test_loss"), mixtures, rtol=1e-10)
-    assert w.min() < 0.1  # they have chosen
+    assert np.abs(result.theta() - phi).max() < 1e-10
+    assert np.abs(result.weights() - w).max() < 1e-10
+    np.testing.assert_allclose(result.metric("test_loss"), mixtures, rtol=1e-10)
+    assert w.min() < 0.1  # weights are not uniform
 
 
 def test_permuting_the_peers_permutes_everything(tmp_path: Path) -> None:
@@ -131,8 +132,8 @@ def test_permuting_the_peers_permutes_everything(tmp_path: Path) -> None:
     np.testing.assert_allclose(there.metric("test_loss"), here.metric("test_loss")[order])
 
 
-def flat_models(found: Run) -> list[torch.Tensor]:
-    return [torch.cat([value.flatten() for value in model.values()]) for model in found.models()]
+def flat_models(result: Run) -> list[torch.Tensor]:
+    return [torch.cat([value.flatten() for value in model.values()]) for model in result.models()]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def flat_models(found: Run) -> list[torch.Tensor]:
 def test_without_neighbours_it_is_local_training(
     tmp_path: Path, federico: dict[str, Any], local: dict[str, Any], exactly: bool
 ) -> None:
-    """Full batches, one step a round. Peer 0's start is the one that local training shares."""
+    """Full batches, one step per round. Peer 0 has the common start of local training."""
     flat: dict[str, Any] = {
         "peers": 3, "num-server-rounds": 4, "evaluate-every": 4, "mlp.hidden": "8",
         "partition.samples-per-peer": 20, "partition.clusters": 1, "local-steps": 1, **federico,
@@ -167,22 +168,22 @@ def test_without_neighbours_it_is_local_training(
         assert ours.metric("test_loss")[0] == pytest.approx(theirs.metric("test_loss")[0])
     else:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    assert not torch.allclose(one, flat_models(ours)[1])  # the others have starts of their own
+    assert not torch.allclose(one, flat_models(ours)[1])  # the others have different starts
 
 
 def test_one_peer_alone_just_trains(tmp_path: Path) -> None:
     flat: dict[str, Any] = write_quadratic(tmp_path / "p.json", [[1.0, 2]], [[3.0, 4]], [0.0, 0])
     flat |= {"num-server-rounds": 7, "local-steps": 1, "learning-rate": 0.1}
-    found = run(flat | {"method": "federico"}, tmp_path / "federico")
-    np.testing.assert_allclose(found.theta()[0], [3, 4] * (1 - np.array([0.9, 0.8]) ** 7))
-    assert np.array_equal(found.weights(), [[1.0]])
+    result = run(flat | {"method": "federico"}, tmp_path / "federico")
+    np.testing.assert_allclose(result.theta()[0], [3, 4] * (1 - np.array([0.9, 0.8]) ** 7))
+    assert np.array_equal(result.weights(), [[1.0]])
 
 
 # ---- expectation maximisation ------------------------------------------------------------------
 
 
 def likelihood(w: Floats, losses: Floats) -> float:
-    """Sum_i log sum_j Pi_ij exp(-l_ij), with the prior Pi = w of the last E-step (equation 4)."""
+    """Return sum_i log sum_j Pi_ij exp(-l_ij), prior Pi = w of the last E-step (equation 4)."""
     return float(np.log((w * np.exp(-losses)).sum(axis=1)).sum())
 
 
@@ -221,13 +222,13 @@ def test_em_never_lowers_the_likelihood(tmp_path: Path, exact: bool) -> None:
 
 def test_sum_and_mean_are_the_same_where_the_loss_is_one_number(tmp_path: Path) -> None:
     flat = camps(tmp_path, samples=[9, 1, 2, 3, 4])
-    found = [run(flat | {"federico.loss": loss}, tmp_path / loss) for loss in ("mean", "sum")]
-    assert np.array_equal(found[0].theta(), found[1].theta())
-    assert np.array_equal(found[0].weights(), found[1].weights())
+    result = [run(flat | {"federico.loss": loss}, tmp_path / loss) for loss in ("mean", "sum")]
+    assert np.array_equal(result[0].theta(), result[1].theta())
+    assert np.array_equal(result[0].weights(), result[1].weights())
 
 
 def test_sum_is_the_likelihood_of_all_examples() -> None:
-    """Losses and answers of "sum" are n_i times those of "mean" (weights set aside by 1 peer)."""
+    """Losses and answers of "sum" are n_i times those of "mean" (1 peer, so weights are 1)."""
     problem, training = classification([4, 7]), Training(learning_rate=0.1)
     moved = {}
     for loss in ("mean", "sum"):
@@ -247,13 +248,13 @@ def test_sum_is_the_likelihood_of_all_examples() -> None:
 
 
 def wanted(rule: FedeRiCo, state: FedeRiCoState, rounds: int, first: int = 100) -> list[list[int]]:
-    """Whom peer 0 wants to hear, round by round."""
-    found = [rule.wants(state, t) for t in range(first, first + rounds)]
-    return [sorted(edges[edges[:, 1] == 0, 0].tolist()) for edges in found]
+    """Return the peers that peer 0 requests in each round."""
+    result = [rule.wants(state, t) for t in range(first, first + rounds)]
+    return [sorted(edges[edges[:, 1] == 0, 0].tolist()) for edges in result]
 
 
 def sampler(path: Path, **options: Any) -> tuple[FedeRiCo, FedeRiCoState]:
-    """Peer 0 likes 1 best, then 2, 3 and 4."""
+    """Make a rule whose peer 0 ranks peers 1, 2, 3, 4."""
     rule = FedeRiCo(engine_of(camps(path)), Options(**options), 1000)
     tracked = np.tile(np.arange(N, dtype=float), (N, 1))
     return rule, replace(rule.init(), tracked=tracked, last=tracked)
@@ -266,11 +267,11 @@ def test_the_coin_chooses_between_the_best_and_anyone(tmp_path: Path) -> None:
     pairs = Counter(map(tuple, wanted(rule, state, 1200)))
     assert len(pairs) == 6  # each pair of four: 200 times, deviation sqrt(1200 * 5) / 6 = 13
     assert max(abs(count - 200) for count in pairs.values()) < 4 * 13
-    # A round's coin: explores with 0.3, and then finds [1, 2] one time in six.
+    # One draw per round: explores with 0.3, and then samples [1, 2] one time in six.
     rule, state = sampler(tmp_path, neighbours=2, epsilon=0.3)
     greedy = wanted(rule, state, 1200).count([1, 2]) / 1200
     assert greedy == pytest.approx(0.7 + 0.3 / 6, abs=4 * 0.0125)
-    # A coin for each slot: best-best 0.49; best-any 0.21 / 3; any-best 0.21 (1/4 + 1/4), as the
+    # One draw per slot: best-best 0.49; best-any 0.21 / 3; any-best 0.21 (1/4 + 1/4), as the
     # best of the rest completes the pair from either half; any-any 0.09 / 6.
     rule, state = sampler(tmp_path, neighbours=2, epsilon=0.3, coin="per-slot")
     greedy = wanted(rule, state, 1200).count([1, 2]) / 1200
@@ -285,7 +286,7 @@ def test_peers_never_heard_come_first_and_later_last(tmp_path: Path) -> None:
     assert wanted(rule, unheard, 3, first=N - 2) == [[4]] * 3
     assert wanted(rule, unheard, 3, first=N + 1) == [[1]] * 3
     assert rule.weights(unheard)[0, 4] == 0
-    assert wanted(rule, rule.init(), N, first=1) != [[1]] * N  # equal ones are ranked by lot
+    assert wanted(rule, rule.init(), N, first=1) != [[1]] * N  # ties at random
 
 
 def test_more_neighbours_than_peers_are_all_of_them_and_none_beyond_the_topology(
@@ -299,9 +300,9 @@ def test_more_neighbours_than_peers_are_all_of_them_and_none_beyond_the_topology
 
 def test_a_round_costs_a_model_and_an_answer_for_each_neighbour(tmp_path: Path) -> None:
     flat = camps(tmp_path) | {"federico.neighbours": 2, "num-server-rounds": 6}
-    found = run(flat, tmp_path, nodes=2)
-    assert found.metric("bytes_sent").sum() == 6 * N * 2 * 2 * (8 * D)
-    assert found.metric("bytes_sent").sum() == found.metric("bytes_received").sum()
+    result = run(flat, tmp_path, nodes=2)
+    assert result.metric("bytes_sent").sum() == 6 * N * 2 * 2 * (8 * D)
+    assert result.metric("bytes_sent").sum() == result.metric("bytes_received").sum()
 
 
 # ---- prediction --------------------------------------------------------------------------------
@@ -315,12 +316,12 @@ def talk(cohort: Cohort, t: int, edges: list[list[int]]) -> None:
 
 
 def test_it_predicts_with_the_mixture_of_what_it_heard() -> None:
-    """Probabilities are averaged by softmax(-tracked loss) over own and heard models only."""
+    """Probabilities are averaged by softmax(-tracked loss) over own and received models only."""
     problem = classification([6, 6, 6, 6], tests=[9, 9, 9, 9])
     engine = Engine(problem, "linear", None, range(4), Training(learning_rate=0.5))
     cohort = Cohort(engine, FedeRiCo(engine, Options(neighbours=2), 9), 9)
     shown = cohort.state.x.clone()
-    talk(cohort, 1, [[1, 0], [2, 0]])  # nobody hears peer 3, and only peer 0 hears anybody
+    talk(cohort, 1, [[1, 0], [2, 0]])  # only peer 0 receives models
     w = cohort.rule.weights(cohort.state)
     assert np.array_equal(w > 0, np.array([[1, 1, 1, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]))
     np.testing.assert_allclose(w[0, :3], softmax(-0.6 * cohort.state.last[0, :3]))
@@ -366,7 +367,7 @@ def test_a_diverged_model_gets_no_weight_and_spoils_nothing(tmp_path: Path) -> N
     state = rule.init()
     stack = state.x.clone()
     stack[1] = 1e200  # its loss overflows
-    senders, recipients = np.array([1, 2, 1]), np.array([0, 0, 3])  # to peer 3 it comes alone
+    senders, recipients = np.array([1, 2, 1]), np.array([0, 0, 3])  # the only one for peer 3
     letters = Letters(senders, recipients, senders, np.arange(N), {"x": stack})
     after = rule.received(state, letters)
     w = rule.weights(after)

@@ -1,4 +1,4 @@
-"""Methods that average, over edges that have a direction: stochastic gradient push."""
+"""Averaging methods on directed edges: stochastic gradient push."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AVERAGING = sorted(name for name, method in METHODS.items() if method.rule.mixes
 
 
 def csv(directory: Path, edges: list[tuple[int, int, int]]) -> dict[str, Any]:
-    """Edges (round, sender, recipient) as a topology file; the keys that choose it."""
+    """Write edges (round, sender, recipient) to a topology file; return its keys."""
     file = directory / "edges.csv"
     lines = ["round,sender,recipient", *(",".join(map(str, edge)) for edge in edges)]
     file.write_text("\n".join(lines), encoding="utf-8")
@@ -45,8 +45,8 @@ def test_fedavg_equals_the_loop_of_the_paper(tmp_path: Path, nodes: int) -> None
         sent = [{i, *(b for r, a, b in FOUR if a == i and r == (t - 1) % 2 + 1)} for i in range(4)]
         x = np.array([sum(x[j] / len(sent[j]) for j in range(4) if i in sent[j]) for i in range(4)])
         w = np.array([sum(w[j] / len(sent[j]) for j in range(4) if i in sent[j]) for i in range(4)])
-    found = run(flat, tmp_path / "run", nodes)
-    assert np.abs(found.theta() - x / w[:, None]).max() < 1e-12
+    result = run(flat, tmp_path / "run", nodes)
+    assert np.abs(result.theta() - x / w[:, None]).max() < 1e-12
 
 
 @pytest.mark.parametrize("method", AVERAGING)
@@ -84,10 +84,10 @@ def test_those_that_average_are_fedavg_and_its_relatives() -> None:
 
 def test_without_a_way_back_they_are_refused_and_others_go_on(tmp_path: Path) -> None:
     one_way = csv(tmp_path, [(1, 0, 1), (1, 1, 0), (2, 1, 2)])
-    with pytest.raises(ConfigError, match="peer 1 is heard by 2, but no path leads back"):
+    with pytest.raises(ConfigError, match="peer 1 sends to peer 2, but no path leads back"):
         Config.from_flat(digits("fedavg", **one_way)).strategy()
-    found = run(digits("fedfomo", **one_way), tmp_path / "run", 2)
-    assert np.isfinite(found.metric("test_loss")).all()
+    result = run(digits("fedfomo", **one_way), tmp_path / "run", 2)
+    assert np.isfinite(result.metric("test_loss")).all()
 
 
 def test_the_file_of_the_page_is_one_that_averages_take(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_the_file_of_the_page_is_one_that_averages_take(tmp_path: Path) -> None:
 
 
 def test_who_sleeps_takes_its_weight_along(tmp_path: Path) -> None:
-    """Push-sum goes on over those who are there; one node and several give the same."""
+    """Push-sum continues over the awake peers; one node and several give the same."""
     keys = csv(tmp_path, THREE) | {"schedule.kind": "churn", "schedule.mean-up": 2.0}
     one = run(digits("fedavg", **keys), tmp_path / "1").metric("test_loss")
     three = run(digits("fedavg", **keys), tmp_path / "3", 3).metric("test_loss")

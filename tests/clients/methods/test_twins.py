@@ -1,4 +1,4 @@
-"""Every network: stacked training against a plain PyTorch loop over peers, and its options."""
+"""All networks: stacked training equals a plain PyTorch loop over peers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_network_is_here() -> None:
 
 
 def problem_of(model: str, shape: tuple[int, ...]) -> Problem:
-    """Two peers; noise as images, tokens or volumes."""
+    """Make two peers with random images, tokens or volumes."""
     problem = classification([BATCH + 2, BATCH + 1], shape=shape, tests=[2, 2])
     g = np.random.default_rng(1)
 
@@ -87,11 +87,11 @@ def case(name: str, path: Path) -> tuple[str, Any, Problem]:
 
 
 def set_trained(module: nn.Module, x_d: Tensor) -> list[nn.Parameter]:
-    """Write a row of the stack into the trainable tensors; these."""
-    own = [value for value in module.parameters() if value.requires_grad]
-    for value, part in zip(own, x_d.split([v.numel() for v in own]), strict=True):
+    """Write a row of the stack to the trainable tensors, and return them."""
+    tensors = [value for value in module.parameters() if value.requires_grad]
+    for value, part in zip(tensors, x_d.split([v.numel() for v in tensors]), strict=True):
         value.data = part.view(value.shape).clone()
-    return own
+    return tensors
 
 
 def close(a: Tensor, b: Tensor) -> bool:
@@ -116,8 +116,8 @@ def test_stacked_training_equals_a_plain_loop(name: str, chunk: int, tmp_path: P
     built = build(model, options, problem.task, problem.inputs.shape[1:], problem.outputs)
     for p in range(2):
         module = Adopted(deepcopy(built).to(torch.float64)).train()
-        own = set_trained(module, x_pd[p])
-        optimizer = torch.optim.SGD(own, lr=TRAINING.learning_rate, momentum=TRAINING.momentum)
+        tensors = set_trained(module, x_pd[p])
+        optimizer = torch.optim.SGD(tensors, lr=TRAINING.learning_rate, momentum=TRAINING.momentum)
         for batch in batches:
             module.key(int(batch.keys_e[p]))
             peer = torch.tensor([p])
@@ -126,7 +126,7 @@ def test_stacked_training_equals_a_plain_loop(name: str, chunk: int, tmp_path: P
             optimizer.zero_grad()
             losses.mean().backward()
             optimizer.step()
-        twin_d = torch.cat([value.detach().flatten() for value in own])
+        twin_d = torch.cat([value.detach().flatten() for value in tensors])
         assert close(fit.x[p], twin_d)
         assert not close(fit.x[p], x_pd[p])
         for key, value in module.inner.named_buffers():
@@ -139,7 +139,7 @@ def test_stacked_training_equals_a_plain_loop(name: str, chunk: int, tmp_path: P
 
 
 class Adopted(nn.Module):
-    """A module whose torch dropout is replaced by the one with keys: other masks are no twin."""
+    """Module with the engine's keyed dropout instead of torch's, for equal masks."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -150,8 +150,8 @@ class Adopted(nn.Module):
                     setattr(parent, child, Dropout(layer.p))
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.inner(x)
-        return found
+        result: Tensor = self.inner(x)
+        return result
 
     def key(self, key: int) -> None:
         layers = [m for m in self.inner.modules() if isinstance(m, Dropout)]

@@ -1,4 +1,4 @@
-"""Transformers: GPT-2 by its formulas, adapters on a base that all peers share."""
+"""Transformers: GPT-2 by its formulas, and adapters on a shared base."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gpt2(file: Path, **options: float) -> Transformer:
 
 
 def by_hand(w: dict[str, Tensor], tokens_t: Tensor, heads: int) -> Tensor:
-    """GPT-2 for one row of tokens, straight from the tensors of its file."""
+    """Compute GPT-2 for one row of tokens from the tensors of its file."""
 
     def normed(x: Tensor, name: str) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
@@ -52,13 +52,13 @@ def by_hand(w: dict[str, Tensor], tokens_t: Tensor, heads: int) -> Tensor:
         h = f"h.{layer}"
         qkv = mapped(normed(x, f"{h}.ln_1"), f"{h}.attn.c_attn")
         q, k, v = qkv.split(x.shape[1], dim=1)
-        heard = torch.zeros_like(x)
+        attended = torch.zeros_like(x)
         for head in range(heads):
             at = slice(head * width, (head + 1) * width)
             for t in range(len(x)):
                 scores = k[: t + 1, at] @ q[t, at] / math.sqrt(width)
-                heard[t, at] = scores.softmax(0) @ v[: t + 1, at]
-        x = x + mapped(heard, f"{h}.attn.c_proj")
+                attended[t, at] = scores.softmax(0) @ v[: t + 1, at]
+        x = x + mapped(attended, f"{h}.attn.c_proj")
         m = mapped(normed(x, f"{h}.ln_2"), f"{h}.mlp.c_fc")
         m = 0.5 * m * (1 + torch.tanh(math.sqrt(2 / math.pi) * (m + 0.044715 * m**3)))
         x = x + mapped(m, f"{h}.mlp.c_proj")
@@ -82,8 +82,8 @@ def test_gpt2_is_as_large_as_the_public_one_and_its_adapters_as_the_paper_says()
 def test_weights_of_the_public_format_give_gpt2(prefix: str, tmp_path: Path) -> None:
     w = small(tmp_path / "w.safetensors", prefix)
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
-    found = gpt2(tmp_path / "w.safetensors")(tokens)  # adapters start at zero
-    for row, expected in zip(found, tokens, strict=True):
+    result = gpt2(tmp_path / "w.safetensors")(tokens)  # adapters start at zero
+    for row, expected in zip(result, tokens, strict=True):
         assert torch.allclose(row, by_hand(w, expected, heads=2), atol=1e-4)
 
 
@@ -128,14 +128,14 @@ def test_peers_share_one_base_and_hold_adapters_only(tmp_path: Path) -> None:
     assert not torch.equal(fit.x[0], fit.x[1])
     for name, value in engine.network.module.named_parameters():
         assert value.requires_grad or torch.equal(value, base[name]), name
-    own, start = engine.losses(fit.x, buffers, "train"), engine.losses(x_pd, buffers, "train")
-    assert (own.losses < start.losses).all()
-    # What a chunk holds does not count the base, which no further model adds to.
+    saved, start = engine.losses(fit.x, buffers, "train"), engine.losses(x_pd, buffers, "train")
+    assert (saved.losses < start.losses).all()
+    # The size of a chunk excludes the base, which all models share.
     assert engine.holds(2) < 4 * frozen
 
 
 def test_a_further_peer_adds_no_base(tmp_path: Path) -> None:
-    """What eight peers hold for a step, activations included, is less than one more base."""
+    """Eight peers need less memory for a step, activations included, than another base."""
     write_gpt2(tmp_path / "w.safetensors", vocabulary=11, context=8, width=256, layers=2)
     problem = classification([1] * 8, shape=(6,), classes=11)
     rows = np.arange(len(problem.inputs) * 6).reshape(-1, 6) % 11
@@ -148,19 +148,19 @@ def test_a_further_peer_adds_no_base(tmp_path: Path) -> None:
     frozen = sum(v.nbytes for v in engine.network.module.parameters() if not v.requires_grad)
     made = peak(lambda: engine.initial(common=False))
     x_pd, buffers = engine.initial()
-    most = peak(lambda: engine.fit(x_pd, buffers, engine.opt_state(x_pd), engine.batches(1)))
+    memory = peak(lambda: engine.fit(x_pd, buffers, engine.opt_state(x_pd), engine.batches(1)))
     assert made < frozen
-    assert most < frozen
+    assert memory < frozen
 
 
 def test_a_saved_transformer_is_a_base(tmp_path: Path) -> None:
-    """What a run of the small transformer saves: untied, linear maps (outputs, inputs)."""
-    own = build("transformer", TransformerOptions(2, 128, 2), "language", (8,), 11).eval()
-    save_file(own.state_dict(), tmp_path / "peer-0000.safetensors")
+    """A saved small transformer: untied head, linear layers (outputs, inputs)."""
+    saved = build("transformer", TransformerOptions(2, 128, 2), "language", (8,), 11).eval()
+    save_file(saved.state_dict(), tmp_path / "peer-0000.safetensors")
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
-    found = gpt2(tmp_path / "peer-0000.safetensors")  # adapters start at zero
-    assert torch.equal(found(tokens), own(tokens))
-    trained = [name for name, value in found.named_parameters() if value.requires_grad]
+    result = gpt2(tmp_path / "peer-0000.safetensors")  # adapters start at zero
+    assert torch.equal(result(tokens), saved(tokens))
+    trained = [name for name, value in result.named_parameters() if value.requires_grad]
     assert all(name.endswith((".A", ".B")) for name in trained)
 
 
@@ -177,7 +177,7 @@ def test_the_next_token_is_not_seen() -> None:
 
 
 def test_a_small_transformer_learns_a_rule() -> None:
-    """Each token follows from the one before: the loss falls below that of guessing by far."""
+    """Each token determines the next: the loss falls far below that of guessing."""
     problem = language()
     rows = (np.arange(6) + np.arange(len(problem.inputs))[:, None]) % 11
     train = replace(problem.train, targets=tuple((rows[r] + 1) % 11 for r in problem.train.rows))
@@ -198,18 +198,18 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"w\.safetensors.*weights-file.*huggingface"):
         gpt2(file)
     file.write_bytes(b"something else")
-    with pytest.raises(ValueError, match="no safetensors"):
+    with pytest.raises(ValueError, match="not a safetensors"):
         gpt2(file)
     narrow = build("transformer", TransformerOptions(1, 32, 4), "language", (8,), 11)
     save_file(narrow.state_dict(), tmp_path / "n.safetensors")
-    with pytest.raises(ValueError, match=r"64 wide, but .*n\.safetensors is 32 wide"):
+    with pytest.raises(ValueError, match=r"n\.safetensors, 32, is not a multiple .* 64"):
         gpt2(tmp_path / "n.safetensors")
     save_file({"x": torch.zeros(1)}, file)
-    with pytest.raises(ValueError, match="no GPT-2"):
+    with pytest.raises(ValueError, match="is not a GPT-2"):
         gpt2(file)
     other = tmp_path / "v.safetensors"
     small(other)
-    with pytest.raises(ValueError, match="knows 11 tokens, but the data set has 256"):
+    with pytest.raises(ValueError, match="has 11 tokens, but the data set has 256"):
         build("gpt2", Gpt2Options(str(other)), "language", (6,), 256)
     with pytest.raises(ValueError, match="at most 8 tokens"):
         build("gpt2", Gpt2Options(str(other)), "language", (9,), 11)
@@ -227,5 +227,5 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_model_of_another_task_is_refused(model: str, task: str, known: str) -> None:
-    with pytest.raises(ValueError, match=f"{model}.*cannot learn {task}.*{known}"):
+    with pytest.raises(ValueError, match=f"{model}.*does not support {task}.*{known}"):
         build(model, None, task, (1, 8, 8), 10)

@@ -1,4 +1,4 @@
-"""The greedy choice against the paper's algorithms as written, and its laws."""
+"""Greedy choice: the paper's algorithms as written, and its laws."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Reward = Callable[[int, Floats], float]
 
 @dataclass(frozen=True)
 class Case:
-    """n peers that all choose: models (n, d), who tries whom in which order, and what is good."""
+    """n peers that choose: models (n, d), orders of trial, and losses."""
 
     models: Floats
     samples: Floats
@@ -29,12 +29,12 @@ class Case:
     dtype: torch.dtype = torch.float64
 
     def reward(self, k: int, members: set[int]) -> float:
-        """R(S) from the set itself: no running sums."""
-        own = sorted(members)
-        share = self.samples[own] / self.samples[own].sum()
-        return -self.loss(k, share @ self.models[own])
+        """Return R(S) from the set itself, without running sums."""
+        rows = sorted(members)
+        share = self.samples[rows] / self.samples[rows].sum()
+        return -self.loss(k, share @ self.models[rows])
 
-    def choose(self, most: int, *, strict: bool = False, only: Sequence[int] = ()) -> Choice:
+    def choose(self, max_peers: int, *, strict: bool = False, only: Sequence[int] = ()) -> Choice:
         peers = np.array(only if len(only) else range(len(self.models)))
         everybody = np.arange(len(self.models))
         models = torch.tensor(self.models, dtype=self.dtype)
@@ -46,15 +46,17 @@ class Case:
             return np.array([self.loss(int(peers[p]), e) for p, e in zip(rows, x, strict=True)])
 
         drawn = [self.drawn[k] for k in peers]
-        return choose(losses, peers, offers, drawn, self.samples, most=most, strict=strict)
+        return choose(
+            losses, peers, offers, drawn, self.samples, max_peers=max_peers, strict=strict
+        )
 
 
-def ggc(case: Case, k: int, most: int, *, strict: bool = False) -> tuple[set[int], int]:
-    """Algorithm 2: rewards of sets; X and the passes over the validation data with R cached."""
+def ggc(case: Case, k: int, max_peers: int, *, strict: bool = False) -> tuple[set[int], int]:
+    """Run algorithm 2 on sets; return X and the validation passes with R cached."""
     order, coins = case.drawn[k]
     x, y, passes = {k}, {k, *order.tolist()}, 0
     for j, coin in zip(order.tolist(), coins, strict=True):
-        if len(x) == most:
+        if len(x) == max_peers:
             break
         passes += 2
         gain = case.reward(k, x | {j}) - case.reward(k, x)
@@ -66,13 +68,13 @@ def ggc(case: Case, k: int, most: int, *, strict: bool = False) -> tuple[set[int
     return x, passes + 2 if passes else 0
 
 
-def bggc(case: Case, k: int, most: int) -> set[int]:
-    """Algorithm 3: batches of at most B_c models and sums w_X, w_Y, as printed."""
+def bggc(case: Case, k: int, max_peers: int) -> set[int]:
+    """Run algorithm 3 with batches of at most B_c models and sums w_X, w_Y, as printed."""
     order, coins = case.drawn[k]
     p, w = case.samples, case.models
 
     def batches() -> list[list[int]]:
-        return [order[i : i + most].tolist() for i in range(0, len(order), most)]
+        return [order[i : i + max_peers].tolist() for i in range(0, len(order), max_peers)]
 
     w_y = p[k] * w[k]
     for batch in batches():
@@ -81,7 +83,7 @@ def bggc(case: Case, k: int, most: int) -> set[int]:
     x, y, w_x, coin = {k}, {k, *order.tolist()}, p[k] * w[k], iter(coins)
     for batch in batches():
         for j in batch:
-            if len(x) == most:
+            if len(x) == max_peers:
                 return x
             p_x, p_y = sum(p[i] for i in x), sum(p[i] for i in y)
             r_x, r_y = -case.loss(k, w_x / p_x), -case.loss(k, w_y / p_y)
@@ -95,7 +97,7 @@ def bggc(case: Case, k: int, most: int) -> set[int]:
 
 
 def random_case(seed: int, n: int = 7, d: int = 3) -> Case:
-    """A bumpy loss: adding and dropping may both gain, so that the coins matter."""
+    """Make a non-convex loss: adding and dropping may both gain, so that the draws matter."""
     g = np.random.default_rng(seed)
     centre, slope = g.normal(size=(n, d)), 3 * g.normal(size=(n, d))
     drawn = []
@@ -110,7 +112,7 @@ def random_case(seed: int, n: int = 7, d: int = 3) -> Case:
 
 
 def quadratic_case(models: npt.ArrayLike, centres: npt.ArrayLike, seed: int = 0) -> Case:
-    """f_k = |x - centre_k|^2 / 2, everybody tries everybody, equal weights."""
+    """Make f_k = |x - centre_k|^2 / 2, all peers as candidates, equal weights."""
     g, models, centres = np.random.default_rng(seed), np.array(models), np.array(centres)
     n = len(models)
     drawn = [(g.permutation(np.delete(np.arange(n), k)), g.random(n - 1)) for k in range(n)]
@@ -121,20 +123,20 @@ def members(choice: Choice, k: int) -> set[int]:
     return set(np.flatnonzero(choice.chosen_pn[k]).tolist())
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 7])
-def test_theorem_1_one_choice_is_ggc_and_bggc(most: int) -> None:
+@pytest.mark.parametrize("max_peers", [1, 2, 3, 7])
+def test_theorem_1_one_choice_is_ggc_and_bggc(max_peers: int) -> None:
     coins_mattered = 0
     for seed in range(12):
         case = random_case(seed)
-        choice = case.choose(most)
+        choice = case.choose(max_peers)
         always = replace(case, drawn=[(order, 0 * coins) for order, coins in case.drawn])
-        coins_mattered += (always.choose(most).chosen_pn != choice.chosen_pn).any()
+        coins_mattered += (always.choose(max_peers).chosen_pn != choice.chosen_pn).any()
         for k in range(len(case.models)):
-            chosen, passes = ggc(case, k, most)
-            assert members(choice, k) == chosen == bggc(case, k, most)
+            chosen, passes = ggc(case, k, max_peers)
+            assert members(choice, k) == chosen == bggc(case, k, max_peers)
             assert choice.passes_p[k] == passes
-            assert len(chosen) <= most
-    assert coins_mattered or most == 1
+            assert len(chosen) <= max_peers
+    assert coins_mattered or max_peers == 1
 
 
 def test_strict_never_ends_below_its_own_model_and_add_does() -> None:
@@ -143,10 +145,10 @@ def test_strict_never_ends_below_its_own_model_and_add_does() -> None:
         case = random_case(seed)
         choice, strict = case.choose(7), case.choose(7, strict=True)
         for k in range(len(case.models)):
-            own = case.reward(k, {k})
+            alone = case.reward(k, {k})
             assert members(strict, k) == ggc(case, k, 7, strict=True)[0]
-            assert case.reward(k, members(strict, k)) >= own - 1e-12
-            below += case.reward(k, members(choice, k)) < own - 1e-12
+            assert case.reward(k, members(strict, k)) >= alone - 1e-12
+            below += case.reward(k, members(choice, k)) < alone - 1e-12
     assert below > 0  # remark 3 of the paper claims that this has probability 0
 
 
@@ -170,7 +172,7 @@ def test_equal_peers_are_all_accepted(dtype: torch.dtype, strict: bool) -> None:
 
 
 def test_harmful_peers_are_left_out_and_helpful_ones_taken() -> None:
-    # Two camps: each model misses its own centre a little, in directions that cancel.
+    # Two camps: models deviate slightly from their centre, in directions that cancel.
     camp = np.repeat([-10.0, 10.0], 4)[:, None]
     models = camp + np.tile([0.4, -0.4, 0.3, -0.3], 2)[:, None]
     for seed in range(5):
@@ -181,7 +183,7 @@ def test_harmful_peers_are_left_out_and_helpful_ones_taken() -> None:
 
 
 def test_the_graph_is_directed() -> None:
-    # Peer 0 is where it wants to be; peer 1 wants to be where 0 is.
+    # Peer 0 is at its optimum, which is also that of peer 1.
     choice = quadratic_case([[0.0], [1.0]], [[0.0], [0.0]]).choose(2)
     assert choice.chosen_pn.tolist() == [[True, False], [True, True]]
 

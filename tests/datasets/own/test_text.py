@@ -1,4 +1,4 @@
-"""Text of institutions: every token is in its place, and what does not fit is named on the node."""
+"""Texts of institutions: rows of tokens, and errors that are listed on the node only."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ OPTIONS = TextOptions(context=4)
 
 
 def write_tokenizer(folder: Path, words: list[str] = WORDS) -> str:
-    """A word is a token, and a document ends with <end>; its SHA-256."""
-    found = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, words[0]))
-    found.pre_tokenizer = pre_tokenizers.Whitespace()
-    found.decoder = decoders.Fuse()
-    found.post_processor = processors.TemplateProcessing(
+    """Write a tokenizer of words that appends <end> to documents; return its SHA-256."""
+    result = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, words[0]))
+    result.pre_tokenizer = pre_tokenizers.Whitespace()
+    result.decoder = decoders.Fuse()
+    result.post_processor = processors.TemplateProcessing(
         single="$A <end>", special_tokens=[("<end>", 0)]
     )
-    found.enable_truncation(3)  # many files have such settings: they are for other uses
-    found.enable_padding(length=7)
+    result.enable_truncation(3)  # common in published files, for other uses
+    result.enable_padding(length=7)
     folder.mkdir(parents=True, exist_ok=True)
-    found.save(str(folder / "tokenizer.json"))
+    result.save(str(folder / "tokenizer.json"))
     return hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
 
 
@@ -133,15 +133,15 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, caplog: pytest.LogCapture
     with pytest.raises(DataError, match=r"^a: text: expected \.txt or \.jsonl files"):
         load(tmp_path)
     write_part(tmp_path / "a", "a b c")
-    with pytest.raises(DataError, match=r"context = 4: this peer has fewer than 5 tokens to train"):
+    with pytest.raises(DataError, match=r"context = 4: .* train part has fewer than 5 tokens"):
         load(tmp_path)
     with pytest.raises(DataError, match=r"text.tokenizer must be the SHA-256"):
         alone(tmp_path / "a", OPTIONS)
     write_tokenizer(tmp_path / "a", WORDS[:-1])
-    with pytest.raises(DataError, match=r"tokenizer.json is not the one that the run wants"):
+    with pytest.raises(DataError, match=r"tokenizer.json does not have the digest text.tokenizer"):
         alone(tmp_path / "a", TextOptions(tokenizer=digest))
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(DataError, match=r"^a: text: tokenizer.json is no tokenizer: "):
+    with pytest.raises(DataError, match=r"^a: text: tokenizer.json is not a tokenizer: "):
         load(tmp_path, TextOptions(context=2))
     for options in ({"context": 0}, {"test": 0.5, "validation": 0.5}):
         with pytest.raises(ValueError, match="must be at least"):

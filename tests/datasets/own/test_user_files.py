@@ -1,4 +1,4 @@
-"""Data sets that users bring: tiny files in the true formats, right, damaged and missing."""
+"""Data sets downloaded by users: tiny files in the real formats, valid, damaged and missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REMEDY = {
     "femnist": r"train, test .*femnist or .*; make them with LEAF",
     "office-home": r"Art, Clipart, .*; unpack OfficeHomeDataset",
     "heart-disease": r"processed\.cleveland\.data, .*; download them from https://archive\.ics",
-    "ixi": r"_image\.nii\.gz and .*_label\.nii\.gz.*; get them with TorchIO",
+    "ixi": r"_image\.nii\.gz and .*_label\.nii\.gz.*; download them with TorchIO",
     "languages": r"install\.ca\.txt\.gz or .*; `apt-get install installation-guide-amd64`",
     "wiki40b": r"ca/train\.txt, ca/test\.txt, .*; write the `text`",
 }
@@ -55,7 +55,7 @@ def test_what_is_missing_and_how_to_get_it_is_one_line(tmp_path: Path, name: str
     with pytest.raises(DataError, match=REMEDY[name]) as caught:
         load_problem(name, Partition(kind="natural"), 2, 0, tmp_path / "data", options(name))
     message = str(caught.value)
-    assert message.startswith(f"dataset {name} is not here: expected ")
+    assert message.startswith(f"dataset {name} is missing: expected ")
     assert str(tmp_path / "data") in message
     assert "\n" not in message
     assert not (tmp_path / "data").exists()
@@ -88,14 +88,14 @@ def test_damaged_images_are_refused(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for content in (b"", b"<html>", whole[: len(whole) // 2]):
         file.write_bytes(content)
-        with pytest.raises(DataError, match="not an image that can be read") as caught:
+        with pytest.raises(DataError, match="not a readable image") as caught:
             read_cinic10(tmp_path)
         assert str(file) in str(caught.value)
     Image.new("RGB", (32, 31)).save(file)
     with pytest.raises(DataError, match=r"\(31, 32\) pixels, expected 32x32"):
         read_cinic10(tmp_path)
     file.unlink()
-    with pytest.raises(DataError, match="frog: expected images"):
+    with pytest.raises(DataError, match="frog: no images"):
         read_cinic10(tmp_path)
 
 
@@ -103,7 +103,7 @@ def test_damaged_images_are_refused(tmp_path: Path) -> None:
 
 
 def test_femnist(tmp_path: Path) -> None:
-    """One pixel in 1,000ths says which image it is; writers are numbered by name."""
+    """A pixel in 1,000ths identifies the image; writers are numbered by name."""
 
     def image(mark: float) -> list[float]:
         return [1.0] * 5 + [mark] + [0.0] * 778
@@ -117,8 +117,8 @@ def test_femnist(tmp_path: Path) -> None:
     assert source.inputs.shape == (6, 1, 28, 28)
     assert source.groups is not None
     marks = np.rint(source.inputs[:, 0, 0, 5] / 25.5).astype(int)
-    found = {m: (y, g) for m, y, g in zip(marks, source.targets, source.groups, strict=True)}
-    assert found == {1: (61, 2), 2: (36, 2), 3: (9, 1), 4: (45, 0), 5: (0, 2), 6: (37, 0)}
+    result = {m: (y, g) for m, y, g in zip(marks, source.targets, source.groups, strict=True)}
+    assert result == {1: (61, 2), 2: (36, 2), 3: (9, 1), 4: (45, 0), 5: (0, 2), 6: (37, 0)}
     assert sorted(marks[source.train]) == [1, 2, 3, 4]
     assert sorted(marks[source.test]) == [5, 6]
     assert (source.inputs[:, 0, 0, :5] == 255).all()
@@ -128,7 +128,10 @@ def test_femnist(tmp_path: Path) -> None:
     assert len(letters.test) == 1
     partition = Partition(kind="natural", samples_per_peer=0, min_samples=1)
     problem = load_problem("femnist", partition, 2, 0, tmp_path, FemnistOptions())
-    assert [len(rows) for rows in problem.train.rows] == [1, 2]  # Amy and Zoe: Bob has no test
+    assert [len(rows) for rows in problem.train.rows] == [
+        1,
+        2,
+    ]  # Amy and Zoe; Bob has no test set
 
 
 @pytest.mark.parametrize(
@@ -187,7 +190,7 @@ def test_office_home_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_office_home_says_that_the_extractor_is_missing(tmp_path: Path) -> None:
     tiny.write_office_home(tmp_path, each=1)
     (tmp_path / WEIGHTS).write_bytes(b"no weights")
-    with pytest.raises(DataError, match=r"resnet18-f37072fd\.pth: not a ResNet-18's weights"):
+    with pytest.raises(DataError, match=r"resnet18-f37072fd\.pth: not the weights of a ResNet-18"):
         read_office_home(tmp_path)
     (tmp_path / WEIGHTS).unlink()
     with pytest.raises(DataError, match=r"expected resnet18-f37072fd\.pth in .*; download https:"):
@@ -198,10 +201,10 @@ def test_office_home_says_that_the_extractor_is_missing(tmp_path: Path) -> None:
 
 
 def test_heart_disease(tmp_path: Path) -> None:
-    """The features of a patient by hand, before they are standardised."""
+    """Features of a patient computed by hand, before standardisation."""
     tiny.write_heart_disease(tmp_path)
     cleveland = tmp_path / "heart-disease" / "processed.cleveland.data"
-    # Age 50, 60, 70, 80; the third has no chest pain known, the fourth lacks what is left out.
+    # Age 50, 60, 70, 80; the third lacks chest pain, the fourth only columns that are dropped.
     lines = [tiny.patient(50, 1, 0, 0), tiny.patient(60, 4, 2, 3)]
     lines += [tiny.patient(70, 2, 1, 1, missing=[2]), tiny.patient(80, 3, 1, 1, missing=[10, 11])]
     cleveland.write_text("\n".join(lines) + "\n")
@@ -210,7 +213,7 @@ def test_heart_disease(tmp_path: Path) -> None:
     mine = source.groups == 0
     np.testing.assert_array_equal(source.targets[mine], [0, 1, 1])
     assert source.inputs.shape[1] == 13
-    # ceil(0.34 * 3) = 2 for testing; one trains, and is standardised by itself: all zeros.
+    # ceil(0.34 * 3) = 2 test patients; the training one is standardised by itself: all zeros.
     (trained,) = source.train[mine[source.train]]
     np.testing.assert_array_equal(source.inputs[trained], 0)
     raw = np.array(
@@ -236,7 +239,7 @@ def test_hospitals_standardise_by_their_own_training_patients(tmp_path: Path) ->
         tested = source.test[source.groups[source.test] == hospital]
         assert set(source.targets[tested]) == {0, 1}
     changed = (tmp_path / "heart-disease" / "processed.va.data").read_text().splitlines()
-    row = source.test[source.groups[source.test] == 3][0] - 36  # a test patient of the last one
+    row = source.test[source.groups[source.test] == 3][0] - 36  # a patient of the last one
     changed[row] = changed[row].replace(changed[row].split(",")[0], "99.0", 1)
     (tmp_path / "heart-disease" / "processed.va.data").write_text("\n".join(changed))
     other = read_heart_disease(tmp_path)
@@ -262,7 +265,7 @@ def test_flambys_numbers_of_patients(tmp_path: Path) -> None:
     [
         ("63.0,1.0,x" + ",0" * 11, r"line 1: could not convert"),
         ("1 0 63 1 -9 -9", r"line 1: could not convert"),
-        ("63.0,1.0", r"line 1: 2 values, expected 14; take the processed"),
+        ("63.0,1.0", r"line 1: 2 values, expected 14; use the processed"),
         ("", "fewer than two complete patients"),
         (tiny.patient(50, 1, 1, 0) + "\n" + tiny.patient(50, 1, 1, 0, [0]), "fewer than two"),
     ],
@@ -330,7 +333,7 @@ def test_damaged_volumes_are_refused(tmp_path: Path) -> None:
     whole = image.read_bytes()
     for content in (b"no gzip", gzip.compress(b"no NIfTI"), whole[: len(whole) // 2]):
         image.write_bytes(content)
-        with pytest.raises(DataError, match="not a NIfTI file that can be read") as caught:
+        with pytest.raises(DataError, match="not a readable NIfTI file") as caught:
             read_ixi(tmp_path, IxiOptions(size="8-6-7"))
         assert str(image) in str(caught.value)
     image.write_bytes(whole)
@@ -345,7 +348,7 @@ def test_damaged_volumes_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", ["48-60", "48-60-0", "a-b-c", ""])
 def test_an_impossible_size_is_refused(size: str) -> None:
-    with pytest.raises(ValueError, match="size wants three sides"):
+    with pytest.raises(ValueError, match="size must be three sides"):
         IxiOptions(size=size)
 
 
@@ -370,7 +373,7 @@ def test_languages(tmp_path: Path) -> None:
             text = decoded(source, rows[source.groups[rows] == group])
             assert set(text) <= set(letters) | set(" \n")
     text = decoded(source, source.train[source.groups[source.train] == 0])
-    assert "\n" in text  # between paragraphs, and there alone
+    assert "\n" in text  # only between paragraphs
     assert len(text) / text.count("\n") > 100
     assert 0.15 < len(source.test) / len(source.inputs) < 0.25
     blank = np.array([0.0]), np.array([1.0])
@@ -394,7 +397,7 @@ def test_a_language_is_tested_on_as_many_examples_as_asked_for(tmp_path: Path) -
 
 
 def test_test_stretches_of_a_text_are_its_own(tmp_path: Path) -> None:
-    """Numbers in order: those for testing are stretches of 4,096 bytes, the fifth of each five."""
+    """The text is numbers in order; every fifth block of 4,096 bytes is in the test set."""
     folder = tmp_path / "languages"
     folder.mkdir()
     (folder / "install.en.txt").write_text(" ".join(f"{k:07d}" for k in range(10_000)))
@@ -404,7 +407,7 @@ def test_test_stretches_of_a_text_are_its_own(tmp_path: Path) -> None:
         for rows in (source.train, source.test)
     ]
     assert not np.isin(numbers[1], numbers[0]).any()
-    # 80,000 bytes: stretches 4, 9, 14 whole, and 19, where 77,824 to 80,000 is left.
+    # 80,000 bytes: blocks 4, 9, 14 in full, and 19 from 77,824 to 80,000.
     assert set(numbers[1] * 8 // 4096) <= {4, 9, 14, 19}
     assert len(numbers[1]) == pytest.approx((3 * 4096 + 2176) / 8, abs=16)
 
@@ -427,10 +430,10 @@ def test_damaged_texts_are_refused(tmp_path: Path) -> None:
             read_languages(tmp_path, LanguagesOptions(codes="ca-es"))
         assert str(file) in str(caught.value)
     file.write_bytes(gzip.compress(b"short"))
-    with pytest.raises(DataError, match=r"languages\.context = 128: language 1 has 4 training"):
+    with pytest.raises(DataError, match=r"languages\.context = 128: language es has 4 training"):
         read_languages(tmp_path, LanguagesOptions(codes="ca-es"))
     for codes in ("ca-ca", "", "c a"):
-        with pytest.raises(ValueError, match="codes wants different languages"):
+        with pytest.raises(ValueError, match="codes must be different languages"):
             LanguagesOptions(codes=codes)
 
 
@@ -499,7 +502,7 @@ def test_a_character_cut_in_two_is_no_damage(tmp_path: Path) -> None:
         read_wiki40b(tmp_path, table)
 
 
-# ---- What they share --------------------------------------------------------------------------
+# ---- Common -----------------------------------------------------------------------------------
 
 WRITE: dict[str, Callable[[Path], object]] = {
     "cinic10": tiny.write_cinic10,
@@ -532,8 +535,8 @@ def test_what_was_read_is_kept_until_a_file_or_the_reader_changes(tmp_path: Path
             calls.append(settings)
             return {"a": np.array([int(file.read_text())])}
 
-        found: list[int] = cached(tmp_path, "thing", [file], settings, make)["a"].tolist()
-        return found
+        result: list[int] = cached(tmp_path, "thing", [file], settings, make)["a"].tolist()
+        return result
 
     assert read("1") == read("1") == [1]
     assert calls == ["1"]

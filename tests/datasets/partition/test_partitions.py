@@ -1,4 +1,4 @@
-"""What every partition promises, whatever the source, the seed and the number of peers."""
+"""Invariants of all partitions, for any source, seed and number of peers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = Partition(samples_per_peer=0, min_samples=2)
 
 
 def make_source(classes: int = CLASSES, each: int = 40, each_test: int = 12) -> Source:
-    """Every class equally often; test examples lie between the training examples."""
+    """Make a balanced source; test examples lie between the training examples."""
     labels = np.tile(np.arange(classes), each + each_test)
     test = np.zeros(len(labels), dtype=bool)
     test[np.random.default_rng(5).permutation(each + each_test)[:each_test]] = True
@@ -61,7 +61,7 @@ def requests(draw: st.DrawFn) -> tuple[Partition, int, int]:
 
 
 def together(problem: Problem) -> list[Ints]:
-    """Each peer's training and validation rows."""
+    """Return each peer's training and validation rows."""
     return [
         np.concatenate(pair)
         for pair in zip(problem.train.rows, problem.validation.rows, strict=True)
@@ -78,7 +78,7 @@ def same(a: Problem, b: Problem) -> bool:
 
 
 def naming(problem: Problem, peer: int) -> dict[int, int]:
-    """What a peer calls each published class, checked to be the same in all its splits."""
+    """Return a peer's label of each published class, checked to be the same in all its splits."""
     names: dict[int, int] = {}
     for part in (problem.train, problem.validation, problem.test):
         published = SOURCE.targets[part.rows[peer]]
@@ -103,7 +103,7 @@ def test_every_split_is_sound(request: tuple[Partition, int, int]) -> None:
         assert np.isin(test, SOURCE.test).all()
         trained = SOURCE.targets[problem.train.rows[peer]]
         assert np.isin(SOURCE.targets[test], trained).any() or partition.kind in (
-            "label-groups",  # tested on the whole group, whatever few examples it has
+            "label-groups",  # has the whole group's test set, with any number of examples
             "natural",
         )
         assert len(test)
@@ -160,7 +160,7 @@ def test_the_seed_decides_who_holds_what(kind: str) -> None:
 
 
 def test_the_seed_decides_what_is_kept_and_held_out() -> None:
-    """Two peers with one natural group each: nothing else is left to chance."""
+    """Two peers with one natural group each, so that nothing else is random."""
     source = replace(SOURCE, groups=np.arange(len(SOURCE.targets)) % 2)
     partition = Partition(kind="natural", samples_per_peer=20, validation=0.5)
     problems = [split(source, partition, 2, seed) for seed in range(3)]
@@ -206,7 +206,7 @@ def test_dirichlet_concentration(alpha: float, peers: int) -> None:
     """E[sum q^2] = (alpha + 1) / (n alpha + 1) for q ~ Dir(alpha) over n peers.
 
     400 independent classes; sum q^2 has standard deviation below 0.3, so 4 standard errors are
-    0.06. Rounding to 200 examples a class moves it by less than 0.01.
+    0.06. Rounding to 200 examples per class changes it by less than 0.01.
     """
     source = make_source(classes=20, each=200, each_test=1)
     partition = replace(ALL, kind="dirichlet", alpha=alpha, min_samples=1)
@@ -268,7 +268,7 @@ def test_two_label_groups_are_the_papers() -> None:
 
 
 def test_cobos_cross_device_clusters() -> None:
-    """10 clusters of 6, 6, 7, 7, ... 10, 10 peers, each with 10 of 100 classes, dealt evenly."""
+    """10 clusters of 6, 6, 7, 7, ... 10, 10 peers, each with 10 of 100 classes, divided evenly."""
     source = make_source(classes=100, each=20, each_test=2)
     sizes = "6-6-7-7-8-8-9-9-10-10"
     partition = replace(ALL, kind="label-groups", clusters=10, cluster_sizes=sizes)
@@ -296,10 +296,11 @@ def test_cluster_sizes(kind: str, sizes: str) -> None:
     assert problem.clusters.tolist() == expected
     for cluster in range(3):
         held = [problem.train.rows[peer] for peer in np.flatnonzero(problem.clusters == cluster)]
-        own = SOURCE.train
+        rows = SOURCE.train
         if kind == "label-groups":
-            own = own[np.isin(SOURCE.targets[own], [range(4), range(4, 7), range(7, 10)][cluster])]
-        np.testing.assert_array_equal(np.sort(np.concatenate(held)), own)
+            classes = [range(4), range(4, 7), range(7, 10)][cluster]
+            rows = rows[np.isin(SOURCE.targets[rows], classes)]
+        np.testing.assert_array_equal(np.sort(np.concatenate(held)), rows)
         names = {
             tuple(sorted(naming(problem, peer).items()))
             for peer in np.flatnonzero(problem.clusters == cluster).tolist()
@@ -309,7 +310,7 @@ def test_cluster_sizes(kind: str, sizes: str) -> None:
 
 @pytest.mark.parametrize("sizes", ["odd", "6-", "0-4", "-1", "3-x", "2 2"])
 def test_malformed_cluster_sizes(sizes: str) -> None:
-    with pytest.raises(ValueError, match='cluster-sizes wants "even" or numbers'):
+    with pytest.raises(ValueError, match='cluster-sizes must be "even" or numbers'):
         Partition(cluster_sizes=sizes)
 
 
@@ -337,7 +338,7 @@ def test_label_groups_divided_by_dirichlet(alpha: float, peers: int) -> None:
             < 0.15
         )
         tests = [np.bincount(t // 5, minlength=4) for t in problem.test.targets]
-        assert np.abs(np.stack(tests) - counts_pu * 50 / 500).max() <= 2  # rounded; one may be lent
+        assert np.abs(np.stack(tests) - counts_pu * 50 / 500).max() <= 2  # one may be moved
     assert np.mean(squares) == pytest.approx((alpha + 1) / (peers * alpha + 1), abs=0.14)
 
 
@@ -423,13 +424,13 @@ def test_natural_groups() -> None:
     owners = set()
     for train, test in zip(problem.train.rows, problem.test.rows, strict=True):
         (owner,) = set(SOURCE.groups[train]) | set(SOURCE.groups[test])
-        np.testing.assert_array_equal(np.sort(train), own(SOURCE.train, owner))
-        np.testing.assert_array_equal(np.sort(test), own(SOURCE.test, owner))
+        np.testing.assert_array_equal(np.sort(train), rows_of(SOURCE.train, owner))
+        np.testing.assert_array_equal(np.sort(test), rows_of(SOURCE.test, owner))
         owners.add(owner)
     assert len(owners) == 5
 
 
-def own(rows: Ints, owner: int) -> Ints:
+def rows_of(rows: Ints, owner: int) -> Ints:
     assert SOURCE.groups is not None
     mine: Ints = rows[SOURCE.groups[rows] == owner]
     return mine
@@ -446,14 +447,14 @@ def test_regression_is_divided_without_classes() -> None:
 
 
 LABELS = np.array([0, 0, 0, 1, 1, 2])
-"""Of six pool rows, for lending by hand."""
+"""Labels of six pool rows, to move test examples by hand."""
 
 
 @pytest.mark.parametrize(
     ("train", "test", "expected"),
     [
         pytest.param([[0], [3]], [[1], [4]], [[1], [4]], id="nobody in need"),
-        pytest.param([[0], [0]], [[1, 2], []], [1, 1], id="given by one who keeps another"),
+        pytest.param([[0], [0]], [[1, 2], []], [1, 1], id="moved from a peer that keeps another"),
         pytest.param([[0], [0]], [[1], []], [[1], [1]], id="shared where it is the only one"),
         pytest.param([[0], [0, 1, 3]], [[1, 2], [5]], [1, 2], id="has tests, but none that fit"),
         pytest.param([[0], [0, 3, 3]], [[1, 3, 4], []], [2, 1], id="most frequent class first"),
@@ -475,7 +476,7 @@ def test_lending(train: list[list[int]], test: list[list[int]], expected: list[A
 
 
 def test_a_peer_is_tested_on_what_the_cap_left_it() -> None:
-    """Two examples a peer of a very uneven division: most classes it was tested on are gone."""
+    """Two examples per peer of a skewed division: most classes of its test set are gone."""
     for seed in range(20):
         partition = Partition(kind="dirichlet", alpha=0.2, samples_per_peer=2, min_samples=2)
         problem = split(SOURCE, partition, 8, seed)
@@ -490,9 +491,24 @@ def test_a_peer_is_tested_on_what_the_cap_left_it() -> None:
         ({}, 0, 0, "peers = 0"),
         ({}, 4, -1, "seed = -1"),
         ({"clusters": 0}, 4, 0, r"partition\.clusters = 0"),
-        ({"clusters": 5}, 4, 0, r"partition\.clusters = 5: 4 peers .* at most 4"),
-        ({"clusters": 11, "kind": "label-groups"}, 20, 0, r"partition\.clusters = 11: at most 10"),
-        ({"clusters": 5, "kind": "label-groups"}, 4, 0, r"partition\.clusters = 5: 4 peers"),
+        (
+            {"clusters": 5},
+            4,
+            0,
+            r"clusters = 5: more than the 4 peers; choose at most 4",
+        ),
+        (
+            {"clusters": 11, "kind": "label-groups"},
+            20,
+            0,
+            r"clusters = 11: choose at most 10",
+        ),
+        (
+            {"clusters": 5, "kind": "label-groups"},
+            4,
+            0,
+            r"clusters = 5: more than the 4 peers",
+        ),
         ({"alpha": 0.0}, 4, 0, r"partition\.alpha = 0"),
         ({"alpha": float("nan")}, 4, 0, r"partition\.alpha = nan"),
         ({"classes_per_peer": 0}, 4, 0, r"partition\.classes-per-peer = 0"),
@@ -519,7 +535,7 @@ def test_a_peer_is_tested_on_what_the_cap_left_it() -> None:
             {"kind": "label-groups-dirichlet", "clusters": 11},
             4,
             0,
-            r"partition\.clusters = 11: at most 10",
+            r"clusters = 11: choose at most 10",
         ),
         ({"kind": "natural"}, 27, 0, r"peers = 27: blocks has \d+ natural groups"),
         ({"kind": "iid"}, 401, 0, "partition.kind = 'iid': peer 400 of 401 gets no training"),
@@ -532,12 +548,12 @@ def test_impossible_requests(change: dict[str, Any], peers: int, seed: int, mess
 
 
 def test_natural_needs_groups() -> None:
-    with pytest.raises(DataError, match=r"partition\.kind = 'natural': blocks does not say"):
+    with pytest.raises(DataError, match=r"kind = 'natural': blocks has no natural groups"):
         split(replace(SOURCE, groups=None), replace(ALL, kind="natural"), 4, 0)
 
 
 def test_more_clusters_than_permutations() -> None:
-    with pytest.raises(DataError, match=r"partition\.clusters = 3: at most 2"):
+    with pytest.raises(DataError, match=r"partition\.clusters = 3: choose at most 2"):
         split(make_source(classes=2), replace(ALL, clusters=3), 4, 0)
 
 

@@ -1,4 +1,4 @@
-"""The synthetic problems: what their optima, losses and groups are, by construction."""
+"""Synthetic problems: optima, losses and groups, which are known by construction."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def test_lists_make_groups() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"helpers": "1,2", "helper-centre": "1,2,3"}, "as many groups"),
-        ({"helpers": 0}, "helpers must be whole numbers of at least 1"),
-        ({"helpers": "1.5"}, "helpers must be whole numbers of at least 1"),
-        ({"helpers": "many"}, 'helpers wants a number or a list like "1,10,50", not "many"'),
-        ({"helper-centre": "1,,2"}, "helper-centre wants"),
-        ({"helper-curvature": "nan"}, "helper-curvature wants"),
+        ({"helpers": "1,2", "helper-centre": "1,2,3"}, "must have the same length"),
+        ({"helpers": 0}, "helpers must be integers of at least 1"),
+        ({"helpers": "1.5"}, "helpers must be integers of at least 1"),
+        ({"helpers": "many"}, 'helpers must be a number or a list like "1,10,50", not "many"'),
+        ({"helper-centre": "1,,2"}, "helper-centre must be"),
+        ({"helper-curvature": "nan"}, "helper-curvature must be"),
         ({"helper-curvature": -1.0}, "must not be negative"),
         ({"user-curvature": -1.0}, "must not be negative"),
         ({"noise": -1.0}, "noise must not be negative"),
@@ -119,8 +119,8 @@ def test_least_squares_has_the_centres_as_its_optima(d: int) -> None:
         for i in range(5):
             x, y = problem.inputs[split.rows[i]], split.targets[i]
             assert np.allclose(x @ centre[i % 2], y[:, 0], atol=1e-12)
-            found = np.linalg.lstsq(x, y, rcond=None)[0][:, 0]
-            assert np.allclose(found, centre[i % 2], atol=1e-10)
+            result = np.linalg.lstsq(x, y, rcond=None)[0][:, 0]
+            assert np.allclose(result, centre[i % 2], atol=1e-10)
     assert (problem.test.rows[0] == problem.test.rows[2]).all()
     assert len(np.unique(np.concatenate(problem.train.rows))) == 5 * 50
 
@@ -153,7 +153,7 @@ def test_sine_points_lie_on_successive_intervals() -> None:
     [
         ("least-squares", {"dimension": 0}, "must be at least 1"),
         ("least-squares", {"samples": 0}, "must be at least 1"),
-        ("least-squares", {"clusters": 9}, "clusters = 9, but peers = 8"),
+        ("least-squares", {"clusters": 9}, "clusters = 9 must be at most peers = 8"),
         ("sine", {"samples": 0}, "samples must be at least 1"),
         ("sine", {"noise": -0.1}, "noise must not be negative"),
         ("sine", {"periods": 0.0}, "periods must be above 0"),

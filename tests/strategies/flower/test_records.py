@@ -74,7 +74,7 @@ def responses(draw: st.DrawFn) -> Response:
 
 
 def comparable(message: Request | Response) -> dict[str, Any]:
-    """The fields; arrays as lists, payloads as bytes."""
+    """Return the fields, with arrays as lists and payloads as bytes."""
     fields = dict(vars(message))
     for key, value in fields.items():
         if isinstance(value, np.ndarray):
@@ -89,7 +89,7 @@ def comparable(message: Request | Response) -> dict[str, Any]:
 
 
 def through_protobuf(record: RecordDict) -> RecordDict:
-    """What a deployment does to each record."""
+    """Serialise and parse a record, as a deployment does."""
     return RecordDict({key: inflated(value) for key, value in record.items()})
 
 
@@ -142,7 +142,7 @@ def test_a_fault_is_a_line() -> None:
 
 
 class Weighed:
-    """All that the relay may know of a payload; whoever reads it raises a TypeError."""
+    """Payload with a size only; reading its content raises a TypeError."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -214,8 +214,8 @@ BROKEN_LETTERS = [
     (put_record("letter-9", payload("coterie.payload")), "payloads for"),
     (lambda records: records.pop("letter-0"), "payloads for"),
     (put_record("letter-0", ConfigRecord()), "letter-0 is ConfigRecord"),
-    (put_record("letter-0", payload("numpy.ndarray")), "letter-0: not one payload"),
-    (put_record("letter-0", ArrayRecord()), "letter-0: not one payload"),
+    (put_record("letter-0", payload("numpy.ndarray")), "letter-0: must be one coterie"),
+    (put_record("letter-0", ArrayRecord()), "letter-0: must be one coterie"),
 ]
 BROKEN_ORDERS = [
     *BROKEN_LETTERS,
@@ -226,19 +226,19 @@ BROKEN_ORDERS = [
     (put("request", "round", -1), "round: -1 is negative"),
     (put("request", "round", True), "round is bool"),
     (put("request", "round", 4.0), "round is float"),
-    (put("request", "last", 5), "stage update cannot last from round 4 to 5"),
-    (put("request", "last", 3), "cannot last from round 4 to 3"),
+    (put("request", "last", 5), "stage update cannot span rounds 4 to 5"),
+    (put("request", "last", 3), "cannot span rounds 4 to 3"),
     (put("request", "committed", -1), "committed: -1 is negative"),
     (put("request", "committed", 5), "committed: 5 in a request of round 4"),
     (put("request", "edges", bytes(15)), "edges: 15 bytes"),
     (put("request", "edges", bytes(24)), "edges: not pairs"),
     (put("request", "edges", np.array([0, -1]).tobytes()), "edges: not pairs"),
     (put("request", "edges", [0, 1]), "edges is list"),
-    (put("request", "asked", bytes(1)), "asked: not 2 marks"),
-    (put("request", "asked", bytes([0, 2])), "asked: not 2 marks"),
+    (put("request", "asked", bytes(1)), "asked: must be 2 values"),
+    (put("request", "asked", bytes([0, 2])), "asked: must be 2 values"),
     (put("request", "letter-kinds", ["offer"]), "headers"),
     (put("request", "letter-kinds", ["offer", "secret"]), "'secret' is none of offer, answer"),
-    (put("request", "letter-kinds", ["answer", "answer"]), "answer to everybody"),
+    (put("request", "letter-kinds", ["answer", "answer"]), "answer to all"),
     (put("request", "letter-kinds", ["offer", "offer"]), "offer to one peer"),
     (put("request", "letter-senders", [0, -1]), "letter-senders: -1 is negative"),
     (put("request", "letter-recipients", [-1, -2]), "letter-recipients: -2"),
@@ -247,7 +247,7 @@ BROKEN_ORDERS = [
     (put("request", "letter-nbytes", [3, 4]), "letter-1: 3 bytes that claim to hold 4"),
     (put("request", "letter-nbytes", 3), "letter-nbytes is int"),
     (put("request", "letter-nbytes", ["3", "3"]), "letter-nbytes is not a list of int"),
-    (put("request", "key-letters", [0, 2]), "key-letters: 2 is none of 2 letters"),
+    (put("request", "key-letters", [0, 2]), "key-letters: 2 is not the index of one of 2 letters"),
     (put("request", "key-letters", [0]), "2 keys of 1 letters for 2 peers"),
     (put("request", "key-letters", [0, -1]), "key-letters: -1 is negative"),
     (put("request", "key-peers", [1, 1]), "letter-0: two keys for peer 1"),
@@ -279,7 +279,7 @@ BROKEN_REPLIES = [
     (put("response", "report-metrics", ["0.test_loss", "-1.x"]), "metrics: -1.x"),
     (put("response", "report-metrics", ["0.test_loss", 5000 * "9" + ".x"]), "metrics: 9{80} is"),
     (put("metrics", "0.test_loss", [1.0]), "metrics: 0.test_loss"),
-    (put("metrics", "0.extra", 1.0), "metrics: 1 that are not announced"),
+    (put("metrics", "0.extra", 1.0), "metrics: 1 not in report-metrics"),
     *(
         (drop("response", key), f"no {key}")
         for key in cast(ConfigRecord, reply_record()["response"])

@@ -1,4 +1,4 @@
-"""Hundreds of forged replies; `python -m tests.fuzz.replies` forges 20,000."""
+"""Hundreds of forged replies; `tests.fuzz.replies` forges 20,000."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the relay refuses of what a node answers."""
+"""Invalid items in responses that the relay removes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.strategies.toy_node import ToyNode
 
 @dataclass
 class Liar:
-    """Changes what a node says in round 1, or another, or always."""
+    """Transport that forges a node's response in one round, or in all."""
 
     node: ToyNode
     lie: Callable[[Response, Request], Response]
@@ -50,15 +50,15 @@ def with_report(**changes: Any) -> Callable[[Response, Request], Response]:
     [
         (
             lambda response, request: replace(response, wants=np.array([[0, 9]])),
-            r"the want \[0, 9\]",
+            r"the requested edge \[0, 9\]",
         ),
         (
             lambda response, request: replace(response, wants=np.array([[2, 3]])),
-            r"the want \[2, 3\]",
+            r"the requested edge \[2, 3\]",
         ),
         (
             lambda response, request: replace(response, wants=np.array([[1, 1]])),
-            r"the want \[1, 1\]",
+            r"the requested edge \[1, 1\]",
         ),
         (with_letter(PeerMessage("offer", 3, None, 2, 8, b"x")), "PeerMessage.*sender=3"),
         (
@@ -103,20 +103,24 @@ def test_what_does_not_belong_is_dropped_and_noted(
 
 
 @pytest.mark.parametrize(
-    ("kind", "pushed", "own"),
+    ("kind", "pushed", "valid"),
     [
-        (Wanted, [0, 3], [3, 0]),  # that 3 hears 0 is for 3 to want
+        (Wanted, [0, 3], [3, 0]),  # the recipient requests
         (Pairs, [0, 3], [3, 0]),
         (WantedAnswers, [0, 3], [3, 0]),
-        (WantedHelp, [3, 0], [0, 3]),  # that 0 answers 3, too
+        (WantedHelp, [3, 0], [0, 3]),  # the sender requests
     ],
 )
-def test_nobody_wants_for_others(kind: type[Brokering], pushed: list[int], own: list[int]) -> None:
+def test_nobody_wants_for_others(
+    kind: type[Brokering], pushed: list[int], valid: list[int]
+) -> None:
     strategy = make(kind, rounds=2)
-    request, wants = Request("update", 1, 1), np.array([pushed, own])
+    request, wants = Request("update", 1, 1), np.array([pushed, valid])
     kept, refused = vetted(Response((0, 1), wants=wants), request, strategy)
-    assert kept.wants.tolist() == [own]
-    assert refused == [f"round 1, update: peers 0, 1: the relay refused the want {pushed}"]
+    assert kept.wants.tolist() == [valid]
+    assert refused == [
+        f"round 1, update: peers 0, 1: the relay refused the requested edge {pushed}"
+    ]
 
 
 def test_a_peer_reports_once_and_only_when_peers_measure_themselves() -> None:
@@ -136,7 +140,7 @@ def test_nobody_has_more_samples_than_a_hospital_can(samples: tuple[int, ...]) -
 
 
 def test_samples_are_announced_once() -> None:
-    """Who comes back with more does not get more weight: it stays away."""
+    """A node that returns with another number of samples is rejected."""
     strategy = make(rounds=6)
     one, other = toys(strategy, [0, 1], [2, 3, 4])
     one.before = failing(("update", 2))
@@ -146,13 +150,14 @@ def test_samples_are_announced_once() -> None:
         return replace(response, samples=(grown, 5)) if request.stage == "start" else response
 
     notes = run(strategy, [Liar(one, claims, at=None), other])
-    assert any("announced [5, 5] samples of peers [0, 1] before" in line for line in notes.faults)
+    line = "changed the numbers of samples of peers [0, 1], previously [5, 5]"
+    assert any(line in fault for fault in notes.faults)
     assert {tuple(request.samples[:2]) for request in other.requests[2:]} == {(5, 5)}
     assert {r.peer for r in notes.reports if r.round == 6} == {2, 3, 4}
 
 
 def test_a_node_cannot_become_another_when_it_is_started_again() -> None:
-    """With its second "start", once all numbers of samples are known, come offers, too."""
+    """The response to its second "start", when all n_i are known, contains offers too."""
     strategy = make(rounds=2)
     one, other = toys(strategy, [0, 1], [2, 3, 4])
 
