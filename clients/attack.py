@@ -1,4 +1,4 @@
-"""Options of simulated attacks, the [attack] table; `coterie.app.node.attackers` implements them."""
+"""Options of simulated attacks, table [attack]; `coterie.app.node.attackers` implements them."""
 
 from __future__ import annotations
 

@@ -5,9 +5,10 @@ Legend: P = hosted peers, n = all peers, d = parameters, E = messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
+from inspect import unwrap
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -159,7 +160,7 @@ class CheckedRule(Rule[Any]):
     def _state(self, hook: str, state: Any) -> Any:
         """Return a state whose arrays have a row per hosted peer; refuse any other."""
         if not is_dataclass(state) or isinstance(state, type):
-            self._refuse(hook, f"returned {_described(state)}: wants a coterie.clients.rule.State")
+            self._refuse(hook, f"returned {_described(state)}: wants a coterie.State")
         peers, d = len(self.engine.peers), self.engine.d
         for name, value in flatten(state).items():
             if name == "x" and tuple(value.shape) != (peers, d):
@@ -184,11 +185,10 @@ class CheckedRule(Rule[Any]):
         return result
 
     def _refuse(self, hook: str, why: str) -> NoReturn:
-        function: Callable[..., Any] = getattr(type(self.rule), hook)
-        code = function.__code__
+        code = getattr(unwrap(getattr(type(self.rule), hook)), "__code__", None)
+        file = "" if code is None else f"{short_path(code.co_filename)}:{code.co_firstlineno}, "
         peers = self.engine.peers.tolist()
-        place = f"{short_path(code.co_filename)}:{code.co_firstlineno}"
-        raise PartError.at(f"{place}, in {hook}()", why, self._clock.round, peers)
+        raise PartError.at(f"{file}in {hook}()", why, self._clock.round, peers)
 
 
 def _described(value: Any) -> str:

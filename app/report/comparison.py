@@ -145,8 +145,8 @@ def shown(made: Sequence[Row]) -> list[Column]:
 
 
 def _are_close(one: Sequence[float | None], other: Sequence[float | None]) -> bool:
-    numbers = [np.array(values, dtype=np.float64) for values in (one, other)]  # None becomes NaN
-    return bool(np.allclose(*numbers, rtol=1e-12, atol=0, equal_nan=True))
+    a, b = (np.array(values, dtype=np.float64) for values in (one, other))  # None becomes NaN
+    return bool(np.allclose(a, b, rtol=1e-12, atol=0, equal_nan=True))
 
 
 def cell(row: Row, column: Column) -> str:

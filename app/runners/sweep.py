@@ -153,7 +153,7 @@ def _side_by_side(
         needed = aside.submit(memory.of_runs, queue)
         with cluster.connected(min(limit, cores.count()), _THREADS):
             folder = cluster.Folder.of(Path(queue[0].run_dir).parent)
-            tasks = cluster.Tasks(folder, _line_of_run)
+            tasks = cluster.Tasks(folder, line_of_run)
             waiting = [*zip(queue, needed.result(), strict=True)]
             again = set[str]()
             while waiting or tasks.going:
@@ -202,7 +202,7 @@ def run_one(
     return None
 
 
-def _line_of_run(config: Config) -> str | None:
+def line_of_run(config: Config) -> str | None:
     """Carry out one run in a process of Ray, from which no error object can come back."""
     error = run_one(config)
     return None if error is None else line_of(error)
@@ -236,16 +236,16 @@ class _Watch:
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
         self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 
-    def of(self, config: Config, until: float) -> Callable[[object], None]:
+    def of(self, config: Config, until: float) -> Callable[[Mapping[str, Any]], None]:
         """Return the function to call after every round of a run in this process.
 
-        It raises `_HandOver`, once, when `until` has passed.
+        It raises `_HandOver`, once, when `until` has passed and round 0 is over.
         """
         is_handed_over = False
 
-        def look(_: object) -> None:
+        def look(now: Mapping[str, Any]) -> None:
             nonlocal is_handed_over
-            if time.monotonic() > until and not is_handed_over:
+            if now["last_seen"] and time.monotonic() > until and not is_handed_over:
                 is_handed_over = True
                 raise _HandOver
             self.goes_on([config])

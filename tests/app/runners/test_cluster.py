@@ -162,7 +162,7 @@ def test_what_a_machine_without_the_folder_wrote_comes_back(tmp_path: Path) -> N
     assert folder.is_here()
     elsewhere = folder._replace(file=(0, 0.0))
     assert not elsewhere.is_here()
-    error, files = cluster._carry_out(sweep.run_one, one, elsewhere, str(tmp_path / "missing"))
+    error, files = cluster._carry_out(sweep.line_of_run, one, elsewhere, str(tmp_path / "missing"))
     assert error is None
     assert not Path(one.run_dir).exists()
     assert files is not None

@@ -142,7 +142,7 @@ def test_what_takes_long_is_handed_over_and_goes_on_to_the_same_numbers(
     """The first run has begun; runs of this process take the place of Ray's."""
     handed: list[str] = []
 
-    def elsewhere(queue: Sequence[Config], *_: object) -> Iterator[tuple[Config, str | None]]:
+    def elsewhere(queue: Sequence[Config], *_: object) -> Iterator[tuple[Config, Exception | None]]:
         for each in queue:
             handed.append(f"{each.method} {progress.read(Path(each.run_dir)).get('status')}")
             yield each, sweep.run_one(each)
@@ -156,7 +156,7 @@ def test_what_takes_long_is_handed_over_and_goes_on_to_the_same_numbers(
     monkeypatch.setattr(sweep, "_ALONE_SECONDS", 0.0)
     long = [placed(each, tmp_path / "long") for each in runs]
     assert not run_all(long, None, quiet())
-    assert handed == ["fedavg running", "local None"]
+    assert handed == ["fedavg stopped", "local None"]
     for one, other in zip(short, long, strict=True):
         a, b = (Path(each.run_dir, "metrics.jsonl").read_bytes() for each in (one, other))
         assert a == b
