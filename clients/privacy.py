@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+MIN_NOISE, MAX_NOISE = 0.01, 1e6
+"""Noise for which the accountant's arithmetic is checked: tests/clients/engine/test_accountant.py.
+Below it one gradient costs an epsilon beyond 25,000, which protects nobody."""
+
 
 @dataclass(frozen=True)
 class Privacy:
@@ -17,11 +21,12 @@ class Privacy:
     kind : {"none", "examples"}
         Unit of privacy; "examples" makes every gradient on training data private.
     clip : float
-        Maximum norm of an example's gradient; longer ones are scaled down. At least 1e-6, since
-        float32 would round the noise of a far smaller norm to 0.
+        Maximum norm of an example's gradient; longer ones are scaled down. From 1e-6, since
+        float32 would round the noise of a far smaller norm to 0, to 1e6, since sums of far larger
+        ones would overflow.
     noise : float
         Noise multiplier: standard deviation of the noise on the sum of a minibatch's clipped
-        gradients, in multiples of `clip`.
+        gradients, in multiples of `clip`: from 0.01 to 1e6, or 0 in a simulation.
     delta : float
         Delta of the reported (epsilon, delta); choose it well below 1 / (examples per peer).
     budget : float
@@ -36,10 +41,16 @@ class Privacy:
     budget: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.clip < 1e-6:
-            raise ValueError("clip must be at least 1e-6: rounding would remove the noise")
-        if self.noise < 0 or self.budget < 0:
-            raise ValueError("noise and budget must not be negative")
+        if not 1e-6 <= self.clip <= 1e6:
+            raise ValueError(
+                "clip must be at least 1e-6, or rounding takes the noise away, and at most 1e6"
+            )
+        if self.noise != 0 and not MIN_NOISE <= self.noise <= MAX_NOISE:
+            raise ValueError(
+                f"noise must lie between {MIN_NOISE} and {MAX_NOISE:g}, or be 0 in a simulation"
+            )
+        if not self.budget >= 0:
+            raise ValueError("budget must not be negative")
         if not 0 < self.delta < 1:
             raise ValueError("delta must lie between 0 and 1")
         if self.budget and not self.noise:

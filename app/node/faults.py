@@ -11,8 +11,9 @@ from typing import Literal
 
 from coterie.app.config.config import ConfigError
 from coterie.app.node.vetting import RequestError
+from coterie.app.runs.atomic import BusyError, DamagedError
 from coterie.app.security.approval import ApprovalError
-from coterie.app.security.ledger import LedgerError
+from coterie.app.security.journal import LedgerError
 from coterie.app.security.policy import PolicyError
 from coterie.app.security.seal import SealError
 from coterie.app.security.trust import KeysError
@@ -60,9 +61,11 @@ class MachineError(Error):
 
 _CODES: Mapping[type[Exception], Code] = {
     ApprovalError: "approval",
+    BusyError: "state",
     LedgerError: "budget",
     MachineError: "machine",
     ConfigError: "configuration",
+    DamagedError: "state",
     DataError: "data",
     KeysError: "keys",
     PolicyError: "policy",

@@ -22,6 +22,10 @@ class DamagedError(Error, ValueError):
     """A file is not what was written; names it."""
 
 
+class BusyError(RuntimeError):
+    """Another process holds a lock; names its file."""
+
+
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path; it replaces `path` unless an exception is raised.
@@ -94,6 +98,34 @@ def _digest(content: bytes | mmap.mmap, bound: bytes) -> bytes:
     found = hashlib.sha256(hashlib.sha256(bound).digest())
     found.update(content)
     return found.digest()
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold an exclusive lock over all threads and processes; it ends with the process at latest.
+
+    Parameters
+    ----------
+    path : an empty file that stands for the lock.
+    wait : whether to wait while another process holds it.
+
+    Raises
+    ------
+    BusyError
+        Another process holds it, and `wait` is False.
+    """
+    import fcntl  # here: only deployed nodes lock, and they run on Linux
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise BusyError(f"{path}: another process holds this lock") from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:

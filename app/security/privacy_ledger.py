@@ -1,21 +1,24 @@
-"""What a peer's examples have told so far: a file that outlives runs, and that no run can reset.
+"""Privacy ledger: the privacy that a peer has spent in all runs.
 
-`institution/privacy-<peer>.jsonl` in the node's `out` has a line for each request that was answered
-from gradients of private examples: the Rényi divergences that it cost, at the orders of
-`coterie.clients.engine.accountant`. The sum over all runs is what the peer has spent, whichever
-columns or labels a run took; a person who has new data begins a new file.
+`institution/privacy-<peer>.jsonl` in the node's `out` has a line for each set of gradients on
+private examples: their Rényi divergences at the orders of `coterie.clients.engine.accountant`. The
+budget is checked and the line is written under a lock over all processes, before the gradients are
+computed. A crash therefore leaves nothing uncharged, and parallel runs share one budget. Gradients
+that were charged and then lost in a crash stay charged. The sum over all runs is what the peer has
+spent, whichever columns or labels a run took.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.app.runs import atomic
-from coterie.app.security.ledger import LedgerError
+from coterie.app.security.journal import Journal, LedgerError
 from coterie.clients.engine.accountant import ORDERS
 
 Floats = npt.NDArray[np.float64]
@@ -26,32 +29,62 @@ class PrivacyLedger:
 
     Parameters
     ----------
-    path : of the file. run : name of the run that adds to it.
+    journal : the file.
+    run : name of the run that spends.
     """
 
-    def __init__(self, path: Path, run: str) -> None:
-        self._path, self._run = path, run
+    def __init__(self, journal: Journal, run: str) -> None:
+        self._journal, self._run = journal, run
+        self._spent = np.zeros(len(ORDERS))
 
     def spent(self) -> Floats:
-        """(A,) Rényi divergences of everything so far.
+        """Return the Rényi divergences of all runs so far, (A,).
 
         Raises
         ------
         LedgerError
-            The file is damaged, or of other orders: nothing is answered before a person has looked.
+            The file was changed, or has other orders.
         """
-        try:
-            rows = [line["rdp"] for line in atomic.lines(self._path)]
-            spent_ra = np.array(rows, dtype=np.float64).reshape(-1, len(ORDERS))
-        except (KeyError, ValueError) as error:
-            why = f"{self._path}: {error}: nothing is answered before a person has looked"
-            raise LedgerError(why) from None
-        total: Floats = spent_ra.sum(axis=0)
-        return total
+        with self._open():
+            return self._spent.copy()
 
-    def add(self, cost_a: Floats, round_: int) -> None:
-        """Write down what a request has cost; before its response leaves the node."""
-        if cost_a.any():
+    @contextmanager
+    def account(self, round_: int) -> Iterator[tuple[Floats, Floats]]:
+        """Lock the ledger in order to spend: a `coterie.clients.engine.privacy.Account`.
+
+        Yields the divergences spent so far (1, A), and zeros (1, A) to which the caller adds its
+        cost. The cost is on disk when the context ends; after an error nothing is written.
+
+        Raises
+        ------
+        LedgerError
+            As in `spent`; or the cost is negative or not finite.
+        """
+        with self._open():
+            cost_1a = np.zeros((1, len(ORDERS)))
+            yield self._spent[None].copy(), cost_1a
+            if not cost_1a.any():
+                return
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            line = {"time": now, "run": self._run, "round": round_, "rdp": cost_a.tolist()}
-            atomic.append(self._path, line)
+            line = {"time": now, "run": self._run, "round": round_, "rdp": cost_1a[0].tolist()}
+            try:
+                cost_a = _cost(line)
+            except ValueError as error:
+                raise LedgerError(f"run {self._run}, round {round_}: {error}") from None
+            self._journal.add(line)
+            self._spent = self._spent + cost_a
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        with self._journal.locked(_cost) as costs:
+            for cost_a in costs:  # in order, so that every process rounds the sum in the same way
+                self._spent = self._spent + cost_a
+            yield
+
+
+def _cost(line: dict[str, Any]) -> Floats:
+    """Return the cost of a line, (A,); ValueError if it is none."""
+    cost_a = np.array(line["rdp"], dtype=np.float64)
+    if cost_a.shape != (len(ORDERS),) or not (np.isfinite(cost_a) & (cost_a >= 0)).all():
+        raise ValueError(f"a cost is {len(ORDERS)} finite numbers of at least 0")
+    return cost_a

@@ -339,7 +339,7 @@ class Engine:
     def _paid(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """The minibatches, charged where gradients are private; their examples go on the bill."""
         if self.guard is not None:
-            batches = [self.guard.admit(batch) for batch in batches]
+            batches = self.guard.admit(batches)
         for batch in batches:
             np.add.at(self.n_gradients, batch.hosted_e, batch.counts_e)
         return batches

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -37,6 +38,13 @@ OFFER, ANSWER, UPDATE = range(3)
 _USES = 1 << 16
 
 
+Account = Callable[[], AbstractContextManager[tuple[accountant.Floats, accountant.Floats]]]
+"""Opens the account of the hosted peers and yields two arrays (P, A): the divergences that each
+peer has spent so far, and zeros, to which the caller adds what it spends now. The additions count
+when
+the account is closed without an error; nobody else can open it meanwhile."""
+
+
 class Guard:
     """What makes the gradients of hosted peers private, and keeps count.
 
@@ -47,7 +55,7 @@ class Guard:
     Attributes
     ----------
     rdp : (P, A) what each peer has spent in the run, see `coterie.clients.engine.accountant`.
-    charged : (P, A) the same since `go_on_from`, whatever states the run went back to.
+    account : what decides about the budget, see `Account`; by default, what the run has spent.
     exhausted : (P,) whether a query of the current stage was beyond the budget.
     """
 
@@ -63,8 +71,7 @@ class Guard:
             raise ValueError("privacy: what model.personal keeps at home is trained without it")
         self.options, self._peers, self._examples, self._seed = options, peers, examples_p, seed
         self.rdp = np.zeros((len(peers), len(accountant.ORDERS)))
-        self.charged = np.zeros_like(self.rdp)
-        self._before: accountant.Floats | None = None
+        self.account: Account = lambda: nullcontext((self.rdp.copy(), np.zeros_like(self.rdp)))
         self.begin(0, OFFER)
 
     def reseed(self, seed: int) -> None:
@@ -79,18 +86,20 @@ class Guard:
 
     def epsilon(self) -> accountant.Floats:
         """(P,) what each peer has spent."""
-        return accountant.epsilon(self._total(), self.options.delta)
+        with self.account() as (spent_pa, _):
+            return accountant.epsilon(spent_pa, self.options.delta)
 
-    def go_on_from(self, spent_pa: accountant.Floats) -> None:
-        """Count on from what a ledger says instead of from what the run's states say."""
-        self._before = spent_pa
-        self.charged = np.zeros_like(self.rdp)
+    def admit(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Charge each peer for its gradients; empty the minibatches of peers that cannot pay.
 
-    def _total(self) -> accountant.Floats:
-        return self.rdp if self._before is None else self._before + self.charged
+        The charge is final when this returns, before anything is computed.
+        """
+        with self.account() as (spent_pa, cost_pa):
+            return [self._admit(batch, spent_pa, cost_pa) for batch in batches]
 
-    def admit(self, batch: Batch) -> Batch:
-        """Charge each peer for a gradient; the minibatches of those who cannot pay are emptied."""
+    def _admit(
+        self, batch: Batch, spent_pa: accountant.Floats, cost_pa: accountant.Floats
+    ) -> Batch:
         counts_e, uses_e = batch.counts_e.copy(), np.zeros_like(batch.counts_e)
         keys, peers = batch.keys_e.tolist(), batch.peers_e.tolist()
         assert batch.charges_e is not None
@@ -100,29 +109,26 @@ class Guard:
             uses_e[e] = before = self._uses[p, key]
             cost_a = self._cost(p, int(counts_e[e]), Charge(batch.charges_e[e]), before)
             if self.options.budget and cost_a.any():
-                total_1a = (self._total()[p] + cost_a)[None]
+                total_1a = (spent_pa[p] + cost_pa[p] + cost_a)[None]
                 after = accountant.epsilon(total_1a, self.options.delta)[0]
-                self.exhausted[p] |= after > self.options.budget
+                self.exhausted[p] |= not after <= self.options.budget  # true for NaN as well
             if self.exhausted[p]:
                 counts_e[e] = 0
                 continue
             self._uses[p, key] += 1
             self.rdp[p] += cost_a
-            self.charged[p] += cost_a
+            cost_pa[p] += cost_a
         paid_e1 = torch.from_numpy(counts_e > 0).to(batch.weights_eb.device)[:, None]
         weights_eb = batch.weights_eb * paid_e1
         return replace(batch, counts_e=counts_e, weights_eb=weights_eb, uses_e=uses_e)
 
     def _cost(self, p: int, count: int, charge: Charge, before: int) -> accountant.Floats:
         """Rényi divergences of one more gradient on a minibatch, after so many of them."""
-        examples, noise = int(self._examples[p]), self.options.noise
         if charge == Charge.FREE:
             return np.zeros(len(accountant.ORDERS))
+        examples = int(self._examples[p])
         drawn = count if charge == Charge.DRAWN else examples
-        cost_a = accountant.query(examples, drawn, noise, before + 1)
-        if before and noise:
-            cost_a = cost_a - accountant.query(examples, drawn, noise, before)
-        return cost_a
+        return accountant.another(examples, drawn, self.options.noise, before)
 
     def add_noise(self, gradients: Sequence[Tensor], batch: Batch) -> None:
         """Add what hides single examples to the mean gradients, given tensor by tensor."""

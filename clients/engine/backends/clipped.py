@@ -65,17 +65,33 @@ class Clipped(Backend):
         raise AssertionError("the inner backend has the module")
 
 
+LONGEST = 1e24
+"""Maximum norm of a gradient that is scaled down, in multiples of the clip."""
+
+
 def factors(gradients: Mapping[str, Tensor], clip: float) -> Tensor:
-    """Return min(1, clip / norm) of each example's gradient (n,), 0 where that is not finite.
+    """Return min(1, clip / norm) of each example's gradient (n,).
+
+    0 where the gradient is not finite, or too long for float32 to scale down: it would take the sum
+    with it, and so reveal that its example is there. Norms are float64, in which the square of a
+    float32 neither vanishes nor overflows.
 
     Parameters
     ----------
-    gradients : name -> (n, ...).
+    gradients : Mapping of str to Tensor, (n, ...)
+        Gradients of single examples.
+    clip : float
+        Maximum norm.
     """
-    norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients.values()]
+    norms = [
+        torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=torch.float64)
+        for g in gradients.values()
+    ]
     norms_n = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     factors_n = (clip / norms_n.clamp_min(1e-30)).clamp_max(1.0)
-    return torch.where(norms_n.isfinite(), factors_n, 0.0)
+    sound_n = norms_n < LONGEST * clip  # false for NaN
+    dtype = next(iter(gradients.values())).dtype
+    return torch.where(sound_n, factors_n, 0.0).to(dtype)
 
 
 def _weighted_sums(weights_n: Tensor, gradients_nk: Tensor, models: int) -> Tensor:

@@ -1,0 +1,45 @@
+"""Accounts of a deployed peer: files that outlast requests, processes and runs.
+
+In `institution/` of the node's `out`: the ledgers of answers and of privacy, for all runs. In each
+run directory: the run's memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.app.security.approval import OWN
+from coterie.app.security.journal import Journal
+from coterie.app.security.ledger import Ledger
+from coterie.app.security.memory import Memory, heads_in
+from coterie.app.security.policy import AnswerPolicy
+from coterie.app.security.privacy_ledger import PrivacyLedger
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """The accounts of one peer in one run.
+
+    Attributes
+    ----------
+    answers, privacy : ledgers over all runs.
+    memory : memory of this run.
+    """
+
+    answers: Ledger
+    privacy: PrivacyLedger
+    memory: Memory
+
+    @classmethod
+    def of(cls, directory: Path, peer: int, limits: AnswerPolicy) -> Accounts:
+        """Open the accounts of a peer in the run with this directory."""
+        out, run = directory.parent, directory.name
+        seen = heads_in(out, peer)
+        answers, privacy = (
+            Journal(out / OWN / name, seen.get(name, ()))
+            for name in (f"ledger-{peer:04d}.jsonl", f"privacy-{peer:04d}.jsonl")
+        )
+        path = directory / "nodes" / f"mail-{peer:04d}.json"
+        memory = Memory(path, (answers, privacy), durable=True)
+        return cls(Ledger(answers, run, limits), PrivacyLedger(privacy, run), memory)

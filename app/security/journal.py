@@ -1,0 +1,151 @@
+"""Append-only files of JSON lines that detect changed, truncated and rolled-back content.
+
+Beside a ledger, a file `.head` has its length in bytes and its SHA-256. The head is written after
+the line. A ledger may therefore be ahead of its head (the process was killed between the two), but
+never behind it. Text after the last line break was never completed: the process that wrote it was
+killed before it did what the line would have counted, and the next line replaces it. Copies of the
+head in the memory of each run (`coterie.app.security.memory`) detect that a ledger and its head
+were rolled back together.
+
+Ledger and head are read and written under a lock over all processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from coterie.app.runs import atomic
+
+T = TypeVar("T")
+_REMEDY = "nothing is spent or answered before a person has looked and has put the file back"
+
+
+class LedgerError(ValueError):
+    """A limit of the institution is exceeded, or a ledger was changed; names the limit or file."""
+
+
+class Head(NamedTuple):
+    """Length and digest of a ledger at some time.
+
+    Attributes
+    ----------
+    size : length in bytes.
+    digest : SHA-256 of these bytes, in hexadecimal digits.
+    """
+
+    size: int
+    digest: str
+
+
+class Journal:
+    """One append-only file.
+
+    Parameters
+    ----------
+    path : the file.
+    seen : earlier heads that other files have recorded; the ledger must continue each of them.
+    """
+
+    def __init__(self, path: Path, seen: Sequence[Head] = ()) -> None:
+        self.path = path
+        self._head_file, self._lock = path.with_suffix(".head"), path.with_suffix(".lock")
+        self._seen: Sequence[Head] = tuple(seen)
+        self._size, self._hash = 0, hashlib.sha256()  # of what was read or written so far
+
+    @property
+    def head(self) -> Head:
+        """Head of the ledger as this process last read or wrote it."""
+        return Head(self._size, self._hash.hexdigest())
+
+    @contextmanager
+    def locked(self, parse: Callable[[dict[str, Any]], T]) -> Iterator[list[T]]:
+        """Lock the ledger over all processes; yield the lines that others have added.
+
+        Parameters
+        ----------
+        parse : validates and converts a line. If it fails, no line counts as read.
+
+        Raises
+        ------
+        LedgerError
+            The ledger was changed, or `parse` refuses a line; names the file.
+        """
+        with atomic.locked(self._lock):
+            yield self._read(parse)
+
+    def add(self, *lines: Mapping[str, Any]) -> None:
+        """Append lines while the ledger is `locked`; they are on disk when this returns."""
+        texts = [json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines]
+        content, is_new = "".join(texts).encode(), not self.path.exists()
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.truncate(self._size)
+            file.seek(self._size)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            atomic.sync(self.path.parent)
+        longer = self._hash.copy()
+        longer.update(content)
+        size = self._size + len(content)
+        self._write_head(Head(size, longer.hexdigest()))
+        self._size, self._hash = size, longer  # last: lines without a head are read again
+
+    def _read(self, parse: Callable[[dict[str, Any]], T]) -> list[T]:
+        head = self._read_head()
+        content, size = b"", 0
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(self._size)
+                content = file.read()
+        content = content[: content.rfind(b"\n") + 1]
+        end = self._size + len(content)
+        if size < self._size or (head is not None and head.size < self._size):
+            raise LedgerError(f"{self.path} was rolled back: {_REMEDY}")
+        found, at = self._hash.copy(), 0
+        for mark in sorted({*self._seen, *([] if head is None else [head])}):
+            found.update(content[at : mark.size - self._size])
+            at = mark.size - self._size
+            if mark.size > end or found.hexdigest() != mark.digest:
+                raise LedgerError(f"{self.path} was changed, cut or rolled back: {_REMEDY}")
+        found.update(content[at:])
+        lines = [self._parsed(line, parse) for line in content.split(b"\n")[:-1]]
+        now = Head(end, found.hexdigest())
+        if head != now and end:
+            self._write_head(now)
+        self._size, self._hash, self._seen = end, found, ()
+        return lines
+
+    def _parsed(self, text: bytes, parse: Callable[[dict[str, Any]], T]) -> T:
+        try:
+            line = json.loads(text)
+            if not isinstance(line, dict):
+                raise TypeError
+            return parse(line)
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            raise LedgerError(f"{self.path} has a line that is damaged: {_REMEDY}") from None
+
+    def _read_head(self) -> Head | None:
+        """Read the head; None before the first line, and for a ledger of an older version."""
+        try:
+            size, digest = json.loads(self._head_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            size, digest = None, None
+        if type(size) is not int or size < 0 or not isinstance(digest, str):
+            raise LedgerError(f"{self._head_file} is damaged: {_REMEDY}")
+        return Head(size, digest)
+
+    def _write_head(self, head: Head) -> None:
+        with atomic.replacing(self._head_file) as draft:
+            draft.write_text(json.dumps(head), encoding="utf-8")
+            atomic.sync(draft)  # no need to sync the folder: an older head is valid, too
