@@ -148,8 +148,7 @@ def test_the_flower_app_is_the_same_from_wheel_and_checkout(
 ) -> None:
     """Nodes take an app by its digest, wherever it was built."""
     written = tmp_path / "app"
-    command = [str(environment / "coterie"), "app", str(written)]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run([environment / "coterie", "app", written], check=True, capture_output=True)
     bundle.write_app(tmp_path / "ours" / "app")
     assert build_fab_from_disk(written) == build_fab_from_disk(tmp_path / "ours" / "app")
     again = subprocess.run(
