@@ -1,6 +1,7 @@
-# make run, test, unit, lint, lint-web, docs, bench; drill, image-test, image-lint for deployments.
-# PYTHON chooses the interpreter of the first install.
+# make run, check, test, unit, lint, lint-web, docs, dist, bench; drill, image-test, image-lint for
+# deployments. PYTHON chooses the interpreter of the first install, BASE what `check` compares with.
 PYTHON ?= python3
+BASE ?= main
 BIN := .venv/bin
 # The tests of a file share a worker, and with it what they boot. Those that start processes mostly
 # wait for them: two workers a core.
@@ -13,7 +14,7 @@ BIOME_VERSION := 2.6.8
 BIOME := .venv/biome-$(BIOME_VERSION)/node_modules/.bin/biome
 
 .DELETE_ON_ERROR:
-.PHONY: run test unit lint lint-web docs bench install drill image-test image-lint
+.PHONY: run check test unit lint lint-web docs dist bench install drill image-test image-lint
 
 run: $(INSTALLED)
 	$(BIN)/coterie run --nodes 2
@@ -24,6 +25,10 @@ test: $(INSTALLED)
 # Without the tests that start other processes.
 unit: $(INSTALLED)
 	$(PYTEST) $(CORES) -m "not e2e"
+
+# At every save: lint, types, and the quick tests of what changed since main.
+check: lint
+	$(BIN)/python -m tests.changed $(BASE) --dist loadfile --no-loadscope-reorder -n $(CORES)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
@@ -40,6 +45,13 @@ $(BIOME):
 # The site, into site/.
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# Source distribution, and the wheel built from it, into dist/; its dependencies must be installable.
+dist: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --quiet
+	$(BIN)/python -m twine check --strict dist/*
+	ls dist/*.whl | $(BIN)/python -m uv pip compile --quiet - > /dev/null
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks

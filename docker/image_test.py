@@ -32,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 HOSPITALS = ("hospital-a", "hospital-b", "hospital-c")
 RUN = {
     "method": "cobo",
+    "model": "torchvision:shufflenet_v2_x0_5",
     "peers": 3,
     "partition.kind": "iid",
     "num-server-rounds": 2,
@@ -105,9 +106,8 @@ def build(tag: str) -> None:
         _do(str(HERE / "base.sh"))
     with tempfile.TemporaryDirectory() as directory:
         mounts = [f"--volume={mount}" for mount in _pip(Path(directory))]
-        index = [f"--build-arg=TORCH_INDEX={url}" for url in _torch_index()]
         file = ["--file", str(HERE / "Dockerfile"), "--tag", tag]
-        _do("buildah", "bud", "--pull-never", *file, *mounts, *index, str(HERE.parent))
+        _do("buildah", "bud", "--pull-never", *file, *mounts, str(HERE.parent))
 
 
 def _pip(directory: Path) -> Iterator[str]:
@@ -128,10 +128,6 @@ def _pip(directory: Path) -> Iterator[str]:
         if place.is_absolute() and place.exists():  # an index, wheels, a file of constraints
             root = place.parent if word.startswith("file://") else place
             yield f"{root}:{root}:ro"
-
-
-def _torch_index() -> list[str]:
-    return [url] if (url := os.environ.get("TORCH_INDEX")) else []
 
 
 @contextmanager
@@ -224,21 +220,29 @@ def collaborate(found: Image) -> dict[str, Any]:
 
 
 def only_its_own_code(found: Image) -> None:
-    """Flower installs no other app in a node of the image, and takes the one that is there."""
+    """Flower installs no other app in a node of the image, and takes the one that is there.
+
+    That one has the digest of what `coterie run --federation` sends, which is what `coterie app`
+    writes.
+    """
     attempt = """
-import shutil
+import subprocess
 from pathlib import Path
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.install import install_from_fab
-app = Path(shutil.copytree("/opt/coterie", "/tmp/app"))
+subprocess.run(["coterie", "app", "/tmp/app"], check=True, capture_output=True)
+app = Path("/tmp/app")
+print(*Path("/opt/flwr/apps").iterdir())
 print(install_from_fab(build_fab_from_disk(app), skip_prompt=True))
-(app / "app" / "other.py").write_text("")
+(app / "coterie" / "other.py").write_text("")
 install_from_fab(build_fab_from_disk(app), skip_prompt=True)
 """
     service = compose()["services"]["hospital-a-executor"]
     command = found.command(service, ["python", "-c", attempt])
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.startswith("/opt/flwr/apps/coterie."), done.stderr
+    assert len(places := done.stdout.split()) == 2, done.stderr
+    assert places[0].startswith("/opt/flwr/apps/coterie."), done.stderr
+    assert places[0] == places[1], "the app in the image is not the one that a run sends"
     refused = ("PermissionError", "Read-only file system")
     assert any(why in done.stderr for why in refused), done.stderr
 

@@ -1,13 +1,18 @@
-"""A `.venv` for a copy of the checkout, as `make install` leaves it, in seconds."""
+"""A `.venv` for a copy of the checkout, as `make install` leaves it, and a Flower of its own."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
+from contextlib import suppress
 from pathlib import Path
 
-from coterie.app.runners.superlink import QUIET
+from coterie.app.runners.guard import working_in
+from coterie.app.runners.superlink import QUIET, free_port
 
 
 def install(checkout: Path) -> None:
@@ -26,3 +31,27 @@ def install(checkout: Path) -> None:
     with (bin_ / "activate").open("a") as activate:
         activate.writelines(f"export {name}={value}\n" for name, value in QUIET.items())
     (bin_.parent / ".installed").touch()
+
+
+def bare_environment(home: Path) -> dict[str, str]:
+    """Environment of a user who never ran Flower; others may run Flower on this machine."""
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(home),
+        "FLWR_HOME": str(home / "flwr"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
+        "COLUMNS": "200",
+        "OMP_NUM_THREADS": "1",
+        "no_proxy": "127.0.0.1",
+    }
+
+
+def end_processes(place: Path) -> None:
+    """End what works below a folder, as the local SuperLink that `flwr run` leaves behind."""
+    until = time.monotonic() + 20
+    while (left := working_in(place)) and time.monotonic() < until:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)

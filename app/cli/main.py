@@ -77,6 +77,9 @@ COMMANDS: Mapping[str, Command] = {
     "preflight": Command(
         "preflight", "--node-config ...", "check that an institution's node is ready"
     ),
+    "app": Command(
+        "flower_app", "DIRECTORY", "write the Flower app, for `flwr run` and `flwr build`"
+    ),
     "defaults": Command("defaults", "", "write every key with its default to pyproject.toml"),
 }
 

@@ -6,6 +6,7 @@ run, prints a line for each measured round, and lets the checkout write summary 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from rich.console import Console
 
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.root import workplace
+from coterie.app.config.root import IMPORT_ROOT, workplace
 from coterie.app.runs import progress, rundir
 from coterie.app.runs.introduction import introduce
 
@@ -51,7 +52,17 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
 
 
 def end(run_dir: Path) -> None:
-    """Print the summary and write the report, by the installed package: the bundle has no pages."""
-    command = [sys.executable, "-m", "coterie", "report", str(run_dir)]
-    done = subprocess.run(command, cwd=workplace(), capture_output=True, text=True)
+    """Print the summary and write the report with the installed package: the bundle has no pages.
+
+    Flower puts the bundle on PYTHONPATH, and the working directory may be one.
+    """
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    outside = [path for path in paths if path and Path(path).resolve() != IMPORT_ROOT]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "coterie", "report", str(run_dir)],
+        cwd=workplace(),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(outside)},
+        capture_output=True,
+        text=True,
+    )
     print(done.stdout + done.stderr, end="")

@@ -97,11 +97,10 @@ def command(service: Service, arguments: Sequence[str]) -> list[str]:
     names = " ".join(hosts())
     (STATE / "hosts").write_text(f"127.0.0.1 localhost {names}\n")
     bound = [word for mount in mounts(service) for word in map(str, mount)]
-    work = CHECKOUT if service.get("working_dir") else "/var/lib/coterie"
     entry = list(service.get("entrypoint", ()))
     inside = ["env", *environment(), *entry, *arguments]
     enter = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(root)]
-    return [*enter, *bound, "--", str(work), *inside]
+    return [*enter, *bound, "--", "/var/lib/coterie", *inside]
 
 
 def environment() -> list[str]:
@@ -117,9 +116,10 @@ def build() -> None:
     home = STATE / "flwr"
     home.mkdir(parents=True)
     at = {**os.environ, **dict(pair.split("=", 1) for pair in environment())}
-    subprocess.run([BIN / "flwr", "build"], cwd=CHECKOUT, env=at, check=True)
-    (fab,) = CHECKOUT.glob("*.fab")
-    subprocess.run([BIN / "flwr", "install", fab], cwd=CHECKOUT, env=at, check=True)
+    subprocess.run([BIN / "coterie", "app", "app"], cwd=STATE, env=at, check=True)
+    subprocess.run([BIN / "flwr", "build", "--app", "app"], cwd=STATE, env=at, check=True)
+    (fab,) = STATE.glob("*.fab")
+    subprocess.run([BIN / "flwr", "install", fab], cwd=STATE, env=at, check=True)
     shutil.copy(PROJECT / "config.toml", home)
 
 

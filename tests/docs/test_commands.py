@@ -35,15 +35,17 @@ COMPOSE = Path(__file__).with_name("compose.py")
 RUN = "run unchanged"
 ENDLESS = "run until the printed address answers, then interrupt"
 HOW: dict[str, dict[str, str]] = {
-    "README.md": {"make run": RUN},
+    "README.md": {
+        "make run": RUN,
+        "flwr run . --stream --run-config presets/dpfl/digits-flips.toml": RUN,
+    },
     "docs/index.md": {"make run": "README.md has the same block"},
     "docs/first-steps.md": {
         "make run": "README.md has the same block",
         "source .venv/bin/activate": RUN,
         "cat > mine.toml <<'END'": RUN,
         "coterie compare mine.toml --methods local,fedavg,dpfl --seeds 2": RUN,
-        "flwr run . --stream --run-config 'num-server-rounds=20' "
-        "--federation-config 'num-supernodes=4'": RUN,
+        "flwr run . --stream --run-config mine.toml": RUN,
     },
     "docs/own-data.md": {
         "source .venv/bin/activate": RUN,
@@ -80,6 +82,7 @@ HOW: dict[str, dict[str, str]] = {
         "port=9101": RUN,
         "cat > consortium/readmission.toml <<'END'": RUN,
         "ls consortium/runs/trial/report.html": RUN,
+        "set -a && source /etc/coterie/coterie.env && set +a": "by root, with a package index",
     },
     "docker/README.md": {
         "cd docker": RUN,
@@ -87,6 +90,7 @@ HOW: dict[str, dict[str, str]] = {
         "hospital-c": RUN,
         "docker compose up --detach --wait relay relay-executor": RUN,
         "operator run method=fedavg peers=3 partition.kind=iid num-server-rounds=2 \\": RUN,
+        "./lock.sh --torch-backend cpu": "an index that the test machine does not reach",
     },
     "examples/plugin/README.md": {"source .venv/bin/activate": RUN},
 }

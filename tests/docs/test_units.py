@@ -44,7 +44,7 @@ def test_the_guide_names_every_unit() -> None:
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     installed = str(Path(sys.executable).parent)
     for unit in UNITS:
-        text = unit.read_text("utf-8").replace("/opt/coterie/.venv/bin", installed)
+        text = unit.read_text("utf-8").replace("/opt/coterie/bin", installed)
         (tmp_path / unit.name).write_text(text)
     files = [str(tmp_path / unit.name) for unit in UNITS]
     done = subprocess.run(["systemd-analyze", "verify", *files], capture_output=True, text=True)

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from flwr.cli.build import build_fab_from_disk
+
+from coterie.app.runners import bundle
+from tests.checkout import bare_environment, end_processes
 
 ROOT = Path(__file__).parents[2]
 PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of what git tracks."""
-    place = tmp_path_factory.mktemp("wheel")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a source distribution of what git tracks, and of the wheel built from it."""
+    place = tmp_path_factory.mktemp("distributions")
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in filter(None, files.split("\0")):
@@ -26,9 +32,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if source.is_file() and not source.is_symlink():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source.read_bytes())
-    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place)]
-    subprocess.run([*PIP, *build, str(place / "checkout")], check=True)
-    (built,) = place.glob("*.whl")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(place)]
+    done = subprocess.run([*build, str(place / "checkout")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return place
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: Path) -> Path:
+    (built,) = distributions.glob("*.whl")
     return built
 
 
@@ -54,19 +66,42 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "bin"
 
 
-def test_the_wheel_holds_one_name_and_every_file(wheel: Path) -> None:
+@pytest.mark.e2e
+def test_the_wheel_from_the_sdist_holds_one_name_and_every_file_as_it_is(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"coterie"}
+        files = {
+            name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name
+        }
     folders = ("app", "clients", "datasets", "strategies", "presets")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     ours = {
-        f"coterie/{path.relative_to(ROOT).as_posix()}"
-        for path in files
+        f"coterie/{path.relative_to(ROOT).as_posix()}": path.read_bytes()
+        for path in paths
         if path.is_file() and path.suffix != ".pyc"
     }
-    ours |= {f"coterie/{path.name}" for path in (ROOT / "coterie").glob("*.py")}
-    assert {name for name in names if name.startswith("coterie/")} == ours
+    ours |= {f"coterie/{path.name}": path.read_bytes() for path in (ROOT / "coterie").glob("*.py")}
+    assert files.keys() == ours.keys()
+    assert files == ours
+
+
+@pytest.mark.e2e
+def test_the_sdist_has_what_a_deployment_needs(distributions: Path) -> None:
+    (sdist,) = distributions.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    deployment = [path for room in ("deploy", "docker") for path in (ROOT / room).rglob("*.*")]
+    wanted = {str(path.relative_to(ROOT)) for path in deployment if path.suffix != ".pyc"}
+    assert names >= wanted | {"LICENSE", "CHANGELOG.md", "README.md", "pyproject.toml"}
+    assert not [name for name in names if name.startswith("tests")]
+
+
+@pytest.mark.e2e
+def test_an_index_accepts_the_distributions(distributions: Path) -> None:
+    check = [sys.executable, "-m", "twine", "--no-color", "check", "--strict"]
+    files = [str(path) for path in distributions.glob("coterie-*")]
+    assert len(files) == 2
+    done = subprocess.run([*check, *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_mypy_sees_every_module() -> None:
@@ -105,3 +140,38 @@ def test_the_installed_package_works_without_a_checkout(environment: Path, tmp_p
          "partition.kind=natural", "num-server-rounds=2", "--name", "plugin")  # fmt: skip
     call("coterie", "run", "dpfl/digits-flips", *tiny, "dpfl.init-epochs=1", "--name", "preset")
     assert not (tmp_path / "pyproject.toml").exists()
+
+
+@pytest.mark.e2e
+def test_the_flower_app_is_the_same_from_wheel_and_checkout(
+    environment: Path, tmp_path: Path
+) -> None:
+    """Nodes take an app by its digest, wherever it was built."""
+    written = tmp_path / "app"
+    subprocess.run([environment / "coterie", "app", written], check=True, capture_output=True)
+    bundle.write_app(tmp_path / "ours" / "app")
+    assert build_fab_from_disk(written) == build_fab_from_disk(tmp_path / "ours" / "app")
+    again = subprocess.run(
+        [environment / "coterie", "app", written], capture_output=True, text=True
+    )
+    assert again.returncode == 2
+    assert str(written) in again.stderr
+
+
+@pytest.mark.e2e
+def test_flower_runs_the_app_of_an_installed_wheel(environment: Path, tmp_path: Path) -> None:
+    """In the folder of the app, which holds a `coterie` without commands and pages."""
+    app = tmp_path / "digits"
+    subprocess.run([environment / "coterie", "app", app], check=True, capture_output=True)
+    about = bare_environment(tmp_path)
+    about["PATH"] = f"{environment}:{about['PATH']}"
+    tiny = "num-server-rounds=2 evaluate-every=2 peers=4 partition.clusters=2 local-steps=1"
+    command = [str(environment / "flwr"), "run", ".", "--stream", "--run-config", tiny]
+    try:
+        done = subprocess.run(command, cwd=app, env=about, capture_output=True, text=True)
+    finally:
+        end_processes(tmp_path)
+    result = re.search(r"run directory: (\S+)", done.stdout)
+    assert result is not None, done.stdout + done.stderr
+    assert Path(result[1]).parent == app / "runs"
+    assert (Path(result[1]) / "report.html").exists()

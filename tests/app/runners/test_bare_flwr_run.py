@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from coterie.app.config.root import ROOT
-from coterie.app.runners.guard import working_in
-from coterie.app.runners.superlink import free_port
 from coterie.app.runs.rundir import Run
-from tests.checkout import install
+from tests.checkout import bare_environment, end_processes, install
 
 pytestmark = pytest.mark.e2e
 
@@ -37,12 +31,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shutil.copyfile(ROOT / name, checkout / name)
     install(checkout)
     yield checkout
-    until = time.monotonic() + 20
-    while (left := working_in(checkout.parent)) and time.monotonic() < until:
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
+    end_processes(checkout.parent)
 
 
 @pytest.fixture(scope="module")
@@ -52,25 +41,18 @@ def environment(checkout: Path) -> dict[str, str]:
     federation = '[superlink]\ndefault = "local"\n[superlink.local]\naddress = ":local:"\n'
     federation += '[superlink.four]\naddress = ":local:"\noptions.num-supernodes = 4\n'
     (home / "flwr" / "config.toml").write_text(federation)
-    return {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(home),
-        "FLWR_HOME": str(home / "flwr"),
-        # Others may run Flower on this machine.
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
-        "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
-        "COLUMNS": "200",
-        "OMP_NUM_THREADS": "1",
-        "no_proxy": "127.0.0.1",
-    }
+    return bare_environment(home)
 
 
-def flwr_run(checkout: Path, environment: dict[str, str], *options: str) -> str:
-    """What the README's block prints."""
+def flwr_run(
+    place: Path, checkout: Path, environment: dict[str, str], app: str, *options: str
+) -> str:
+    """Run the README's block in a directory; what it prints."""
     words = " ".join(f"'{option}'" for option in options)
+    activate = checkout / ".venv" / "bin" / "activate"
     done = subprocess.run(
-        ["bash", "-c", f"source .venv/bin/activate && flwr run . {words} --stream"],
-        cwd=checkout,
+        ["bash", "-c", f"source {activate} && flwr run {app} {words} --stream"],
+        cwd=place,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -81,10 +63,14 @@ def flwr_run(checkout: Path, environment: dict[str, str], *options: str) -> str:
     return done.stdout
 
 
-def test_it_ends_with_the_table_and_a_finished_run(
+def test_it_ends_with_the_table_and_a_finished_run_in_the_checkout(
     checkout: Path, environment: dict[str, str]
 ) -> None:
-    said = flwr_run(checkout, environment, "--run-config", TINY)
+    """Also if Flower's SuperLink was started elsewhere."""
+    elsewhere = checkout.parent / "elsewhere"
+    elsewhere.mkdir()
+    said = flwr_run(elsewhere, checkout, environment, str(checkout), "--run-config", TINY)
+    assert not list(elsewhere.iterdir())
     assert "uv" not in said, "nothing is installed"
     for t in (0, 2, 4):
         assert re.search(rf"round {t}/4  accuracy 0\.\d{{3}} ± 0\.\d{{3}}  .*B", said), said
@@ -105,12 +91,12 @@ def test_a_federation_of_the_user_s_and_a_method_that_needs_validation_data(
     checkout: Path, environment: dict[str, str]
 ) -> None:
     more = f'{TINY} method="dpfl" dpfl.init-epochs=1 name="mine"'
-    said = flwr_run(checkout, environment, "four", "--run-config", more)
+    said = flwr_run(checkout, checkout, environment, ".", "four", "--run-config", more)
     assert "partition.validation = 0.2" in said
     assert "4 simulated SuperNodes" in said
     assert "worst tenth of peers" in said, said
     before = (checkout / "runs" / "mine" / "metrics.jsonl").read_bytes()
     assert Run.read(checkout / "runs" / "mine").rounds.tolist() == [0, 2, 4]
-    again = flwr_run(checkout, environment, "--run-config", more)
+    again = flwr_run(checkout, checkout, environment, ".", "--run-config", more)
     assert "holds a run already: choose another name" in again
     assert (checkout / "runs" / "mine" / "metrics.jsonl").read_bytes() == before

@@ -1,0 +1,21 @@
+"""Write the Flower app to a folder: `coterie app`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from coterie.app.config.keys import ConfigError
+from coterie.app.runners import bundle
+
+
+def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
+    """Write what relay and nodes run, for `flwr run`, `flwr build` and `flwr install`."""
+    parser.add_argument("directory", type=Path, help="a new or an empty folder")
+    directory = parser.parse_args(arguments).directory
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConfigError(f"{directory} is there already: name a new or an empty folder")
+    bundle.write_app(directory)
+    console.print(f"wrote the Flower app to {directory}", soft_wrap=True)
