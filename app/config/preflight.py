@@ -11,12 +11,13 @@ from coterie.datasets.problem import Problem
 from coterie.datasets.table import load_problem
 
 
-def problem_of(config: Config, peer: int | None = None) -> Problem:
-    """What the peers of a run learn from.
+def problem_of(config: Config, peer: int | None = None, split: int | None = None) -> Problem:
+    """Load what the peers of a run learn from.
 
     Parameters
     ----------
     peer : of a deployed node, which may hold its own data only.
+    split : seed by which such a node divides its own data; the run's seed without.
 
     Raises
     ------
@@ -24,9 +25,8 @@ def problem_of(config: Config, peer: int | None = None) -> Problem:
     """
     deployed = config.source.deployed
     if deployed is not None and peer is not None:
-        return deployed(
-            peer, config.peers, config.seed, Path(config.data_dir), config.dataset_options
-        )
+        seed = config.seed if split is None else split
+        return deployed(peer, config.peers, seed, Path(config.data_dir), config.dataset_options)
     return load_problem(
         config.dataset,
         config.partition,
@@ -54,20 +54,23 @@ def check(config: Config) -> Problem:
 
 
 def check_model(config: Config, problem: Problem) -> None:
-    """Build and try a network that is not ours, or is changed; loads torch only for that.
+    """Build and try a network that is not ours, is changed or must be private; loads torch.
 
     Raises
     ------
     ConfigError : it does not learn the problem, or what is done with it cannot be done.
     """
-    if problem.task == "quadratic" or (
-        config.network in MODELS and config.adaptation == Adaptation()
-    ):
+    private = config.privacy.kind != "none"
+    ours = config.network in MODELS and config.adaptation == Adaptation()
+    if problem.task == "quadratic" or (ours and not private):
         return
-    from coterie.clients.engine import probe
+    from coterie.clients.engine import independence, probe
 
+    about = config.model_options, config.adaptation, problem, config.dtype
     try:
-        probe.check(config.network, config.model_options, config.adaptation, problem, config.dtype)
+        network = probe.check(config.network, *about)
+        if private:
+            independence.require_independent(network, problem)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

@@ -15,6 +15,7 @@ from coterie.app.security.approval import ApprovalError
 from coterie.app.security.ledger import LedgerError
 from coterie.app.security.policy import PolicyError
 from coterie.app.security.seal import SealError
+from coterie.app.security.split import SplitError
 from coterie.app.security.trust import KeysError
 from coterie.datasets.problem import DataError
 from coterie.strategies.errors import WireError
@@ -67,6 +68,7 @@ _CODES: Mapping[type[Exception], Code] = {
     PolicyError: "policy",
     RequestError: "request",
     SealError: "request",
+    SplitError: "keys",
     StartError: "keys",
     StateError: "state",
     WireError: "request",

@@ -6,6 +6,7 @@ disk (`coterie.app.node.checkpoints`) at the end of each request; a version says
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from coterie.app.config.config import Config
+from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.preflight import check_method, problem_of
 from coterie.app.node.attackers import Attackers, deceived
@@ -27,17 +28,21 @@ from coterie.app.node.vetting import check_wanted
 from coterie.app.runs import atomic
 from coterie.app.security.approval import OWN
 from coterie.app.security.channel import SecureChannel
-from coterie.app.security.disclosure import limited, protected
+from coterie.app.security.disclosure import limited, numbers_in, protected
 from coterie.app.security.ledger import Ledger
 from coterie.app.security.policy import Policy
 from coterie.app.security.privacy_ledger import PrivacyLedger
 from coterie.app.security.run_check import check_counts, is_own
 from coterie.app.security.sealing import Sealing, simulated
+from coterie.app.security.split import split_seed
 from coterie.app.trained.about import About
 from coterie.app.trained.card import as_json, as_markdown, card
 from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.probe import ModelError
 from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
+
+_log = logging.getLogger("coterie.node")
 
 
 class NodeError(StateError):
@@ -79,12 +84,15 @@ class Node:
         self.peers = tuple(int(peer) for peer in peers)
         self._directory = directory
         self._strategy = config.strategy()
-        problem = problem_of(config, self.peers[0] if deployed else None)
+        own = directory.parent / OWN
+        problem = problem_of(
+            config, *((self.peers[0], split_seed(own, config)) if deployed else ())
+        )
         check_method(config, problem)
         liars = config.attackers()
         problem = deceived(problem, config.attack, liars)
         self._policy = policy
-        self._max_samples = config.defence.max_samples
+        self._believed = config.defence.believed
         parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
         self._sizes_of = {
             peer: {name: len(part.rows[peer]) for name, part in parts.items()}
@@ -93,33 +101,37 @@ class Node:
         self._sizes = self._sizes_of[self.peers[0]]
         self._rarest = 0
         self._is_own = is_own(config.dataset)
+        self._learns_graph = config.row.learns_graph
         if policy is not None and self._is_own:
-            check_counts(policy, self._sizes)
+            check_counts(policy, config, self._sizes)
             rarest = problem.rarest_class(self.peers[0])
-            self._rarest = rarest if rarest >= policy.data.least_examples else 0
+            self._rarest = rarest if rarest >= policy.data.min_examples else 0
         # n_i of the hosted peers, if the node has to learn those of the others.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
-        engine = Engine(
-            problem,
-            config.network,
-            config.model_options,
-            self.peers,
-            config.training,
-            seed=config.seed,
-            device=config.device,
-            gpu=gpu,
-            dtype=config.dtype,
-            mixed_precision=config.mixed_precision,
-            tf32=config.tf32,
-            channels_last=config.channels_last,
-            topology=self._strategy.topology,
-            defence=config.defence,
-            staleness_discount=config.schedule.staleness_discount,
-            mixing=config.mixing(),
-            privacy=config.privacy,
-            adaptation=config.adaptation,
-        )
+        try:
+            engine = Engine(
+                problem,
+                config.network,
+                config.model_options,
+                self.peers,
+                config.training,
+                seed=config.seed,
+                device=config.device,
+                gpu=gpu,
+                dtype=config.dtype,
+                mixed_precision=config.mixed_precision,
+                tf32=config.tf32,
+                channels_last=config.channels_last,
+                topology=self._strategy.topology,
+                defence=config.defence,
+                staleness_discount=config.schedule.staleness_discount,
+                mixing=config.mixing(),
+                privacy=config.privacy,
+                adaptation=config.adaptation,
+            )
+        except ModelError as error:
+            raise ConfigError(str(error)) from error
         engine.samples = self._believed(engine.samples)
         rounds = config.num_server_rounds
         rule = config.row.rule(engine, config.options, rounds)
@@ -138,16 +150,16 @@ class Node:
             directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
         )
         sealing = sealing or simulated(config, self.peers, directory)
-        ledger = None
+        self._ledger: Ledger | None = None
         self._privacy: PrivacyLedger | None = None
         if deployed and engine.guard is not None:
-            spent = directory.parent / OWN / f"privacy-{self.peers[0]:04d}.jsonl"
+            spent = own / f"privacy-{self.peers[0]:04d}.jsonl"
             self._privacy = PrivacyLedger(spent, directory.name)
         if policy is not None:
-            file = directory.parent / OWN / f"ledger-{self.peers[0]:04d}.jsonl"
-            ledger = Ledger(file, directory.name, policy.answers)
+            file = own / f"ledger-{self.peers[0]:04d}.jsonl"
+            self._ledger = Ledger(file, directory.name, policy.answers)
         self._channel = SecureChannel(
-            self.peers, directory, sealing, ledger, self._strategy.schedule.max_age
+            self.peers, directory, sealing, self._ledger, self._strategy.schedule.max_age
         )
         # A deployed peer is called as in the trust file; what its own data is called stays there.
         self._names = None if deployed else dict(enumerate(problem.names))
@@ -218,14 +230,9 @@ class Node:
         """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
         if len(request.samples) != self._cohort.engine.n:
             raise NodeError(f"{len(request.samples)} numbers of samples in a request")
-        samples = self._believed(request.samples.astype(np.float64))
+        samples = request.samples.astype(np.float64)
         samples[list(self.peers)] = self._announced
-        return samples
-
-    def _believed(self, samples: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Numbers of samples, as far as the run's defence believes them."""
-        most = self._max_samples
-        return np.minimum(samples, most) if most else samples
+        return self._believed(samples)  # the own ones too: all peers weigh alike
 
     def _start(self, request: Request) -> Response:
         """Go on from the newest state up to `request.round`, or begin afresh."""
@@ -317,7 +324,20 @@ class Node:
             return report
         if not self._is_own:
             return limited(report, self._policy.reports.disclosure)
-        return protected(report, self._policy.reports, self._sizes, self._rarest)
+        reports = self._policy.reports
+        told = protected(report, reports, self._sizes, self._rarest)
+        weights = self._learns_graph and reports.disclosure != "none"
+        budget = reports.max_numbers_per_example * sum(self._sizes.values())
+        if self._ledger is None or self._ledger.reporting(
+            told, numbers_in(told, weights=weights), budget
+        ):
+            return told
+        _log.warning(
+            "reports.max-numbers-per-example = %g is used up: no numbers are reported",
+            reports.max_numbers_per_example,
+            extra={"round": report.round},
+        )
+        return limited(told, "none")
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """The letters, sealed for those peers of other nodes that may read them."""

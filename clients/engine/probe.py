@@ -43,7 +43,7 @@ class ModelError(ValueError):
 
 def check(
     model: str, options: object, adaptation: Adaptation, problem: Problem, dtype: str
-) -> None:
+) -> Network:
     """Build a network and try it on a problem, before a run; says it once if it cannot be batched.
 
     Raises
@@ -58,6 +58,7 @@ def check(
     try_out(network, problem, model)
     if network.alone:
         _warn(f'model = "{model}" cannot be batched and runs one model at a time: {network.alone}')
+    return network
 
 
 @lru_cache
@@ -73,7 +74,7 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
     ModelError
         It does not; one line says in which layer, and why.
     """
-    inputs = _examples(network, problem)
+    inputs = examples(network, problem)
     try:
         with _located(network.module) as place:
             _backward(network, inputs[:1], problem, name)
@@ -89,7 +90,7 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
         network.alone = f"{remedy}{place()}"
 
 
-def _examples(network: Network, problem: Problem) -> Tensor:
+def examples(network: Network, problem: Problem) -> Tensor:
     """Two examples for each of two models, as they are in a run."""
     raw = problem.inputs[np.arange(2 * _EXAMPLES) % len(problem.inputs)]
     device, dtype = _kind(network.module)

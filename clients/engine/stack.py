@@ -19,6 +19,7 @@ from coterie.clients.engine import optimizers, probe
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.chunks import Chunks
 from coterie.clients.engine.data import Batch, Data
+from coterie.clients.engine.independence import require_independent
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.personal import PersonalLayers
 from coterie.clients.engine.privacy import Guard
@@ -154,6 +155,7 @@ class Stack:
         if privacy is not None and privacy.kind != "none":
             examples_p = self.data.shards["train"].lengths_p
             self.guard = Guard(privacy, self.peers, examples_p, seed, self.network)
+            require_independent(self.network, problem)
             chunk = chunk if self.network.is_layered else 1  # vmap shows no layers
         self.spent = np.zeros((len(self.peers), 0)) if self.guard is None else self.guard.rdp
         self._chunks = Chunks(
