@@ -1,13 +1,18 @@
-"""Options of robust aggregation: the [defence] table."""
+"""Options of robust aggregation and of checks of received letters: the [defence] table."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 RuleName = Literal[
     "none", "clip", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median"
 ]
+
+_TIMES_MEDIAN = 10.0
 
 
 @dataclass(frozen=True)
@@ -31,22 +36,33 @@ class Defence:
         Nearest-neighbour mixing: first replace each letter by the mean of its nearest neighbours,
         all but the share `tolerate`.
     norm : bool
-        Reject a model with an entry 1000 times as large as the largest of both the peer's own model
-        and most models received in the round.
-    max_samples : int
-        Maximum number of examples that a peer may claim; 0 for no limit.
+        Reject models and answers whose norm is far above the median of those received in the round
+        (`coterie.app.node.letter_checks`).
+    max_samples : int or "auto"
+        Maximum number of examples that a peer may claim; "auto": ten times the median of all
+        claims; 0 for no limit.
     """
 
     rule: RuleName = "none"
     tolerate: float = 0.2
     nnm: bool = False
     norm: bool = True
-    max_samples: int = 0
+    max_samples: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerate < 0.5:
             raise ValueError("tolerate must be at least 0 and below 0.5")
         if self.nnm and self.rule == "none":
             raise ValueError('nnm needs an aggregation rule: set rule, which is "none"')
-        if self.max_samples < 0:
-            raise ValueError("max-samples must be 0 (no limit) or more")
+        if self.max_samples != "auto" and self.max_samples < 0:
+            raise ValueError('max-samples must be "auto", 0 (any number) or more')
+
+    def believed(self, samples: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Return the numbers of examples (n,), limited to `max_samples`; 0 for missing peers."""
+        maximum = float("inf")
+        if self.max_samples != "auto":
+            maximum = self.max_samples or maximum
+        elif len(there := np.sort(samples[samples > 0])):
+            maximum = _TIMES_MEDIAN * there[(len(there) - 1) // 2]
+        believed: npt.NDArray[np.float64] = np.minimum(samples, maximum)
+        return believed

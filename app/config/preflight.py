@@ -12,7 +12,7 @@ from coterie.datasets.problem import Problem
 from coterie.datasets.table import load_problem
 
 
-def problem_of(config: Config, peer: int | None = None) -> Problem:
+def problem_of(config: Config, peer: int | None = None, split: int | None = None) -> Problem:
     """Load the learning problem of a run.
 
     Parameters
@@ -21,6 +21,8 @@ def problem_of(config: Config, peer: int | None = None) -> Problem:
         Configuration of the run.
     peer : int | None
         Peer of a deployed node, which loads only its own data.
+    split : int | None
+        Seed by which such a node divides its own data; None: the run's seed.
 
     Raises
     ------
@@ -29,9 +31,8 @@ def problem_of(config: Config, peer: int | None = None) -> Problem:
     """
     deployed = config.source.deployed
     if deployed is not None and peer is not None:
-        return deployed(
-            peer, config.peers, config.seed, Path(config.data_dir), config.dataset_options
-        )
+        seed = config.seed if split is None else split
+        return deployed(peer, config.peers, seed, Path(config.data_dir), config.dataset_options)
     return load_problem(
         config.dataset,
         config.partition,
@@ -67,14 +68,14 @@ def check_model(config: Config, problem: Problem) -> None:
     ConfigError
         If the network does not fit the problem, or the adaptation is not possible.
     """
-    if problem.task == "quadratic" or (
-        config.network in MODELS and config.adaptation == Adaptation()
-    ):
+    ours = config.network in MODELS and config.adaptation == Adaptation()
+    if problem.task == "quadratic" or ours:
         return
     from coterie.clients.engine import probe
 
+    about = config.model_options, config.adaptation, problem, config.dtype
     try:
-        probe.check(config.network, config.model_options, config.adaptation, problem, config.dtype)
+        probe.check(config.network, *about)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

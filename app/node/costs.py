@@ -27,7 +27,7 @@ class Costs:
     unsound : Ints
         Number of non-finite results, which were replaced by the old model.
     refused : Ints
-        Number of received models that were rejected as too large.
+        Number of received models and answers that were rejected as implausibly large.
     spent : Floats
         (P, A) privacy spent, counted by the engine.
     awake : Ints

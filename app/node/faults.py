@@ -16,6 +16,7 @@ from coterie.app.security.approval import ApprovalError
 from coterie.app.security.journal import LedgerError
 from coterie.app.security.policy import PolicyError
 from coterie.app.security.seal import SealError
+from coterie.app.security.split import SplitError
 from coterie.app.security.trust import KeysError
 from coterie.datasets.problem import DataError
 from coterie.errors import Error
@@ -71,6 +72,7 @@ _CODES: Mapping[type[Exception], Code] = {
     PolicyError: "policy",
     RequestError: "request",
     SealError: "request",
+    SplitError: "keys",
     StartError: "keys",
     StateError: "state",
     WireError: "request",

@@ -7,6 +7,7 @@ builds on.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from coterie.app.config.config import Config
+from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.preflight import check_method, problem_of
 from coterie.app.node.attackers import Attackers, deceived
@@ -29,16 +30,21 @@ from coterie.app.node.tensor_file import write
 from coterie.app.node.vetting import check_wanted
 from coterie.app.runs import atomic
 from coterie.app.security.accounts import Accounts
+from coterie.app.security.approval import OWN
 from coterie.app.security.channel import SecureChannel
-from coterie.app.security.disclosure import limited, protected
+from coterie.app.security.disclosure import limited, numbers_in, protected
 from coterie.app.security.policy import AnswerPolicy, Policy
 from coterie.app.security.run_check import check_counts, is_own
 from coterie.app.security.sealing import Sealing, simulated
+from coterie.app.security.split import split_seed
 from coterie.app.trained.about import About
 from coterie.app.trained.card import as_json, as_markdown, card
 from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.probe import ModelError
 from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
+
+_log = logging.getLogger("coterie.node")
 
 
 class NodeError(StateError):
@@ -80,12 +86,15 @@ class Node:
         self.peers = tuple(int(peer) for peer in peers)
         self._directory = directory
         self._strategy = config.strategy()
-        problem = problem_of(config, self.peers[0] if deployed else None)
+        own = directory.parent / OWN
+        problem = problem_of(
+            config, *((self.peers[0], split_seed(own, config)) if deployed else ())
+        )
         check_method(config, problem)
         liars = config.attackers()
         problem = deceived(problem, config.attack, liars)
         self._policy = policy
-        self._max_samples = config.defence.max_samples
+        self._believed = config.defence.believed
         parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
         self._sizes_of = {
             peer: {name: len(part.rows[peer]) for name, part in parts.items()}
@@ -94,34 +103,38 @@ class Node:
         self._sizes = self._sizes_of[self.peers[0]]
         self._rarest = 0
         self._is_own = is_own(config.dataset)
+        self._learns_graph = config.row.learns_graph
         if policy is not None and self._is_own:
-            check_counts(policy, self._sizes)
+            check_counts(policy, config, self._sizes)
             rarest = problem.rarest_class(self.peers[0])
-            self._rarest = rarest if rarest >= policy.data.least_examples else 0
+            self._rarest = rarest if rarest >= policy.data.min_examples else 0
         # n_i of the hosted peers, if the node has to learn those of the others.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
-        engine = Engine(
-            problem,
-            config.network,
-            config.model_options,
-            self.peers,
-            config.training,
-            seed=config.seed,
-            device=config.device,
-            gpu=gpu,
-            dtype=config.dtype,
-            backend=config.engine.backend,
-            mixed_precision=config.mixed_precision,
-            tf32=config.tf32,
-            channels_last=config.channels_last,
-            topology=self._strategy.topology,
-            defence=config.defence,
-            staleness_discount=config.schedule.staleness_discount,
-            mixing=config.mixing(),
-            privacy=config.privacy,
-            adaptation=config.adaptation,
-        )
+        try:
+            engine = Engine(
+                problem,
+                config.network,
+                config.model_options,
+                self.peers,
+                config.training,
+                seed=config.seed,
+                device=config.device,
+                gpu=gpu,
+                dtype=config.dtype,
+                backend=config.engine.backend,
+                mixed_precision=config.mixed_precision,
+                tf32=config.tf32,
+                channels_last=config.channels_last,
+                topology=self._strategy.topology,
+                defence=config.defence,
+                staleness_discount=config.schedule.staleness_discount,
+                mixing=config.mixing(),
+                privacy=config.privacy,
+                adaptation=config.adaptation,
+            )
+        except ModelError as error:
+            raise ConfigError(str(error)) from error
         engine.samples = self._believed(engine.samples)
         rounds = config.num_server_rounds
         rule = config.row.rule(engine, config.options, rounds)
@@ -145,6 +158,7 @@ class Node:
         if deployed:
             limits = AnswerPolicy() if policy is None else policy.answers
             self._accounts = accounts = Accounts.of(directory, self.peers[0], limits)
+        self._ledger = None if accounts is None else accounts.answers
         self._channel = SecureChannel(
             self.peers, directory, sealing, accounts, self._strategy.schedule.max_age
         )
@@ -225,14 +239,9 @@ class Node:
         """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
         if len(request.samples) != self._cohort.engine.n:
             raise NodeError(f"{len(request.samples)} numbers of samples in a request")
-        samples = self._believed(request.samples.astype(np.float64))
+        samples = request.samples.astype(np.float64)
         samples[list(self.peers)] = self._announced
-        return samples
-
-    def _believed(self, samples: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Numbers of samples, as far as the run's defence believes them."""
-        most = self._max_samples
-        return np.minimum(samples, most) if most else samples
+        return self._believed(samples)  # the own ones too: all peers weigh alike
 
     def _start(self, request: Request) -> Response:
         """Go on from the newest state up to `request.round`, or begin afresh."""
@@ -324,7 +333,20 @@ class Node:
             return report
         if not self._is_own:
             return limited(report, self._policy.reports.disclosure)
-        return protected(report, self._policy.reports, self._sizes, self._rarest)
+        reports = self._policy.reports
+        told = protected(report, reports, self._sizes, self._rarest)
+        weights = self._learns_graph and reports.disclosure != "none"
+        budget = reports.max_numbers_per_example * sum(self._sizes.values())
+        if self._ledger is None or self._ledger.reporting(
+            told, numbers_in(told, weights=weights), budget
+        ):
+            return told
+        _log.warning(
+            "reports.max-numbers-per-example = %g is used up: no numbers are reported",
+            reports.max_numbers_per_example,
+            extra={"round": report.round},
+        )
+        return limited(told, "none")
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """The letters, sealed for those peers of other nodes that may read them."""

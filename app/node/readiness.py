@@ -29,6 +29,7 @@ from coterie.app.security.approval import ApprovalError
 from coterie.app.security.policy import Policy, read_policy
 from coterie.app.security.run_check import check_counts, check_run, is_own
 from coterie.app.security.sealing import deployed
+from coterie.app.security.split import split_seed
 from coterie.app.security.trust import KeysError
 from coterie.strategies.protocol import Request, Response
 
@@ -168,12 +169,12 @@ def _data(job: Job) -> str:
     """Whether this node's data fit the run, and roughly how much there is."""
     config = job.config()
     (peer,) = hosted(job, config.peers)
-    problem = problem_of(config, peer)
+    problem = problem_of(config, peer, split_seed(Path(config.out) / approval.OWN, config))
     check_method(config, problem)
     parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
     sizes = {name: int(part.sizes[peer]) for name, part in parts.items()}
     if is_own(config.dataset):
-        check_counts(_policy(job), sizes)
+        check_counts(_policy(job), config, sizes)
     return ", ".join(f"{name} {_band(size)}" for name, size in sizes.items())
 
 

@@ -28,6 +28,7 @@ from coterie.app.config.root import IMPORT_ROOT
 from coterie.app.node import ipc, service
 from coterie.app.node.job import Job, hosted
 from coterie.app.runs import logs
+from coterie.app.security.files import closed
 from coterie.errors import Error
 
 IDLE_SECONDS = 900.0
@@ -48,7 +49,8 @@ def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | Non
         config = job.config()
         peers = hosted(job, config.peers)
         directory = Path(config.run_dir) / "nodes"
-        directory.mkdir(parents=True, exist_ok=True)
+        with closed():
+            directory.mkdir(parents=True, exist_ok=True)
         # The relay has given up by then; twice, because loading the data is not a round's work.
         rounds = config.evaluate_every if config.peers == 1 else 1  # of one peer: many at once
         timeout = 2 * config.round_seconds * rounds

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from coterie.app.config.config import Config
 from coterie.app.runs import atomic
+from coterie.app.security.files import closed
 from coterie.errors import Error
 
 OWN = "institution"
@@ -33,7 +34,8 @@ class DecisionError(Error, ValueError):
 def approve(out: Path, digest: str) -> None:
     """Record that the user of this terminal approves one run of that configuration."""
     line = {"time": _now(), "digest": digest, "approved-by": getpass.getuser()}
-    atomic.append(out / OWN / _APPROVALS, line)
+    with closed():
+        atomic.append(out / OWN / _APPROVALS, line)
 
 
 def require_approval(out: Path, run: str, digest: str) -> None:

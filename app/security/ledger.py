@@ -1,9 +1,10 @@
-"""What a peer has been asked: a file that outlives runs and restarts, and the limits on it.
+"""What a peer has been asked and has reported, over all runs and restarts, and the limits on it.
 
 `institution/ledger-<peer>.jsonl` in the node's `out` has a line for each set of letters that a
-round was played with, and for each answer that was given. A round that is not committed can be
-played again; that it was, and whether anything was different, stands here. The same answer to the
-same model is counted once: it tells nothing new.
+round was played with, for each answer that was given, and for each report with numbers about own
+data. A round that is not committed can be played again; that it was, and whether anything was
+different, stands here. The same answer to the same model is counted once, and so is the same report
+of a round: they tell nothing new. Processes that use the file at the same time wait for each other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from coterie.app.security.journal import Journal, LedgerError
 from coterie.app.security.policy import AnswerPolicy
-from coterie.strategies.protocol import Kind, Request
+from coterie.strategies.protocol import Kind, Report, Request
 
 
 class Ledger:
@@ -34,6 +35,8 @@ class Ledger:
         self._journal, self._run, self._limits = journal, run, limits
         self._mine: list[dict[str, Any]] = []  # the lines of this run
         self._answers = 0  # of all runs
+        self._numbers = 0  # of all runs
+        self._numbers = 0  # reported in all runs
 
     def committed(self) -> int:
         """Return the last round that was committed when a round of this run was played."""
@@ -58,9 +61,9 @@ class Ledger:
         about = {"run": self._run, "round": request.round, "heard": kind}
         with self._open():
             before = [line for line in self._mine if about.items() <= line.items()]
-            if len(before) > self._limits.most_repeats:
+            if len(before) > self._limits.max_replays:
                 raise LedgerError(
-                    f"answers.most-repeats = {self._limits.most_repeats}: round {request.round} "
+                    f"answers.max-replays = {self._limits.max_replays}: round {request.round} "
                     f"was played {len(before)} times"
                 )
             digest = _digest_of(request, letters)
@@ -90,13 +93,43 @@ class Ledger:
             known = {(line["round"], line["answer-to"], line["model"]) for line in mine}
             new = {k: v for k, v in models.items() if (request.round, k, v) not in known}
             in_round = sum(line["round"] == request.round for line in mine)
-            _within("most-a-round", self._limits.most_a_round, in_round, len(new))
+            _within("max-answers-per-round", self._limits.max_answers_per_round, in_round, len(new))
             for owner in new:
                 got = sum(line["answer-to"] == owner for line in mine)
-                _within("most-a-recipient", self._limits.most_a_recipient, got, 1)
-            _within("most-in-all", self._limits.most_in_all, self._answers, len(new))
+                _within("max-answers-per-peer", self._limits.max_answers_per_peer, got, 1)
+            _within("max-answers", self._limits.max_answers, self._answers, len(new))
             about = {"run": self._run, "round": request.round}
             self._add(*({**about, "answer-to": k, "model": v} for k, v in sorted(new.items())))
+
+    def reporting(self, report: Report, numbers: int, budget: float) -> bool:
+        """Count the numbers of a report, unless they exceed the budget of all runs.
+
+        Parameters
+        ----------
+        numbers : about own examples that the report has.
+        budget : of such numbers in all runs together.
+
+        Returns
+        -------
+        True if they may be reported.
+
+        Raises
+        ------
+        LedgerError
+            The ledger is damaged.
+        """
+        if not numbers:
+            return True
+        said = {"metrics": dict(report.metrics), "weights": list(report.weights)}
+        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        line = {"run": self._run, "round": report.round, "report": digest}
+        with self._open():
+            if any(line.items() <= known.items() for known in self._mine):
+                return True
+            if self._numbers + numbers > budget:
+                return False
+            self._add({**line, "numbers": numbers})
+        return True
 
     @contextmanager
     def _open(self) -> Iterator[None]:
@@ -108,6 +141,7 @@ class Ledger:
 
     def _count(self, line: Mapping[str, Any]) -> None:
         self._answers += "answer-to" in line
+        self._numbers += int(line.get("numbers", 0))
         if line.get("run") == self._run:
             self._mine.append(dict(line))
 
@@ -125,7 +159,11 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
         raise TypeError
     if type(line.get("committed", 0)) is not int:
         raise TypeError
-    if "answer-to" in line:
+    if type(line.get("numbers", 0)) is not int or line.get("numbers", 0) < 0:
+        raise TypeError
+    if "report" in line:
+        line["numbers"]
+    elif "answer-to" in line:
         line["model"]
     else:
         line["heard"], line["digest"]

@@ -29,6 +29,7 @@ from coterie.clients.engine import accountant, tuning
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Charge
 from coterie.clients.engine.network import Network
+from coterie.clients.engine.probe import ModelError
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Bools
 from coterie.clients.privacy import Privacy
@@ -63,12 +64,12 @@ class Guard:
         self, options: Privacy, peers: Ints, examples_p: Ints, seed: int, network: Network
     ) -> None:
         if network.coupled:
-            raise ValueError(
+            raise ModelError(
                 "privacy: batch norm lets examples of a minibatch see each other, so none can be "
                 "protected alone: take a model without it"
             )
         if network.personal:
-            raise ValueError("privacy: what model.personal keeps at home is trained without it")
+            raise ModelError("privacy: what model.personal keeps at home is trained without it")
         self.options, self._peers, self._examples, self._seed = options, peers, examples_p, seed
         self.rdp = np.zeros((len(peers), len(accountant.ORDERS)))
         self.account: Account = lambda: nullcontext((self.rdp.copy(), np.zeros_like(self.rdp)))

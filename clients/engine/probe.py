@@ -47,7 +47,7 @@ class ModelError(Error, ValueError):
 
 def check(
     model: str, options: object, adaptation: Adaptation, problem: Problem, dtype: str
-) -> None:
+) -> Network:
     """Build a network and try it on a problem, before a run; says it once if it cannot be batched.
 
     Raises
@@ -62,6 +62,7 @@ def check(
     try_out(network, problem, model)
     if network.alone:
         _warn(f'model = "{model}" cannot be batched and runs one model at a time: {network.alone}')
+    return network
 
 
 @lru_cache

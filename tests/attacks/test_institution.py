@@ -6,6 +6,7 @@ The numbers S1, S2, ... are those of the attacks that were tried on an earlier v
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -101,9 +102,9 @@ def test_a_node_without_a_policy_takes_part_in_nothing(nodes: list[Institution])
     [
         ({"method": "wga"}, "methods"),
         ({"dataset": "digits"}, "data.sets"),
-        ({"num-server-rounds": 501}, "most-rounds"),
-        ({"peers": 10**9}, "most-peers"),
-        ({"batch-size": 1}, "data.least-batch-size"),
+        ({"num-server-rounds": 501}, "max-rounds"),
+        ({"peers": 10**9}, "max-peers"),
+        ({"batch-size": 1}, "data.min-batch-size"),
         ({"table.columns": "a, b, name"}, "data.columns"),
         ({"table.label": "c"}, "data.label"),
         ({"table.classes": "yes, no"}, "data.classes"),
@@ -134,16 +135,16 @@ PRIVATE: dict[str, Any] = {
     ("run", "key"),
     [
         ({"privacy.kind": "none"}, "privacy.kind"),
-        ({"privacy.budget": 0.0}, "privacy.most-epsilon"),
-        ({"privacy.budget": 3.1}, "privacy.most-epsilon"),
-        ({"privacy.delta": 0.01}, "privacy.most-delta"),
+        ({"privacy.budget": 0.0}, "privacy.max-epsilon"),
+        ({"privacy.budget": 3.1}, "privacy.max-epsilon"),
+        ({"privacy.delta": 0.01}, "privacy.max-delta"),
     ],
 )
 def test_a_run_that_is_not_private_enough_is_refused_before_data_are_read(
     run: dict[str, Any], key: str, nodes: list[Institution]
 ) -> None:
     node = nodes[0]
-    node.set_policy(privacy__kind="examples", privacy__most_epsilon=3.0)
+    node.set_policy(privacy__kind="examples", privacy__max_epsilon=3.0)
     table = Path(str(node.node_config["data-dir"]), "data.csv")
     rows = table.read_text()
     table.write_text("no table")
@@ -176,8 +177,6 @@ def test_a_run_waits_for_a_person_and_an_approval_is_for_one_run(nodes: list[Ins
 
 def test_paths_of_a_run_never_reach_a_node(nodes: list[Institution], tmp_path: Path) -> None:
     """A pipe stands for /dev/zero: opening it would wait forever."""
-    import os
-
     node, pipe = nodes[0], tmp_path / "pipe"
     os.mkfifo(pipe)
     for key in ("quadratic.file", "topology-file", "data-dir", "out", "run-dir"):
@@ -285,6 +284,8 @@ def test_what_a_report_tells_does_not_change_with_one_label(
             a, b, y = rows[7].split(",")
             rows[7] = f"{a},{float(b) + 0.05:.3f},{y}"
             table.write_text("\n".join(rows) + "\n")
+        (node[0].home / "institution").mkdir(parents=True)
+        (node[0].home / "institution" / "split.key").write_bytes(bytes(32))  # the same split
         node[0].handle(START)
         samples = np.array([rows // 2 for rows in ROWS])
         (report,) = response_of(node[0], replace(START, samples=samples)).reports
@@ -304,7 +305,7 @@ def test_a_class_of_few_is_not_measured_by_itself(nodes: list[Institution]) -> N
     node.run_config |= {"method": "local", "num-server-rounds": 1}
     for least, told in ((20, False), (1, True)):
         node.run_config["name"] = f"least-{least}"
-        node.set_policy(data__least_examples=least)
+        node.set_policy(data__min_examples=least)
         response_of(node, START)
         response_of(node, replace(START, samples=np.array([40, 25, 20])))
         request = Request("update", 1, 1, attempt="a", samples=np.array([40, 25, 20]))
@@ -354,7 +355,7 @@ def test_a_round_asked_again_with_other_letters_is_on_the_ledger_and_limited(
     """S11: with and without C's letter; the difference is C's model. It survives restarts."""
     offers = started(nodes)
     node = nodes[0]
-    node.set_policy(answers__most_repeats=1)
+    node.set_policy(answers__max_replays=1)
     (ledger,) = [node.home / "institution" / "ledger-0000.jsonl"]
     response_of(node, asking([offers[1], offers[2]]))
     node.version = 0
@@ -386,14 +387,14 @@ def test_other_weights_of_the_same_letters_are_on_the_ledger_too(nodes: list[Ins
 
 @pytest.mark.parametrize(
     ("limit", "allowed"),
-    [("most_a_round", 1), ("most_a_recipient", 0), ("most_in_all", 1)],
+    [("max_answers_per_round", 1), ("max_answers_per_peer", 0), ("max_answers", 1)],
 )
 def test_answers_are_budgeted(limit: str, allowed: int, nodes: list[Institution]) -> None:
     """Two are asked: `limit` = 1 refuses both at once, but not one, unless it was given before."""
     offers = started(nodes)
     node = nodes[0]
     node.set_policy(**{f"answers__{limit}": 1})
-    if limit == "most_a_recipient":
+    if limit == "max_answers_per_peer":
         response_of(node, asking([offers[1], offers[2]]))  # one each
     else:
         assert code_of(node.handle(asking([offers[1], offers[2]]))) == "budget"
@@ -407,7 +408,7 @@ def test_answers_are_budgeted(limit: str, allowed: int, nodes: list[Institution]
 def test_the_budget_in_all_is_of_all_runs(nodes: list[Institution]) -> None:
     offers = started(nodes)
     node = nodes[0]
-    node.set_policy(answers__most_in_all=2)
+    node.set_policy(answers__max_answers=2)
     response_of(node, asking([offers[1], offers[2]]))
     for each in nodes:
         each.run_config["name"] = "other"
@@ -438,7 +439,7 @@ def test_a_relay_that_keeps_to_the_strategy_is_refused_nothing(
     for node in nodes:
         node.run_config |= {"method": method, "federico.neighbours": 1, "evaluate-every": 2}
         node.run_config |= {"table.test": 0.34, "table.validation": 0.33}
-        node.set_policy(methods=method, data__least_examples=10)
+        node.set_policy(methods=method, data__min_examples=10)
     strategy = config_of(nodes[0]).strategy()
     means = Broker(strategy, Relay(nodes), join_timeout=1.0).run()
     assert means.keys() == {0, 2, 4, 5}
@@ -460,6 +461,30 @@ def test_letters_of_a_run_that_is_allowed_are_exchanged(nodes: list[Institution]
     (report,) = response_of(nodes[0], update).reports
     assert report.metrics["test_accuracy"] is not None
     assert Job(7, RUN, nodes[0].node_config, None).simulated is False
+
+
+# --- T14: who may read what a node writes ---------------------------------------------------------
+
+
+def test_what_a_node_writes_is_open_to_its_own_user_only(nodes: list[Institution]) -> None:
+    """A whole run: states, models, cards, letters' memory, audit log, decisions and ledgers."""
+    for node in nodes:
+        node.run_config["num-server-rounds"] = 2
+    node = nodes[0]
+    node.set_policy(approval="digest")
+    approval.approve(node.home, config_digest_of(config_of(node)).hex())
+    earlier = node.home / "run"
+    earlier.mkdir(mode=0o755)  # as a version before this one left it
+    mask = os.umask(0o022)
+    os.umask(mask)
+    Broker(config_of(node).strategy(), Relay(nodes), join_timeout=1.0).run()
+    assert not [line for node in nodes for line in node.told]
+    written = [node.home, *node.home.rglob("*")]
+    names = {path.name for path in written}
+    assert names >= {"audit-0000.jsonl", "mail-0000.json", "decisions.jsonl", "ledger-0000.jsonl"}
+    assert names >= {"approvals.jsonl", "peer-0000.safetensors", "peer-0000.json"}
+    assert not [path for path in written if path.stat().st_mode & 0o077]
+    assert os.umask(mask) == mask, "nothing about the process has changed"
 
 
 # --- preflight, asked by the relay ---------------------------------------------------------------

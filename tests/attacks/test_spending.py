@@ -58,7 +58,7 @@ def spent(out: Path, delta: float = 1e-5) -> float:
 def test_noise_too_small_to_account_for_is_refused(noise: float, nodes: list[Institution]) -> None:
     """Its Rényi divergences were infinite and NaN, and epsilon was told as 0."""
     node = nodes[0]
-    node.set_policy(privacy__kind="examples", privacy__most_epsilon=3.0)
+    node.set_policy(privacy__kind="examples", privacy__max_epsilon=3.0)
     node.run_config |= PRIVATE | {"privacy.noise": noise}
     assert code_of(node.handle(START)) == "configuration"
     assert not (node.home / "institution" / LEDGER).exists()

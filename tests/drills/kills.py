@@ -57,8 +57,8 @@ RUN: Mapping[str, Scalar] = {
     "privacy.budget": 8.0,
 }  # fmt: skip
 DEMANDED: Mapping[str, Scalar] = {
-    "privacy.kind": "examples", "privacy.most-epsilon": 8.0, "privacy.most-delta": DELTA,
-    "answers.most-repeats": KILLS,
+    "privacy.kind": "examples", "privacy.max-epsilon": 8.0, "privacy.max-delta": DELTA,
+    "answers.max-replays": KILLS,
 }  # fmt: skip
 UNIT = np.array(ORDERS) / (2 * (NOISE / 2) ** 2)
 """Rényi divergences of one gradient over all examples, in closed form."""
@@ -365,7 +365,7 @@ def _without_bytes(file: Path) -> list[dict[str, Any]]:
 
 def parallel(deployment: Deployment) -> Iterator[object]:
     """Four runs at once, whose budgets the nodes' ledgers share."""
-    write_policy(deployment.policy, **{**DEMANDED, "privacy.most-epsilon": 3.0})
+    write_policy(deployment.policy, **{**DEMANDED, "privacy.max-epsilon": 3.0})
     config = {**RUN, "num-server-rounds": 4, "privacy.noise": 12.0, "privacy.budget": 3.0}
     runs = [deployment.run(config, f"run-{number}") for number in range(4)]
     for run in runs:
