@@ -41,6 +41,8 @@ class _Module(ModuleType):
     current_device = staticmethod(lambda: 0)
     _is_in_bad_fork = staticmethod(lambda: False)
     manual_seed_all = staticmethod(lambda seed: None)
+    get_rng_state = staticmethod(lambda device=None: torch.get_rng_state())
+    set_rng_state = staticmethod(lambda state, device=None: None)
 
 
 _setup_privateuseone_for_python_backend(NAME, _Module(NAME))

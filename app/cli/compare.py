@@ -28,7 +28,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     try:
         compare(request, console)
     except KeyboardInterrupt:
-        command = shlex.join(["python", "-m", "coterie", "compare", *arguments])
+        command = shlex.join(["coterie", "compare", *arguments])
         raise Interrupted(command if request.directory.exists() else "") from None
 
 

@@ -69,4 +69,4 @@ def _continuation(config: Config, nodes: int | None, federation: str | None) -> 
         return ""
     place = {"--nodes": nodes, "--federation": federation}
     options = [str(word) for pair in place.items() if pair[1] for word in pair]
-    return shlex.join(["python", "-m", "coterie", "resume", short_path(config.run_dir), *options])
+    return shlex.join(["coterie", "resume", short_path(config.run_dir), *options])

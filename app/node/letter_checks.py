@@ -1,8 +1,8 @@
 """Leave out implausibly large models and answers, and answers beyond the privacy budget.
 
 A recipient compares the norms of what it heard in a round with their median m and spread s, the
-median of |log(norm / m)|. More than 3 m exp(6 s) is refused of models, more than 10 m exp(6 s) of
-answers, whose honest norms differ more: a peer that has converged has a small gradient. The
+median of |log(norm / m)|. More than 3 m exp(6 s) is refused of models, more than 100 m exp(6 s)
+of answers, whose honest norms differ more: a peer that has converged has a small gradient. The
 recipient's own model counts as one of the models. With fewer than three norms there is no median to
 trust, and only a model a thousand times as large as the own one is refused.
 """
@@ -22,7 +22,7 @@ from coterie.clients.letters import Bools, Letters
 
 Floats = npt.NDArray[np.float64]
 
-_OF_MODELS, _OF_ANSWERS, _OF_OWN = 3.0, 10.0, 1000.0
+_OF_MODELS, _OF_ANSWERS, _OF_OWN = 3.0, 100.0, 1000.0
 _SPREADS = 6.0
 _ENOUGH = 3  # norms, of which one that lies is not the median
 

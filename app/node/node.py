@@ -94,7 +94,11 @@ class Node:
         liars = config.attackers()
         problem = deceived(problem, config.attack, liars)
         self._policy = policy
-        self._believed = config.defence.believed
+        # A simulation of honest peers need not doubt what they say and send.
+        doubts = deployed or config.attack.kind != "none"
+        is_limited = doubts or config.defence.max_samples != "auto"
+        self._believed = config.defence.believed if is_limited else np.asarray
+        defence = replace(config.defence, norm=config.defence.norm and doubts)
         parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
         self._sizes_of = {
             peer: {name: len(part.rows[peer]) for name, part in parts.items()}
@@ -127,7 +131,7 @@ class Node:
                 tf32=config.tf32,
                 channels_last=config.channels_last,
                 topology=self._strategy.topology,
-                defence=config.defence,
+                defence=defence,
                 staleness_discount=config.schedule.staleness_discount,
                 mixing=config.mixing(),
                 privacy=config.privacy,

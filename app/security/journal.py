@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from coterie.app.runs import atomic
+from coterie.errors import Error
 
 T = TypeVar("T")
 _REMEDY = "nothing is spent or answered before a person has looked and has put the file back"
 
 
-class LedgerError(ValueError):
+class LedgerError(Error, ValueError):
     """A limit of the institution is exceeded, or a ledger was changed; names the limit or file."""
 
 

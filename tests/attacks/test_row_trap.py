@@ -16,6 +16,7 @@ import pytest
 
 from coterie.app.config.preflight import problem_of
 from coterie.app.runs import atomic
+from coterie.app.security.split import split_seed
 from coterie.strategies.protocol import Request
 from tests.attacks.consortium import (
     ROWS,
@@ -64,7 +65,8 @@ def count_read(ratios: Array, rows: Array) -> int:
 
 def training_rows(node: Institution) -> Array:
     """The rows that the node trains on, as the model sees them."""
-    problem = problem_of(config_of(node), node.peer)
+    config = config_of(node)
+    problem = problem_of(config, node.peer, split_seed(node.home / "institution", config))
     rows: Array = problem.inputs[problem.train.rows[node.peer]]
     return rows
 

@@ -48,6 +48,7 @@ FIELDS: Mapping[str, str] = {
     "checks": "only to a preflight: ok, a band or a code for each check",
     "elapsed": "virtual seconds of its work, 0 unless the run has a virtual clock",
     "ready": "nothing: who is awake by a virtual clock, in simulations",
+    "backend": "the name of its engine's backend; when a run starts",
     "report-rounds": "the rounds that the measurements are of",
     "report-peers": "whose they are: its own number",
     "report-weights": "the weight it gives each peer, rounded to two decimals",

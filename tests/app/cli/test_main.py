@@ -361,7 +361,14 @@ def test_what_is_shipped(tmp_path: Path) -> None:
         fab = build_fab_from_disk(space.app)
     packages = ("app", "strategies", "clients", "datasets")
     ours = {str(p.relative_to(ROOT)) for name in packages for p in (ROOT / name).rglob("*.py")}
-    stay = ("app/cli/", "app/comparisons/", "app/runners/", "app/report/", "app/dashboard/")
+    stay = (
+        "app/reproduction/",
+        "app/cli/",
+        "app/comparisons/",
+        "app/runners/",
+        "app/report/",
+        "app/dashboard/",
+    )
     ours = {name for name in ours if not name.startswith(stay)}
     ours |= {str(path.relative_to(ROOT)) for path in (ROOT / "presets").rglob("*.toml")}
     ours = {f"coterie/{name}" for name in ours}
@@ -370,7 +377,7 @@ def test_what_is_shipped(tmp_path: Path) -> None:
     assert len(fab) < 2_000_000
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     bare = {p for p in project["tool"]["flwr"]["app"]["fab-include"] if p != "LICENSE"}
-    assert bare == {"coterie/__init__.py" if p == "__init__.py" else p for p in bundle.SHIPPED}
+    assert bare == {p if "/" in p else f"coterie/{p}" for p in bundle.SHIPPED}
 
 
 @pytest.mark.parametrize("killed", [False, True])

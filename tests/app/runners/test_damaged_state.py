@@ -169,7 +169,7 @@ def test_a_run_whose_states_are_gone_says_that_it_is_no_continuation(
         "round 4: peers 0, 1, 2 restarted from the initial state; later progress, up to round 4, "
         "is lost"
     ]
-    assert "no continuation" in (run / "report.html").read_text()
+    assert "was not continued exactly" in (run / "report.html").read_text()
 
 
 def test_foreign_files_are_left_alone(flat: dict[str, Any], run: Path) -> None:

@@ -8,7 +8,6 @@ without keys.
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +28,6 @@ from coterie.app.config.schema import Scalar
 from coterie.app.runs import atomic
 from coterie.app.runs.rundir import Run
 from coterie.app.security.seal import KEY
-from tests.drills import kills
 from tests.drills.parity import difference
 from tests.harness.deployment import (
     CONNECTION,
@@ -47,10 +44,6 @@ pytestmark = pytest.mark.e2e
 
 PEERS, DIMENSION = 2, 4096
 ONE_ROUND: dict[str, Scalar] = {"num-server-rounds": 1, "evaluate-every": 1}
-
-
-def _has_committed(deployment: Deployment, round_: int) -> bool:
-    return committed(deployment.progress("private")) >= round_
 
 
 @pytest.fixture(scope="module")
@@ -151,25 +144,6 @@ def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(deployment: Deploym
     assert Run.read(directory).reported[-1].all()
     (events,) = directory.glob("events.out.tfevents.*")
     assert b"test_loss/mean" in events.read_bytes()
-
-
-def test_workers_killed_in_a_private_run_leave_nothing_lost_or_unpaid(
-    deployment: Deployment,
-) -> None:
-    """A small version of `python -m tests.drills.kills`."""
-    write_policy(deployment.policy, **kills.DEMANDED)
-    config = {**kills.RUN, "method": "fedavg", "peers": PEERS, "num-server-rounds": 3}
-    del config["cobo.gamma"], config["cobo.sampling"]
-    running = deployment.run(config, "private")
-    for peer in range(PEERS):
-        is_there = partial(_has_committed, deployment, peer)
-        deployment.wait(is_there, "no round is committed")
-        (worker,) = kills.workers(deployment, peer)
-        os.kill(worker, signal.SIGKILL)
-    finish(deployment, running)
-    for account in kills.audit(deployment, "private", PEERS, answers=False):
-        assert 0 < account.kept <= account.charged <= kills.STEPS * account.played
-        assert account.epsilon > 0
 
 
 def test_a_run_waits_until_every_hospital_has_approved_it(

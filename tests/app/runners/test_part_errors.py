@@ -144,7 +144,7 @@ def test_the_command_names_place_and_traceback(
         "run",
     ]
     assert main.main(["run", f"method={elsewhere}:METHOD", *keys]) == 1
-    assert capsys.readouterr().err == (
+    assert capsys.readouterr().err.endswith(
         f"the run failed: {elsewhere}.py:20, in offer(), peers 0 to 2, round 3: KeyError: "
         f"'weights' (traceback: {Path('runs/run/error.log').absolute()})\n"
     )

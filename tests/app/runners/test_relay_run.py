@@ -15,6 +15,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp.client_app import ClientAppException
 
+from coterie.app.node.faults import StartError
 from coterie.app.node.job import Job, hosted
 from coterie.app.node.service import handle_request
 from coterie.app.runs.rundir import Run
@@ -318,5 +319,5 @@ def test_a_deployed_node_says_its_peer() -> None:
 
 @pytest.mark.parametrize("config", [{}, {"peer": 4}, {"peer": -1}, {"peer": "2"}, {"peer": True}])
 def test_a_deployed_node_that_does_not_say(config: Mapping[str, Any]) -> None:
-    with pytest.raises(ValueError, match="--node-config 'peer=K', K from 0 to 3"):
+    with pytest.raises(StartError, match="--node-config 'peer=K', K from 0 to 3"):
         hosted(Job(7, {}, config, None), 4)

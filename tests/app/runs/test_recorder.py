@@ -88,6 +88,7 @@ def test_progress(tmp_path: Path) -> None:
         "mean_test_loss": 2.0,
         "diverged": 0,
         "breaks": [],
+        "backend": "",
     }
     recorder.fail("round 2, update: peers 1: gone")
     failed = json.loads((tmp_path / "progress.json").read_text())

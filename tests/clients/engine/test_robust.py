@@ -176,7 +176,7 @@ def test_runs_are_defended_wherever_peers_live(
     tmp_path: Path, method: str, more: dict[str, Any], rule: str
 ) -> None:
     keys = flat(tmp_path, method=method) | more | {"defence.rule": rule, "attack.peers": "5"}
-    keys |= {"attack.kind": "scale", "attack.strength": 100.0}
+    keys |= {"attack.kind": "scale", "attack.strength": 100.0, "defence.norm": False}
     alone, apart = run(keys, tmp_path / "one"), run(keys, tmp_path / "many", 3)
     np.testing.assert_allclose(alone.theta(), apart.theta(), rtol=1e-10, atol=1e-12)
     assert np.abs(alone.theta()[:5]).max() < 3
