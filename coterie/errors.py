@@ -31,7 +31,9 @@ Error
 ├── DisconnectedError        the other process ended in the middle of a message
 ├── KeysError                a key or trust file is missing or wrong
 ├── PolicyError              an institution's policy does not allow the run, or is wrong
-├── LedgerError              the run asks for more than the policy allows
+├── LedgerError              the run asks for more than the policy allows, or a ledger is damaged
+├── SplitError               the secret by which a node divides its data is damaged
+├── BusyError                another process holds a lock
 ├── ApprovalError            the run waits for a person's approval
 └── DecisionError            the record of approvals is damaged
 

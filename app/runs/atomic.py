@@ -22,7 +22,7 @@ class DamagedError(Error, ValueError):
     """A file is not what was written; names it."""
 
 
-class BusyError(RuntimeError):
+class BusyError(Error, RuntimeError):
     """Another process holds a lock; names its file."""
 
 

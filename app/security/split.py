@@ -19,13 +19,14 @@ from pathlib import Path
 
 from coterie.app.config.config import Config
 from coterie.app.security.files import closed
+from coterie.errors import Error
 
 _FILE = "split.key"
 _BYTES = 32
 _BITS = 63  # what every generator of random numbers takes as a seed
 
 
-class SplitError(ValueError):
+class SplitError(Error, ValueError):
     """The node's secret is damaged; says what to do."""
 
 

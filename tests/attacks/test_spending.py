@@ -203,6 +203,7 @@ def played(
     yield over
     shutil.rmtree(node.home)
     shutil.copytree(tmp_path / "home", node.home)
+    service._node.cache_clear()  # it has read the ledgers further
 
 
 AGAIN = replace(START, attempt="b", samples=np.array([rows // 2 for rows in ROWS]))

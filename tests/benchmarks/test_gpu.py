@@ -26,7 +26,7 @@ def test_every_question_is_answered() -> None:
     assert {"network", "cobo", "numbers", "evaluation", "mixing"} == set(kinds)
     rates = [answer for answer in answers if "ratio" in answer]
     assert {answer["precision"] for answer in rates} == {"float32", "tf32", "bfloat16"}
-    assert all(answer["steps_s"] > 0 and answer["law_mib"] > 0 for answer in rates)
+    assert all(answer["steps_s"] > 0 and answer["law_mib"] >= 0 for answer in rates)
     (numbers,) = (answer for answer in answers if "numbers" in answer)
     assert numbers["twice"] == 0
     assert numbers["against_cpu"] < 1e-5

@@ -79,7 +79,7 @@ def test_numbers_that_overflow_are_large() -> None:
 def test_answers_are_compared_with_each_other() -> None:
     """Several tensors count together; two answers are too few to say which one lies."""
     senders, to = np.array([1, 2, 3, 4]), np.zeros(4, dtype=np.int64)
-    ones, last = torch.ones(4, 9), torch.tensor([[1.0], [1.0], [1.0], [40.0]])
+    ones, last = torch.ones(4, 9), torch.tensor([[1.0], [1.0], [1.0], [400.0]])
     answers = Letters(senders, to, np.arange(4), senders, {"g": ones, "h": last})
     assert oversized_answers(answers).tolist() == [False, False, False, True]
     assert not oversized_answers(answers.select(np.array([False, False, True, True]))).any()
