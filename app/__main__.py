@@ -2,8 +2,13 @@
 
 import signal
 import sys
+from pathlib import Path
 
-from app.cli.main import main
+# `python -m` looks for modules in the working directory first: a rich.py there is not ours.
+if not sys.flags.safe_path:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from app.cli.main import main  # noqa: E402
 
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from app.config.keys import ConfigError as ConfigError
     from app.config.registry import Method as Method
     from app.runners.errors import RunError as RunError
-    from app.runs.metrics import ResultsError as ResultsError
+    from app.runs.files import ResultsError as ResultsError
     from clients.letters import Letters as Letters
     from clients.rule import Grid as Grid
     from clients.rule import Rule as Rule
@@ -41,7 +41,7 @@ _PLACES = {
     "app.config.keys": ("ConfigError",),
     "app.config.registry": ("Method",),
     "app.runners.errors": ("RunError",),
-    "app.runs.metrics": ("ResultsError",),
+    "app.runs.files": ("ResultsError",),
     "clients.letters": ("Letters",),
     "clients.rule": ("Grid", "Rule", "State"),
     "datasets.partition.options": ("Shares",),

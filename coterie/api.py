@@ -20,6 +20,7 @@ from app.config.keys import flatten
 from app.config.parts import PARTS
 from app.runners import local
 from app.runners.tracking import Callback
+from app.runs.terminal import Terminal
 from coterie.results import Comparison, Run
 from datasets import plugins
 from datasets.plugins import Kind
@@ -196,4 +197,4 @@ def _placed(config: Config) -> Config:
 
 def _console() -> Console:
     """What `python -m app` prints, where somebody sits at a terminal."""
-    return Console(stderr=True, quiet=not sys.stderr.isatty(), highlight=False, markup=False)
+    return Terminal(stderr=True, quiet=not sys.stderr.isatty())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from functools import cached_property
@@ -13,8 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from app.runners.tracking import frame_of
-from app.runs import plan, rundir
-from app.runs.metrics import ResultsError
+from app.runs import files, metrics, plan, rundir
+from app.runs.files import ResultsError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,7 +38,7 @@ class Run:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """A row for each evaluated round and peer; the columns are those of metrics.jsonl."""
-        return read_metrics(self.directory / "metrics.jsonl")
+        return read_metrics(self.directory)
 
     @property
     def weight_rounds(self) -> npt.NDArray[np.int64]:
@@ -55,7 +56,9 @@ class Run:
 
         An edge leads from the peer whose model or answers are used to the peer that uses them.
         """
-        weights = self.weights * ~np.eye(len(self.names), dtype=np.bool_)
+        weights = self.weights
+        if len(weights):
+            weights = weights * ~np.eye(len(self.names), dtype=np.bool_)
         at, to, source = np.nonzero(weights)
         names = np.array(self.names, dtype=object)
         return pd.DataFrame(
@@ -76,7 +79,7 @@ class Run:
         ResultsError
             The run is not finished.
         """
-        found = rundir.read_json(self.directory / "summary.json", dict)
+        found = files.json_of(self.directory, "summary.json", dict)
         if found is None:
             raise ResultsError(f"{self.directory}: the run is not finished, so there is no summary")
         return dict(found)
@@ -164,7 +167,8 @@ class Comparison:
 
         `table["accuracy"]["mean"]` is one column.
         """
-        rows = pd.read_csv(self.directory / "comparison.csv").dropna(axis=1, how="all")
+        table = io.StringIO(files.text(self.directory, "comparison.csv"))
+        rows = pd.read_csv(table).dropna(axis=1, how="all")
         numbers = rows.select_dtypes("number").columns.drop("seed")
         return rows.groupby("method", sort=False)[list(numbers)].agg(["mean", "std"])
 
@@ -196,7 +200,7 @@ class Comparison:
     @property
     def latex(self) -> str:
         """The table for a paper."""
-        return (self.directory / "comparison.tex").read_text(encoding="utf-8")
+        return files.text(self.directory, "comparison.tex") or ""
 
     def __repr__(self) -> str:
         return f"Comparison({str(self.directory)!r})"
@@ -209,8 +213,12 @@ def _seed(run: Run) -> int:
     return int(run.config.get("seed", 0))
 
 
-def read_metrics(path: Path) -> pd.DataFrame:
-    """metrics.jsonl as a data frame; a field that is null has NaN."""
-    if not path.exists():
+def read_metrics(directory: Path) -> pd.DataFrame:
+    """Read metrics.jsonl as a data frame; a field that is null has NaN."""
+    try:
+        with files.opened(directory, "metrics.jsonl", metrics.MOST_BYTES) as file:
+            content = file.read()
+    except FileNotFoundError:
         return pd.DataFrame(columns=["round", "peer"])
-    return frame_of([json.loads(line) for line in path.read_text("utf-8").splitlines()])
+    whole = content[: content.rfind(b"\n") + 1]
+    return frame_of([json.loads(line) for line in whole.splitlines()])

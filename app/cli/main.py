@@ -69,11 +69,10 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
         return 0
-    from rich.console import Console  # here and below: help comes at once
-
-    from app.config.keys import ConfigError, nearest
+    from app.config.keys import ConfigError, nearest  # here and below: help comes at once
     from app.runners.errors import FlowerError, RunError
-    from app.runs.rundir import ResultsError
+    from app.runs.files import ResultsError
+    from app.runs.terminal import Terminal
     from datasets.problem import DataError
 
     class Parser(argparse.ArgumentParser):
@@ -89,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
         command = COMMANDS[name]
         parser = Parser(f"python -m app {name}", description=command.about)
         execute = import_module(f"app.cli.{command.module}").execute
-        execute(parser, rest, Console(highlight=False, markup=False))
+        execute(parser, rest, Terminal())
     except (ConfigError, DataError, ResultsError) as error:
         return _complain(str(error), 2)
     except FlowerError as error:
@@ -112,5 +111,7 @@ def _help() -> str:
 
 
 def _complain(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+    from app.runs.terminal import printable
+
+    print(printable(line), file=sys.stderr)
     return code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -21,7 +20,7 @@ from app.runners.conclude import conclude
 from app.runners.errors import FlowerError, RunError
 from app.runners.superlink import Workspace, ask, private_superlink, simulation_config, workspace
 from app.runners.tracking import Observers
-from app.runs import progress
+from app.runs import files, progress
 from app.runs.rundir import SURVEY
 
 _PAUSE = 0.1
@@ -114,7 +113,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     file = run_dir / SURVEY
     if not file.exists():
         raise ConfigError(f"the relay, on another machine, has written {file} there")
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    found: dict[str, Any] = files.json_of(run_dir, SURVEY, dict)
     return found
 
 

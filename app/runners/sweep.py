@@ -25,12 +25,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.config.config import Config, named
+from app.config.config import Config
 from app.config.parts import fingerprints
 from app.config.preflight import check
 from app.runners import cluster, cores, memory
 from app.runners.tracking import Observers
 from app.runs import plan, progress, rundir
+from strategies.names import shortened
 
 _PAUSE = 0.5
 _ALONE_SECONDS = 10.0
@@ -54,7 +55,7 @@ def placed(config: Config, directory: Path) -> Config:
     for key in sorted(config.paths & flat.keys()):
         if Path(str(flat[key])).is_file():
             hashed.update(Path(str(flat[key])).read_bytes())
-    name = f"{named(config.method)}-seed{config.seed}-{hashed.hexdigest()[:8]}"
+    name = shortened(config.method, f"-seed{config.seed}-{hashed.hexdigest()[:8]}")
     return replace(config, name=name, run_dir=str((directory / name).absolute()))
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from app.runs import atomic
-from app.runs.rundir import ResultsError
+from app.runs.files import ResultsError
 from strategies.protocol import MATRIX, Report
 from strategies.relay.commit import Commit, Ledger, means
 

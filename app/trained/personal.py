@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from app.runs.metrics import ResultsError
+from app.runs.files import ResultsError
 from app.trained.about import About
 from clients.engine.layers import without_head
 from clients.engine.tasks import TASKS

@@ -16,7 +16,7 @@ from rich.console import Console
 from app.config.config import Config
 from app.runners import inline
 from app.runners.conclude import conclude
-from app.runs.rundir import ResultsError
+from app.runs.files import ResultsError
 from strategies.errors import RelayError
 from tests.problems import write_quadratic
 

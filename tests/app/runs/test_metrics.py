@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from app.runs import atomic
-from app.runs.metrics import Metrics, ResultsError
+from app.runs.files import ResultsError
+from app.runs.metrics import Metrics
 from app.runs.rundir import Run, RunReader
 from tests.app.dashboard.running import Running, running
 from tests.app.fake_run import write_progress

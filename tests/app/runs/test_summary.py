@@ -11,7 +11,8 @@ import pytest
 
 from app.report.words import protection
 from app.runs import graph
-from app.runs.rundir import ResultsError, Run
+from app.runs.files import ResultsError
+from app.runs.rundir import Run
 from app.runs.summary import accuracy_statistics, finish, summarise
 from tests.app.fake_run import (
     Story,
