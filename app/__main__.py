@@ -8,7 +8,7 @@ from pathlib import Path
 if not sys.flags.safe_path:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from app.cli.main import main  # noqa: E402
+from app.cli.main import main
 
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGHUP):

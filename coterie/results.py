@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,16 @@ from app.runs.files import ResultsError
 if TYPE_CHECKING:
     from torch import nn
 
+    from app.trained.personal import PersonalModel
+
 
 class Run:
-    """One run, read from its directory.
+    """One run, read from its directory, which may come from anywhere.
+
+    Parameters
+    ----------
+    parts : code of the user's own that models of the run may be built with, "module:attribute".
+    weights : files of trained weights that its networks start from.
 
     Attributes
     ----------
@@ -30,8 +37,11 @@ class Run:
     names : what people call each peer, in their order.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(
+        self, directory: str | Path, parts: Sequence[str] = (), weights: Sequence[str | Path] = ()
+    ) -> None:
         self.directory = Path(directory)
+        self._named = tuple(parts), tuple(map(str, weights))
         self._read = rundir.Run.read(self.directory)
         self.names: tuple[str, ...] = self._read.names
 
@@ -101,11 +111,14 @@ class Run:
         Raises
         ------
         ResultsError
-            There is no such model here; says why.
+            There is no such model here, or its file cannot be used; says why.
         """
-        from app.trained.personal import personal_model  # torch: only where a model is
+        return self._model(peer)
 
-        return personal_model(self.directory, peer)
+    def _model(self, peer: int | str) -> PersonalModel:
+        from app.trained.personal import Named, personal_model  # torch: only where a model is
+
+        return personal_model(self.directory, peer, Named(*self._named))
 
     def predict(self, peer: int | str, x: npt.ArrayLike | str | Path) -> npt.NDArray[np.float64]:
         """What a peer's model predicts for raw inputs (N, ...): probabilities (N, classes).
@@ -125,10 +138,9 @@ class Run:
             The model does not take such inputs.
         """
         from app.trained.inputs import fitting, read
-        from app.trained.personal import personal_model
         from app.trained.predict import predicted
 
-        model = personal_model(self.directory, peer)
+        model = self._model(peer)
         if isinstance(x, str | Path):
             return predicted(model, read(Path(x), model.about).raw)
         return predicted(model, fitting(np.asarray(x), model.about, "x"))
@@ -151,13 +163,20 @@ class Run:
 class Comparison:
     """Several methods on the same experiment, read from the comparison's directory.
 
+    Parameters
+    ----------
+    parts, weights : see `Run`.
+
     Attributes
     ----------
     directory : where it lies.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(
+        self, directory: str | Path, parts: Sequence[str] = (), weights: Sequence[str | Path] = ()
+    ) -> None:
         self.directory = Path(directory)
+        self._named = tuple(parts), tuple(weights)
         if not (self.directory / "comparison.csv").is_file():
             raise ResultsError(f"{self.directory}: no comparison.csv, so this is no comparison")
 
@@ -177,7 +196,7 @@ class Comparison:
         """Method -> its runs, a seed each."""
         found: dict[str, list[Run]] = {}
         for name in plan.read(self.directory) or ():
-            run = Run(self.directory / name)
+            run = Run(self.directory / name, *self._named)
             found.setdefault(str(run.config["method"]), []).append(run)
         return {method: sorted(runs, key=_seed) for method, runs in found.items()}
 

@@ -13,11 +13,12 @@ from dataclasses import MISSING, fields
 from functools import lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
 Scalar = bool | int | float | str
+T = TypeVar("T")
 _BRIEF = 100
 """Characters of a value in a message."""
 _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
@@ -70,6 +71,29 @@ def convert(value: Any, annotation: Any) -> Scalar:
             same: Scalar = value
             return same
     raise ValueError(f"wants {_describe(annotation)}")
+
+
+def made(table: type[T], options: Mapping[str, Any]) -> T:
+    """Make a table from values by field name, as somebody else may have written them.
+
+    Raises
+    ------
+    ValueError
+        One is unknown or of another type, or all together are impossible.
+    """
+    known = dict(keys(table).values())
+    others = {each.name for each in fields(table)} - known.keys()
+    found = {}
+    for name, value in options.items():
+        if name in others:  # no option: it is as the table has it
+            continue
+        if name not in known:
+            raise ValueError(f"{brief(name)} is no option of {table.__name__}")
+        try:
+            found[name] = convert(value, known[name])
+        except ValueError as error:
+            raise ValueError(f"{name} = {brief(value)}: {error}") from None
+    return table(**found)
 
 
 def check_kind(value: Scalar, annotation: Any) -> None:

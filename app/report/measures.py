@@ -13,10 +13,9 @@ import numpy as np
 
 from app.report.methods import learns_graph
 from app.report.run_data import weights_between
-from app.runs import units
-from app.runs.graph_scores import GraphScores, score
-from app.runs import files
+from app.runs import files, units
 from app.runs.files import ResultsError
+from app.runs.graph_scores import GraphScores, score
 from app.runs.rundir import Floats, Run
 from app.runs.summary import accuracy_statistics, mean
 

@@ -23,8 +23,8 @@ from app.report.thinning import (
     strongest_links,
     thin,
 )
-from app.runs.graph_scores import components, learnt_edges, score
 from app.runs import files
+from app.runs.graph_scores import components, learnt_edges, score
 from app.runs.rundir import Floats, Ints, Run
 
 CURVE_POINTS = 16_000

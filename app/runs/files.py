@@ -34,7 +34,10 @@ _LISTING = 1 << 16
 """Most bytes of an archive's list of its files."""
 _END = struct.Struct("<4s4H2LH")
 """The end of an archive: mark, four counts, bytes of the list, where it begins, and a comment."""
-_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 class ResultsError(ValueError):
@@ -79,6 +82,20 @@ def opened(directory: Path, name: str, limit: int) -> BinaryIO:
             f"{path} has {units.size(status.st_size)}: at most {units.size(limit)} are read"
         )
     return os.fdopen(handle, "rb")
+
+
+def refuse_links(directory: Path) -> None:
+    """Make sure that nothing in a run directory is a link, before somebody writes into it.
+
+    Raises
+    ------
+    ResultsError
+        Names the first link.
+    """
+    for folder, folders, names in os.walk(directory):
+        for name in (*folders, *names):
+            if Path(folder, name).is_symlink():
+                raise ResultsError(f"{Path(folder, name)} is a link, and none is followed")
 
 
 def text(directory: Path, name: str) -> str | None:

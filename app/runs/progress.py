@@ -33,14 +33,15 @@ def read(run_dir: Path) -> dict[str, Any]:
     ResultsError
         The file is damaged, or a value in it is not of its type.
     """
-    progress: dict[str, Any] = files.json_of(run_dir, "progress.json", dict) or {}
+    path = run_dir / "progress.json"
+    progress: dict[str, Any] = files.json_of(run_dir, path.name, dict) or {}
+    if progress and progress.get("status") not in STATES:
+        raise ResultsError(f"{path}: no status and round")
     for key, value in progress.items():
         try:
             progress[key] = _checked(key, value)
-        except (ValueError, TypeError, AttributeError):
-            raise ResultsError(f"{run_dir / 'progress.json'}: {key} is not as it has to be") from None
-    if progress and "status" not in progress:
-        raise ResultsError(f"{run_dir / 'progress.json'}: no status")
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            raise ResultsError(f"{path}: {key} is not as it has to be") from None
     return {"round": 0, "rounds": 0, "messages": 0, **progress} if progress else progress
 
 
@@ -52,9 +53,7 @@ def _checked(key: str, value: Any) -> Any:
     ValueError, TypeError, AttributeError : it is not of its type.
     """
     wrong = False
-    if key == "status":
-        wrong = value not in STATES
-    elif key == "error":
+    if key == "error":
         wrong = not isinstance(value, str | None)
     elif key in _COUNTS:
         wrong = type(value) is not int or not 0 <= value <= _LARGEST

@@ -287,8 +287,8 @@ def read_config(directory: Path) -> dict[str, Any]:
     peers = config.get("peers")
     if not isinstance(config.get("method"), str) or type(peers) is not int or peers < 1:
         raise ResultsError(f"{path}: no method and number of peers, so not a run of this product")
-    for table in tables():
-        if table and not isinstance(config.get(table, {}), dict | (str if table == "model" else dict)):
+    for table in tables().keys() - {"", "model"}:
+        if not isinstance(config.get(table, {}), dict):
             raise ResultsError(f"{path}: {table} is no table")
     for key, value in flatten(config).items():
         try:
