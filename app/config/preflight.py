@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from app.config.config import Config, ConfigError
 from clients.models.options import MODELS, Adaptation, check_task
 from clients.parts.validation import required
+from datasets.files.locate import without_downloads
 from datasets.problem import Problem
 from datasets.table import load_problem
 
@@ -16,7 +18,7 @@ def problem_of(config: Config, peer: int | None = None) -> Problem:
 
     Parameters
     ----------
-    peer : of a deployed node, which may hold its own data only.
+    peer : of a deployed node, which may hold its own data only, and asks no host for any.
 
     Raises
     ------
@@ -27,14 +29,15 @@ def problem_of(config: Config, peer: int | None = None) -> Problem:
         return deployed(
             peer, config.peers, config.seed, Path(config.data_dir), config.dataset_options
         )
-    return load_problem(
-        config.dataset,
-        config.partition,
-        config.peers,
-        config.seed,
-        Path(config.data_dir),
-        config.dataset_options,
-    )
+    with nullcontext() if peer is None else without_downloads():
+        return load_problem(
+            config.dataset,
+            config.partition,
+            config.peers,
+            config.seed,
+            Path(config.data_dir),
+            config.dataset_options,
+        )
 
 
 def check(config: Config) -> Problem:

@@ -123,7 +123,7 @@ def lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
         content = file.read()
     try:
         found = [json.loads(line) for line in content.splitlines()]
-    except ValueError:
+    except (ValueError, RecursionError):
         found = [None]
     if not all(isinstance(line, dict) for line in found):
         raise ValueError(f"{path} has a line that is damaged")

@@ -34,15 +34,17 @@ def read(run_dir: Path) -> dict[str, Any]:
         The file is damaged, or a value in it is not of its type.
     """
     path = run_dir / "progress.json"
-    progress: dict[str, Any] = files.json_of(run_dir, path.name, dict) or {}
-    if progress and progress.get("status") not in STATES:
+    progress: dict[str, Any] | None = files.json_of(run_dir, path.name, dict)
+    if progress is None:
+        return {}
+    if progress.get("status") not in STATES:
         raise ResultsError(f"{path}: no status and round")
     for key, value in progress.items():
         try:
             progress[key] = _checked(key, value)
         except (ValueError, TypeError, AttributeError, OverflowError):
             raise ResultsError(f"{path}: {key} is not as it has to be") from None
-    return {"round": 0, "rounds": 0, "messages": 0, **progress} if progress else progress
+    return {"round": 0, "rounds": 0, "messages": 0, **progress}
 
 
 def _checked(key: str, value: Any) -> Any:
