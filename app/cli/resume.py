@@ -23,7 +23,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     add_parts(parser)
     given = parser.parse_args(arguments)
     run_dir = given.run_dir.absolute()
-    files.refuse_links(run_dir)
+    files.check_all(run_dir)
     if not (run_dir / "config.toml").is_file():
         raise ConfigError(f"{given.run_dir} is not a run directory: it has no config.toml")
     flat = defaults.of_project() | read_toml(run_dir / "config.toml", given.part)

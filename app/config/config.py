@@ -228,6 +228,8 @@ class Config(TopLevel):
             )  # fmt: skip
         except TopologyError as error:
             raise ConfigError(str(error)) from None
+        except MemoryError:
+            raise ConfigError(f"a graph of {self.peers} peers does not fit into memory") from None
 
     def mixing(self) -> Mixing | None:
         """Averaging weights of the topology's own, where the method leaves them to it.

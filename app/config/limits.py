@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from app.config.schema import Scalar
 from clients.models.options import MAX_LAYERS
 
-MAX_PEERS = 100_000
+MAX_PEERS = 20_000
+"""A topology takes a byte for each pair of peers."""
 MAX_TEXT = 100_000
 """Characters of a value."""
 MAX_WHOLE = 2**53

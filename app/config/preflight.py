@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
+from app.config import schema
 from app.config.config import Config, ConfigError
 from clients.models.options import MODELS, Adaptation, check_task
 from clients.parts.validation import required
@@ -49,11 +50,26 @@ def check(config: Config) -> Problem:
     ------
     ConfigError, DataError : they do not; one line says why.
     """
+    check_paths(config)
     config.graph()
     problem = problem_of(config)
     check_method(config, problem)
     check_model(config, problem)
     return problem
+
+
+def check_paths(config: Config) -> None:
+    """Refuse keys that name a pipe or a device: reading one may never end.
+
+    Raises
+    ------
+    ConfigError : names the key.
+    """
+    flat = config.flat()
+    for key in sorted(config.paths & flat.keys()):
+        path = Path(str(flat[key]))
+        if flat[key] and path.exists() and not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"{key} = {schema.brief(flat[key])} is no regular file")
 
 
 def check_model(config: Config, problem: Problem) -> None:

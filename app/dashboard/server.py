@@ -14,7 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.middleware.gzip import GZipMiddleware
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from app.dashboard.guard import Guard
 from app.dashboard.pages import STATIC, Pages
@@ -27,12 +27,12 @@ PATIENCE_SECONDS = 10.0
 """How long a connection may be open without a whole request."""
 
 
-class Connection(H11Protocol):
+class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """A connection that is closed where no whole request comes."""
 
     _answered = 0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._wait()
 

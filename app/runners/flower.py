@@ -20,7 +20,7 @@ from app.runners.conclude import conclude
 from app.runners.errors import FlowerError, RunError
 from app.runners.superlink import Workspace, ask, private_superlink, simulation_config, workspace
 from app.runners.tracking import Observers
-from app.runs import files, progress
+from app.runs import atomic, files, progress
 from app.runs.rundir import SURVEY
 
 _PAUSE = 0.1
@@ -67,7 +67,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     observers = Observers(config)
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
+    atomic.write(run_dir / "config.toml", config.toml())
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     with (
         workspace(_new_log(config), home) as space,

@@ -30,7 +30,7 @@ from app.config.parts import fingerprints
 from app.config.preflight import check
 from app.runners import cluster, cores, memory
 from app.runners.tracking import Observers
-from app.runs import plan, progress, rundir
+from app.runs import atomic, plan, progress, rundir
 from strategies.names import shortened
 
 _PAUSE = 0.5
@@ -197,7 +197,7 @@ def run_one(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = 
             summary.finish(directory)
     except Exception as error:
         with suppress(OSError):
-            (directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
+            atomic.write(directory / "error.log", traceback.format_exc())
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return None
 

@@ -84,18 +84,22 @@ def opened(directory: Path, name: str, limit: int) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def refuse_links(directory: Path) -> None:
-    """Make sure that nothing in a run directory is a link, before somebody writes into it.
+def check_all(directory: Path) -> None:
+    """Make sure that a run directory holds regular files and folders only: it is written into.
 
     Raises
     ------
     ResultsError
-        Names the first link.
+        Names the first link, pipe or device.
     """
     for folder, folders, names in os.walk(directory):
         for name in (*folders, *names):
-            if Path(folder, name).is_symlink():
-                raise ResultsError(f"{Path(folder, name)} is a link, and none is followed")
+            path = Path(folder, name)
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                raise ResultsError(f"{path} is a link, and none is followed")
+            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
+                raise ResultsError(f"{path} is no regular file")
 
 
 def text(directory: Path, name: str) -> str | None:

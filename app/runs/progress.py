@@ -44,7 +44,7 @@ def read(run_dir: Path) -> dict[str, Any]:
             progress[key] = _checked(key, value)
         except (ValueError, TypeError, AttributeError, OverflowError):
             raise ResultsError(f"{path}: {key} is not as it has to be") from None
-    return {"round": 0, "rounds": 0, "messages": 0, **progress}
+    return {"round": 0, "rounds": 0, "messages": 0, "refused": 0, **progress}
 
 
 def _checked(key: str, value: Any) -> Any:

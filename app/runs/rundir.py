@@ -19,7 +19,7 @@ import numpy as np
 
 from app.config import limits, schema
 from app.config.keys import flatten, keys, tables
-from app.runs import files
+from app.runs import atomic, files
 from app.runs import progress as progress_file
 from app.runs.files import ResultsError
 from app.runs.metrics import Bools, Floats, Ints, Metrics
@@ -53,9 +53,9 @@ def create(config: Config, problem: Problem) -> Path:
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.resume:
-        (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
-        (run_dir / "split.json").write_text(json.dumps(problem.describe()), encoding="utf-8")
-        (run_dir / "classes.json").write_text(json.dumps(problem.classes), encoding="utf-8")
+        atomic.write(run_dir / "config.toml", config.toml())
+        atomic.write(run_dir / "split.json", json.dumps(problem.describe()))
+        atomic.write(run_dir / "classes.json", json.dumps(problem.classes))
     with suppress(FileNotFoundError):
         (run_dir / "progress.json").unlink()  # of the part of the run that is being resumed
     return run_dir
