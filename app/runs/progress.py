@@ -41,14 +41,14 @@ def read(run_dir: Path) -> dict[str, Any]:
         raise ResultsError(f"{path}: no status and round")
     for key, value in progress.items():
         try:
-            progress[key] = _checked(key, value)
+            progress[key] = checked(key, value)
         except (ValueError, TypeError, AttributeError, OverflowError):
             raise ResultsError(f"{path}: {key} is not as it has to be") from None
     return {"round": 0, "rounds": 0, "messages": 0, "refused": 0, **progress}
 
 
-def _checked(key: str, value: Any) -> Any:
-    """A value of progress.json, None for a number that is not finite.
+def checked(key: str, value: Any) -> Any:
+    """A value of progress.json or of the relay's checkpoint; None for a number that is not finite.
 
     Raises
     ------
