@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -313,6 +314,12 @@ class Config(TopLevel):
                     check(what)
                 except ValueError as error:
                     raise ConfigError(f"{name}: {error}") from None
+        sides = getattr(self.dataset_options, "sides", ())
+        if math.prod(sides) > limits.MAX_EXAMPLE:
+            raise ConfigError(
+                f"{self.dataset}: an example of {math.prod(sides):,} numbers; at most "
+                f"{limits.MAX_EXAMPLE:,} are taken"
+            )
         numbers = getattr(self.dataset_options, "numbers", None)
         if numbers is not None and numbers(self.peers) > limits.MAX_NUMBERS:
             raise ConfigError(

@@ -17,6 +17,8 @@ MAX_TEXT = 100_000
 """Characters of a value."""
 MAX_WHOLE = 2**53
 """Of an integer that has no limit of its own; `seed` has none."""
+MAX_EXAMPLE = 100_000_000
+"""Numbers of an image or a volume."""
 MAX_NUMBERS = 250_000_000
 """Numbers that a synthetic data set makes for all peers, 2 GB."""
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from app.config.config import Config
 from app.security.policy import ANY, LimitPolicy, Policy, PolicyError, PrivacyPolicy
 from clients.privacy import Privacy
-from datasets.own.image_folder import ImageFolderOptions
 from datasets.own.institutions import words
 from datasets.problem import DataError
 from datasets.table import dataset_of
@@ -81,9 +80,8 @@ def _check_sizes(limits: LimitPolicy, config: Config) -> None:
                 _most(f"limits.{most}", limit, key, value)
     depth = getattr(config.model_options, "depth", 0)
     _most("limits.max-layers", limits.max_layers, f"{config.network}: layers", depth)
-    if isinstance(own := config.dataset_options, ImageFolderOptions):
-        pixels = math.prod(own.sides)
-        _most("limits.max-pixels", limits.max_pixels, f"{config.dataset}.shape, pixels", pixels)
+    pixels = math.prod(getattr(config.dataset_options, "sides", ()))
+    _most("limits.max-pixels", limits.max_pixels, f"{config.dataset}: pixels", pixels)
 
 
 def max_parameters(policy: Policy, config: Config) -> int:
