@@ -1,4 +1,4 @@
-"""The threat model's claims have tests: each test that it names exists."""
+"""The claims about security have tests: each test that they name exists."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_test_that_is_named_exists() -> None:
     page = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
+    page += (ROOT / "SECURITY.md").read_text("utf-8")
     tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     named = set(re.findall(r"`(test_\w+)`", page))
     assert len(named) > 15
