@@ -173,9 +173,12 @@ def _column(found: Any) -> Column:
     """
     if not isinstance(found, dict) or not found.keys() <= {each.name for each in fields(Column)}:
         raise ValueError("no column of a table")
-    name, kind, categories = (found.get(key) for key in ("name", "kind", "categories"))
-    sound = isinstance(name, str) and kind in ("number", "category", "date")
-    sound = sound and isinstance(categories, list) and all(isinstance(c, str) for c in categories)
+    categories = found.get("categories")
+    if not isinstance(categories, list):
+        raise ValueError("no column of a table")
+    sound = isinstance(found.get("name"), str)
+    sound = sound and found.get("kind") in ("number", "category", "date")
+    sound = sound and all(isinstance(category, str) for category in categories)
     sound = sound and isinstance(found.get("unit", ""), str)
     sound = sound and all(
         found.get(key) is None or type(found[key]) in (int, float) for key in ("low", "high")

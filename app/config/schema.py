@@ -13,7 +13,17 @@ from dataclasses import MISSING, fields
 from functools import lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import tomli_w
 
@@ -82,7 +92,7 @@ def made(table: type[T], options: Mapping[str, Any]) -> T:
         One is unknown or of another type, or all together are impossible.
     """
     known = dict(keys(table).values())
-    others = {each.name for each in fields(table)} - known.keys()
+    others = {each.name for each in fields(cast(Any, table))} - known.keys()
     found = {}
     for name, value in options.items():
         if name in others:  # no option: it is as the table has it

@@ -25,5 +25,7 @@ def read(directory: Path) -> tuple[str, ...] | None:
         runs = (files.json_of(directory, NAME, dict) or {}).get("runs")
     except (OSError, ResultsError):
         return None
-    sound = isinstance(runs, list) and all(isinstance(name, str) and is_name(name) for name in runs)
+    if not isinstance(runs, list):
+        return None
+    sound = all(isinstance(name, str) and is_name(name) for name in runs)
     return tuple(runs) if sound else None

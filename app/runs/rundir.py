@@ -319,7 +319,7 @@ def _read_split(directory: Path, peers: int) -> list[Mapping[str, Any]] | None:
     ------
     ResultsError : they are not as `datasets.problem.Problem.describe` makes them.
     """
-    split = files.json_of(directory, "split.json", list)
+    split: list[Mapping[str, Any]] | None = files.json_of(directory, "split.json", list)
     if split is None:
         return None
     if len(split) != peers or not all(map(_describes_a_peer, split)):

@@ -136,7 +136,7 @@ def test_folders_of_the_users_own_data_may_be_called_anything(
     with Path("runs/run/graph.csv").open(newline="") as file:
         edges = list(csv.DictReader(file))
     assert {edge["from"] for edge in edges} == {
-        SHOWN, "'=cmd|' \u00fc'!A1", "[bold]x[red] :smile:"
+        "?[2J?vil", "'=cmd|' \u00fc'!A1", "[bold]x[red] :smile:"
     }  # fmt: skip
 
 
