@@ -126,7 +126,7 @@ def run(method: str, **policy: Scalar) -> Left:
     with tempfile.TemporaryDirectory() as directory, redirect_stderr(StringIO()):
         nodes = institutions(Path(directory), flat)
         for node in nodes:
-            node.set_policy(methods=method, data__least_examples=1, **policy)
+            node.set_policy(methods=method, data__min_examples=1, **policy)
         tap, config = Tap(nodes), config_of(nodes[0])
         Broker(config.strategy(), tap, join_timeout=0).run()
         return Left(tap.said, list(_opened(tap.said, nodes, config_digest_of(config))))

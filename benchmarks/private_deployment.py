@@ -33,7 +33,7 @@ PRIVACY: Mapping[str, Scalar] = {
     "privacy.kind": "examples", "privacy.noise": 4.0, "privacy.delta": 1e-4, "privacy.budget": 8.0,
 }  # fmt: skip
 DEMANDED: Mapping[str, Scalar] = {
-    "privacy.kind": "examples", "privacy.most-epsilon": 8.0, "privacy.most-delta": 1e-3,
+    "privacy.kind": "examples", "privacy.max-epsilon": 8.0, "privacy.max-delta": 1e-3,
 }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """A table of options: a frozen dataclass of scalars, written in TOML with kebab-case keys.
 
 Fields are bool, int, float, str, Literal, or a union of these. Other fields are not options. A
-string that names a file or a directory is annotated `Annotated[str, Path]`.
+string that names a file or a directory is annotated `Annotated[str, Path]`; text in an annotation,
+`Annotated[int, "Maximum number of ..."]`, describes the option.
 """
 
 from __future__ import annotations
@@ -47,6 +48,15 @@ def has_default(table: type, key: str) -> bool:
 def values(options: object) -> dict[str, Scalar]:
     """Key -> value in `options`."""
     return {key: getattr(options, name) for key, (name, _) in keys(type(options)).items()}  # type: ignore[arg-type]
+
+
+def notes(table: type) -> dict[str, str]:
+    """Key -> the text that describes it in its annotation; "" where there is none."""
+    texts = {
+        key: [note for note in getattr(kind, "__metadata__", ()) if isinstance(note, str)]
+        for key, (_, kind) in keys(table).items()
+    }
+    return {key: " ".join(text) for key, text in texts.items()}
 
 
 def convert(value: Any, annotation: Any) -> Scalar:

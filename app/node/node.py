@@ -94,9 +94,9 @@ class Node:
         self._rarest = 0
         self._is_own = is_own(config.dataset)
         if policy is not None and self._is_own:
-            check_counts(policy, self._sizes)
+            check_counts(policy, config, self._sizes)
             rarest = problem.rarest_class(self.peers[0])
-            self._rarest = rarest if rarest >= policy.data.least_examples else 0
+            self._rarest = rarest if rarest >= policy.data.min_examples else 0
         # n_i of the hosted peers, if the node has to learn those of the others.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())

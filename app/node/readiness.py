@@ -172,7 +172,7 @@ def _data(job: Job) -> str:
     parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
     sizes = {name: int(part.sizes[peer]) for name, part in parts.items()}
     if is_own(config.dataset):
-        check_counts(_policy(job), sizes)
+        check_counts(_policy(job), config, sizes)
     return ", ".join(f"{name} {_band(size)}" for name, size in sizes.items())
 
 

@@ -1,6 +1,6 @@
 """The log of a deployed relay or node: one line of key=value for each thing that happened.
 
-    time=2026-03-01T12:00:00.123Z level=WARNING from=relay round=3 stage=update peers=2 said="..."
+    time=2026-03-01T12:00:00.123Z level=WARNING logger=relay round=3 stage=update peers=2 msg="..."
 
 Flower's own lines are around them. A log call gives the fields as `extra`.
 """
@@ -27,9 +27,9 @@ class KeyValue(logging.Formatter):
         pairs = {
             "time": time.replace("+00:00", "Z"),
             "level": record.levelname,
-            "from": record.name.rpartition(".")[2],
+            "logger": record.name.rpartition(".")[2],
             **{key: record.__dict__[key] for key in FIELDS if key in record.__dict__},
-            "said": record.getMessage(),
+            "msg": record.getMessage(),
         }
         if record.exc_info and record.levelno < logging.ERROR:
             pairs["error"] = repr(record.exc_info[1])

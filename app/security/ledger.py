@@ -55,9 +55,9 @@ class Ledger:
         self._read()
         about = {"run": self._run, "round": request.round, "heard": kind}
         before = [line for line in self._mine if about.items() <= line.items()]
-        if len(before) > self._limits.most_repeats:
+        if len(before) > self._limits.max_replays:
             raise LedgerError(
-                f"answers.most-repeats = {self._limits.most_repeats}: round {request.round} was "
+                f"answers.max-replays = {self._limits.max_replays}: round {request.round} was "
                 f"played {len(before)} times"
             )
         digest = _digest_of(request, letters)
@@ -82,11 +82,11 @@ class Ledger:
         known = {(line["round"], line["answer-to"], line["model"]) for line in mine}
         new = {k: v for k, v in models.items() if (request.round, k, v) not in known}
         in_round = sum(line["round"] == request.round for line in mine)
-        _within("most-a-round", self._limits.most_a_round, in_round, len(new))
+        _within("max-answers-per-round", self._limits.max_answers_per_round, in_round, len(new))
         for owner in new:
             got = sum(line["answer-to"] == owner for line in mine)
-            _within("most-a-recipient", self._limits.most_a_recipient, got, 1)
-        _within("most-in-all", self._limits.most_in_all, self._answers, len(new))
+            _within("max-answers-per-peer", self._limits.max_answers_per_peer, got, 1)
+        _within("max-answers", self._limits.max_answers, self._answers, len(new))
         for owner, model in sorted(new.items()):
             self._add(
                 {"run": self._run, "round": request.round, "answer-to": owner, "model": model}

@@ -2,24 +2,25 @@
 
 `policy.toml` is written and read by the institution (`python -m app policy`); nothing that a run or
 the relay says changes it. A node without one takes part in no run, and a run outside it is refused
-before any data are read.
+before any data are read. The docstring of each table and the text beside each key become the
+comments of the file.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 import textwrap
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from app.config import schema
 from app.config.keys import flatten, nearest
 from app.config.registry import METHODS
 from app.config.schema import Scalar
+from app.security.files import writable_by_others
 from datasets import plugins
 from datasets.own.institutions import words
 from datasets.table import DATASETS
@@ -34,105 +35,121 @@ class PolicyError(ValueError):
 
 @dataclass(frozen=True)
 class DataPolicy:
-    """[data]: which data a run may use. The limits are for data that only the institution has
-    (`table`, `image-folder`, `text`, `arrays`), not for published or made-up data sets.
-
-    Attributes
-    ----------
-    sets : names of the data sets that a run may use, as in "table, digits".
-    columns : columns of the table that a run may learn from.
-    label : columns that a run may predict.
-    classes : values of the label, in the order of the model's outputs; "": a number is predicted.
-    mean : of each column or channel, if all institutions have agreed on it; a run with any other
-        is refused. "": each institution's own, which never leave it.
-    std : the same for the standard deviation.
-    least-examples : that each of the training, test and validation part must have; and each class
-        of the test part, for what is measured by class to be told.
-    least-batch-size : examples that a gradient must be taken over.
+    """Data that a run may use. All keys but `sets` are about data that only the institution has
+    (`table`, `image-folder`, `text`, `arrays`), not about published or synthetic data sets.
     """  # noqa: D205
 
-    sets: str = ANY
-    columns: str = ANY
-    label: str = ANY
-    classes: str = ANY
-    mean: str = ""
-    std: str = ""
-    least_examples: int = 20
-    least_batch_size: int = 8
+    sets: Annotated[str, 'Names of the data sets that a run may use, as in "table, digits".'] = ANY
+    columns: Annotated[str, "Columns of the table that a run may learn from."] = ANY
+    label: Annotated[str, "Columns that a run may predict."] = ANY
+    classes: Annotated[
+        str, 'Values of the label, in the order of the model\'s outputs; "": a number is predicted.'
+    ] = ANY
+    mean: Annotated[
+        str,
+        "Mean of each column or channel, if all institutions have agreed on it; a run with another "
+        'one is refused. "": the institution\'s own, which never leaves it.',
+    ] = ""
+    std: Annotated[str, "Standard deviation of each column or channel; see mean."] = ""
+    min_examples: Annotated[
+        int,
+        "Minimum number of examples in the training, test and validation part, and in each class "
+        "of the test part before a measure by class is reported.",
+    ] = 20
+    min_batch_size: Annotated[
+        int,
+        "Minimum batch size; the last batch of an epoch may be smaller. answers.min-examples is "
+        "the minimum where letters are sent.",
+    ] = 8
 
 
 @dataclass(frozen=True)
 class ReportPolicy:
-    """[reports]: what the relay is told about models. Every number about own data is rounded to
-    what the number of examples supports.
-
-    Attributes
-    ----------
-    disclosure : "all", "loss" (no accuracies) or "none" (neither metrics nor weights).
-    training : whether metrics of the training examples are told, too.
+    """Numbers that the relay is told about models. Every number about own data is rounded to what
+    the number of examples supports.
     """  # noqa: D205
 
-    disclosure: Disclosure = "all"
-    training: bool = False
+    disclosure: Annotated[
+        Disclosure,
+        '"all", "loss" (no accuracies) or "none" (neither metrics nor weights).',
+    ] = "all"
+    training: Annotated[bool, "Report metrics of the training examples too."] = False
+    max_numbers_per_example: Annotated[
+        float,
+        "Maximum number of reported numbers about own data in all runs together, per example of "
+        "the run's data; after that nothing but traffic is reported. Many numbers over the same "
+        "examples determine single labels, however they are rounded: with about one number per "
+        "example this fails, with many it works.",
+    ] = 1.0
 
 
 @dataclass(frozen=True)
 class AnswerPolicy:
-    """[answers]: how much may be asked. An answer is computed on own data at another's model.
+    """Answers: what this node computes on its own data at a model that it was sent. That is a
+    gradient where a method asks for one, and also its own model after training from an average with
+    the models of others.
+    """  # noqa: D205
 
-    Attributes
-    ----------
-    most-a-round : answers that may be given in one round.
-    most-a-recipient : answers that one peer may get in one run.
-    most-in-all : answers in all runs together, as the ledger in the node's `out` counts them.
-    most-repeats : times that a round which is not committed may be played again.
-    """
-
-    most_a_round: int = 32
-    most_a_recipient: int = 500
-    most_in_all: int = 10_000
-    most_repeats: int = 3
+    kind: Annotated[
+        Literal["private", "plain"],
+        '"private": a run on own data whose method sends letters needs differential privacy within '
+        'max-epsilon and max-delta of [privacy]. "plain": it may do without. Then EVERY PEER IN '
+        "THE TRUST FILE CAN READ SINGLE EXAMPLES, such as rows of a table, out of ONE letter of "
+        "this node, by sending a model made for the purpose; rounding and larger batches do not "
+        "prevent it.",
+    ] = "private"
+    min_examples: Annotated[
+        int,
+        "Minimum number of examples behind an answer on own data: in the training part, and as "
+        "batch size.",
+    ] = 32
+    max_answers_per_round: Annotated[int, "Maximum number of gradients in one round."] = 32
+    max_answers_per_peer: Annotated[
+        int, "Maximum number of gradients that one peer may get in one run."
+    ] = 500
+    max_answers: Annotated[
+        int, "Maximum number of gradients in all runs, as the ledger in the node's out counts them."
+    ] = 10_000
+    max_replays: Annotated[
+        int, "Maximum number of times that a round which is not committed may be played again."
+    ] = 3
 
 
 @dataclass(frozen=True)
 class PrivacyPolicy:
-    """[privacy]: whether a run must protect single examples by differential privacy, on whatever
-    data. docs/privacy.md says what that covers.
+    """Differential privacy of single examples, on any data. docs/privacy.md says what it covers."""
 
-    Attributes
-    ----------
-    kind : "examples": only a run with privacy.kind = "examples" and a privacy.budget may start.
-        "none": it may do without.
-    most-epsilon : largest privacy.budget that such a run may have. What all runs with privacy have
-        spent on this node's examples counts towards it.
-    most-delta : largest privacy.delta that it may have; well below one over the examples here.
-    """  # noqa: D205
-
-    kind: Literal["none", "examples"] = "none"
-    most_epsilon: float = 8.0
-    most_delta: float = 1e-5
+    kind: Annotated[
+        Literal["none", "examples"],
+        '"examples": only a run with privacy.kind = "examples" and a privacy.budget may start. '
+        '"none": a run may do without.',
+    ] = "none"
+    max_epsilon: Annotated[
+        float,
+        "Maximum privacy.budget of such a run. What all runs with privacy have spent on this "
+        "node's examples counts towards it.",
+    ] = 8.0
+    max_delta: Annotated[
+        float, "Maximum privacy.delta of such a run; well below one over the examples here."
+    ] = 1e-5
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a run may do on this machine; nothing that a run says changes it.
+    """What a run may do on this machine; nothing that a run says changes it."""
 
-    Attributes
-    ----------
-    approval : "digest": a person here approves each run by its configuration (python -m app
-        approve). "none": whatever keeps to this file may run; then methods, data.sets and, of a
-        table, data.columns and data.label must name what is allowed.
-    sealing : whether a run's letters must be sealed.
-    methods : names of the methods that may run.
-    most-peers : peers that a run may have; letters go to those in the trust file only.
-    most-rounds : rounds that a run may have.
-    """
-
-    approval: Literal["digest", "none"] = "digest"
-    sealing: bool = True
-    methods: str = ANY
-    most_peers: int = 100
-    most_rounds: int = 500
+    approval: Annotated[
+        Literal["digest", "none"],
+        '"digest": a person here approves each run by its configuration (python -m app approve). '
+        '"none": every run within this file may start; then methods, data.sets and, of a table, '
+        "data.columns and data.label must name what is allowed.",
+    ] = "digest"
+    sealing: Annotated[bool, "Whether a run's letters must be sealed."] = True
+    methods: Annotated[str, "Names of the methods that may run."] = ANY
+    max_peers: Annotated[
+        int, "Maximum number of peers; letters go to those in the trust file only."
+    ] = 100
+    max_rounds: Annotated[int, "Maximum number of rounds."] = 500
     data: DataPolicy = field(default_factory=DataPolicy)
     reports: ReportPolicy = field(default_factory=ReportPolicy)
     answers: AnswerPolicy = field(default_factory=AnswerPolicy)
@@ -153,12 +170,14 @@ class Policy:
                 if name not in known:
                     raise PolicyError(f'{key}: there is no "{name}"{nearest(name, known)}')
         for key, value in self.flat().items():
-            if type(value) is int and value < 1 and key != "answers.most-repeats":
+            if type(value) is int and value < 1 and key != "answers.max-replays":
                 raise PolicyError(f"{key} = {value} allows nothing: write at least 1")
-        if self.privacy.most_epsilon <= 0:
-            raise PolicyError("privacy.most-epsilon allows nothing: write a number above 0")
-        if not 0 < self.privacy.most_delta < 1:
-            raise PolicyError("privacy.most-delta must lie between 0 and 1")
+            if type(value) is float and value <= 0:
+                raise PolicyError(f"{key} = {value} allows nothing: write a number above 0")
+        if self.answers.max_replays < 0:
+            raise PolicyError("answers.max-replays must be at least 0")
+        if self.privacy.max_delta >= 1:
+            raise PolicyError("privacy.max-delta must lie between 0 and 1")
         if self.approval == "none":
             open_ = {"methods": self.methods, "data.sets": self.data.sets}
             if "table" in words(self.data.sets):
@@ -182,12 +201,10 @@ class Policy:
         """The file, with a comment for each key."""
         blocks = []
         for table, kind in TABLES.items():
-            about, described = _documentation(kind)
-            header = f"[{table}]\n" if table else ""
-            lines = [header + _comment(about.removeprefix(f"[{table}]: "))]
-            part = getattr(self, table) if table else self
+            part, notes = getattr(self, table) if table else self, schema.notes(kind)
+            lines = [f"[{table}]\n" * bool(table) + _comment(inspect.cleandoc(kind.__doc__ or ""))]
             for key, value in schema.values(part).items():
-                lines.append(_comment(described[key]) + f"{key} = {schema.written(value)}\n")
+                lines.append(_comment(notes[key]) + f"{key} = {schema.written(value)}\n")
             blocks.append("\n".join(lines))
         return "\n".join(blocks)
 
@@ -201,6 +218,20 @@ TABLES: Mapping[str, type] = {
 }
 """Table of policy.toml -> its dataclass."""
 
+RENAMED: Mapping[str, str] = {
+    "most-peers": "max-peers",
+    "most-rounds": "max-rounds",
+    "data.least-examples": "data.min-examples",
+    "data.least-batch-size": "data.min-batch-size",
+    "answers.most-a-round": "answers.max-answers-per-round",
+    "answers.most-a-recipient": "answers.max-answers-per-peer",
+    "answers.most-in-all": "answers.max-answers",
+    "answers.most-repeats": "answers.max-replays",
+    "privacy.most-epsilon": "privacy.max-epsilon",
+    "privacy.most-delta": "privacy.max-delta",
+}
+"""Keys of earlier versions -> their names now."""
+
 
 def read_policy(path: Path) -> Policy:
     """Read a policy file.
@@ -211,8 +242,8 @@ def read_policy(path: Path) -> Policy:
         It is missing or wrong, or others may write to it; names the file, the key and the remedy.
     """
     try:
-        if path.stat().st_mode & 0o022:
-            raise PolicyError(f"others may write to it: chmod go-w {path}")
+        if how := writable_by_others(path):
+            raise PolicyError(how)
         return policy_of(flatten(tomllib.loads(path.read_text(encoding="utf-8"))))
     except OSError as error:
         raise PolicyError(f"policy {path}: {error.strerror}") from None
@@ -223,7 +254,7 @@ def read_policy(path: Path) -> Policy:
 
 
 def policy_of(flat: Mapping[str, Any]) -> Policy:
-    """The policy of dotted keys; those not given have their defaults, which are strict.
+    """Return the policy of dotted keys; a key that is not given has its default, which is strict.
 
     Raises
     ------
@@ -244,26 +275,21 @@ def policy_of(flat: Mapping[str, Any]) -> Policy:
 
 
 def locate(dotted: str) -> tuple[str, str, Any]:
-    """(table, field name, annotation) of a key of policy.toml.
+    """Return (table, field name, annotation) of a key of policy.toml.
 
     Raises
     ------
     PolicyError
-        There is no such key; names the nearest.
+        There is no such key; names the new name of a key of an earlier version, else the nearest.
     """
     table, _, key = dotted.rpartition(".")
     if table in TABLES and key in schema.keys(TABLES[table]):
         return table, *schema.keys(TABLES[table])[key]
+    if dotted in RENAMED:
+        raise PolicyError(f'unknown key "{dotted}": it is called "{RENAMED[dotted]}" now')
     raise PolicyError(f'unknown key "{dotted}"{nearest(dotted, Policy().flat())}')
 
 
-def _documentation(table: type) -> tuple[str, dict[str, str]]:
-    """What a table's docstring says of it, and of each key."""
-    about, _, attributes = inspect.cleandoc(table.__doc__ or "").partition("\n\nAttributes\n")
-    entries = re.split(r"^(\S+) : ", attributes.partition("\n")[2], flags=re.MULTILINE)[1:]
-    pairs = zip(entries[::2], entries[1::2], strict=True)
-    return " ".join(about.split()), {key: " ".join(text.split()) for key, text in pairs}
-
-
 def _comment(text: str) -> str:
+    text = " ".join(text.split())
     return textwrap.fill(text, 96, initial_indent="# ", subsequent_indent="# ") + "\n"

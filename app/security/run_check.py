@@ -1,8 +1,9 @@
-"""Whether an institution's policy allows a run, and whether its own data are enough for one."""
+"""Compare a run with an institution's policy, and the institution's own data with both."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from app.config.config import Config
 from app.security.policy import ANY, Policy, PolicyError, PrivacyPolicy
@@ -32,17 +33,15 @@ def check_run(policy: Policy, config: Config) -> None:
         )
     _listed("methods", policy.methods, "method", [config.method])
     _listed("data.sets", data.sets, "dataset", [config.dataset])
-    _most("most-peers", policy.most_peers, "peers", config.peers)
-    _most("most-rounds", policy.most_rounds, "num-server-rounds", config.num_server_rounds)
+    _at_most("max-peers", policy.max_peers, "peers", config.peers)
+    _at_most("max-rounds", policy.max_rounds, "num-server-rounds", config.num_server_rounds)
     _private_enough(policy.privacy, config.privacy)
     if not is_own(config.dataset):
         return
-    for key, value in config.flat().items():
-        if key.endswith("batch-size") and isinstance(value, int) and value < data.least_batch_size:
-            raise PolicyError(
-                f"data.least-batch-size = {data.least_batch_size} does not allow {key} = {value}: "
-                "the run must take a larger one"
-            )
+    _batches_of("data.min-batch-size", data.min_batch_size, config)
+    if config.row.strategy.exchanges:
+        _batches_of("answers.min-examples", policy.answers.min_examples, config)
+        _answers_allowed(policy, config)
     for key in ("columns", "label"):
         if hasattr(own, key):
             allowed, wanted = getattr(data, key), getattr(own, key)
@@ -59,8 +58,8 @@ def check_run(policy: Policy, config: Config) -> None:
             )
 
 
-def check_counts(policy: Policy, sizes: Mapping[str, int]) -> None:
-    """Refuse own data of which there are too few; a part that is not used may be empty.
+def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> None:
+    """Refuse own data with too few examples; a part that is not used may be empty.
 
     Parameters
     ----------
@@ -71,12 +70,17 @@ def check_counts(policy: Policy, sizes: Mapping[str, int]) -> None:
     DataError
         As of any data that do not fit: how many there are is not to be found out by asking.
     """
-    least = policy.data.least_examples
+    minimum = policy.data.min_examples
     for part, size in sizes.items():
-        if size < least and (size or part != "validation"):
+        if size < minimum and (size or part != "validation"):
             raise DataError(
-                f"data.least-examples = {least} does not allow {size} examples in the {part} part"
+                f"data.min-examples = {minimum} does not allow {size} examples in the {part} part"
             )
+    behind = policy.answers.min_examples
+    if config.row.strategy.exchanges and sizes["train"] < behind:
+        raise DataError(
+            f"answers.min-examples = {behind} does not allow answers over {sizes['train']} examples"
+        )
 
 
 def _listed(key: str, allowed: str, where: str, wanted: list[str]) -> None:
@@ -87,25 +91,46 @@ def _listed(key: str, allowed: str, where: str, wanted: list[str]) -> None:
             )
 
 
-def _most(key: str, most: float, where: str, wanted: float) -> None:
-    if wanted > most:
+def _at_most(key: str, maximum: float, where: str, wanted: float) -> None:
+    if not wanted <= maximum:
         raise PolicyError(
-            f"{key} = {most} does not allow {where} = {wanted}: raise it there if it may run"
+            f"{key} = {maximum} does not allow {where} = {wanted}: raise it there if it may run"
         )
 
 
-def _private_enough(needed: PrivacyPolicy, found: Privacy) -> None:
+def _batches_of(key: str, minimum: int, config: Config) -> None:
+    for name, value in config.flat().items():
+        if name.endswith("batch-size") and isinstance(value, int) and value < minimum:
+            raise PolicyError(
+                f"{key} = {minimum} does not allow {name} = {value}: the run must take a larger one"
+            )
+
+
+def _answers_allowed(policy: Policy, config: Config) -> None:
+    if policy.answers.kind == "plain":
+        return
+    try:
+        _private_enough(replace(policy.privacy, kind="examples"), config.privacy)
+    except PolicyError as error:
+        raise PolicyError(
+            f'answers.kind = "private" does not allow method = "{config.method}" without '
+            f"differential privacy on own data: {error}; or a person writes answers.kind = "
+            '"plain", whose comment in the policy says what that gives away'
+        ) from None
+
+
+def _private_enough(needed: PrivacyPolicy, run: Privacy) -> None:
     if needed.kind == "none":
         return
-    if found.kind != needed.kind:
+    if run.kind != needed.kind:
         raise PolicyError(
             f'privacy.kind = "{needed.kind}" does not allow the run\'s privacy.kind = '
-            f'"{found.kind}": it must protect single examples'
+            f'"{run.kind}": it must protect single examples'
         )
-    if not found.budget:
+    if not run.budget:
         raise PolicyError(
-            f"privacy.most-epsilon = {needed.most_epsilon} does not allow a run without "
+            f"privacy.max-epsilon = {needed.max_epsilon} does not allow a run without "
             "privacy.budget: it must stop there"
         )
-    _most("privacy.most-epsilon", needed.most_epsilon, "privacy.budget", found.budget)
-    _most("privacy.most-delta", needed.most_delta, "privacy.delta", found.delta)
+    _at_most("privacy.max-epsilon", needed.max_epsilon, "privacy.budget", run.budget)
+    _at_most("privacy.max-delta", needed.max_delta, "privacy.delta", run.delta)

@@ -7,21 +7,31 @@ processes are left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load
 
 from app.config.config import Config
+from app.config.digest import config_digest_of
 from app.config.schema import Scalar
 from app.node import service
 from app.node.job import Job
 from app.runs import atomic
+from app.security.keys import PrivateKeys, PublicKeys
 from app.security.policy import Policy, policy_of
+from app.security.seal import Scope, digest_of, seal, unseal
+from app.security.trust import read_private, read_trust
+from app.wire.payload import LetterFormat
 from benchmarks.deployment import exchange_keys
 from strategies.flower.records import decode_response, encode_request
 from strategies.protocol import Edges, PeerMessage, Request, Response
 
+Array = npt.NDArray[np.float64]
 ROWS = (60, 50, 40)
 RUN: dict[str, Scalar] = {
     "dataset": "table", "table.columns": "a, b", "table.label": "y", "table.classes": "no, yes",
@@ -32,6 +42,7 @@ RUN: dict[str, Scalar] = {
 POLICY: dict[str, Scalar] = {
     "approval": "none", "methods": "cobo, fedavg, local", "data.sets": "table, quadratic",
     "data.columns": "a, b", "data.label": "y", "data.classes": "no, yes",
+    "answers.kind": "plain", "answers.min-examples": 8, "reports.max-numbers-per-example": 100.0,
 }  # fmt: skip
 
 
@@ -135,3 +146,37 @@ def asking(
 def config_of(node: Institution) -> Config:
     """The run's configuration as the node has it."""
     return Job(7, node.run_config, node.node_config, None).config()
+
+
+def offer_of(
+    nodes: Sequence[Institution], sender: int, tensors: Mapping[str, Array], t: int = 1
+) -> tuple[PeerMessage, bytes]:
+    """An offer that a peer makes up and seals with its own keys, and what it says in plain."""
+    stacks = {name: torch.from_numpy(value)[None] for name, value in tensors.items()}
+    form = LetterFormat({name: (tuple(x.shape[1:]), x.dtype) for name, x in stacks.items()})
+    plain = form.encode(stacks, 0)
+    own, readers, scope = _keys(nodes[sender])
+    del readers[sender]
+    letter = PeerMessage("offer", sender, None, t, form.nbytes, plain)
+    return seal(letter, scope, own, readers)[0], plain
+
+
+def opened(
+    nodes: Sequence[Institution], letter: PeerMessage, reader: int, about: bytes = b""
+) -> dict[str, Array]:
+    """The tensors of a letter to `reader`, which answers the plain letter `about`."""
+    own, readers, scope = _keys(nodes[reader])
+    payload: Any = letter.payload
+    content = payload["payload"].data  # the relay's end of a record
+    plain = unseal(
+        replace(letter, payload=content), scope, reader, own, readers[letter.sender],
+        digest_of(content), digest_of(about) if about else b"",
+    )  # fmt: skip
+    return {name: value.numpy() for name, value in load(plain).items()}
+
+
+def _keys(node: Institution) -> tuple[PrivateKeys, dict[int, PublicKeys], Scope]:
+    own = read_private(Path(str(node.node_config["keys"])))
+    trust = read_trust(Path(str(node.node_config["trust"])))
+    scope = Scope(str(node.run_config["name"]), config_digest_of(config_of(node)), "a")
+    return own, {peer: entry.keys for peer, entry in trust.items()}, scope

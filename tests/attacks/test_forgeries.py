@@ -26,7 +26,7 @@ ORDERS, CONFIGURATIONS = 150, 150
 NUMBERS = (0, 1, 2, 3, 4, 5, 6, 7, 10**6, 2**62)
 SAMPLES = np.array([rows // 2 for rows in ROWS])
 LIMITS = dict.fromkeys(
-    ("most_repeats", "most_a_round", "most_a_recipient", "most_in_all"), 10**6
+    ("max_replays", "max_answers_per_round", "max_answers_per_peer", "max_answers"), 10**6
 )  # fmt: skip
 
 

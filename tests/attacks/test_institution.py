@@ -101,9 +101,9 @@ def test_a_node_without_a_policy_takes_part_in_nothing(nodes: list[Institution])
     [
         ({"method": "wga"}, "methods"),
         ({"dataset": "digits"}, "data.sets"),
-        ({"num-server-rounds": 501}, "most-rounds"),
-        ({"peers": 10**9}, "most-peers"),
-        ({"batch-size": 1}, "data.least-batch-size"),
+        ({"num-server-rounds": 501}, "max-rounds"),
+        ({"peers": 10**9}, "max-peers"),
+        ({"batch-size": 1}, "data.min-batch-size"),
         ({"table.columns": "a, b, name"}, "data.columns"),
         ({"table.label": "c"}, "data.label"),
         ({"table.classes": "yes, no"}, "data.classes"),
@@ -134,16 +134,16 @@ PRIVATE: dict[str, Any] = {
     ("run", "key"),
     [
         ({"privacy.kind": "none"}, "privacy.kind"),
-        ({"privacy.budget": 0.0}, "privacy.most-epsilon"),
-        ({"privacy.budget": 3.1}, "privacy.most-epsilon"),
-        ({"privacy.delta": 0.01}, "privacy.most-delta"),
+        ({"privacy.budget": 0.0}, "privacy.max-epsilon"),
+        ({"privacy.budget": 3.1}, "privacy.max-epsilon"),
+        ({"privacy.delta": 0.01}, "privacy.max-delta"),
     ],
 )
 def test_a_run_that_is_not_private_enough_is_refused_before_data_are_read(
     run: dict[str, Any], key: str, nodes: list[Institution]
 ) -> None:
     node = nodes[0]
-    node.set_policy(privacy__kind="examples", privacy__most_epsilon=3.0)
+    node.set_policy(privacy__kind="examples", privacy__max_epsilon=3.0)
     table = Path(str(node.node_config["data-dir"]), "data.csv")
     rows = table.read_text()
     table.write_text("no table")
@@ -304,7 +304,7 @@ def test_a_class_of_few_is_not_measured_by_itself(nodes: list[Institution]) -> N
     node.run_config |= {"method": "local", "num-server-rounds": 1}
     for least, told in ((20, False), (1, True)):
         node.run_config["name"] = f"least-{least}"
-        node.set_policy(data__least_examples=least)
+        node.set_policy(data__min_examples=least)
         response_of(node, START)
         response_of(node, replace(START, samples=np.array([40, 25, 20])))
         request = Request("update", 1, 1, attempt="a", samples=np.array([40, 25, 20]))
@@ -354,7 +354,7 @@ def test_a_round_asked_again_with_other_letters_is_on_the_ledger_and_limited(
     """S11: with and without C's letter; the difference is C's model. It survives restarts."""
     offers = started(nodes)
     node = nodes[0]
-    node.set_policy(answers__most_repeats=1)
+    node.set_policy(answers__max_replays=1)
     (ledger,) = [node.home / "institution" / "ledger-0000.jsonl"]
     response_of(node, asking([offers[1], offers[2]]))
     node.version = 0
@@ -386,14 +386,14 @@ def test_other_weights_of_the_same_letters_are_on_the_ledger_too(nodes: list[Ins
 
 @pytest.mark.parametrize(
     ("limit", "allowed"),
-    [("most_a_round", 1), ("most_a_recipient", 0), ("most_in_all", 1)],
+    [("max_answers_per_round", 1), ("max_answers_per_peer", 0), ("max_answers", 1)],
 )
 def test_answers_are_budgeted(limit: str, allowed: int, nodes: list[Institution]) -> None:
     """Two are asked: `limit` = 1 refuses both at once, but not one, unless it was given before."""
     offers = started(nodes)
     node = nodes[0]
     node.set_policy(**{f"answers__{limit}": 1})
-    if limit == "most_a_recipient":
+    if limit == "max_answers_per_peer":
         response_of(node, asking([offers[1], offers[2]]))  # one each
     else:
         assert code_of(node.handle(asking([offers[1], offers[2]]))) == "budget"
@@ -407,7 +407,7 @@ def test_answers_are_budgeted(limit: str, allowed: int, nodes: list[Institution]
 def test_the_budget_in_all_is_of_all_runs(nodes: list[Institution]) -> None:
     offers = started(nodes)
     node = nodes[0]
-    node.set_policy(answers__most_in_all=2)
+    node.set_policy(answers__max_answers=2)
     response_of(node, asking([offers[1], offers[2]]))
     for each in nodes:
         each.run_config["name"] = "other"
@@ -438,7 +438,7 @@ def test_a_relay_that_keeps_to_the_strategy_is_refused_nothing(
     for node in nodes:
         node.run_config |= {"method": method, "federico.neighbours": 1, "evaluate-every": 2}
         node.run_config |= {"table.test": 0.34, "table.validation": 0.33}
-        node.set_policy(methods=method, data__least_examples=10)
+        node.set_policy(methods=method, data__min_examples=10)
     strategy = config_of(nodes[0]).strategy()
     means = Broker(strategy, Relay(nodes), join_timeout=1.0).run()
     assert means.keys() == {0, 2, 4, 5}

@@ -16,7 +16,7 @@ from app.report.run_page import write as write_report
 from app.runs.recorder import RunRecorder
 from app.runs.rundir import Run as Results
 from app.runs.summary import finish
-from app.security.policy import DataPolicy, Disclosure, Policy, ReportPolicy
+from app.security.policy import AnswerPolicy, DataPolicy, Disclosure, Policy, ReportPolicy
 from app.security.sealing import Sealing
 from app.security.trust import create
 from strategies.errors import RelayError
@@ -158,8 +158,8 @@ def test_a_method_that_needs_the_true_clusters_is_refused(tmp_path: Path) -> Non
 
 
 def policy_with(disclosure: Disclosure) -> Policy:
-    data = DataPolicy(least_examples=2)
-    return Policy(data=data, reports=ReportPolicy(disclosure=disclosure))
+    data, answers = DataPolicy(min_examples=2), AnswerPolicy("plain", min_examples=2)
+    return Policy(data=data, answers=answers, reports=ReportPolicy(disclosure=disclosure))
 
 
 @pytest.mark.parametrize("disclosure", ["loss", "none"])

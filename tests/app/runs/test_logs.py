@@ -22,8 +22,8 @@ def test_every_field_is_there_in_one_line() -> None:
     fields = dict(part.split("=", 1) for part in shlex.split(text))
     assert fields.pop("time").endswith("Z")
     assert fields == {
-        "level": "WARNING", "from": "relay", "round": "3", "stage": "update", "peers": "1, 2",
-        "said": "peers 2 said \"no\"\\nand left",
+        "level": "WARNING", "logger": "relay", "round": "3", "stage": "update", "peers": "1, 2",
+        "msg": "peers 2 said \"no\"\\nand left",
     }  # fmt: skip
 
 

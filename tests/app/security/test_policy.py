@@ -18,7 +18,9 @@ from app.runs import atomic
 from app.security import approval
 from app.security.disclosure import precision, protected
 from app.security.policy import (
+    RENAMED,
     TABLES,
+    AnswerPolicy,
     Policy,
     PolicyError,
     ReportPolicy,
@@ -40,6 +42,7 @@ columns = "a, b"
 label = "y"
 classes = "no, yes"
 """
+PLAIN = Policy(answers=AnswerPolicy("plain"))
 ITEMS = ("data.sets=table", "data.columns=a, b", "data.label=y", "data.classes=no, yes")
 
 
@@ -74,7 +77,7 @@ def test_every_key_is_explained_and_a_file_needs_none(tmp_path: Path) -> None:
     for number, line in enumerate(lines):
         if "=" in line and not line.startswith("#"):
             assert lines[number - 1].startswith("# ")
-    assert len(lines) < 90
+    assert len(lines) < 130
     assert set(TABLES) == {"", "data", "reports", "answers", "privacy"}
 
 
@@ -84,10 +87,10 @@ def test_every_key_is_explained_and_a_file_needs_none(tmp_path: Path) -> None:
         ("approve = true", 'unknown key "approve"'),
         ("[data]\nset = 'table'", 'unknown key "data.set", did you mean "data.sets"?'),
         ("approval = 'maybe'", 'approval = "maybe": wants "digest" or "none"'),
-        ("most-rounds = '9'", 'most-rounds = "9": wants an integer'),
-        ("most-rounds = 0", "most-rounds = 0 allows nothing: write at least 1"),
-        ("[privacy]\nmost-epsilon = 0", "privacy.most-epsilon allows nothing"),
-        ("[privacy]\nmost-delta = 1", "privacy.most-delta must lie between 0 and 1"),
+        ("max-rounds = '9'", 'max-rounds = "9": wants an integer'),
+        ("max-rounds = 0", "max-rounds = 0 allows nothing: write at least 1"),
+        ("[privacy]\nmax-epsilon = 0", "privacy.max-epsilon = 0.0 allows nothing"),
+        ("[privacy]\nmax-delta = 1", "privacy.max-delta must lie between 0 and 1"),
         ("methods = 'fedavg, cobol'", 'methods: there is no "cobol", did you mean "cobo"?'),
         ("[data]\nsets = 'tables'", 'data.sets: there is no "tables", did you mean "table"?'),
         ("approval = 'none'", 'methods = "any" needs approval = "digest"'),
@@ -108,6 +111,33 @@ def test_a_wrong_policy_is_one_line_that_names_the_key(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_key_of_an_earlier_version_is_refused_with_its_new_name(
+    old: str, new: str, tmp_path: Path
+) -> None:
+    table, _, key = old.rpartition(".")
+    with pytest.raises(PolicyError) as error:
+        read_policy(file(tmp_path, f"[{table}]\n{key} = 1" if table else f"{key} = 1"))
+    assert f'unknown key "{old}": it is called "{new}" now' in str(error.value)
+    assert new in Policy().flat()
+
+
+def test_letters_about_own_data_are_private_unless_a_person_writes_plain() -> None:
+    """A run that sends no letters needs no privacy, and neither does one on published data."""
+    table: dict[str, Any] = {"dataset": "table", "table.columns": "a"}
+    for method in ("fedavg", "wga"):
+        run = Config.from_flat(table | {"method": method})
+        with pytest.raises(PolicyError, match=r'answers\.kind = "private" does not allow method'):
+            check_run(Policy(), run)
+        check_run(policy_of({"answers.kind": "plain"}), run)
+        check_run(Policy(), Config.from_flat({"method": method}))
+        private = {"privacy.kind": "examples", "privacy.noise": 4.0, "privacy.budget": 8.0}
+        check_run(Policy(), Config.from_flat(table | private | {"method": method}))
+    check_run(Policy(), Config.from_flat(table | {"method": "local"}))
+    text = " ".join(Policy().toml().replace("#", "").split())
+    assert "EVERY PEER IN THE TRUST FILE CAN READ SINGLE EXAMPLES" in text
+
+
 def test_a_policy_that_others_may_write_to_is_none(tmp_path: Path) -> None:
     path = file(tmp_path, "")
     path.chmod(0o664)
@@ -123,10 +153,13 @@ def test_any_batch_size_of_a_run_is_limited_where_data_are_own() -> None:
     sizes = [key for key in keys() if key.endswith("batch-size")]
     assert len(sizes) > 1
     for key in sizes:
-        with pytest.raises(PolicyError, match=rf"does not allow {key} = 7"):
-            check_run(Policy(), Config.from_flat(table | {key: 7}))
-        check_run(Policy(), Config.from_flat({"method": "all-for-one", key: 7}))
-    check_run(Policy(), Config.from_flat(table))
+        with pytest.raises(PolicyError, match=rf"data.min-batch-size = 8 does not allow {key} = 7"):
+            check_run(PLAIN, Config.from_flat(table | {key: 7}))
+        with pytest.raises(PolicyError, match=rf"answers.min-examples = 32 does .* {key} = 31"):
+            check_run(PLAIN, Config.from_flat(table | {key: 31}))
+        check_run(PLAIN, Config.from_flat({"method": "all-for-one", key: 7}))
+    check_run(PLAIN, Config.from_flat(table))
+    check_run(PLAIN, Config.from_flat(table | {"method": "local", "batch-size": 8}))
 
 
 def test_agreed_constants_are_those_that_the_institution_wrote_down() -> None:
@@ -134,9 +167,10 @@ def test_agreed_constants_are_those_that_the_institution_wrote_down() -> None:
         {"dataset": "table", "table.columns": "a", "table.mean": "1.5", "table.std": "2"}
     )
     with pytest.raises(PolicyError, match=r'data.mean = "" does not allow table.mean = "1.5"'):
-        check_run(Policy(), run)
-    agreed = policy_of({"data.mean": "1.5", "data.std": "2", "data.classes": "a, b"})
-    check_run(policy_of({"data.mean": "1.5", "data.std": "2"}), run)
+        check_run(PLAIN, run)
+    constants: dict[str, Any] = {"answers.kind": "plain", "data.mean": "1.5", "data.std": "2"}
+    agreed = policy_of(constants | {"data.classes": "a, b"})
+    check_run(policy_of(constants), run)
     check_run(agreed, Config.from_flat({"dataset": "text"}))  # has no such keys
     with pytest.raises(PolicyError, match=r'data.classes = "a, b" does not allow arrays.classes'):
         check_run(agreed, Config.from_flat({"dataset": "arrays", "arrays.classes": "b, a"}))
@@ -229,7 +263,10 @@ def test_a_person_approves_a_preset_or_what_the_node_was_sent(
 def test_check_says_whether_a_run_is_allowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    preset, policy = tmp_path / "run.toml", file(tmp_path, "methods = 'fedavg'")
+    preset, policy = (
+        tmp_path / "run.toml",
+        file(tmp_path, "methods = 'fedavg'\nanswers.kind = 'plain'"),
+    )
     preset.write_text(PRESET)
     code, line = said(["policy", "check", str(policy), str(preset)], capsys)
     assert code == 0
@@ -250,7 +287,7 @@ def test_preflight_names_everything_that_is_not_ready(
     data.mkdir()
     rows = ["a,b,y", *(f"{k},{-k},{'yes' if k % 2 else 'no'}" for k in range(150))]
     (data / "data.csv").write_text("\n".join(rows))
-    policy = file(tmp_path, Policy().toml())
+    policy = file(tmp_path, PLAIN.toml())
     own = f'name="node-1" keys="{tmp_path}/keys/node-1.key" trust="{tmp_path}/keys/trust.toml" '
     own += f'policy="{policy}" out="{tmp_path}/out" data-dir="{data}"'
     line = ["preflight", "--node-config", own, str(preset)]

@@ -1,0 +1,46 @@
+"""Files that only their owner may change, and folders that only their owner may read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def writable_by_others(path: Path) -> str:
+    """Return how others could change a file, with the remedy; "" if they cannot.
+
+    Whoever may write to a folder above the file can put another file in its place, unless the
+    folder is sticky, like /tmp.
+
+    Raises
+    ------
+    OSError : there is no such file.
+    """
+    if path.stat().st_mode & _WRITABLE:
+        return f"others may write to it: chmod go-w {path}"
+    for folder in dict.fromkeys((*path.absolute().parents, *path.resolve().parents)):
+        mode = folder.stat().st_mode
+        if mode & _WRITABLE and not mode & stat.S_ISVTX:
+            return f"others may write to the folder {folder}: chmod go-w {folder}"
+    return ""
+
+
+@contextmanager
+def private() -> Iterator[None]:
+    """Make every file and folder that is created meanwhile the owner's alone."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def close(folder: Path) -> None:
+    """Let nobody but the owner into a folder, if it is there and this user's."""
+    if folder.is_dir() and folder.stat().st_mode & 0o077 and folder.stat().st_uid == os.geteuid():
+        folder.chmod(0o700)
