@@ -26,6 +26,7 @@ from app.node.vetting import check_request
 from app.runs import logs
 from app.security import approval
 from app.security.approval import ApprovalError
+from app.security.files import close, closed
 from app.security.policy import Policy, PolicyError, read_policy
 from app.security.run_check import check_run
 from app.security.sealing import Sealing, deployed, peer_of
@@ -50,9 +51,18 @@ _log = logging.getLogger("coterie.node")
 
 
 def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Do what a request says; its response or fault, and the round of the state that it leaves."""
-    if not job.simulated:
-        logs.begin()
+    """Do what a request says; its response or fault, and the round of the state that it leaves.
+
+    What a deployed node writes meanwhile is readable by its own user only.
+    """
+    if job.simulated:
+        return _handle(record, job)
+    logs.begin()
+    with closed():
+        return _handle(record, job)
+
+
+def _handle(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
     where: dict[str, object] = {"run": job.run_id}
     began = time.monotonic()
     try:
@@ -125,6 +135,8 @@ def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
     if directory.name == approval.OWN:
         raise ConfigError(f"no run may be called {approval.OWN}: that folder is the node's own")
     digest = config_digest_of(config).hex()
+    for folder in (directory, directory.parent / approval.OWN):  # of versions before this one
+        close(folder)
     try:
         policy = read_policy(file)  # again each time: the institution may have changed it
         check_run(policy, config)

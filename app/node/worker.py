@@ -27,6 +27,7 @@ from flwr.app import RecordDict
 from app.node import ipc, service
 from app.node.job import Job, hosted
 from app.runs import logs
+from app.security.files import closed
 
 IDLE_SECONDS = 900.0
 """How long a worker waits for the next message."""
@@ -46,7 +47,8 @@ def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | Non
         config = job.config()
         peers = hosted(job, config.peers)
         directory = Path(config.run_dir) / "nodes"
-        directory.mkdir(parents=True, exist_ok=True)
+        with closed():
+            directory.mkdir(parents=True, exist_ok=True)
         # The relay has given up by then; twice, because loading the data is not a round's work.
         rounds = config.evaluate_every if config.peers == 1 else 1  # of one peer: many at once
         timeout = 2 * config.round_seconds * rounds

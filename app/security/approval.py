@@ -14,6 +14,7 @@ from pathlib import Path
 
 from app.config.config import Config
 from app.runs import atomic
+from app.security.files import closed
 
 OWN = "institution"
 """The folder in a node's `out` that belongs to no run: approvals and ledgers."""
@@ -32,7 +33,8 @@ class DecisionError(ValueError):
 def approve(out: Path, digest: str) -> None:
     """Record that the user of this terminal approves one run of that configuration."""
     line = {"time": _now(), "digest": digest, "approved-by": getpass.getuser()}
-    atomic.append(out / OWN / _APPROVALS, line)
+    with closed():
+        atomic.append(out / OWN / _APPROVALS, line)
 
 
 def require_approval(out: Path, run: str, digest: str) -> None:

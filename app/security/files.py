@@ -31,7 +31,7 @@ def writable_by_others(path: Path) -> str:
 
 
 @contextmanager
-def private() -> Iterator[None]:
+def closed() -> Iterator[None]:
     """Make every file and folder that is created meanwhile the owner's alone."""
     before = os.umask(0o077)
     try:
@@ -41,6 +41,8 @@ def private() -> Iterator[None]:
 
 
 def close(folder: Path) -> None:
-    """Let nobody but the owner into a folder, if it is there and this user's."""
-    if folder.is_dir() and folder.stat().st_mode & 0o077 and folder.stat().st_uid == os.geteuid():
-        folder.chmod(0o700)
+    """Let nobody but its owner into a folder, if it exists and belongs to this user."""
+    if folder.is_dir():
+        about = folder.stat()
+        if about.st_mode & 0o077 and about.st_uid == os.geteuid():
+            folder.chmod(0o700)

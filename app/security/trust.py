@@ -24,6 +24,7 @@ from typing import Any
 import tomli_w
 from cryptography.exceptions import UnsupportedAlgorithm
 
+from app.security.files import writable_by_others
 from app.security.keys import SEAL_BYTES, SIGN_BYTES, PrivateKeys, PublicKeys
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -65,7 +66,7 @@ def create(name: str, directory: Path, peer: int | None = None) -> tuple[Path, P
     """
     checked(name)
     private, public = directory / f"{name}.key", directory / f"{name}.pub.toml"
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)  # whatever the umask: read_private
     for path in (private, public):
         if path.exists():
             raise KeysError(f"{path} exists already: keys are never overwritten")
@@ -100,11 +101,13 @@ def read_private(path: Path) -> PrivateKeys:
     Raises
     ------
     KeysError
-        It is not there, is not such a file, or others may read it.
+        It is not there, is not such a file, or others may read or replace it.
     """
     try:
         if path.stat().st_mode & 0o077:
             raise KeysError(f"{path} is open to others: chmod 600 {path}")
+        if how := writable_by_others(path):
+            raise KeysError(f"private keys {path}: {how}")
         return PrivateKeys.from_pem(path.read_bytes())
     except OSError as error:
         raise KeysError(f"private keys {path}: {error.strerror}") from None
@@ -137,11 +140,11 @@ def read_trust(path: Path) -> Mapping[int, Entry]:
     Raises
     ------
     KeysError
-        As `read_entries`; or others may write to it, an entry has no number, or two have the same
-        number or keys.
+        As `read_entries`; or others may change or replace it, an entry has no number, or two have
+        the same number or keys.
     """
-    if path.exists() and path.stat().st_mode & 0o022:
-        raise KeysError(f"{path}: others may write to it: chmod go-w {path}")
+    if path.exists() and (how := writable_by_others(path)):
+        raise KeysError(f"{path}: {how}")
     trust: dict[int, Entry] = {}
     for entry in read_entries(path):
         if entry.peer is None:

@@ -6,6 +6,7 @@ The numbers S1, S2, ... are those of the attacks that were tried on an earlier v
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -176,8 +177,6 @@ def test_a_run_waits_for_a_person_and_an_approval_is_for_one_run(nodes: list[Ins
 
 def test_paths_of_a_run_never_reach_a_node(nodes: list[Institution], tmp_path: Path) -> None:
     """A pipe stands for /dev/zero: opening it would wait forever."""
-    import os
-
     node, pipe = nodes[0], tmp_path / "pipe"
     os.mkfifo(pipe)
     for key in ("quadratic.file", "topology-file", "data-dir", "out", "run-dir"):
@@ -460,6 +459,30 @@ def test_letters_of_a_run_that_is_allowed_are_exchanged(nodes: list[Institution]
     (report,) = response_of(nodes[0], update).reports
     assert report.metrics["test_accuracy"] is not None
     assert Job(7, RUN, nodes[0].node_config, None).simulated is False
+
+
+# --- T14: who may read what a node writes ---------------------------------------------------------
+
+
+def test_what_a_node_writes_is_open_to_its_own_user_only(nodes: list[Institution]) -> None:
+    """A whole run: states, models, cards, letters' memory, audit log, decisions and ledgers."""
+    for node in nodes:
+        node.run_config["num-server-rounds"] = 2
+    node = nodes[0]
+    node.set_policy(approval="digest")
+    approval.approve(node.home, config_digest_of(config_of(node)).hex())
+    earlier = node.home / "run"
+    earlier.mkdir(mode=0o755)  # as a version before this one left it
+    mask = os.umask(0o022)
+    os.umask(mask)
+    Broker(config_of(node).strategy(), Relay(nodes), join_timeout=1.0).run()
+    assert not [line for node in nodes for line in node.told]
+    written = [node.home, *node.home.rglob("*")]
+    names = {path.name for path in written}
+    assert names >= {"audit-0000.jsonl", "mail-0000.json", "decisions.jsonl", "ledger-0000.jsonl"}
+    assert names >= {"approvals.jsonl", "peer-0000.safetensors", "peer-0000.json"}
+    assert not [path for path in written if path.stat().st_mode & 0o077]
+    assert os.umask(mask) == mask, "nothing about the process has changed"
 
 
 # --- preflight, asked by the relay ---------------------------------------------------------------

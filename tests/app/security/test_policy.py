@@ -143,6 +143,11 @@ def test_a_policy_that_others_may_write_to_is_none(tmp_path: Path) -> None:
     path.chmod(0o664)
     with pytest.raises(PolicyError, match="chmod go-w"):
         read_policy(path)
+    path.chmod(0o644)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(PolicyError, match=r"may write to the folder .*open: chmod go-w"):
+        read_policy(path.rename(tmp_path / "open" / "policy.toml"))
     with pytest.raises(PolicyError, match="No such file"):
         read_policy(tmp_path / "none.toml")
 

@@ -88,6 +88,32 @@ def test_a_trust_file_that_others_may_write_is_refused(tmp_path: Path, mode: int
         read_trust(trust)
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+def test_keys_in_a_folder_that_others_may_write_to_are_refused(mode: int, tmp_path: Path) -> None:
+    """There they could be exchanged for others; one folder further up as well."""
+    folder = tmp_path / "open" / "keys"
+    private, public, _ = create("a", folder, 0)
+    read_private(private)
+    for opened in (folder, folder.parent):
+        opened.chmod(mode)
+        for read, file in ((read_private, private), (read_trust, public)):
+            with pytest.raises(KeysError, match=f"write to the folder {opened}: chmod go-w"):
+                read(file)
+        opened.chmod(0o1777)  # sticky, as /tmp is: nobody exchanges another's files there
+        read_private(private)
+        opened.chmod(0o755)
+
+
+def test_the_folder_that_a_link_leads_to_counts_too(tmp_path: Path) -> None:
+    folder, link = tmp_path / "open", tmp_path / "link.toml"
+    _, public, _ = create("a", folder, 0)
+    link.symlink_to(public)
+    read_trust(link)
+    folder.chmod(0o777)
+    with pytest.raises(KeysError, match="write to the folder"):
+        read_trust(link)
+
+
 @pytest.mark.parametrize("content", [b"", b"nothing", b"-----BEGIN PRIVATE KEY-----"])
 def test_private_keys_that_are_none(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.key"
