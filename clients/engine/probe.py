@@ -73,7 +73,7 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
     ModelError
         It does not; one line says in which layer, and why.
     """
-    inputs = _examples(network, problem)
+    inputs = examples(network, problem)
     try:
         with _located(network.module) as place:
             _backward(network, inputs[:1], problem, name)
@@ -89,7 +89,7 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
         network.alone = f"{remedy}{place()}"
 
 
-def _examples(network: Network, problem: Problem) -> Tensor:
+def examples(network: Network, problem: Problem) -> Tensor:
     """Two examples for each of two models, as they are in a run."""
     raw = problem.inputs[np.arange(2 * _EXAMPLES) % len(problem.inputs)]
     device, dtype = _kind(network.module)

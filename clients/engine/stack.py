@@ -19,6 +19,7 @@ from clients.engine import optimizers, probe
 from clients.engine.batches import Ints
 from clients.engine.chunks import Chunks
 from clients.engine.data import Batch, Data
+from clients.engine.independence import require_independent
 from clients.engine.network import Buffers, Network
 from clients.engine.personal import PersonalLayers
 from clients.engine.privacy import Guard
@@ -154,6 +155,7 @@ class Stack:
         if privacy is not None and privacy.kind != "none":
             examples_p = self.data.shards["train"].lengths_p
             self.guard = Guard(privacy, self.peers, examples_p, seed, self.network)
+            require_independent(self.network, probe.examples(self.network, problem).flatten(0, 1))
             chunk = chunk if self.network.is_layered else 1  # vmap shows no layers
         self.spent = np.zeros((len(self.peers), 0)) if self.guard is None else self.guard.rdp
         self._chunks = Chunks(
