@@ -54,6 +54,7 @@ TORCH = {
     "clients/engine/differentiation.py",
     "clients/engine/engine.py",
     "clients/engine/forms.py",
+    "clients/engine/independence.py",
     "clients/engine/layers.py",
     "clients/engine/line.py",
     "clients/engine/network.py",

@@ -54,20 +54,23 @@ def check(config: Config) -> Problem:
 
 
 def check_model(config: Config, problem: Problem) -> None:
-    """Build and try a network that is not ours, or is changed; loads torch only for that.
+    """Build and try a network that is not ours, is changed or must be private; loads torch.
 
     Raises
     ------
     ConfigError : it does not learn the problem, or what is done with it cannot be done.
     """
-    if problem.task == "quadratic" or (
-        config.network in MODELS and config.adaptation == Adaptation()
-    ):
+    private = config.privacy.kind != "none"
+    ours = config.network in MODELS and config.adaptation == Adaptation()
+    if problem.task == "quadratic" or (ours and not private):
         return
-    from clients.engine import probe
+    from clients.engine import independence, probe
 
+    about = config.model_options, config.adaptation, problem, config.dtype
     try:
-        probe.check(config.network, config.model_options, config.adaptation, problem, config.dtype)
+        network = probe.check(config.network, *about)
+        if private:
+            independence.require_independent(network, problem)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

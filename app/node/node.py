@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from app.config.config import Config
+from app.config.config import Config, ConfigError
 from app.config.digest import config_digest_of
 from app.config.preflight import check_method, problem_of
 from app.node.attackers import Attackers, deceived
@@ -36,6 +36,7 @@ from app.security.sealing import Sealing, simulated
 from app.trained.about import About
 from app.trained.card import as_json, as_markdown, card
 from clients.engine.engine import Engine
+from clients.engine.probe import ModelError
 from strategies.brokering import Round
 from strategies.protocol import PeerMessage, Report, Request, Response
 
@@ -100,26 +101,29 @@ class Node:
         # n_i of the hosted peers, if the node has to learn those of the others.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
-        engine = Engine(
-            problem,
-            config.network,
-            config.model_options,
-            self.peers,
-            config.training,
-            seed=config.seed,
-            device=config.device,
-            gpu=gpu,
-            dtype=config.dtype,
-            mixed_precision=config.mixed_precision,
-            tf32=config.tf32,
-            channels_last=config.channels_last,
-            topology=self._strategy.topology,
-            defence=config.defence,
-            staleness_discount=config.schedule.staleness_discount,
-            mixing=config.mixing(),
-            privacy=config.privacy,
-            adaptation=config.adaptation,
-        )
+        try:
+            engine = Engine(
+                problem,
+                config.network,
+                config.model_options,
+                self.peers,
+                config.training,
+                seed=config.seed,
+                device=config.device,
+                gpu=gpu,
+                dtype=config.dtype,
+                mixed_precision=config.mixed_precision,
+                tf32=config.tf32,
+                channels_last=config.channels_last,
+                topology=self._strategy.topology,
+                defence=config.defence,
+                staleness_discount=config.schedule.staleness_discount,
+                mixing=config.mixing(),
+                privacy=config.privacy,
+                adaptation=config.adaptation,
+            )
+        except ModelError as error:
+            raise ConfigError(str(error)) from error
         engine.samples = self._believed(engine.samples)
         rounds = config.num_server_rounds
         rule = config.row.rule(engine, config.options, rounds)

@@ -8,36 +8,37 @@ known by their type; this check also sees what a network's own code does with it
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from clients.engine.network import Buffers, Network
+from clients.engine.probe import ModelError, examples
+
+if TYPE_CHECKING:
+    from datasets.problem import Problem
 
 _TOLERANCE = 1e-6
 """Relative change of an output that counts as rounding."""
 _LARGE = 100.0
 
 
-def require_independent(network: Network, inputs_b: Tensor) -> None:
+def require_independent(network: Network, problem: Problem) -> None:
     """Refuse a network in which an example changes what becomes of another one.
 
     The output of the first example must stay the same, and must not depend on the others by its
     gradient, while the others are rotated, set to 0 and multiplied. A dependence that shows itself
     on other values only is not found.
 
-    Parameters
-    ----------
-    inputs_b : two or more examples (b, ...), as the network sees them.
-
     Raises
     ------
-    ValueError
-        It does; or it keeps statistics of its examples in a buffer.
+    ModelError
+        An example does, or the network keeps statistics of its examples in a buffer.
     """
-    why = _influence(network, inputs_b)
+    why = _influence(network, examples(network, problem).flatten(0, 1))
     if why:
-        raise ValueError(
+        raise ModelError(
             f"privacy: {why}, so that no example can be protected alone: take a network that "
             "treats each example by itself, with group or layer norm in place of batch norm"
         )

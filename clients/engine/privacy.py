@@ -39,6 +39,7 @@ from clients.engine.forms import linear_sums
 from clients.engine.layers import trains
 from clients.engine.line import Line, Slope
 from clients.engine.network import Network
+from clients.engine.probe import ModelError
 from clients.engine.streams import Purpose, stream
 from clients.letters import Bools
 from clients.privacy import Privacy
@@ -75,12 +76,12 @@ class Guard:
         self, options: Privacy, peers: Ints, examples_p: Ints, seed: int, network: Network
     ) -> None:
         if network.coupled:
-            raise ValueError(
+            raise ModelError(
                 "privacy: batch norm lets examples of a minibatch see each other, so none can be "
                 "protected alone: take a model without it"
             )
         if network.personal:
-            raise ValueError("privacy: what model.personal keeps at home is trained without it")
+            raise ModelError("privacy: what model.personal keeps at home is trained without it")
         self.options, self._peers, self._examples, self._seed = options, peers, examples_p, seed
         self._names = {id(value): name for name, value in network.module.named_parameters()}
         self._network = network

@@ -43,7 +43,7 @@ class ModelError(ValueError):
 
 def check(
     model: str, options: object, adaptation: Adaptation, problem: Problem, dtype: str
-) -> None:
+) -> Network:
     """Build a network and try it on a problem, before a run; says it once if it cannot be batched.
 
     Raises
@@ -58,6 +58,7 @@ def check(
     try_out(network, problem, model)
     if network.alone:
         _warn(f'model = "{model}" cannot be batched and runs one model at a time: {network.alone}')
+    return network
 
 
 @lru_cache

@@ -155,7 +155,7 @@ class Stack:
         if privacy is not None and privacy.kind != "none":
             examples_p = self.data.shards["train"].lengths_p
             self.guard = Guard(privacy, self.peers, examples_p, seed, self.network)
-            require_independent(self.network, probe.examples(self.network, problem).flatten(0, 1))
+            require_independent(self.network, problem)
             chunk = chunk if self.network.is_layered else 1  # vmap shows no layers
         self.spent = np.zeros((len(self.peers), 0)) if self.guard is None else self.guard.rdp
         self._chunks = Chunks(
