@@ -11,12 +11,13 @@ from datasets.problem import Problem
 from datasets.table import load_problem
 
 
-def problem_of(config: Config, peer: int | None = None) -> Problem:
-    """What the peers of a run learn from.
+def problem_of(config: Config, peer: int | None = None, split: int | None = None) -> Problem:
+    """Load what the peers of a run learn from.
 
     Parameters
     ----------
     peer : of a deployed node, which may hold its own data only.
+    split : seed by which such a node divides its own data; the run's seed without.
 
     Raises
     ------
@@ -24,9 +25,8 @@ def problem_of(config: Config, peer: int | None = None) -> Problem:
     """
     deployed = config.source.deployed
     if deployed is not None and peer is not None:
-        return deployed(
-            peer, config.peers, config.seed, Path(config.data_dir), config.dataset_options
-        )
+        seed = config.seed if split is None else split
+        return deployed(peer, config.peers, seed, Path(config.data_dir), config.dataset_options)
     return load_problem(
         config.dataset,
         config.partition,

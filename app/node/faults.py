@@ -15,6 +15,7 @@ from app.security.approval import ApprovalError
 from app.security.ledger import LedgerError
 from app.security.policy import PolicyError
 from app.security.seal import SealError
+from app.security.split import SplitError
 from app.security.trust import KeysError
 from datasets.problem import DataError
 from strategies.errors import WireError
@@ -67,6 +68,7 @@ _CODES: Mapping[type[Exception], Code] = {
     PolicyError: "policy",
     RequestError: "request",
     SealError: "request",
+    SplitError: "keys",
     StartError: "keys",
     StateError: "state",
     WireError: "request",

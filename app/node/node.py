@@ -6,6 +6,7 @@ disk (`app.node.checkpoints`) at the end of each request; a version says what a 
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,18 +28,21 @@ from app.node.vetting import check_wanted
 from app.runs import atomic
 from app.security.approval import OWN
 from app.security.channel import SecureChannel
-from app.security.disclosure import limited, protected
+from app.security.disclosure import limited, numbers_in, protected
 from app.security.ledger import Ledger
 from app.security.policy import Policy
 from app.security.privacy_ledger import PrivacyLedger
 from app.security.run_check import check_counts, is_own
 from app.security.sealing import Sealing, simulated
+from app.security.split import split_seed
 from app.trained.about import About
 from app.trained.card import as_json, as_markdown, card
 from clients.engine.engine import Engine
 from clients.engine.probe import ModelError
 from strategies.brokering import Round
 from strategies.protocol import PeerMessage, Report, Request, Response
+
+_log = logging.getLogger("coterie.node")
 
 
 class NodeError(StateError):
@@ -80,7 +84,10 @@ class Node:
         self.peers = tuple(int(peer) for peer in peers)
         self._directory = directory
         self._strategy = config.strategy()
-        problem = problem_of(config, self.peers[0] if deployed else None)
+        own = directory.parent / OWN
+        problem = problem_of(
+            config, *((self.peers[0], split_seed(own, config)) if deployed else ())
+        )
         check_method(config, problem)
         liars = config.attackers()
         problem = deceived(problem, config.attack, liars)
@@ -93,7 +100,9 @@ class Node:
         }
         self._sizes = self._sizes_of[self.peers[0]]
         self._rarest = 0
+        self._examples = sum(self._sizes.values())
         self._is_own = is_own(config.dataset)
+        self._learns_graph = config.row.learns_graph
         if policy is not None and self._is_own:
             check_counts(policy, config, self._sizes)
             rarest = problem.rarest_class(self.peers[0])
@@ -142,16 +151,16 @@ class Node:
             directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
         )
         sealing = sealing or simulated(config, self.peers, directory)
-        ledger = None
+        self._ledger: Ledger | None = None
         self._privacy: PrivacyLedger | None = None
         if deployed and engine.guard is not None:
-            spent = directory.parent / OWN / f"privacy-{self.peers[0]:04d}.jsonl"
+            spent = own / f"privacy-{self.peers[0]:04d}.jsonl"
             self._privacy = PrivacyLedger(spent, directory.name)
         if policy is not None:
-            file = directory.parent / OWN / f"ledger-{self.peers[0]:04d}.jsonl"
-            ledger = Ledger(file, directory.name, policy.answers)
+            file = own / f"ledger-{self.peers[0]:04d}.jsonl"
+            self._ledger = Ledger(file, directory.name, policy)
         self._channel = SecureChannel(
-            self.peers, directory, sealing, ledger, self._strategy.schedule.max_age
+            self.peers, directory, sealing, self._ledger, self._strategy.schedule.max_age
         )
         # A deployed peer is called as in the trust file; what its own data is called stays there.
         self._names = None if deployed else dict(enumerate(problem.names))
@@ -321,7 +330,17 @@ class Node:
             return report
         if not self._is_own:
             return limited(report, self._policy.reports.disclosure)
-        return protected(report, self._policy.reports, self._sizes, self._rarest)
+        told = protected(report, self._policy.reports, self._sizes, self._rarest)
+        shown = self._policy.reports.disclosure != "none"
+        numbers = numbers_in(told, weights=self._learns_graph and shown)
+        if self._ledger is None or self._ledger.reporting(told, numbers, self._examples):
+            return told
+        _log.warning(
+            "round %d: no numbers are reported: reports.max-numbers-per-example = %g of the policy "
+            "is used up",
+            report.round, self._policy.reports.max_numbers_per_example,
+        )  # fmt: skip
+        return limited(told, "none")
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """The letters, sealed for those peers of other nodes that may read them."""

@@ -29,6 +29,7 @@ from app.security.approval import ApprovalError
 from app.security.policy import Policy, read_policy
 from app.security.run_check import check_counts, check_run, is_own
 from app.security.sealing import deployed
+from app.security.split import split_seed
 from app.security.trust import KeysError
 from strategies.protocol import Request, Response
 
@@ -167,7 +168,7 @@ def _data(job: Job) -> str:
     """Whether this node's data fit the run, and roughly how much there is."""
     config = job.config()
     (peer,) = hosted(job, config.peers)
-    problem = problem_of(config, peer)
+    problem = problem_of(config, peer, split_seed(Path(config.out) / approval.OWN, config))
     check_method(config, problem)
     parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
     sizes = {name: int(part.sizes[peer]) for name, part in parts.items()}

@@ -61,6 +61,20 @@ def protected(
     return limited(replace(report, metrics=metrics, weights=weights), policy.disclosure)
 
 
+def numbers_in(report: Report, *, weights: bool) -> int:
+    """Return how many numbers about own examples a report has after `protected`.
+
+    Work that was done, traffic and epsilon are none.
+
+    Parameters
+    ----------
+    weights : whether the collaboration weights follow from the examples; each other peer's counts.
+    """
+    free = (*TRAFFIC, "epsilon")
+    metrics = sum(isinstance(v, float) for name, v in report.metrics.items() if name not in free)
+    return metrics + (max(0, len(report.weights) - 1) if weights else 0)
+
+
 def precision(examples: int) -> float:
     """The largest of 1, 0.5, 0.2, 0.1, 0.05, ... that is not above 0.5 / sqrt(examples).
 

@@ -1,23 +1,26 @@
-"""What a peer has been asked: a file that outlives runs and restarts, and the limits on it.
+"""What a peer has been asked and has reported, over all runs and restarts, and the limits on it.
 
 `institution/ledger-<peer>.jsonl` in the node's `out` has a line for each set of letters that a
-round was played with, and for each answer that was given. A round that is not committed can be
-played again; that it was, and whether anything was different, stands here. The same answer to the
-same model is counted once: it tells nothing new.
+round was played with, for each answer that was given, and for each report with numbers about own
+data. A round that is not committed can be played again; that it was, and whether anything was
+different, stands here. The same answer to the same model is counted once, and so is the same report
+of a round: they tell nothing new. Processes that use the file at the same time wait for each other.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from app.runs import atomic
-from app.security.policy import AnswerPolicy
-from strategies.protocol import Kind, Request
+from app.security.policy import Policy
+from strategies.protocol import Kind, Report, Request
 
 
 class LedgerError(ValueError):
@@ -31,14 +34,16 @@ class Ledger:
     ----------
     path : of the file.
     run : name of the run.
-    limits : how much may be asked.
+    policy : of the institution: how much may be asked and reported.
     """
 
-    def __init__(self, path: Path, run: str, limits: AnswerPolicy) -> None:
-        self._path, self._run, self._limits = path, run, limits
+    def __init__(self, path: Path, run: str, policy: Policy) -> None:
+        self._path, self._run, self._limits = path, run, policy.answers
+        self._per_example = policy.reports.max_numbers_per_example
         self._bytes_read = 0
         self._mine: list[dict[str, Any]] = []  # the lines of this run
         self._answers = 0  # of all runs
+        self._numbers = 0  # reported in all runs
 
     def heard(self, request: Request, kind: Kind, letters: Mapping[int, str]) -> None:
         """Count that a round is played with these letters.
@@ -52,18 +57,18 @@ class Ledger:
         LedgerError
             The round was played too often.
         """
-        self._read()
-        about = {"run": self._run, "round": request.round, "heard": kind}
-        before = [line for line in self._mine if about.items() <= line.items()]
-        if len(before) > self._limits.max_replays:
-            raise LedgerError(
-                f"answers.max-replays = {self._limits.max_replays}: round {request.round} was "
-                f"played {len(before)} times"
-            )
-        digest = _digest_of(request, letters)
-        differs = bool(before) and digest not in {line["digest"] for line in before}
-        line = {"from": sorted(letters), "digest": digest, "attempt": request.attempt}
-        self._add({**about, **line, "repeat": len(before), "differs": differs})
+        with self._held():
+            about = {"run": self._run, "round": request.round, "heard": kind}
+            before = [line for line in self._mine if about.items() <= line.items()]
+            if len(before) > self._limits.max_replays:
+                raise LedgerError(
+                    f"answers.max-replays = {self._limits.max_replays}: round {request.round} was "
+                    f"played {len(before)} times"
+                )
+            digest = _digest_of(request, letters)
+            differs = bool(before) and digest not in {line["digest"] for line in before}
+            line = {"from": sorted(letters), "digest": digest, "attempt": request.attempt}
+            self._add({**about, **line, "repeat": len(before), "differs": differs})
 
     def answering(self, request: Request, models: Mapping[int, str]) -> None:
         """Count the answers that are about to be given.
@@ -77,20 +82,62 @@ class Ledger:
         LedgerError
             They are too many for a round, for a recipient in this run, or in all.
         """
-        self._read()
-        mine = [line for line in self._mine if "answer-to" in line]
-        known = {(line["round"], line["answer-to"], line["model"]) for line in mine}
-        new = {k: v for k, v in models.items() if (request.round, k, v) not in known}
-        in_round = sum(line["round"] == request.round for line in mine)
-        _within("max-answers-per-round", self._limits.max_answers_per_round, in_round, len(new))
-        for owner in new:
-            got = sum(line["answer-to"] == owner for line in mine)
-            _within("max-answers-per-peer", self._limits.max_answers_per_peer, got, 1)
-        _within("max-answers", self._limits.max_answers, self._answers, len(new))
-        for owner, model in sorted(new.items()):
-            self._add(
-                {"run": self._run, "round": request.round, "answer-to": owner, "model": model}
-            )
+        with self._held():
+            mine = [line for line in self._mine if "answer-to" in line]
+            known = {(line["round"], line["answer-to"], line["model"]) for line in mine}
+            new = {k: v for k, v in models.items() if (request.round, k, v) not in known}
+            in_round = sum(line["round"] == request.round for line in mine)
+            _within("max-answers-per-round", self._limits.max_answers_per_round, in_round, len(new))
+            for owner in new:
+                got = sum(line["answer-to"] == owner for line in mine)
+                _within("max-answers-per-peer", self._limits.max_answers_per_peer, got, 1)
+            _within("max-answers", self._limits.max_answers, self._answers, len(new))
+            for owner, model in sorted(new.items()):
+                self._add(
+                    {"run": self._run, "round": request.round, "answer-to": owner, "model": model}
+                )
+
+    def reporting(self, report: Report, numbers: int, examples: int) -> bool:
+        """Count the numbers of a report, unless they are too many in all.
+
+        Parameters
+        ----------
+        numbers : about own examples that the report has.
+        examples : that they are about, of all parts.
+
+        Returns
+        -------
+        Whether they may be reported.
+
+        Raises
+        ------
+        LedgerError
+            The ledger is damaged.
+        """
+        if not numbers:
+            return True
+        with self._held():
+            said = {"metrics": dict(report.metrics), "weights": list(report.weights)}
+            digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+            line = {"run": self._run, "round": report.round, "report": digest}
+            if any(line.items() <= known.items() for known in self._mine):
+                return True
+            if not self._numbers + numbers <= self._per_example * examples:
+                return False
+            self._add({**line, "numbers": numbers})
+            return True
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Read what others have added, and let nobody add anything meanwhile."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.with_suffix(".lock").open("a") as lock:
+            if sys.platform != "win32":
+                import fcntl
+
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            self._read()
+            yield
 
     def _read(self) -> None:
         """Read what was added since, by this process or another."""
@@ -99,10 +146,14 @@ class Ledger:
             raise LedgerError(f"{self._path} was cut: nothing is answered before it is put back")
         try:
             lines = atomic.lines(self._path, self._bytes_read)
+            numbers = [line.get("numbers", 0) for line in lines]
+            if not all(type(number) is int and number >= 0 for number in numbers):
+                raise ValueError(f"{self._path} has a line that is damaged")
         except ValueError as error:
             raise LedgerError(f"{error}: nothing is answered before a person has looked") from None
         self._bytes_read = size
         self._answers += sum("answer-to" in line for line in lines)
+        self._numbers += sum(numbers)
         self._mine += [line for line in lines if line.get("run") == self._run]
 
     def _add(self, line: Mapping[str, Any]) -> None:

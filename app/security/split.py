@@ -1,0 +1,77 @@
+"""The seed by which a deployed node divides its own data into training, validation and test part.
+
+With the run's seed the relay would know which rows a reported number is about, and could solve for
+their labels after enough runs. This seed comes from a secret of the node instead, drawn once and
+kept in `institution/split.key` of its `out`, and from what the run says of data and model. So all
+methods are compared on the same test part; a run with another seed, other columns or another model
+has another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from app.config.config import Config
+from app.security.files import closed
+
+_FILE = "split.key"
+_BYTES = 32
+_BITS = 63  # what every generator of random numbers takes as a seed
+
+
+class SplitError(ValueError):
+    """The node's secret is damaged; says what to do."""
+
+
+def split_seed(own: Path, config: Config) -> int:
+    """Return the seed of a run's split on this node.
+
+    Parameters
+    ----------
+    own : folder of the node that belongs to no run.
+
+    Raises
+    ------
+    SplitError
+        The secret is damaged.
+    """
+    tables = {config.table_of("dataset"), config.table_of("model"), "model"}
+    bound = {
+        key: value
+        for key, value in config.flat().items()
+        if (key in ("seed", "dataset", "model", "dtype") or key.partition(".")[0] in tables)
+        and key not in (config.validation[0], *config.paths)  # methods differ in the former
+    }
+    text = json.dumps(bound, sort_keys=True).encode()
+    digest = hmac.digest(_secret(own / _FILE), text, hashlib.sha256)
+    return int.from_bytes(digest[:8], "big") >> (64 - _BITS)
+
+
+def _secret(file: Path) -> bytes:
+    """Read the secret; the first who asks draws it."""
+    with suppress(FileNotFoundError):
+        return _checked(file)
+    draft = file.with_name(f"{file.name}.{os.getpid()}.part")
+    with closed():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(secrets.token_bytes(_BYTES))
+    with suppress(FileExistsError):  # another process was faster
+        os.link(draft, file)
+    draft.unlink()
+    return _checked(file)
+
+
+def _checked(file: Path) -> bytes:
+    secret = file.read_bytes()
+    if len(secret) != _BYTES:
+        raise SplitError(
+            f"{file} has {len(secret)} bytes instead of {_BYTES}: put it back, or remove it to "
+            "divide the data anew"
+        )
+    return secret

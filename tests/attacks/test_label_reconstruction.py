@@ -1,0 +1,160 @@
+"""The relay solves for the labels of single rows, from the losses that many runs report (T7).
+
+It knows the columns of the rows, which models the seeds of the runs start from, and nothing else.
+The loss of a start model is linear in the labels of the rows that it is measured on, so a hundred
+rounded losses over known rows determine sixty labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from scipy.optimize import lsq_linear
+
+from app.config.preflight import problem_of
+from app.security.split import split_seed
+from clients.engine.engine import Engine
+from strategies.protocol import Request
+from tests.attacks.consortium import (
+    ROWS,
+    RUN,
+    Institution,
+    config_of,
+    institutions,
+    response_of,
+)
+
+Array = npt.NDArray[np.float64]
+ALL, RUNS = ROWS[0], 40
+SAMPLES = np.array([rows // 2 for rows in ROWS])
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one run tells: two numbers about a test part, and what is known beside.
+
+    Attributes
+    ----------
+    loss, accuracy : of the start model; None: not reported.
+    scores : (rows, 2) log-probabilities that the start model gives each class.
+    rows : that the test part has had, which the relay does not know.
+    """
+
+    loss: float | None
+    accuracy: float | None
+    scores: Array
+    rows: npt.NDArray[np.int64]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Institution:
+    """An institution whose labels follow from nothing."""
+    node = institutions(tmp_path)[0]
+    own = node.home / "institution"
+    own.mkdir(parents=True)
+    (own / "split.key").write_bytes(bytes(range(32)))  # so that the test is the same each time
+    draw = np.random.default_rng(5)
+    rows = [f"{a:.3f},{b:.3f}" for a, b in draw.normal(size=(ALL, 2))]
+    table = [f"{row},{'yes' if y else 'no'}" for row, y in zip(rows, labels(), strict=True)]
+    Path(str(node.node_config["data-dir"]), "data.csv").write_text("\n".join(["a,b,y", *table]))
+    return node
+
+
+def labels() -> npt.NDArray[np.int64]:
+    return np.random.default_rng(6).integers(0, 2, ALL)
+
+
+def run(node: Institution, seed: int, **changes: object) -> Told:
+    """Submit a run, and take what its start tells."""
+    node.run_config = RUN | {
+        "method": "local", "seed": seed, "name": f"run-{seed}", "model": "mlp", "mlp.hidden": "16",
+        "table.mean": "0, 0", "table.std": "1, 1", "num-server-rounds": 1, **changes,
+    }  # type: ignore[dict-item]  # fmt: skip
+    node.version = None
+    (report,) = response_of(node, Request("start", 0, 0, attempt="a", samples=SAMPLES)).reports
+    config = config_of(node)
+    problem = problem_of(config, 0, split_seed(node.home / "institution", config))
+    engine = Engine(
+        problem, config.network, config.model_options, [0], config.training, seed=seed,
+        device="cpu", dtype="float64",
+    )  # fmt: skip
+    x, buffers = engine.initial()
+    with torch.no_grad():
+        outputs, _ = engine.network(x, buffers, torch.tensor(problem.inputs)[None])
+    told = report.metrics
+    return Told(
+        told["test_loss"], told["test_accuracy"], torch.log_softmax(outputs[0], 1).numpy(),
+        problem.test.rows[0],
+    )  # fmt: skip
+
+
+def count_solved(told: list[Told], shares: list[Array]) -> int:
+    """Return how many labels are right after least squares over what was told.
+
+    Parameters
+    ----------
+    shares : of each run, (rows,) how probably a row is in the test part.
+    """
+    sides, values = [], []
+    for each, share in zip(told, shares, strict=True):
+        count, (no, yes) = share.sum(), each.scores.T
+        if each.loss is not None:
+            sides.append(share * (no - yes))
+            values.append(count * each.loss + share @ no)
+        if each.accuracy is not None:
+            right = np.where(yes > no, 1.0, -1.0)
+            sides.append(share * right)
+            values.append(count * each.accuracy - share @ (right < 0))
+    found = lsq_linear(np.array(sides), np.array(values), (0, 1)).x
+    return int(((found > 0.5) == labels()).sum())
+
+
+def known(rows: npt.NDArray[np.int64]) -> Array:
+    return np.isin(np.arange(ALL), rows).astype(np.float64)
+
+
+def drawn_by(seed: int) -> Array:
+    """The test part that earlier versions drew from the seed of the run."""
+    return known(np.random.default_rng([seed, 0, 0x0D]).permutation(ALL)[: ALL // 2])
+
+
+def test_rounded_losses_tell_the_labels_only_of_rows_that_are_known(node: Institution) -> None:
+    """With a budget that nothing exceeds. A coin gets 30 of 60 right, two deviations more are 38.
+
+    Who takes each row for half in the test part does better than a coin, and better with each run:
+    that is what the budget is for (`python -m benchmarks.reconstruction`).
+    """
+    node.set_policy(data__mean="0, 0", data__std="1, 1", reports__max_numbers_per_example=1e6)
+    told = [run(node, seed) for seed in range(RUNS)]
+    assert count_solved(told, [known(each.rows) for each in told]) >= 58
+    assert count_solved(told, [drawn_by(seed) for seed in range(RUNS)]) <= 38
+    assert 38 < count_solved(told, [np.full(ALL, 0.5)] * RUNS) < 50
+
+
+def test_all_runs_have_one_budget_of_numbers(node: Institution) -> None:
+    """One number per example in all, however many runs and restarts there are."""
+    node.set_policy(data__mean="0, 0", data__std="1, 1", reports__max_numbers_per_example=0.1)
+    told = [run(node, seed) for seed in range(4)]
+    assert [each.loss is not None for each in told] == [True, True, True, False]
+    assert [each.accuracy is not None for each in told] == [True, True, True, False]
+    again = run(node, 1)
+    assert (again.loss, again.accuracy) == (told[1].loss, told[1].accuracy), "it tells nothing new"
+    assert run(node, 5).loss is None
+
+
+def test_methods_are_compared_on_the_same_split_and_models_are_not(node: Institution) -> None:
+    """Otherwise the relay could ask one split about as many start models as it likes."""
+    node.set_policy(
+        data__mean="0, 0", data__std="1, 1", methods="local, fedavg, dpfl", data__min_examples=9
+    )
+    first = run(node, 0).rows
+    for same in ({"method": "fedavg"}, {"method": "dpfl", "learning-rate": 0.01}):
+        np.testing.assert_array_equal(run(node, 0, name=f"same-{same}"[:30], **same).rows, first)
+    for other in ({"mlp.hidden": "17"}, {"table.columns": "b, a"}, {"dtype": "float32"}):
+        assert set(run(node, 0, name="other", **other).rows) != set(first)
+    assert set(run(node, 1).rows) != set(first)
