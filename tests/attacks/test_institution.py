@@ -284,6 +284,8 @@ def test_what_a_report_tells_does_not_change_with_one_label(
             a, b, y = rows[7].split(",")
             rows[7] = f"{a},{float(b) + 0.05:.3f},{y}"
             table.write_text("\n".join(rows) + "\n")
+        (node[0].home / "institution").mkdir(parents=True)
+        (node[0].home / "institution" / "split.key").write_bytes(bytes(32))  # the same split
         node[0].handle(START)
         samples = np.array([rows // 2 for rows in ROWS])
         (report,) = response_of(node[0], replace(START, samples=samples)).reports

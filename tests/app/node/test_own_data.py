@@ -46,6 +46,20 @@ def fill(data_dir: Path) -> Path:
     return data_dir
 
 
+def divided(data_dir: Path) -> Path:
+    """The same tables as parts: of ten rows two to validate with, two to test with."""
+    for table in data_dir.rglob("data.csv"):
+        head, *rows = table.read_text().splitlines()
+        parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+        for number, row in enumerate(rows):
+            name = ("validation", "test", *["train"] * 3)[number % 5]
+            parts[name].append(row)
+        for name, own in parts.items():
+            table.with_name(f"{name}.csv").write_text("\n".join([head, *own]) + "\n")
+        table.unlink()
+    return data_dir
+
+
 def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) -> list[Node]:
     """A node for each peer that has nothing but its own folder."""
     config = Config.from_flat(flat)
@@ -57,7 +71,8 @@ def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) 
 
 @pytest.mark.parametrize("method", ["fedavg", "cobo", "dpfl", "all-for-one", "federico", "apfl"])
 def test_nodes_with_their_own_data_give_the_simulation(method: str, tmp_path: Path) -> None:
-    data = fill(tmp_path / "data")
+    """Where the institutions divide their tables themselves; else a node's secret does."""
+    data = divided(fill(tmp_path / "data"))
     flat = FLAT | {"method": method}
     expected = run(flat | {"data-dir": str(data)}, tmp_path / "simulation", 3)
     config, found = Config.from_flat(flat), Run(Config.from_flat(flat), tmp_path / "deployment")
