@@ -18,7 +18,7 @@ from torch import Tensor
 from app.node.arrays import owned, put_rows, restored, rows_of, unsound
 from app.node.attackers import Attackers
 from app.node.costs import Costs
-from app.node.letter_checks import given, oversized
+from app.node.letter_checks import given, oversized_answers, oversized_models
 from app.node.letters import answer_letters, offer_letters
 from app.node.offers import UNWRITTEN, Offers, sound_rows
 from app.node.part import TOGETHER, Part
@@ -157,7 +157,7 @@ class Cohort:
         self._count_bytes(self.costs.received, came[:, 1], nbytes)
         rows_e = np.searchsorted(offers.authors, came[:, 0])
         self.received = replace(offers, senders=came[:, 0], recipients=came[:, 1], rows=rows_e)
-        if self.engine.defence.norm and (large := oversized(self.received)).any():
+        if self.engine.defence.norm and (large := oversized_models(self.received)).any():
             self._count_bytes(self.costs.refused, came[large, 1], 1)
             self.received = self.received.select(~large)
         self.sent = no_letters()
@@ -185,6 +185,9 @@ class Cohort:
         form, here = self.answer_format(t), self._hosted[sent.recipients] & sound
         answers = all_answers(sent, here, foreign, form, self.engine.device)
         self._count_bytes(self.costs.received, answers.recipients, form.nbytes)
+        if self.engine.defence.norm and (large := oversized_answers(answers)).any():
+            self._count_bytes(self.costs.refused, answers.recipients[large], 1)
+            answers = answers.select(~large)
         ending = self._rows(self.schedule.ending(t))
         shown = self._show()
         offered = np.ones(len(self.peers), dtype=np.bool_)

@@ -21,7 +21,7 @@ class Costs:
     sent, received : payload bytes, wherever the other peer is hosted.
     n_gradients : examples differentiated; the engine counts them.
     unsound : results that were not finite, in whose place the old model stayed.
-    refused : models received that were far too large.
+    refused : models and answers received that were implausibly large.
     spent : (P, A) privacy; the engine counts it.
     awake : rounds in which it was awake.
     marked : (P, 3) examples, bytes sent and received up to which its time is counted.

@@ -1,10 +1,18 @@
-"""Letters that are none: models far too large, and answers that a peer had no privacy left for."""
+"""Leave out implausibly large models and answers, and answers beyond the privacy budget.
+
+A recipient compares the norms of what it heard in a round with their median m and spread s, the
+median of |log(norm / m)|. More than 3 m exp(6 s) is refused of models, more than 10 m exp(6 s) of
+answers, whose honest norms differ more: a peer that has converged has a small gradient. The
+recipient's own model counts as one of the models. With fewer than three norms there is no median to
+trust, and only a model a thousand times as large as the own one is refused.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -12,32 +20,63 @@ from app.wire.payload import LetterFormat
 from clients.engine.engine import Engine
 from clients.letters import Bools, Letters
 
-_TIMES = 1000.0  # as large; honest models of one run are within ten
-_MOST = 3  # models of which one that lies is not the one in the middle
+Floats = npt.NDArray[np.float64]
+
+_OF_MODELS, _OF_ANSWERS, _OF_OWN = 3.0, 10.0, 1000.0
+_SPREADS = 6.0
+_ENOUGH = 3  # norms, of which one that lies is not the median
 
 
-def oversized(letters: Letters) -> Bools:
-    """(E,) which models have a number far larger than any that the recipient knows.
+def oversized_models(offers: Letters) -> Bools:
+    """(E,) which models are far larger than the others that their recipient knows."""
+    size_s = _norms(offers.tensors, len(offers.authors))
+    size_e = size_s[offers.rows]
+    large_e = np.zeros(len(offers), dtype=np.bool_)
+    for peer in np.unique(offers.recipients):
+        mine = offers.recipients == peer
+        own, heard = size_s[offers.authors == peer], size_e[mine]
+        known = np.concatenate([own, heard])
+        if len(known) >= _ENOUGH:
+            large_e[mine] = heard > limit(known, _OF_MODELS)
+        elif own.any():
+            large_e[mine] = heard > _OF_OWN * own[0]
+    return large_e
 
-    It knows its own model, and what most of three or more models of the round are like.
+
+def oversized_answers(answers: Letters) -> Bools:
+    """(E,) which answers are far larger than the others that their recipient got."""
+    size_e = _norms(answers.tensors, len(answers.authors))[answers.rows]
+    large_e = np.zeros(len(answers), dtype=np.bool_)
+    for peer in np.unique(answers.recipients):
+        mine = answers.recipients == peer
+        if mine.sum() >= _ENOUGH:
+            large_e[mine] = size_e[mine] > limit(size_e[mine], _OF_ANSWERS)
+    return large_e
+
+
+def limit(sizes_k: Floats, times: float) -> float:
+    """Return `times` m exp(6 s) with the median and spread of some norms, of even ones the lower.
+
+    There is none, infinity, where the median is 0.
     """
-    size_s = np.zeros(len(letters.authors))
-    for value in letters.tensors.values():
+    median = np.sort(sizes_k)[(len(sizes_k) - 1) // 2]
+    if median == 0:
+        return np.inf
+    apart_k = np.abs(np.log(sizes_k[sizes_k > 0] / median))
+    spread = np.sort(apart_k)[(len(apart_k) - 1) // 2]
+    with np.errstate(over="ignore"):
+        return float(times * median * np.exp(_SPREADS * spread))
+
+
+def _norms(tensors: Mapping[str, Tensor], rows: int) -> Floats:
+    """(S,) Euclidean norms of rows, over all tensors of real numbers."""
+    squares_s = np.zeros(rows)
+    for value in tensors.values():
         if value.is_floating_point() and value.numel():
-            rows = value.reshape(len(value), -1)
-            # Eight times as fast as the norm with that name.
-            largest = torch.maximum(rows.amax(dim=1), -rows.amin(dim=1))
-            size_s = np.maximum(size_s, largest.double().cpu().numpy())
-    size_e = size_s[letters.rows]
-    found = np.zeros(len(letters), dtype=np.bool_)
-    for peer in np.unique(letters.recipients):
-        mine = letters.recipients == peer
-        heard = np.sort(size_e[mine])
-        known = size_s[letters.authors == peer].max(initial=0.0)
-        if len(heard) >= _MOST:
-            known = max(known, heard[(len(heard) - 1) // 2])
-        found[mine] = (known > 0) & (size_e[mine] > _TIMES * known)
-    return found
+            norm_s = torch.linalg.vector_norm(value.reshape(len(value), -1), dim=1)
+            squares_s += norm_s.double().cpu().numpy() ** 2
+    norms: Floats = np.sqrt(squares_s)
+    return norms
 
 
 def given(

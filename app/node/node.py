@@ -92,7 +92,7 @@ class Node:
         liars = config.attackers()
         problem = deceived(problem, config.attack, liars)
         self._policy = policy
-        self._max_samples = config.defence.max_samples
+        self._believed = config.defence.believed
         parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
         self._sizes_of = {
             peer: {name: len(part.rows[peer]) for name, part in parts.items()}
@@ -231,14 +231,9 @@ class Node:
         """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
         if len(request.samples) != self._cohort.engine.n:
             raise NodeError(f"{len(request.samples)} numbers of samples in a request")
-        samples = self._believed(request.samples.astype(np.float64))
+        samples = request.samples.astype(np.float64)
         samples[list(self.peers)] = self._announced
-        return samples
-
-    def _believed(self, samples: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Numbers of samples, as far as the run's defence believes them."""
-        most = self._max_samples
-        return np.minimum(samples, most) if most else samples
+        return self._believed(samples)  # the own ones too: all peers weigh alike
 
     def _start(self, request: Request) -> Response:
         """Go on from the newest state up to `request.round`, or begin afresh."""

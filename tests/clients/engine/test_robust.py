@@ -193,11 +193,25 @@ def test_fedavg_with_a_median_is_by_hand(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, np.tile(np.median(0.5 * centres, axis=0), (6, 1)))
 
 
+def test_the_usual_bound_is_ten_times_the_median_of_those_who_are_there() -> None:
+    believed = Defence().believed
+    assert believed(np.array([30.0, 1e9, 0.0, 50.0])).tolist() == [30, 500, 0, 50]
+    assert believed(np.array([30.0, 1e9])).tolist() == [30, 300], "of two the smaller one"
+    assert believed(np.zeros(3)).tolist() == [0, 0, 0]
+    for honest in ([303, 294, 123, 200], [1, 2, 3, 4], [7], [20, 200]):
+        assert believed(np.array(honest, dtype=float)).tolist() == honest
+    assert Defence(max_samples=0).believed(np.array([1.0, 1e9])).tolist() == [1, 1e9]
+    with pytest.raises(ValueError, match="max-samples"):
+        Defence(max_samples=-1)
+
+
 def test_numbers_of_examples_are_believed_up_to_a_bound(tmp_path: Path) -> None:
     lie = {"attack.kind": "samples", "attack.peers": "0"}
     keys = flat(tmp_path, method="fedavg", num_server_rounds=1) | lie
     centres = np.random.default_rng(5).normal(size=(6, 2))
-    taken = run(keys, tmp_path / "taken").theta()[3]
+    taken = run(keys | {"defence.max-samples": 0}, tmp_path / "taken").theta()[3]
     np.testing.assert_allclose(taken, 0.5 * centres[0], atol=0.02)
+    usual = run(keys, tmp_path / "usual").theta()[3]  # ten times the others' number of 1
+    np.testing.assert_allclose(usual, 0.5 * (10 * centres[0] + centres[1:].sum(axis=0)) / 15)
     bounded = run(keys | {"defence.max-samples": 1}, tmp_path / "bounded").theta()[3]
     np.testing.assert_allclose(bounded, 0.5 * centres.mean(axis=0))
