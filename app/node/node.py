@@ -100,7 +100,6 @@ class Node:
         }
         self._sizes = self._sizes_of[self.peers[0]]
         self._rarest = 0
-        self._examples = sum(self._sizes.values())
         self._is_own = is_own(config.dataset)
         self._learns_graph = config.row.learns_graph
         if policy is not None and self._is_own:
@@ -158,7 +157,7 @@ class Node:
             self._privacy = PrivacyLedger(spent, directory.name)
         if policy is not None:
             file = own / f"ledger-{self.peers[0]:04d}.jsonl"
-            self._ledger = Ledger(file, directory.name, policy)
+            self._ledger = Ledger(file, directory.name, policy.answers)
         self._channel = SecureChannel(
             self.peers, directory, sealing, self._ledger, self._strategy.schedule.max_age
         )
@@ -325,16 +324,19 @@ class Node:
             return report
         if not self._is_own:
             return limited(report, self._policy.reports.disclosure)
-        told = protected(report, self._policy.reports, self._sizes, self._rarest)
-        shown = self._policy.reports.disclosure != "none"
-        numbers = numbers_in(told, weights=self._learns_graph and shown)
-        if self._ledger is None or self._ledger.reporting(told, numbers, self._examples):
+        reports = self._policy.reports
+        told = protected(report, reports, self._sizes, self._rarest)
+        weights = self._learns_graph and reports.disclosure != "none"
+        budget = reports.max_numbers_per_example * sum(self._sizes.values())
+        if self._ledger is None or self._ledger.reporting(
+            told, numbers_in(told, weights=weights), budget
+        ):
             return told
         _log.warning(
-            "round %d: no numbers are reported: reports.max-numbers-per-example = %g of the policy "
-            "is used up",
-            report.round, self._policy.reports.max_numbers_per_example,
-        )  # fmt: skip
+            "reports.max-numbers-per-example = %g is used up: no numbers are reported",
+            reports.max_numbers_per_example,
+            extra={"round": report.round},
+        )
         return limited(told, "none")
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:

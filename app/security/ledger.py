@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from app.runs import atomic
-from app.security.policy import Policy
+from app.security.policy import AnswerPolicy
 from strategies.protocol import Kind, Report, Request
 
 
@@ -34,12 +34,11 @@ class Ledger:
     ----------
     path : of the file.
     run : name of the run.
-    policy : of the institution: how much may be asked and reported.
+    limits : how much may be asked.
     """
 
-    def __init__(self, path: Path, run: str, policy: Policy) -> None:
-        self._path, self._run, self._limits = path, run, policy.answers
-        self._per_example = policy.reports.max_numbers_per_example
+    def __init__(self, path: Path, run: str, limits: AnswerPolicy) -> None:
+        self._path, self._run, self._limits = path, run, limits
         self._bytes_read = 0
         self._mine: list[dict[str, Any]] = []  # the lines of this run
         self._answers = 0  # of all runs
@@ -57,7 +56,7 @@ class Ledger:
         LedgerError
             The round was played too often.
         """
-        with self._held():
+        with self._open():
             about = {"run": self._run, "round": request.round, "heard": kind}
             before = [line for line in self._mine if about.items() <= line.items()]
             if len(before) > self._limits.max_replays:
@@ -82,7 +81,7 @@ class Ledger:
         LedgerError
             They are too many for a round, for a recipient in this run, or in all.
         """
-        with self._held():
+        with self._open():
             mine = [line for line in self._mine if "answer-to" in line]
             known = {(line["round"], line["answer-to"], line["model"]) for line in mine}
             new = {k: v for k, v in models.items() if (request.round, k, v) not in known}
@@ -97,17 +96,17 @@ class Ledger:
                     {"run": self._run, "round": request.round, "answer-to": owner, "model": model}
                 )
 
-    def reporting(self, report: Report, numbers: int, examples: int) -> bool:
-        """Count the numbers of a report, unless they are too many in all.
+    def reporting(self, report: Report, numbers: int, budget: float) -> bool:
+        """Count the numbers of a report, unless they exceed the budget of all runs.
 
         Parameters
         ----------
         numbers : about own examples that the report has.
-        examples : that they are about, of all parts.
+        budget : of such numbers in all runs together.
 
         Returns
         -------
-        Whether they may be reported.
+        True if they may be reported.
 
         Raises
         ------
@@ -116,19 +115,19 @@ class Ledger:
         """
         if not numbers:
             return True
-        with self._held():
-            said = {"metrics": dict(report.metrics), "weights": list(report.weights)}
-            digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-            line = {"run": self._run, "round": report.round, "report": digest}
+        said = {"metrics": dict(report.metrics), "weights": list(report.weights)}
+        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        line = {"run": self._run, "round": report.round, "report": digest}
+        with self._open():
             if any(line.items() <= known.items() for known in self._mine):
                 return True
-            if not self._numbers + numbers <= self._per_example * examples:
+            if self._numbers + numbers > budget:
                 return False
             self._add({**line, "numbers": numbers})
-            return True
+        return True
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _open(self) -> Iterator[None]:
         """Read what others have added, and let nobody add anything meanwhile."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.with_suffix(".lock").open("a") as lock:

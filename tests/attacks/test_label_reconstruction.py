@@ -127,7 +127,7 @@ def test_rounded_losses_tell_the_labels_only_of_rows_that_are_known(node: Instit
     """With a budget that nothing exceeds. A coin gets 30 of 60 right, two deviations more are 38.
 
     Who takes each row for half in the test part does better than a coin, and better with each run:
-    that is what the budget is for (`python -m benchmarks.reconstruction`).
+    that is what the budget is for (`python -m studies.reconstruction`).
     """
     node.set_policy(data__mean="0, 0", data__std="1, 1", reports__max_numbers_per_example=1e6)
     told = [run(node, seed) for seed in range(RUNS)]

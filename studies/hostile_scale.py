@@ -1,4 +1,4 @@
-"""One attacker of six that scales what it sends: `python -m benchmarks.hostile_scale`.
+"""One attacker of six that scales what it sends: `python -m studies.hostile_scale`.
 
 Each method on digits whose labels are permuted by cluster, 30 samples a peer, 30 rounds. The
 attacker sends r + s (y - r) in place of y, where r is the mean of what it heard (`attack.kind =

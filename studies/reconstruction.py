@@ -1,4 +1,4 @@
-"""How many labels follow from rounded losses and accuracies: `python -m benchmarks.reconstruction`.
+"""How many labels follow from rounded losses and accuracies: `python -m studies.reconstruction`.
 
 The relay knows all columns of an institution's rows but the labels, which a coin has drawn, and the
 start model of each run; each run reports loss and accuracy of that model on its test part, rounded
