@@ -1,4 +1,4 @@
-"""One attacker of six that scales what it sends: `python -m studies.hostile_scale`.
+"""One attacker of six that scales what it sends: `python -m studies.hostile_scale [METHOD ...]`.
 
 Each method on digits whose labels are permuted by cluster, 30 samples a peer, 30 rounds. The
 attacker sends r + s (y - r) in place of y, where r is the mean of what it heard (`attack.kind =
@@ -10,6 +10,7 @@ is `defence.norm = false`, `defence.max-samples = 0` against the defaults. About
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -51,7 +52,7 @@ def main() -> None:
     heads = ("honest", *(f"{s:g}" for s in STRENGTHS), "samples")
     print("| method | " + " | ".join(heads) + " |")
     print("|---" * (len(heads) + 1) + "|")
-    for method in METHODS:
+    for method in sys.argv[1:] or METHODS:
         cells = [f"{accuracy(method, **OFF):.3f} > {accuracy(method):.3f}"]
         attacks: list[dict[str, Scalar]] = [{"kind": "scale", "strength": s} for s in STRENGTHS]
         for attack in [*attacks, {"kind": "samples"}]:
