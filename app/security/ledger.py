@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 from app.runs import atomic
 from app.security.policy import AnswerPolicy
-from strategies.protocol import Kind, Report, Request
+from strategies.protocol import Kind, Request
 
 
 class LedgerError(ValueError):
@@ -96,13 +96,19 @@ class Ledger:
                     {"run": self._run, "round": request.round, "answer-to": owner, "model": model}
                 )
 
-    def reporting(self, report: Report, numbers: int, budget: float) -> bool:
+    def reporting(
+        self, t: int, metrics: Mapping[str, float], weights: Sequence[float], budget: float
+    ) -> bool:
         """Count the numbers of a report, unless they exceed the budget of all runs.
+
+        The same metrics of a round, and the same weights in a run, are counted once.
 
         Parameters
         ----------
-        numbers : about own examples that the report has.
-        budget : of such numbers in all runs together.
+        t : the round.
+        metrics : about own examples.
+        weights : that the peer gives to others.
+        budget : of numbers in all runs together.
 
         Returns
         -------
@@ -113,17 +119,21 @@ class Ledger:
         LedgerError
             The ledger is damaged.
         """
-        if not numbers:
-            return True
-        said = {"metrics": dict(report.metrics), "weights": list(report.weights)}
-        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-        line = {"run": self._run, "round": report.round, "report": digest}
+        said = {"run": self._run, "round": t, "metrics": _digest(sorted(metrics.items()))}
+        gives = {"run": self._run, "weights": _digest(list(weights))}
         with self._open():
-            if any(line.items() <= known.items() for known in self._mine):
+            new = [
+                (line, count)
+                for line, count in ((said, len(metrics)), (gives, len(weights)))
+                if count and not any(line.items() <= known.items() for known in self._mine)
+            ]
+            if not new:
                 return True
+            numbers = sum(count for _, count in new)
             if self._numbers + numbers > budget:
                 return False
-            self._add({**line, "numbers": numbers})
+            about = {key: value for line, _ in new for key, value in line.items()}
+            self._add({**about, "round": t, "numbers": numbers})
         return True
 
     @contextmanager
@@ -160,10 +170,14 @@ class Ledger:
         atomic.append(self._path, {"time": now, **line})
 
 
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
 def _digest_of(request: Request, letters: Mapping[int, str]) -> str:
     """SHA-256 of all that the relay can vary when it has a round played again."""
     varied = [sorted(letters.items()), request.edges.tolist(), request.asked.tolist()]
-    return hashlib.sha256(json.dumps([*varied, request.samples.tolist()]).encode()).hexdigest()
+    return _digest([*varied, request.samples.tolist()])
 
 
 def _within(key: str, most: int, given: int, more: int) -> None:
