@@ -11,8 +11,9 @@ from typing import Literal
 
 from app.config.config import ConfigError
 from app.node.vetting import RequestError
+from app.runs.atomic import DamagedError
 from app.security.approval import ApprovalError
-from app.security.ledger import LedgerError
+from app.security.journal import LedgerError
 from app.security.policy import PolicyError
 from app.security.seal import SealError
 from app.security.trust import KeysError
@@ -62,6 +63,7 @@ _CODES: Mapping[type[Exception], Code] = {
     LedgerError: "budget",
     MachineError: "machine",
     ConfigError: "configuration",
+    DamagedError: "state",
     DataError: "data",
     KeysError: "keys",
     PolicyError: "policy",

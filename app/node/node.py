@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,10 @@ from app.node.part import predicts_as_saved
 from app.node.tensor_file import write
 from app.node.vetting import check_wanted
 from app.runs import atomic
-from app.security.approval import OWN
+from app.security.accounts import Accounts
 from app.security.channel import SecureChannel
 from app.security.disclosure import limited, protected
-from app.security.ledger import Ledger
-from app.security.policy import Policy
-from app.security.privacy_ledger import PrivacyLedger
+from app.security.policy import AnswerPolicy, Policy
 from app.security.run_check import check_counts, is_own
 from app.security.sealing import Sealing, simulated
 from app.trained.about import About
@@ -138,16 +137,12 @@ class Node:
             directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
         )
         sealing = sealing or simulated(config, self.peers, directory)
-        ledger = None
-        self._privacy: PrivacyLedger | None = None
-        if deployed and engine.guard is not None:
-            spent = directory.parent / OWN / f"privacy-{self.peers[0]:04d}.jsonl"
-            self._privacy = PrivacyLedger(spent, directory.name)
-        if policy is not None:
-            file = directory.parent / OWN / f"ledger-{self.peers[0]:04d}.jsonl"
-            ledger = Ledger(file, directory.name, policy.answers)
+        self._accounts = accounts = None
+        if deployed:
+            limits = AnswerPolicy() if policy is None else policy.answers
+            self._accounts = accounts = Accounts.of(directory, self.peers[0], limits)
         self._channel = SecureChannel(
-            self.peers, directory, sealing, ledger, self._strategy.schedule.max_age
+            self.peers, directory, sealing, accounts, self._strategy.schedule.max_age
         )
         # A deployed peer is called as in the trust file; what its own data is called stays there.
         self._names = None if deployed else dict(enumerate(problem.names))
@@ -158,8 +153,20 @@ class Node:
         Raises
         ------
         CheckpointError : the state that the request builds on is not on this node's disk.
-        NodeError : the relay that sent the request has been superseded.
+        DamagedError, LedgerError : a memory or ledger is not what was written.
+        NodeError : the relay that sent the request has been superseded, or another process is at
+            work on the state.
         """
+        if not self._deployed:
+            return self._handle(request)
+        lock = self._directory / "nodes" / f"state-{self.peers[0]:04d}.lock"
+        try:
+            with atomic.locked(lock, wait=False):
+                return self._handle(request)
+        except BlockingIOError:
+            raise NodeError(f"{lock}: another process is at work on this peer's state") from None
+
+    def _handle(self, request: Request) -> Response:
         self._channel.begin(request)
         if request.stage == "start":
             self._checkpoints.take_over(request.attempt)
@@ -189,14 +196,12 @@ class Node:
 
     def _privately(self, request: Request) -> Response:
         """`_done`; where gradients are private, from draws of its own that nobody can repeat."""
-        if self._privacy is None:
-            return self._done(request)
-        guard = self._cohort.engine.draw_anew(secrets.randbits(64))
-        guard.go_on_from(self._privacy.spent()[None])
-        try:
-            return self._done(request)
-        finally:
-            self._privacy.add(guard.charged[0], request.round)
+        if self._accounts is not None and self._cohort.engine.guard is not None:
+            privacy = self._accounts.privacy
+            privacy.spent()  # a damaged ledger stops the request, whatever it costs
+            guard = self._cohort.engine.draw_anew(secrets.randbits(64))
+            guard.account = partial(privacy.account, request.round)
+        return self._done(request)
 
     def _done(self, request: Request) -> Response:
         match request.stage:

@@ -91,6 +91,26 @@ def _digest(content: bytes | mmap.mmap, bound: bytes) -> bytes:
     return found.digest()
 
 
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock over all threads and processes, as long as they live; the file stays empty.
+
+    Raises
+    ------
+    BlockingIOError
+        Somebody else holds it, and nobody is to `wait`.
+    """
+    import fcntl  # here: only deployed nodes lock, and they run on Linux
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(handle)
+
+
 def append(path: Path, line: Mapping[str, Any]) -> None:
     """Add a line of JSON to a file; it is on the disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,19 +6,18 @@ this node, and is refused with one line where anything about it is not as it sho
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from app.runs import atomic
+from app.security.accounts import Accounts
 from app.security.audit import Audit
 from app.security.claims import claim
 from app.security.keys import PrivateKeys
 from app.security.ledger import Ledger
+from app.security.memory import Memory
 from app.security.seal import TAG, Scope, SealError, digest_of, seal, unseal
 from app.security.sealing import Sealing
 from app.security.trust import Entry
@@ -34,7 +33,8 @@ class SecureChannel:
     peers : hosted by the node.
     directory : the run directory on the node's disk; its name is that of the run.
     sealing : whether letters are sealed, and with which keys.
-    ledger : of a deployed node: what its peer hears and answers is counted there.
+    accounts : of a deployed node: what its peer hears and answers is counted there. Without, there
+        is a memory on disk where letters are sealed.
     max_age : how many rounds old an offer may be that is heard; an older one of a peer is never
         accepted after a newer one.
 
@@ -48,23 +48,21 @@ class SecureChannel:
         peers: Sequence[int],
         directory: Path,
         sealing: Sealing,
-        ledger: Ledger | None = None,
+        accounts: Accounts | None = None,
         max_age: int = 0,
     ) -> None:
-        self._ledger = ledger
+        self._ledger = accounts.answers if accounts else None
         self._max_age = max_age
         self._peers = tuple(peers)
         self._sealing = sealing
         self._run = directory.name
         node = f"{min(peers):04d}"
         self._audit = Audit(directory / f"audit-{node}.jsonl") if sealing.audited else None
-        self._memory = directory / "nodes" / f"mail-{node}.json"
+        kept = directory / "nodes" / f"mail-{node}.json" if sealing.keys else None
+        self._memory = accounts.memory if accounts else Memory(kept)
         self._own: dict[int, PrivateKeys] = {}
         self._trust: Mapping[int, Entry] = {}
         self.names: dict[int, str] = {}
-        self._committed = 0  # the last round that the relay said it has committed
-        self._own_offers: dict[str, str] = {}  # "round peer" -> digest of a hosted peer's offer
-        self._heard: dict[str, int] = {}  # sender -> round of the newest offer that was accepted
 
     def begin(self, request: Request) -> None:
         """Get ready for the letters of a request.
@@ -73,6 +71,8 @@ class SecureChannel:
         ------
         KeysError
             A file of keys is missing or wrong.
+        DamagedError, LedgerError
+            The memory of the run or a ledger is not what was written.
         SealError
             It goes back to a round that the relay said it has committed: letters of that round are
             never accepted again.
@@ -84,25 +84,21 @@ class SecureChannel:
             self._unread[letter.kind].append(letter)
         self._foreign_offers: dict[int, bytes] = {}  # sender -> digest of its offer
         self._refused: list[str] = []
-        if not self._sealing.keys:
+        if self._sealing.keys:
+            self._own, self._trust = self._sealing.read()  # again: the operator may have changed it
+            self.names = {peer: entry.name for peer, entry in self._trust.items()}
+        memory = self._memory
+        if memory.path is None:
             return
-        self._own, self._trust = self._sealing.read()  # again: the operator may have changed it
-        self.names = {peer: entry.name for peer, entry in self._trust.items()}
-        self._recall()
+        memory.recall(self._ledger.committed() if self._ledger else 0)
         first = request.round + 1 if request.stage == "start" else request.round
-        if first <= self._committed:
+        if first <= memory.committed:
             raise SealError(
-                f'run "{self._run}" has committed round {self._committed} here and does not go '
+                f'run "{self._run}" has committed round {memory.committed} here and does not go '
                 f"back to round {request.round}: begin again under another name"
             )
-        if request.committed > self._committed:
-            self._committed = request.committed
-            self._own_offers = {
-                key: digest
-                for key, digest in self._own_offers.items()
-                if int(key.partition(" ")[0]) > request.committed
-            }
-            self._remember()
+        if request.committed > memory.committed:
+            memory.commit(request.committed)
 
     def claims(self) -> tuple[bytes, ...]:
         """For each hosted peer a signature that this is its node; none without keys."""
@@ -123,8 +119,8 @@ class SecureChannel:
             about = self._foreign_offers[letter.recipient]
         else:
             offered = digest_of(letter.payload).hex()
-            self._own_offers[f"{letter.round} {letter.sender}"] = offered
-            self._remember()
+            self._memory.offered[f"{letter.round} {letter.sender}"] = offered
+            self._memory.keep()
         if not trusted:
             return None
         sealed, digest = seal(letter, self._scope, self._own[letter.sender], trusted, about)
@@ -167,32 +163,35 @@ class SecureChannel:
             self._count(self._ledger, kind, plain)
         if kind == "offer" and self._max_age and found:
             written = {str(k.sender): k.round for k in self._request.letters if k.kind == "offer"}
-            self._heard |= {str(k): written[str(k)] for k, _ in found}
-            if self._sealing.keys:
-                self._remember()
+            self._memory.heard |= {str(k): written[str(k)] for k, _ in found}
+            self._memory.keep()
         return found
 
     def _check_age(self, letter: PeerMessage) -> None:
         t = self._request.round
         if not t - (self._max_age if letter.kind == "offer" else 0) <= letter.round <= t:
             raise PayloadError(f"is of round {letter.round}")
-        if letter.kind == "offer" and letter.round < self._heard.get(str(letter.sender), 0):
+        if letter.kind == "offer" and letter.round < self._memory.heard.get(str(letter.sender), 0):
             raise PayloadError(f"is of round {letter.round}, older than one that came before")
 
     def _count(self, ledger: Ledger, kind: Kind, plain: Mapping[int, str]) -> None:
         """Write down what was heard, and the answers that are given to it."""
         request = self._request
         if kind == "offer" or request.asked.any():
-            ledger.heard(request, kind, plain)
+            ledger.heard(request, kind, plain, self._memory.committed)
         if kind == "offer" and request.stage == "answer":
             asked = request.edges[request.asked & np.isin(request.edges[:, 1], self._peers)]
             ledger.answering(request, {k: plain[k] for k in asked[:, 0].tolist() if k in plain})
 
     def finish(self) -> tuple[str, ...]:
-        """Refuse what was not read; a line for each letter that was refused since `begin`."""
+        """Refuse what was not read; a line for each letter that was refused since `begin`.
+
+        What the request has added to the ledgers is remembered.
+        """
         for letters in self._unread.values():
             for letter in letters:
                 self._refuse(letter, self._digest(letter.payload), "was not to come here")
+        self._memory.keep_heads()
         return tuple(self._refused)
 
     def _due(self, kind: Kind) -> set[tuple[int, int | None]]:
@@ -239,7 +238,7 @@ class SecureChannel:
             about = b""
         else:
             reader = to
-            about = bytes.fromhex(self._own_offers.get(f"{letter.round} {to}", ""))
+            about = bytes.fromhex(self._memory.offered.get(f"{letter.round} {to}", ""))
         sender = self._trust[letter.sender].keys
         plain = unseal(letter, self._scope, reader, self._own[reader], sender, digest, about)
         if to is None:
@@ -267,17 +266,3 @@ class SecureChannel:
         if self._audit is not None:
             attempt = self._scope.attempt
             self._audit.write(letter, to, digest, verdict, attempt=attempt, names=self.names)
-
-    def _recall(self) -> None:
-        try:
-            memory: dict[str, Any] = json.loads(self._memory.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            memory = {"committed": 0, "offered": {}}
-        self._committed, self._own_offers = memory["committed"], memory["offered"]
-        self._heard = memory.get("heard", {})
-
-    def _remember(self) -> None:
-        memory: dict[str, Any] = {"committed": self._committed, "offered": self._own_offers}
-        if self._max_age:
-            memory["heard"] = self._heard
-        atomic.write(self._memory, json.dumps(memory))

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from app.runs import atomic
+from app.security.journal import Journal, LedgerError
 from app.security.policy import AnswerPolicy
 from strategies.protocol import Kind, Request
-
-
-class LedgerError(ValueError):
-    """More is asked than the policy allows, or the ledger is damaged; names the limit."""
 
 
 class Ledger:
@@ -29,41 +25,49 @@ class Ledger:
 
     Parameters
     ----------
-    path : of the file.
+    journal : the file.
     run : name of the run.
     limits : how much may be asked.
     """
 
-    def __init__(self, path: Path, run: str, limits: AnswerPolicy) -> None:
-        self._path, self._run, self._limits = path, run, limits
-        self._bytes_read = 0
+    def __init__(self, journal: Journal, run: str, limits: AnswerPolicy) -> None:
+        self._journal, self._run, self._limits = journal, run, limits
         self._mine: list[dict[str, Any]] = []  # the lines of this run
         self._answers = 0  # of all runs
 
-    def heard(self, request: Request, kind: Kind, letters: Mapping[int, str]) -> None:
+    def committed(self) -> int:
+        """The last round of this run that was over when one was played."""
+        with self._open():
+            return max((int(line.get("committed", 0)) for line in self._mine), default=0)
+
+    def heard(
+        self, request: Request, kind: Kind, letters: Mapping[int, str], committed: int = 0
+    ) -> None:
         """Count that a round is played with these letters.
 
         Parameters
         ----------
         letters : sender -> digest of the plain letter.
+        committed : the last round that is over.
 
         Raises
         ------
         LedgerError
             The round was played too often.
         """
-        self._read()
         about = {"run": self._run, "round": request.round, "heard": kind}
-        before = [line for line in self._mine if about.items() <= line.items()]
-        if len(before) > self._limits.most_repeats:
-            raise LedgerError(
-                f"answers.most-repeats = {self._limits.most_repeats}: round {request.round} was "
-                f"played {len(before)} times"
-            )
-        digest = _digest_of(request, letters)
-        differs = bool(before) and digest not in {line["digest"] for line in before}
-        line = {"from": sorted(letters), "digest": digest, "attempt": request.attempt}
-        self._add({**about, **line, "repeat": len(before), "differs": differs})
+        with self._open():
+            before = [line for line in self._mine if about.items() <= line.items()]
+            if len(before) > self._limits.most_repeats:
+                raise LedgerError(
+                    f"answers.most-repeats = {self._limits.most_repeats}: round {request.round} "
+                    f"was played {len(before)} times"
+                )
+            digest = _digest_of(request, letters)
+            differs = bool(before) and digest not in {line["digest"] for line in before}
+            line = {"from": sorted(letters), "digest": digest, "attempt": request.attempt}
+            line |= {"committed": committed, "repeat": len(before), "differs": differs}
+            self._add({**about, **line})
 
     def answering(self, request: Request, models: Mapping[int, str]) -> None:
         """Count the answers that are about to be given.
@@ -77,37 +81,38 @@ class Ledger:
         LedgerError
             They are too many for a round, for a recipient in this run, or in all.
         """
-        self._read()
-        mine = [line for line in self._mine if "answer-to" in line]
-        known = {(line["round"], line["answer-to"], line["model"]) for line in mine}
-        new = {k: v for k, v in models.items() if (request.round, k, v) not in known}
-        in_round = sum(line["round"] == request.round for line in mine)
-        _within("most-a-round", self._limits.most_a_round, in_round, len(new))
-        for owner in new:
-            got = sum(line["answer-to"] == owner for line in mine)
-            _within("most-a-recipient", self._limits.most_a_recipient, got, 1)
-        _within("most-in-all", self._limits.most_in_all, self._answers, len(new))
-        for owner, model in sorted(new.items()):
-            self._add(
-                {"run": self._run, "round": request.round, "answer-to": owner, "model": model}
-            )
+        with self._open():
+            mine = [line for line in self._mine if "answer-to" in line]
+            known = {(line["round"], line["answer-to"], line["model"]) for line in mine}
+            new = {k: v for k, v in models.items() if (request.round, k, v) not in known}
+            in_round = sum(line["round"] == request.round for line in mine)
+            _within("most-a-round", self._limits.most_a_round, in_round, len(new))
+            for owner in new:
+                got = sum(line["answer-to"] == owner for line in mine)
+                _within("most-a-recipient", self._limits.most_a_recipient, got, 1)
+            _within("most-in-all", self._limits.most_in_all, self._answers, len(new))
+            about = {"run": self._run, "round": request.round}
+            self._add(*({**about, "answer-to": k, "model": v} for k, v in sorted(new.items())))
 
-    def _read(self) -> None:
-        """Read what was added since, by this process or another."""
-        size = self._path.stat().st_size if self._path.exists() else 0
-        if size < self._bytes_read:
-            raise LedgerError(f"{self._path} was cut: nothing is answered before it is put back")
-        try:
-            lines = atomic.lines(self._path, self._bytes_read)
-        except ValueError as error:
-            raise LedgerError(f"{error}: nothing is answered before a person has looked") from None
-        self._bytes_read = size
-        self._answers += sum("answer-to" in line for line in lines)
-        self._mine += [line for line in lines if line.get("run") == self._run]
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Have the ledger alone, with what other processes have added."""
+        with self._journal.locked() as lines:
+            for line in lines:
+                self._count(line)
+            yield
 
-    def _add(self, line: Mapping[str, Any]) -> None:
+    def _count(self, line: Mapping[str, Any]) -> None:
+        self._answers += "answer-to" in line
+        if line.get("run") == self._run:
+            self._mine.append(dict(line))
+
+    def _add(self, *lines: Mapping[str, Any]) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        atomic.append(self._path, {"time": now, **line})
+        if lines:
+            self._journal.add(*({"time": now, **line} for line in lines))
+        for line in lines:
+            self._count(line)
 
 
 def _digest_of(request: Request, letters: Mapping[int, str]) -> str:

@@ -1,21 +1,24 @@
 """What a peer's examples have told so far: a file that outlives runs, and that no run can reset.
 
-`institution/privacy-<peer>.jsonl` in the node's `out` has a line for each request that was answered
-from gradients of private examples: the Rényi divergences that it cost, at the orders of
-`clients.engine.accountant`. The sum over all runs is what the peer has spent, whichever columns or
-labels a run took; a person who has new data begins a new file.
+`institution/privacy-<peer>.jsonl` in the node's `out` has a line for each set of gradients that the
+peer was about to compute on private examples: the Rényi divergences that they cost, at the orders
+of `clients.engine.accountant`. A line is on the disk before the first of the gradients is computed,
+under a lock over all processes: nothing that a run does later, and no crash, leaves anything
+uncharged, and runs side by side share one budget. What was charged and then lost in a crash stays
+charged. The sum over all runs is what the peer has spent, whichever columns or labels a run took.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from app.runs import atomic
-from app.security.ledger import LedgerError
+from app.security.journal import Journal, LedgerError
 from clients.engine.accountant import ORDERS
 
 Floats = npt.NDArray[np.float64]
@@ -26,11 +29,13 @@ class PrivacyLedger:
 
     Parameters
     ----------
-    path : of the file. run : name of the run that adds to it.
+    journal : the file.
+    run : name of the run that adds to it.
     """
 
-    def __init__(self, path: Path, run: str) -> None:
-        self._path, self._run = path, run
+    def __init__(self, journal: Journal, run: str) -> None:
+        self._journal, self._run = journal, run
+        self._spent = np.zeros(len(ORDERS))
 
     def spent(self) -> Floats:
         """(A,) Rényi divergences of everything so far.
@@ -38,20 +43,47 @@ class PrivacyLedger:
         Raises
         ------
         LedgerError
-            The file is damaged, or of other orders: nothing is answered before a person has looked.
+            The file is not what was written, or of other orders.
         """
-        try:
-            rows = [line["rdp"] for line in atomic.lines(self._path)]
-            spent_ra = np.array(rows, dtype=np.float64).reshape(-1, len(ORDERS))
-        except (KeyError, ValueError) as error:
-            why = f"{self._path}: {error}: nothing is answered before a person has looked"
-            raise LedgerError(why) from None
-        total: Floats = spent_ra.sum(axis=0)
-        return total
+        with self._journal.locked() as lines:
+            self._count(lines)
+        return self._spent.copy()
 
-    def add(self, cost_a: Floats, round_: int) -> None:
-        """Write down what a request has cost; before its response leaves the node."""
-        if cost_a.any():
-            now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            line = {"time": now, "run": self._run, "round": round_, "rdp": cost_a.tolist()}
-            atomic.append(self._path, line)
+    @contextmanager
+    def account(self, round_: int) -> Iterator[tuple[Floats, Floats]]:
+        """Have the ledger alone, in order to spend.
+
+        Yields what has been spent (1, A) and what is to be added (1, A); the latter is on the disk
+        when this is left. Nothing is added if an error is raised.
+
+        Raises
+        ------
+        LedgerError
+            As in `spent`; or what is to be added is negative or not finite.
+        """
+        with self._journal.locked() as lines:
+            self._count(lines)
+            cost_1a = np.zeros((1, len(ORDERS)))
+            yield self._spent[None].copy(), cost_1a
+            if cost_1a.any():
+                now = datetime.now(UTC).isoformat(timespec="milliseconds")
+                line = {"time": now, "run": self._run, "round": round_, "rdp": cost_1a[0].tolist()}
+                cost_a = self._cost(line)
+                self._journal.add(line)
+                self._spent = self._spent + cost_a
+
+    def _count(self, lines: list[dict[str, Any]]) -> None:
+        for cost_a in [self._cost(line) for line in lines]:
+            self._spent = self._spent + cost_a
+
+    def _cost(self, line: dict[str, Any]) -> Floats:
+        try:
+            cost_a = np.array(line["rdp"], dtype=np.float64)
+        except (KeyError, ValueError, TypeError):
+            cost_a = np.zeros(0)
+        if cost_a.shape != (len(ORDERS),) or not (np.isfinite(cost_a) & (cost_a >= 0)).all():
+            raise LedgerError(
+                f"{self._journal.path}: a cost is not {len(ORDERS)} finite numbers of at least 0: "
+                "nothing is spent before a person has looked"
+            )
+        return cost_a

@@ -46,7 +46,7 @@ def query(examples: int, drawn: int, noise: float, times: int) -> Floats:
     accountant = RdpAccountant(ORDERS, NeighboringRelation.REPLACE_ONE)
     sampled = SampledWithoutReplacementDpEvent(examples, drawn, event)
     accountant.compose(event if drawn >= examples else sampled)
-    found: Floats = accountant.rdp
+    found: Floats = _closed(accountant.rdp)
     found.setflags(write=False)
     return found
 
@@ -56,5 +56,11 @@ def epsilon(rdp_pa: Floats, delta: float) -> Floats:
     from dp_accounting.rdp import compute_epsilon
 
     return np.array(
-        [compute_epsilon(ORDERS, row, delta)[0] if row.any() else 0.0 for row in rdp_pa]
+        [compute_epsilon(ORDERS, row, delta)[0] if row.any() else 0.0 for row in _closed(rdp_pa)]
     )
+
+
+def _closed(rdp: Floats) -> Floats:
+    """Divergences, of which one that is no number of at least 0 is infinite: it proves nothing."""
+    proven: Floats = np.where(rdp >= 0, rdp, np.inf)
+    return proven

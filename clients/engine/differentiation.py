@@ -165,7 +165,13 @@ class Differentiation(Stack):
             elif self.guard is not None:
                 with self.guard.watching() as traces:
                     losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, at)
-                found = self.guard.clipped(losses_eb, batch.weights_eb[:, at], traces, leaves)
+                first = at.start or 0
+                found = self.guard.clipped(
+                    losses_eb, batch.weights_eb[:, at], traces, leaves,
+                    lambda b, first=first: self._batch_losses(
+                        leaves, buffers, batch, examples, slice(first + b, first + b + 1)
+                    )[0],
+                )  # fmt: skip
             else:
                 more = {**buffers, **own}
                 losses_eb, after = self._batch_losses(leaves, more, batch, examples, at)

@@ -19,8 +19,8 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -57,6 +57,12 @@ class Trace(NamedTuple):
     outputs: Tensor
 
 
+Account = Callable[[], AbstractContextManager[tuple[accountant.Floats, accountant.Floats]]]
+"""Opens the account of the hosted peers: (P, A) what each has spent so far and (P, A) zeros, to
+which is added what each spends now. What was added counts when the account is closed, and not where
+an error closes it; nobody else has it open meanwhile."""
+
+
 class Guard:
     """What makes the gradients of hosted peers private, and keeps count.
 
@@ -67,7 +73,7 @@ class Guard:
     Attributes
     ----------
     rdp : (P, A) what each peer has spent in the run, see `clients.engine.accountant`.
-    charged : (P, A) the same since `go_on_from`, whatever states the run went back to.
+    account : what decides about the budget, see `Account`; here, what the run has spent.
     exhausted : (P,) whether a query of the current stage was beyond the budget.
     """
 
@@ -87,8 +93,7 @@ class Guard:
         traceable = is_traceable(network.module)
         self._layers = sum(map(trains, network.module.modules())) if traceable else 0
         self.rdp = np.zeros((len(peers), len(accountant.ORDERS)))
-        self.charged = np.zeros_like(self.rdp)
-        self._before: accountant.Floats | None = None
+        self.account: Account = lambda: nullcontext((self.rdp.copy(), np.zeros_like(self.rdp)))
         self.begin(0, OFFER)
 
     def reseed(self, seed: int) -> None:
@@ -103,18 +108,20 @@ class Guard:
 
     def epsilon(self) -> accountant.Floats:
         """(P,) what each peer has spent."""
-        return accountant.epsilon(self._total(), self.options.delta)
+        with self.account() as (spent_pa, _):
+            return accountant.epsilon(spent_pa, self.options.delta)
 
-    def go_on_from(self, spent_pa: accountant.Floats) -> None:
-        """Count on from what a ledger says instead of from what the run's states say."""
-        self._before = spent_pa
-        self.charged = np.zeros_like(self.rdp)
+    def admit(self, batches: Sequence[Batch]) -> list[Batch]:
+        """Charge each peer for its gradients; the minibatches of those who cannot pay are emptied.
 
-    def _total(self) -> accountant.Floats:
-        return self.rdp if self._before is None else self._before + self.charged
+        What is admitted is paid for when this returns, and before anything is computed.
+        """
+        with self.account() as (spent_pa, cost_pa):
+            return [self._admit(batch, spent_pa, cost_pa) for batch in batches]
 
-    def admit(self, batch: Batch) -> Batch:
-        """Charge each peer for a gradient; the minibatches of those who cannot pay are emptied."""
+    def _admit(
+        self, batch: Batch, spent_pa: accountant.Floats, cost_pa: accountant.Floats
+    ) -> Batch:
         counts_e, uses_e = batch.counts_e.copy(), np.zeros_like(batch.counts_e)
         keys, peers = batch.keys_e.tolist(), batch.peers_e.tolist()
         assert batch.charges_e is not None
@@ -124,15 +131,15 @@ class Guard:
             uses_e[e] = before = self._uses[p, key]
             cost_a = self._cost(p, int(counts_e[e]), Charge(batch.charges_e[e]), before)
             if self.options.budget and cost_a.any():
-                total_1a = (self._total()[p] + cost_a)[None]
+                total_1a = (spent_pa[p] + cost_pa[p] + cost_a)[None]
                 after = accountant.epsilon(total_1a, self.options.delta)[0]
-                self.exhausted[p] |= after > self.options.budget
+                self.exhausted[p] |= not after <= self.options.budget  # nor where it is no number
             if self.exhausted[p]:
                 counts_e[e] = 0
                 continue
             self._uses[p, key] += 1
             self.rdp[p] += cost_a
-            self.charged[p] += cost_a
+            cost_pa[p] += cost_a
         paid_e1 = torch.from_numpy(counts_e > 0).to(batch.weights_eb.device)[:, None]
         weights_eb = batch.weights_eb * paid_e1
         return replace(batch, counts_e=counts_e, weights_eb=weights_eb, uses_e=uses_e)
@@ -164,19 +171,22 @@ class Guard:
             yield traces
 
     def clipped(
-        self, losses_eb: Tensor, weights_eb: Tensor, traces: list[Trace], leaves: dict[str, Tensor]
-    ) -> tuple[Tensor, ...]:
+        self,
+        losses_eb: Tensor,
+        weights_eb: Tensor,
+        traces: list[Trace],
+        leaves: dict[str, Tensor],
+        loss_of: Callable[[int], Tensor],
+    ) -> Sequence[Tensor]:
         """Weighted sums of the examples' clipped gradients, one for each of the leaves.
 
         Parameters
         ----------
         traces : of the forward pass, while which it was `watching`.
+        loss_of : computes the loss of a single example, given by its place in the minibatch.
         """
         if len(traces) != self._layers or not traces:  # a layer used twice: its gradients add up
-            weights_eb = weights_eb * self._factors(_one_by_one(losses_eb, [*leaves.values()]))
-            return torch.autograd.grad(
-                losses_eb, [*leaves.values()], weights_eb, materialize_grads=True
-            )
+            return self._one_by_one(loss_of, weights_eb, [*leaves.values()])
         outputs = [trace.outputs for trace in traces]
         slopes = torch.autograd.grad(losses_eb.sum(), outputs)
         with torch.no_grad():
@@ -190,18 +200,43 @@ class Guard:
         """The same by name, from each layer's inputs and the gradients of its outputs."""
         layers = [LAYERS[type(layer)](layer, a, g, weights_eb.shape) for layer, a, g in slopes]
         squares_eb = functools.reduce(torch.add, [layer.squares() for layer in layers])
-        weights_eb = weights_eb * self._factors(squares_eb)
+        factors_eb, sound_eb = self._factors(squares_eb)
+        weights_eb = weights_eb * factors_eb
         found: dict[str, Tensor] = {}
         for (layer, _, _), gradients in zip(slopes, layers, strict=True):
-            weight, bias = gradients.sums(weights_eb)
+            weight, bias = gradients.sums(weights_eb, sound_eb)
             found[self._names[id(layer.weight)]] = weight
             if layer.bias is not None:
                 found[self._names[id(layer.bias)]] = bias
         return found
 
-    def _factors(self, squares_eb: Tensor) -> Tensor:
-        """min(1, C / norm of the gradient) of each example."""
-        return (self.options.clip / squares_eb.sqrt().clamp_min(1e-30)).clamp_max(1.0)
+    def _one_by_one(
+        self, loss_of: Callable[[int], Tensor], weights_eb: Tensor, leaves: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """`clipped`, by a forward and a backward pass for each example.
+
+        In one pass for all, numbers of one example that are not finite would reach the gradients of
+        the others.
+        """
+        assert len(weights_eb) == 1, "such networks go alone"
+        sums = [torch.zeros_like(leaf) for leaf in leaves]
+        for b, weight in enumerate(weights_eb[0]):
+            gradients = torch.autograd.grad(loss_of(b).sum(), leaves, materialize_grads=True)
+            square = functools.reduce(torch.add, [g.square().sum() for g in gradients])
+            factor, sound = self._factors(square)
+            for total, gradient in zip(sums, gradients, strict=True):
+                total.add_(torch.where(sound, gradient * (factor * weight), 0.0))
+        return sums
+
+    def _factors(self, squares: Tensor) -> tuple[Tensor, Tensor]:
+        """min(1, C / norm of the gradient) of each example, and which norms are sound.
+
+        A gradient that is not finite counts as 0: it would take the sum with it, and so tell that
+        its example is there.
+        """
+        sound = squares.isfinite() & (squares >= 0)
+        norms = torch.where(sound, squares, 1.0).sqrt()
+        return (self.options.clip / norms.clamp_min(1e-30)).clamp_max(1.0), sound
 
     def add_noise(self, gradients: Sequence[Tensor], batch: Batch) -> None:
         """Add what hides single examples to the mean gradients, given tensor by tensor."""
@@ -257,17 +292,6 @@ def normal(
     return torch.from_numpy(numbers).flatten(1)[:, :d]
 
 
-def _one_by_one(losses_eb: Tensor, leaves: Sequence[Tensor]) -> Tensor:
-    """Squared norm of each example's gradient (E, b), by a backward pass for each."""
-    assert len(losses_eb) == 1, "such networks go alone"
-    squares = torch.zeros_like(losses_eb)
-    for b, loss in enumerate(losses_eb[0]):
-        for gradient in torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True):
-            if gradient is not None:
-                squares[0, b] += gradient.square().sum()
-    return squares
-
-
 class _Linear:
     """Gradients sum_t g_t a_t' of a linear layer, and sum_t g_t of its bias."""
 
@@ -286,8 +310,11 @@ class _Linear:
         square = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
         return square + _squares(g.sum(-2, keepdim=True)) if self._biased else square
 
-    def sums(self, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
-        return linear_sums(self._a, self._g * weights_eb[..., None, None])
+    def sums(self, weights_eb: Tensor, sound_eb: Tensor) -> tuple[Tensor, Tensor]:
+        weights, sound = weights_eb[..., None, None], sound_eb[..., None, None]
+        return linear_sums(
+            torch.where(sound, self._a, 0.0), torch.where(sound, self._g * weights, 0.0)
+        )
 
 
 class _Convolution:
@@ -308,9 +335,11 @@ class _Convolution:
         square = _squares(self._weight)
         return square + _squares(self._bias) if self._biased else square
 
-    def sums(self, weights_eb: Tensor) -> tuple[Tensor, Tensor]:
-        weights = weights_eb[..., None, None]
-        return (self._weight * weights).sum(1), (self._bias * weights).sum(1)
+    def sums(self, weights_eb: Tensor, sound_eb: Tensor) -> tuple[Tensor, Tensor]:
+        weights, sound = weights_eb[..., None, None], sound_eb[..., None, None]
+        both = (torch.where(sound, each * weights, 0.0) for each in (self._weight, self._bias))
+        weight, bias = (each.sum(1) for each in both)
+        return weight, bias
 
 
 def _squares(x: Tensor) -> Tensor:

@@ -176,7 +176,7 @@ class Stack:
 
     def _admitted(self, batches: Sequence[Batch]) -> Sequence[Batch]:
         """The minibatches, paid for where gradients are private."""
-        return batches if self.guard is None else [self.guard.admit(batch) for batch in batches]
+        return batches if self.guard is None else self.guard.admit(batches)
 
     def narrowed(self, rows: Ints, *, idle: bool = False) -> Self:
         """An engine of some of these peers, given by local index; it counts gradients anew.

@@ -11,7 +11,7 @@ import pytest
 
 from app.config.config import Config
 from app.node.node import Node
-from app.security.ledger import LedgerError
+from app.security.journal import LedgerError
 from app.security.privacy_ledger import PrivacyLedger
 from clients.engine.accountant import ORDERS
 from strategies.protocol import Request

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,45 @@ def test_what_is_there_twice_or_overwritten_is_clipped_by_its_whole_gradient(bui
     x_pd, buffers = engine.initial(common=False)
     found = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
     torch.testing.assert_close(found, clipped_by_hand(problem, model, x_pd, 0.3))
+
+
+def _normalised(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Layers whose gradients nobody knows example by example."""
+    d = math.prod(shape)
+    return nn.Sequential(nn.Flatten(), nn.LayerNorm(d), nn.Linear(d, outputs))
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp", "lenet", _shared, _Overwriting, _normalised])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_an_example_whose_gradient_is_not_finite_adds_nothing(model: Any, value: float) -> None:
+    """Else the sum is not finite if, and only if, that example is there: one bit, for nothing."""
+    name = model if isinstance(model, str) else plugins.register("model", model.__name__, model)
+    problem = classification(SIZES, shape=NETWORKS.get(name, (1, 4, 4)))
+    bad = [rows[0] for rows in problem.train.rows]
+    inputs = problem.inputs.copy()
+    inputs[bad] = value
+    without = engine_of(problem, name, clip=0.3, noise=0.0)
+    x_pd, buffers = without.initial(common=False)
+    engine = engine_of(replace(problem, inputs=inputs), name, clip=0.3, noise=0.0)
+    batch, same = (e.batches(1, epochs=1)[0] for e in (engine, without))
+    assert (batch.rows_eb == 0).any(), "somebody has it"
+    result = engine.gradients(x_pd, buffers, batch).values
+    others = torch.where(same.rows_eb == 0, 0.0, same.weights_eb)
+    expected = without.gradients(x_pd, buffers, replace(same, weights_eb=others)).values
+    torch.testing.assert_close(result, expected)
+
+
+def test_crafted_weights_do_not_tell_whether_an_example_is_there() -> None:
+    """Weights of 1e308 on a pixel that one example alone has, in float32 of 1e38."""
+    problem = classification(SIZES)
+    inputs = problem.inputs.copy()
+    inputs[:, :, 0, 0] = 0
+    inputs[problem.train.rows[1][2], :, 0, 0] = 10
+    engine = engine_of(replace(problem, inputs=inputs), "mlp", clip=0.3, noise=0.0)
+    x_pd, buffers = engine.initial()
+    x_pd[:, 0] = 1e308
+    for batch in engine.batches(2, epochs=1):
+        assert engine.gradients(x_pd, buffers, batch).values.isfinite().all()
 
 
 @pytest.mark.parametrize("model", ["mlp", "lenet"])

@@ -1,0 +1,144 @@
+"""Ledgers on disk: files of JSON lines that notice when lines were changed, cut off or taken away.
+
+Beside a ledger, a file `.head` has its length in bytes and the SHA-256 of so many bytes. It is
+written after the line, so a ledger may be ahead of its head (the process was killed between the
+two), but never behind it. What follows the last line break was never completed: whoever wrote it
+was killed before anything was done that it would have accounted for, and the next line replaces
+it. Heads that are kept elsewhere, in the memory of each run (`app.security.memory`), show that a
+ledger and its head were rolled back together.
+
+Ledger and head are read and written under a lock over all processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from app.runs import atomic
+
+_REMEDY = "nothing is spent or answered before a person has looked and has put the file back"
+
+
+class LedgerError(ValueError):
+    """More is asked than the institution allows, or a ledger is not what was written."""
+
+
+class Head(NamedTuple):
+    """How far a ledger had come.
+
+    Attributes
+    ----------
+    size : in bytes.
+    digest : SHA-256 of so many bytes, in hexadecimal digits.
+    """
+
+    size: int
+    digest: str
+
+
+class Journal:
+    """One ledger.
+
+    Parameters
+    ----------
+    path : of the file.
+    seen : heads that it had earlier, as far as other files know: it must continue each of them.
+    """
+
+    def __init__(self, path: Path, seen: Sequence[Head] = ()) -> None:
+        self.path = path
+        self._head_file, self._lock = path.with_suffix(".head"), path.with_suffix(".lock")
+        self._seen: Sequence[Head] = tuple(seen)
+        self._size, self._hash = 0, hashlib.sha256()  # of what was read or written so far
+
+    @property
+    def head(self) -> Head:
+        """How far the ledger had come when it was last read or written here."""
+        return Head(self._size, self._hash.hexdigest())
+
+    @contextmanager
+    def locked(self) -> Iterator[list[dict[str, Any]]]:
+        """Have the ledger alone; yields the lines that others have added since the last time.
+
+        Raises
+        ------
+        LedgerError
+            The ledger is not what was written; names the file.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic.locked(self._lock):
+            yield self._read()
+
+    def add(self, *lines: Mapping[str, Any]) -> None:
+        """Write lines; they are on the disk when this returns. Only while the ledger is `locked`."""
+        texts = [json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines]
+        content, is_new = "".join(texts).encode(), not self.path.exists()
+        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.truncate(self._size)
+            file.seek(self._size)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            atomic.sync(self.path.parent)
+        self._size += len(content)
+        self._hash.update(content)
+        self._write_head()
+
+    def _read(self) -> list[dict[str, Any]]:
+        head = self._read_head()
+        content, size = b"", 0
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(self._size)
+                content = file.read()
+        content = content[: content.rfind(b"\n") + 1]
+        end = self._size + len(content)
+        if size < self._size or (head is not None and head.size < self._size):
+            raise LedgerError(f"{self.path} was rolled back: {_REMEDY}")
+        found, at = self._hash.copy(), 0
+        for mark in sorted({*self._seen, *([] if head is None else [head])}):
+            found.update(content[at : mark.size - self._size])
+            at = mark.size - self._size
+            if mark.size > end or found.hexdigest() != mark.digest:
+                raise LedgerError(f"{self.path} was changed, cut or rolled back: {_REMEDY}")
+        found.update(content[at:])
+        lines = self._parsed(content)
+        self._size, self._hash, self._seen = end, found, ()
+        if head != self.head and end:
+            self._write_head()
+        return lines
+
+    def _parsed(self, content: bytes) -> list[dict[str, Any]]:
+        try:
+            lines = [json.loads(line) for line in content.split(b"\n")[:-1]]
+        except ValueError:
+            lines = [None]
+        if not all(isinstance(line, dict) for line in lines):
+            raise LedgerError(f"{self.path} has a line that is damaged: {_REMEDY}")
+        return lines
+
+    def _read_head(self) -> Head | None:
+        """What the file beside it says; None before the first line, or of an older version."""
+        try:
+            size, digest = json.loads(self._head_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            size, digest = None, None
+        if type(size) is not int or size < 0 or not isinstance(digest, str):
+            raise LedgerError(f"{self._head_file} is damaged: {_REMEDY}")
+        return Head(size, digest)
+
+    def _write_head(self) -> None:
+        with atomic.replacing(self._head_file) as draft:
+            draft.write_text(json.dumps(self.head), encoding="utf-8")
+            atomic.sync(draft)  # its name may wait: an older head is true of the ledger, too

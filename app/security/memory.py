@@ -1,0 +1,125 @@
+"""What a node remembers of a run: which rounds are over, and what it has offered and heard.
+
+`nodes/mail-<peer>.json` in the run directory. A digest finds damage. The file also says how far the
+ledgers of `institution/` had come, and these say which rounds were over: neither can be rolled
+back to an older copy without the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.runs import atomic
+from app.security.journal import Head, Journal
+
+
+class Memory:
+    """The memory of one node of one run; empty before the first `keep`.
+
+    Parameters
+    ----------
+    path : of the file; None: nothing outlives the process.
+    journals : ledgers whose heads are remembered.
+    durable : what is kept outlasts a power cut.
+
+    Attributes
+    ----------
+    committed : the last round that the relay said it has committed.
+    offered : "round peer" -> digest of a hosted peer's offer.
+    heard : sender -> round of the newest offer that was accepted.
+    """
+
+    def __init__(
+        self, path: Path | None, journals: Sequence[Journal] = (), *, durable: bool = False
+    ) -> None:
+        self.path, self._journals, self._durable = path, journals, durable
+        self.committed = 0
+        self.offered: dict[str, str] = {}
+        self.heard: dict[str, int] = {}
+        self._heads: dict[str, Head] = {}
+
+    def recall(self, at_least: int = 0) -> None:
+        """Read what was kept last, maybe by another process.
+
+        Parameters
+        ----------
+        at_least : a round that is over, as far as others know.
+
+        Raises
+        ------
+        DamagedError
+            The file is not what was written, is missing, or is older than what was written last.
+        """
+        assert self.path is not None
+        record = _read(self.path) if self.path.exists() else {}
+        self.committed = record.get("committed", 0)
+        self.offered, self.heard = record.get("offered", {}), record.get("heard", {})
+        self._heads = {name: Head(*head) for name, head in record.get("ledgers", {}).items()}
+        if self.committed < at_least:
+            raise atomic.DamagedError(
+                f"{self.path} ends with round {self.committed}, but round {at_least} is over: the "
+                "file was removed or rolled back; put it back, or begin again under another name"
+            )
+
+    def commit(self, committed: int) -> None:
+        """Remember that rounds up to `committed` are over."""
+        self.committed = committed
+        self.offered = {k: v for k, v in self.offered.items() if int(k.split()[0]) > committed}
+        self.keep()
+
+    def keep(self) -> None:
+        """Write everything down."""
+        if self.path is None:
+            return
+        self._heads |= self._now()
+        record = {
+            "committed": self.committed, "offered": self.offered, "heard": self.heard,
+            "ledgers": self._heads,
+        }  # fmt: skip
+        digest = _digest(self.path, record)
+        atomic.write(self.path, json.dumps(record | {"digest": digest}), durable=self._durable)
+
+    def keep_heads(self) -> None:
+        """Write everything down if a ledger has come further since."""
+        if self._now().items() - self._heads.items():
+            self.keep()
+
+    def _now(self) -> dict[str, Head]:
+        return {each.path.name: each.head for each in self._journals if each.head.size}
+
+
+def heads_in(out: Path, peer: int) -> Mapping[str, Sequence[Head]]:
+    """How far each ledger of a peer had come, by file name, as the runs in `out` remember it."""
+    found: dict[str, list[Head]] = {}
+    for path in out.glob(f"*/nodes/mail-{peer:04d}.json"):
+        try:
+            heads: dict[str, Any] = _read(path).get("ledgers", {})
+        except (OSError, atomic.DamagedError):  # stops its own run, and no other
+            continue
+        for name, head in heads.items():
+            found.setdefault(name, []).append(Head(*head))
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        digest = record.pop("digest")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        record, digest = {}, None
+    if digest != _digest(path, record):
+        raise atomic.DamagedError(
+            f"{path}: damaged, or of another run or version; put a copy of it back, or begin again "
+            "under another name"
+        )
+    return dict(record)
+
+
+def _digest(path: Path, record: Mapping[str, Any]) -> str:
+    """SHA-256 of a record that belongs to this file of this run."""
+    where = f"{path.parents[1].name} {path.name} "
+    return hashlib.sha256((where + json.dumps(record, sort_keys=True)).encode()).hexdigest()
