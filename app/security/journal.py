@@ -15,13 +15,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from app.runs import atomic
 
+T = TypeVar("T")
 _REMEDY = "nothing is spent or answered before a person has looked and has put the file back"
 
 
@@ -63,20 +64,23 @@ class Journal:
         return Head(self._size, self._hash.hexdigest())
 
     @contextmanager
-    def locked(self) -> Iterator[list[dict[str, Any]]]:
-        """Have the ledger alone; yields the lines that others have added since the last time.
+    def locked(self, parse: Callable[[dict[str, Any]], T]) -> Iterator[list[T]]:
+        """Have the ledger alone; yields what others have added since the last time.
+
+        Parameters
+        ----------
+        parse : a line -> what it says. Where it raises an error, no line counts as read.
 
         Raises
         ------
         LedgerError
-            The ledger is not what was written; names the file.
+            The ledger is not what was written, or holds what `parse` refuses; names the file.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic.locked(self._lock):
-            yield self._read()
+            yield self._read(parse)
 
     def add(self, *lines: Mapping[str, Any]) -> None:
-        """Write lines; they are on the disk when this returns. Only while the ledger is `locked`."""
+        """Write lines while the ledger is `locked`; they are on the disk when this returns."""
         texts = [json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines]
         content, is_new = "".join(texts).encode(), not self.path.exists()
         handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -92,7 +96,7 @@ class Journal:
         self._hash.update(content)
         self._write_head()
 
-    def _read(self) -> list[dict[str, Any]]:
+    def _read(self, parse: Callable[[dict[str, Any]], T]) -> list[T]:
         head = self._read_head()
         content, size = b"", 0
         if self.path.exists():
@@ -111,20 +115,20 @@ class Journal:
             if mark.size > end or found.hexdigest() != mark.digest:
                 raise LedgerError(f"{self.path} was changed, cut or rolled back: {_REMEDY}")
         found.update(content[at:])
-        lines = self._parsed(content)
+        lines = [self._parsed(line, parse) for line in content.split(b"\n")[:-1]]
         self._size, self._hash, self._seen = end, found, ()
         if head != self.head and end:
             self._write_head()
         return lines
 
-    def _parsed(self, content: bytes) -> list[dict[str, Any]]:
+    def _parsed(self, text: bytes, parse: Callable[[dict[str, Any]], T]) -> T:
         try:
-            lines = [json.loads(line) for line in content.split(b"\n")[:-1]]
-        except ValueError:
-            lines = [None]
-        if not all(isinstance(line, dict) for line in lines):
-            raise LedgerError(f"{self.path} has a line that is damaged: {_REMEDY}")
-        return lines
+            line = json.loads(text)
+            if not isinstance(line, dict):
+                raise TypeError
+            return parse(line)
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            raise LedgerError(f"{self.path} has a line that is damaged: {_REMEDY}") from None
 
     def _read_head(self) -> Head | None:
         """What the file beside it says; None before the first line, or of an older version."""

@@ -38,7 +38,7 @@ class Ledger:
     def committed(self) -> int:
         """The last round of this run that was over when one was played."""
         with self._open():
-            return max((int(line.get("committed", 0)) for line in self._mine), default=0)
+            return max((line.get("committed", 0) for line in self._mine), default=0)
 
     def heard(
         self, request: Request, kind: Kind, letters: Mapping[int, str], committed: int = 0
@@ -97,7 +97,7 @@ class Ledger:
     @contextmanager
     def _open(self) -> Iterator[None]:
         """Have the ledger alone, with what other processes have added."""
-        with self._journal.locked() as lines:
+        with self._journal.locked(_checked) as lines:
             for line in lines:
                 self._count(line)
             yield
@@ -113,6 +113,19 @@ class Ledger:
             self._journal.add(*({"time": now, **line} for line in lines))
         for line in lines:
             self._count(line)
+
+
+def _checked(line: dict[str, Any]) -> dict[str, Any]:
+    """The line, if it has what is counted."""
+    if not isinstance(line["run"], str) or type(line["round"]) is not int:
+        raise TypeError
+    if type(line.get("committed", 0)) is not int:
+        raise TypeError
+    if "answer-to" in line:
+        line["model"]
+    else:
+        line["heard"], line["digest"]
+    return line
 
 
 def _digest_of(request: Request, letters: Mapping[int, str]) -> str:

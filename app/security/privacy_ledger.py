@@ -45,45 +45,46 @@ class PrivacyLedger:
         LedgerError
             The file is not what was written, or of other orders.
         """
-        with self._journal.locked() as lines:
-            self._count(lines)
-        return self._spent.copy()
+        with self._open():
+            return self._spent.copy()
 
     @contextmanager
     def account(self, round_: int) -> Iterator[tuple[Floats, Floats]]:
         """Have the ledger alone, in order to spend.
 
         Yields what has been spent (1, A) and what is to be added (1, A); the latter is on the disk
-        when this is left. Nothing is added if an error is raised.
+        when this is left. Nothing is added where an error leaves it.
 
         Raises
         ------
         LedgerError
             As in `spent`; or what is to be added is negative or not finite.
         """
-        with self._journal.locked() as lines:
-            self._count(lines)
+        with self._open():
             cost_1a = np.zeros((1, len(ORDERS)))
             yield self._spent[None].copy(), cost_1a
-            if cost_1a.any():
-                now = datetime.now(UTC).isoformat(timespec="milliseconds")
-                line = {"time": now, "run": self._run, "round": round_, "rdp": cost_1a[0].tolist()}
-                cost_a = self._cost(line)
-                self._journal.add(line)
-                self._spent = self._spent + cost_a
-
-    def _count(self, lines: list[dict[str, Any]]) -> None:
-        for cost_a in [self._cost(line) for line in lines]:
+            if not cost_1a.any():
+                return
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            line = {"time": now, "run": self._run, "round": round_, "rdp": cost_1a[0].tolist()}
+            try:
+                cost_a = _cost(line)
+            except ValueError as error:
+                raise LedgerError(f"run {self._run}, round {round_}: {error}") from None
+            self._journal.add(line)
             self._spent = self._spent + cost_a
 
-    def _cost(self, line: dict[str, Any]) -> Floats:
-        try:
-            cost_a = np.array(line["rdp"], dtype=np.float64)
-        except (KeyError, ValueError, TypeError):
-            cost_a = np.zeros(0)
-        if cost_a.shape != (len(ORDERS),) or not (np.isfinite(cost_a) & (cost_a >= 0)).all():
-            raise LedgerError(
-                f"{self._journal.path}: a cost is not {len(ORDERS)} finite numbers of at least 0: "
-                "nothing is spent before a person has looked"
-            )
-        return cost_a
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        with self._journal.locked(_cost) as costs:
+            for cost_a in costs:  # one after the other, as they were added: the same sum everywhere
+                self._spent = self._spent + cost_a
+            yield
+
+
+def _cost(line: dict[str, Any]) -> Floats:
+    """(A,) what a line says; ValueError where that is no cost."""
+    cost_a = np.array(line["rdp"], dtype=np.float64)
+    if cost_a.shape != (len(ORDERS),) or not (np.isfinite(cost_a) & (cost_a >= 0)).all():
+        raise ValueError(f"a cost is {len(ORDERS)} finite numbers of at least 0")
+    return cost_a

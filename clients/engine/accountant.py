@@ -14,6 +14,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from clients.privacy import MAX_NOISE, MIN_NOISE
+
 Floats = npt.NDArray[np.float64]
 ORDERS = (
     *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 14.0, 16.0),
@@ -30,10 +32,11 @@ def query(examples: int, drawn: int, noise: float, times: int) -> Floats:
     ----------
     examples : of the peer.
     drawn : examples of the minibatch, a uniform draw; all of them for anything else.
-    noise : deviation in multiples of the clipping norm, of each gradient.
+    noise : deviation in multiples of the clipping norm, of each gradient; where the arithmetic is
+        not sound, everything is infinite.
     times : gradients on that same minibatch, each with noise of its own.
     """
-    if not noise:
+    if not MIN_NOISE <= noise <= MAX_NOISE:
         return np.full(len(ORDERS), np.inf)
     from dp_accounting import (  # here: it takes a second, which runs without privacy do not have
         GaussianDpEvent,
@@ -49,6 +52,17 @@ def query(examples: int, drawn: int, noise: float, times: int) -> Floats:
     found: Floats = _closed(accountant.rdp)
     found.setflags(write=False)
     return found
+
+
+def another(examples: int, drawn: int, noise: float, before: int) -> Floats:
+    """Rényi divergences (A,) that one more gradient on a minibatch adds to `before` earlier ones.
+
+    Never negative: the bounds of `query` are rounded, and rounding must not pay anything back.
+    """
+    after = query(examples, drawn, noise, before + 1)
+    if not before or not np.isfinite(after).all():
+        return after
+    return np.maximum(after - query(examples, drawn, noise, before), 0.0)
 
 
 def epsilon(rdp_pa: Floats, delta: float) -> Floats:

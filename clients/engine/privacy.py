@@ -146,14 +146,11 @@ class Guard:
 
     def _cost(self, p: int, count: int, charge: Charge, before: int) -> accountant.Floats:
         """Rényi divergences of one more gradient on a minibatch, after so many of them."""
-        examples, noise = int(self._examples[p]), self.options.noise
         if charge == Charge.FREE:
             return np.zeros(len(accountant.ORDERS))
+        examples = int(self._examples[p])
         drawn = count if charge == Charge.DRAWN else examples
-        cost_a = accountant.query(examples, drawn, noise, before + 1)
-        if before and noise:
-            cost_a = cost_a - accountant.query(examples, drawn, noise, before)
-        return cost_a
+        return accountant.another(examples, drawn, self.options.noise, before)
 
     def knows(self, line: Line) -> bool:
         """Whether slopes of these layers are all that `clipped_sums` needs."""

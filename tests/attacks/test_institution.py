@@ -420,7 +420,7 @@ def test_a_damaged_ledger_answers_nothing(nodes: list[Institution]) -> None:
     offers = started(nodes)
     response_of(nodes[0], asking([offers[1]]))
     with (nodes[0].home / "institution" / "ledger-0000.jsonl").open("a") as file:
-        file.write('{"run": "ru')
+        file.write('{"run": "ru\n')
     nodes[0].version = 0
     assert code_of(nodes[0].handle(asking([offers[1]]))) == "budget"
 

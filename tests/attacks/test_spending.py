@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from app.config.config import Config
+from app.node import service
 from app.node.node import Node
 from clients.engine.accountant import ORDERS, epsilon
 from strategies.protocol import Request
@@ -25,11 +26,14 @@ from tests.attacks.consortium import (
     ROWS,
     Institution,
     Relay,
+    asking,
     config_of,
     institutions,
     response_of,
+    started,
 )
 from tests.attacks.test_institution import PRIVATE, START, code_of
+from tests.killing import killed_before
 
 LEDGER = "privacy-0000.jsonl"
 
@@ -95,6 +99,51 @@ def test_runs_side_by_side_share_one_budget(tmp_path: Path) -> None:
     begin(0)
     assert len(nodes) == 4
     assert 2.5 < spent(tmp_path) <= 3.0
+
+
+# --- T9: killed between two files ----------------------------------------------------------------
+
+
+def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
+    nodes: list[Institution], tmp_path: Path
+) -> None:
+    """Before each change to the disk that an update makes; then the node is started again."""
+    for each in nodes:
+        each.run_config |= PRIVATE
+    node = nodes[0]
+    offers = started(nodes)
+    order = asking([offers[1], offers[2]])
+    answer = response_of(node, order)
+    assert len(answer.letters) == 2
+    update = Request("update", 1, 1, order.edges, order.asked, attempt="a", samples=order.samples)
+    begin = replace(AGAIN, round=1, last=1, committed=1)
+    shutil.copytree(node.home, tmp_path / "before")
+    answered = len(costs_of(node))
+    response_of(node, update)
+    costs = costs_of(node)
+    assert len(costs) > answered
+    standings, change = [], 0
+    while True:
+        shutil.rmtree(node.home)
+        shutil.copytree(tmp_path / "before", node.home)
+        service._node.cache_clear()
+        node.version = 0
+        if not killed_before(change, lambda: response_of(node, update)):
+            break
+        charged = costs_of(node)
+        assert charged == costs[: len(charged)], "what was charged is exact"
+        service._node.cache_clear()
+        standing = response_of(node, begin).standing
+        assert standing == 0 or charged == costs
+        standings.append(standing)
+        change += 1
+    assert standings == sorted(standings), "first lost, from some change on kept"
+    assert {*standings} == {0, 1}
+
+
+def costs_of(node: Institution) -> list[list[float]]:
+    lines = (node.home / "institution" / LEDGER).read_text().splitlines()
+    return [json.loads(line)["rdp"] for line in lines]
 
 
 # --- T13: files that are not what was written ---------------------------------------------------

@@ -11,28 +11,66 @@ import pytest
 
 from app.config.config import Config
 from app.node.node import Node
-from app.security.journal import LedgerError
+from app.security.journal import Journal, LedgerError
 from app.security.privacy_ledger import PrivacyLedger
 from clients.engine.accountant import ORDERS
 from strategies.protocol import Request
 
+COST = np.linspace(0.1, 2.0, len(ORDERS))
+
+
+def ledger(file: Path, run: str = "run") -> PrivacyLedger:
+    """The ledger as another process of the node has it."""
+    return PrivacyLedger(Journal(file), run)
+
+
+def add(ledger: PrivacyLedger, cost_a: Any) -> None:
+    with ledger.account(1) as (_, cost_1a):
+        cost_1a += cost_a
+
 
 def test_it_adds_up_over_runs(tmp_path: Path) -> None:
-    file, cost = tmp_path / "privacy.jsonl", np.linspace(0.1, 2.0, len(ORDERS))
-    assert not PrivacyLedger(file, "first").spent().any()
-    PrivacyLedger(file, "first").add(cost, 1)
-    PrivacyLedger(file, "second").add(2 * cost, 1)
-    PrivacyLedger(file, "second").add(0 * cost, 2)
-    np.testing.assert_allclose(PrivacyLedger(file, "third").spent(), 3 * cost)
+    file = tmp_path / "privacy.jsonl"
+    assert not ledger(file).spent().any()
+    first, second = ledger(file, "first"), ledger(file, "second")
+    add(first, COST)
+    add(second, 2 * COST)
+    add(second, 0 * COST)
+    for each in (first, second, ledger(file)):
+        np.testing.assert_array_equal(each.spent(), COST + 2 * COST)
     assert len(file.read_text().splitlines()) == 2, "what costs nothing is not written"
 
 
-@pytest.mark.parametrize("line", ["{", '{"run": "x"}', '{"rdp": [1, 2]}', '{"rdp": "x"}'])
+@pytest.mark.parametrize("cost", [np.inf, np.nan, -1.0])
+def test_a_cost_that_is_no_cost_is_not_written(tmp_path: Path, cost: float) -> None:
+    file = tmp_path / "privacy.jsonl"
+    with pytest.raises(LedgerError, match="finite"):
+        add(ledger(file), cost)
+    assert not file.exists()
+    assert not ledger(file).spent().any()
+
+
+def test_nothing_is_written_where_spending_fails(tmp_path: Path) -> None:
+    each = ledger(tmp_path / "privacy.jsonl")
+    with pytest.raises(ZeroDivisionError), each.account(1) as (_, cost_1a):
+        cost_1a += 1 / 0
+    assert not each.spent().any()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{", "[]", '{"run": "x"}', '{"rdp": [1, 2]}', '{"rdp": "x"}', '{"rdp": null}',
+        *(f'{{"rdp": [{", ".join([x] * len(ORDERS))}]}}' for x in ("NaN", "-1", "Infinity")),
+    ],
+)  # fmt: skip
 def test_a_damaged_one_stops_everything(tmp_path: Path, line: str) -> None:
     file = tmp_path / "privacy.jsonl"
     file.write_text(line + "\n")
-    with pytest.raises(LedgerError, match="before a person has looked"):
-        PrivacyLedger(file, "run").spent()
+    each = ledger(file)
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="before a person has looked"):
+            each.spent()
 
 
 def deployed(path: Path, name: str) -> Node:
@@ -64,7 +102,7 @@ def test_a_deployed_peer_goes_on_from_what_all_runs_have_spent(tmp_path: Path) -
         assert "| robust rule | median |" in page
     assert spent[0] < spent[1] < spent[2]
     assert theta[0] != theta[1], "draws that nobody can repeat"
-    before = PrivacyLedger(file, "").spent()
+    before = ledger(file).spent()
     node.handle(Request("start", 1, 1, attempt="b"))
     node.handle(Request("local-rounds", 1, 2, attempt="b"))  # played again: paid again
-    assert (PrivacyLedger(file, "").spent() > 1.4 * before).all()
+    assert (ledger(file).spent() > 1.4 * before).all()
