@@ -18,6 +18,7 @@ import pytest
 from app.config.config import Config
 from app.node import service
 from app.node.node import Node
+from app.runs import atomic
 from clients.engine.accountant import ORDERS, epsilon
 from strategies.protocol import Request
 from strategies.relay.broker import Broker
@@ -139,6 +140,16 @@ def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
         change += 1
     assert standings == sorted(standings), "first lost, from some change on kept"
     assert {*standings} == {0, 1}
+
+
+def test_two_processes_never_work_on_one_state(nodes: list[Institution]) -> None:
+    """Neither waits for the other, which may have been stopped for good."""
+    offers = started(nodes)
+    node, order = nodes[0], asking([offers[1], offers[2]])
+    with atomic.locked(node.home / "run" / "nodes" / "state-0000.lock"):
+        for request in (order, replace(AGAIN, attempt="a")):
+            assert code_of(node.handle(request)) == "state"
+    response_of(node, order)
 
 
 def costs_of(node: Institution) -> list[list[float]]:
