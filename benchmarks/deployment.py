@@ -293,13 +293,21 @@ class Deployment:
             "--root-certificates", str(at / "ca.crt"), "--superexec-auth-secret-file", secret,
         )  # fmt: skip
 
-    def _add_node(self, peer: int, host: Host) -> None:
-        public = certificates.for_node(self._secrets, f"node-{peer}")
-        at, home, port = public.parent, self.home(f"node-{peer}"), str(free_port())
+    def add_twin(self, peer: int, host: Host) -> tuple[str, str]:
+        """Add a second SuperNode for a peer, on the same directory; its services, not started yet.
+
+        Each of its messages is handled by a process of its own. Before the deployment is entered.
+        """
+        return self._add_node(peer, host, f"twin-{peer}", " worker=false")
+
+    def _add_node(self, peer: int, host: Host, called: str = "", more: str = "") -> tuple[str, str]:
+        name, home = f"node-{peer}", self.home(f"node-{peer}")
+        node, executor = (called, f"{called}-executor") if called else self.of_node(peer)
+        public = certificates.for_node(self._secrets, node)
+        at, port = public.parent, str(free_port())
         secret = str(at / "superexec.secret")
-        node, executor = self.of_node(peer)
-        keys = self.trust.with_name(f"{node}.key")
-        own = f'name="{node}" keys="{keys}" trust="{self.trust}" '
+        keys = self.trust.with_name(f"{name}.key")
+        own = f'name="{name}" keys="{keys}" trust="{self.trust}" '
         own += f'policy="{self.policy}" quadratic.file="{self.problem}" '
         own += f'schedule.file="{self.presence}"'
         self._add(
@@ -307,12 +315,13 @@ class Deployment:
             "--superlink", self._address, "--root-certificates", str(at / "ca.crt"),
             "--auth-supernode-private-key", str(at / "node.key"),
             "--port", port, "--superexec-auth-secret-file", secret,
-            "--node-config", f'{own} out="{home}" device="cpu"',
+            "--node-config", f'{own} out="{home}" device="cpu"{more}',
         )  # fmt: skip
         self._add(
             executor, host, home, "flower-superexec", "--insecure",
             "--runtime-api-address", f"127.0.0.1:{port}", "--superexec-auth-secret-file", secret,
         )  # fmt: skip
+        return node, executor
 
     def _operate(self, *command: str) -> subprocess.Popen[str]:
         """Start a command of the operator's."""

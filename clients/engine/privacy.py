@@ -300,11 +300,19 @@ class _Linear:
         self._biased = layer.bias is not None
 
     def squares(self) -> Tensor:
-        """|sum_t g_t a_t'|^2 = sum_ts <a_t, a_s> <g_t, g_s>."""
+        """|sum_t g_t a_t'|^2 = sum_ts <a_t, a_s> <g_t, g_s>, and what rounding may take from it.
+
+        Where places cancel each other, little is left of products of large numbers, and a norm that
+        is found too small would clip too little.
+        """
         a, g = self._a, self._g
-        if a.shape[-2] == 1:
+        places = a.shape[-2]
+        if places == 1:
             return _squares(g) * (_squares(a) + self._biased)
         square = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
+        largest = (a.norm(dim=-1) * g.norm(dim=-1)).sum(-1).square()
+        sums = a.shape[-1] + g.shape[-1] + places**2
+        square = square + sums * torch.finfo(a.dtype).eps * largest
         return square + _squares(g.sum(-2, keepdim=True)) if self._biased else square
 
     def sums(self, weights_eb: Tensor, sound_eb: Tensor) -> tuple[Tensor, Tensor]:

@@ -163,6 +163,37 @@ def test_crafted_weights_do_not_tell_whether_an_example_is_there() -> None:
         assert engine.gradients(x_pd, buffers, batch).values.isfinite().all()
 
 
+class _Difference(nn.Module):
+    """One linear layer at two places of an example, which cancel each other."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.half = math.prod(shape) // 2
+        self.linear = nn.Linear(self.half, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.linear(x.flatten(1).unflatten(1, (2, self.half))).unbind(1)
+        return first - second  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("apart", [1.0, 1e2, 1e3])
+def test_no_gradient_is_longer_than_the_clip_where_large_numbers_cancel(apart: float) -> None:
+    """Places of 1e6 that differ by a little: of the norm, float32 had nothing left."""
+    name = plugins.register("model", _Difference.__name__, _Difference)
+    for seed in (0, 12, 37):
+        problem = classification((8,), seed=seed)
+        first = 1e6 * problem.inputs.reshape(-1, 2, 8)[:, :1]
+        second = first + apart * problem.inputs.reshape(-1, 2, 8)[:, 1:]
+        inputs = np.concatenate([first, second], axis=1).reshape(problem.inputs.shape)
+        engine = Engine(
+            replace(problem, inputs=inputs), name, None, [0], Training(batch_size=1),
+            device="cpu", privacy=Privacy("examples", clip=1.0, noise=0.0),
+        )  # fmt: skip
+        x_pd, buffers = engine.initial()
+        for batch in engine.batches(1, epochs=1):
+            assert engine.gradients(x_pd, buffers, batch).values.norm() < 1.001
+
+
 @pytest.mark.parametrize("model", ["mlp", "lenet"])
 def test_clipping_with_and_without_autograd_is_the_same(
     model: str, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,397 @@
+"""Kills at random instants, clocks that jump, memory that runs out: `python -m benchmarks.kills`.
+
+As root. A relay and three nodes are hosts of their own, as in `benchmarks.drill`; the policies of
+all three demand differential privacy, letters are sealed. What must come out is checked, not only
+measured: nothing lost, nothing played twice, epsilon exact (`audit`).
+
+- `kills`: SuperLink, relay (its executor and ServerApp), nodes (SuperNode, executor, worker) and
+  workers are killed by SIGKILL, `KILLS` in all, a random while after a round has ended.
+- `clock`: the wall clock of a node, then that of the relay's machine, is an hour ahead for a while,
+  then an hour behind (Debian's libfaketime).
+- `memory`: a worker is killed by the kernel because its control group is out of memory.
+- `twin`: a second SuperNode with keys of its own is started for the same peer on the same
+  directory. The numbers must be those of a run without it.
+- `parallel`: four runs at once with a budget of epsilon 3 in each node's policy.
+
+`python -m benchmarks.kills clock memory` runs two of them. SEED chooses the instants.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.config.schema import Scalar
+from app.runners import guard
+from app.runs import atomic
+from benchmarks.deployment import Deployment, committed, finish, write_policy
+from benchmarks.hosts import network
+from clients.engine.accountant import ORDERS, epsilon
+
+NODES, KILLS = 3, 30
+SEED = int(os.environ.get("SEED", "0"))
+VICTIMS = {"worker": 12, "node": 9, "relay": 5, "superlink": 4}
+"""What is killed, and how often of `KILLS`."""
+PAUSE = 8.0  # seconds after a round has ended within which something is killed
+NOISE, DELTA, EXAMPLES, STEPS = 60.0, 1e-4, 150, 2
+RUN: Mapping[str, Scalar] = {
+    "method": "cobo", "cobo.gamma": 0.1, "cobo.sampling": "full", "peers": NODES,
+    "dataset": "digits", "partition.kind": "iid", "partition.samples-per-peer": EXAMPLES,
+    "model": "linear", "batch-size": 1000, "local-steps": STEPS, "learning-rate": 0.2,
+    "evaluate-every": 1, "round-seconds": 30, "join-seconds": 300, "device": "cpu",
+    "privacy.kind": "examples", "privacy.noise": NOISE, "privacy.delta": DELTA,
+    "privacy.budget": 8.0,
+}  # fmt: skip
+DEMANDED: Mapping[str, Scalar] = {
+    "privacy.kind": "examples", "privacy.most-epsilon": 8.0, "privacy.most-delta": DELTA,
+    "answers.most-repeats": KILLS,
+}  # fmt: skip
+UNIT = np.array(ORDERS) / (2 * (NOISE / 2) ** 2)
+"""Rényi divergences of one gradient over all examples, in closed form."""
+CRAMPED = 250 << 20  # bytes: enough for Flower's process of a message, too few for PyTorch
+FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
+
+
+@dataclass(frozen=True)
+class Account:
+    """What came of one peer.
+
+    Attributes
+    ----------
+    rounds : reported. played : times that a round was begun.
+    kept : gradients that its last state has counted.
+    charged : gradients on its ledger: `kept`, and what was charged and lost in kills.
+    epsilon : as it was reported at the end.
+    """
+
+    peer: int
+    rounds: int
+    played: int
+    kept: int
+    charged: int
+    epsilon: float
+
+
+class Patient:
+    """An operator who resumes a run as often as it fails."""
+
+    def __init__(self, deployment: Deployment, rounds: int, name: str = "run") -> None:
+        self.deployment, self.name, self.resumed = deployment, name, 0
+        self._command = deployment.run({**RUN, "num-server-rounds": rounds}, name)
+
+    @property
+    def round(self) -> int:
+        """The last round that the relay has committed."""
+        return committed(self.deployment.progress(self.name))
+
+    def is_over(self) -> bool:
+        """Whether the run has finished; resumes it where it has failed."""
+        if self._command.poll() is None:
+            return False
+        if self._command.returncode:
+            self._command.communicate()
+            self.resumed += 1
+            self._command = self.deployment.resume(self.name)
+            return False
+        return True
+
+    def wait(self, until: Callable[[], bool], seconds: float = 600) -> float:
+        """Wait until something is so; how long it took."""
+        return self.deployment.wait(
+            lambda: self.is_over() or until(), f"{self.name}: round {self.round} does not end",
+            seconds,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        """Wait for the end."""
+        self.wait(lambda: False, 1800)
+
+
+# ---- what must come out -------------------------------------------------------------------------
+
+
+def audit(deployment: Deployment, name: str = "run") -> list[Account]:
+    """Check every peer's account of a run; exits with what is wrong.
+
+    - In consecutive reports a peer has computed what one play of the round computes: a gradient for
+      each letter that it answered and `STEPS` of its own. Nothing was lost or counted twice.
+    - No round was played after it had been committed.
+    - What is charged for a round is at most what its plays could compute, and at least what the
+      play that counts has computed.
+    - Each line of the ledger is a whole number of gradients in closed form, at every order, and the
+      epsilon reported at the end is that of their sum.
+    """
+    directory = deployment.home("operator") / name
+    lines = (directory / "metrics.jsonl").read_text().splitlines()
+    rows: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for row in map(json.loads, lines):
+        require(row["round"] not in rows[row["peer"]], f"two reports of round {row['round']}")
+        rows[row["peer"]][row["round"]] = row
+    return [_account(deployment, peer, name, rows[peer]) for peer in range(NODES)]
+
+
+def _account(
+    deployment: Deployment, peer: int, name: str, rows: Mapping[int, Mapping[str, Any]]
+) -> Account:
+    own = deployment.home(f"node-{peer}") / "institution"
+    asked = [line for line in atomic.lines(own / f"ledger-{peer:04d}.jsonl") if line["run"] == name]
+    heard = [line for line in asked if "heard" in line]
+    offers: dict[int, list[int]] = defaultdict(list)  # round -> letters answered in each play
+    updates = Counter(line["round"] for line in heard if line["heard"] == "answer")
+    for line in heard:
+        require(line["round"] > line["committed"], f"round {line['round']} was over")
+        if line["heard"] == "offer":
+            offers[line["round"]].append(len(line["from"]))
+    charged = Counter[int]()
+    total = np.zeros(len(ORDERS))
+    for line in atomic.lines(own / f"privacy-{peer:04d}.jsonl"):
+        cost = np.array(line["rdp"])
+        gradients = round(cost[0] / UNIT[0])
+        require(np.allclose(cost, gradients * UNIT, rtol=1e-12), "no whole number of gradients")
+        charged[line["round"]] += gradients
+        total += cost
+    kept = {t: row["gradient_evaluations"] // EXAMPLES for t, row in rows.items()}
+    require(all(row["gradient_evaluations"] % EXAMPLES == 0 for row in rows.values()), "examples")
+    for t, gradients in kept.items():
+        before = [kept[s] for s in kept if s < t]
+        require(gradients >= max(before, default=0), f"what was learnt before round {t} is lost")
+        if t - 1 in kept:
+            step = gradients - kept[t - 1]
+            require(step == offers[t][-1] + STEPS, f"round {t} counts {step} gradients")
+            require(charged[t] >= step, f"round {t} is not paid for")
+        most = sum(offers[t]) + STEPS * max(updates[t], len(offers[t]))
+        require(charged[t] <= most, f"round {t} was charged {charged[t]}, more than was played")
+    last = max(rows)
+    told = rows[last]["epsilon"]
+    require(math.isclose(told, epsilon(total[None], DELTA)[0], rel_tol=1e-12), "epsilon")
+    require(kept[last] <= sum(charged.values()), "gradients that nobody paid for")
+    played = sum(map(len, offers.values()))
+    return Account(peer, len(rows) - 1, played, kept[last], sum(charged.values()), round(told, 4))
+
+
+def require(so: bool, otherwise: str) -> None:
+    """End with a sentence unless something is so."""
+    if not so:
+        raise RuntimeError(otherwise)
+
+
+# ---- kills --------------------------------------------------------------------------------------
+
+
+def kills(deployment: Deployment) -> Iterator[object]:
+    """Thirty of them over one run."""
+    draw = random.Random(SEED)
+    victims = [victim for victim, times in VICTIMS.items() for _ in range(times)]
+    draw.shuffle(victims)
+    run, began = Patient(deployment, KILLS + 5), time.monotonic()
+    run.wait(lambda: run.round >= 1)
+    for number, victim in enumerate(victims):
+        before = run.round
+        time.sleep(draw.uniform(0, PAUSE))
+        peer = draw.randrange(NODES)
+        said = _kill(deployment, victim, peer)
+        seconds = run.wait(lambda before=before: run.round > before)  # type: ignore[misc]
+        at = f"{number + 1}/{KILLS} round {before}"
+        print(f"{at}: killed {said}; the round ended after {seconds:.0f} s", flush=True)
+    run.end()
+    yield f"{KILLS} kills, {run.resumed} times resumed, {time.monotonic() - began:.0f} s"
+    yield from audit(deployment)
+
+
+def _kill(deployment: Deployment, victim: str, peer: int) -> str:
+    if victim == "worker":
+        pids = workers(deployment, peer)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        return f"the worker of node {peer}" if pids else f"the worker of node {peer}, which was not"
+    names = deployment.of_node(peer) if victim == "node" else (victim,)
+    deployment.kill(*names)
+    deployment.start(*names)
+    return f"node {peer}" if victim == "node" else f"the {victim}"
+
+
+def workers(deployment: Deployment, peer: int) -> list[int]:
+    """The process that stays between messages, if there is one."""
+    found = []
+    for pid in guard.working_in(deployment.home(f"node-{peer}")):
+        with suppress(OSError):
+            if b"app.node.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+# ---- clocks -------------------------------------------------------------------------------------
+
+
+def clock(deployment: Deployment) -> Iterator[object]:
+    """A node's clock and the relay's, each an hour ahead for three rounds, then behind."""
+    run = Patient(deployment, 40)
+    run.wait(lambda: run.round >= 2)
+    for host in ("node-1", "relay"):
+        for hours in (1, -1):
+            for offset in (hours, 0):
+                before = run.round
+                set_clock(deployment, host, offset)
+                seconds = run.wait(lambda before=before: run.round >= before + 3)  # type: ignore[misc]
+                print(f"{host} at {offset:+} h: three rounds in {seconds:.0f} s", flush=True)
+    back = run.wait(lambda: everybody_is_here(run))
+    yield f"everybody back after {back:.0f} s; {run.resumed} times resumed"
+    run.end()
+    yield from audit(deployment)
+
+
+def everybody_is_here(run: Patient) -> bool:
+    """Whether all peers ended the last round."""
+    seen = run.deployment.progress(run.name).get("last_seen", {})
+    return len(seen) == NODES and all(t == run.round for t, _ in seen.values())
+
+
+def set_clock(deployment: Deployment, host: str, hours: int) -> None:
+    """Let a host's wall clock be so many hours ahead of the true one."""
+    atomic.write(deployment.directory / f"{host}.clock", f"{hours * 3600:+d}\n")
+
+
+def clocked(deployment: Deployment) -> None:
+    """Let every service read its host's clock from a file."""
+    for name, service in deployment.services.items():
+        host = "relay" if name in ("relay", "superlink") else name.removesuffix("-executor")
+        set_clock(deployment, host, 0)
+        own = (
+            "env", f"LD_PRELOAD={FAKETIME}", "FAKETIME_NO_CACHE=1", "DONT_FAKE_MONOTONIC=1",
+            f"FAKETIME_TIMESTAMP_FILE={deployment.directory / host}.clock",
+        )  # fmt: skip
+        service.command = (*own, *service.command)
+
+
+# ---- memory -------------------------------------------------------------------------------------
+
+
+def memory(deployment: Deployment) -> Iterator[object]:
+    """Workers of three nodes in turn, for which there is too little memory for a while."""
+    run, died = Patient(deployment, 2 * NODES + 3), 0
+    for peer in range(NODES):
+        run.wait(lambda peer=peer: run.round >= 2 * peer + 1)  # type: ignore[misc]
+        executor = deployment.services[deployment.of_node(peer)[1]].process
+        assert executor is not None
+        with cramped(executor.pid) as killed:
+            _kill(deployment, "worker", peer)
+            seconds = run.wait(lambda killed=killed: killed() > 1)  # type: ignore[misc]
+            died += killed()
+        print(f"node {peer}: {died} processes killed for memory, {seconds:.0f} s", flush=True)
+    run.end()
+    yield f"{died} processes killed for memory; {run.resumed} times resumed"
+    yield from audit(deployment)
+
+
+@contextmanager
+def cramped(pid: int) -> Iterator[Callable[[], int]]:
+    """Let a process and what it starts have little memory; how many the kernel has killed."""
+    root = Path("/sys/fs/cgroup")
+    is_old = (root / "memory").is_dir()  # version 1
+    root = root / "memory" if is_old else root
+    group = root / f"coterie-{pid}"
+    group.mkdir()
+    limit = group / ("memory.limit_in_bytes" if is_old else "memory.max")
+    events = group / ("memory.oom_control" if is_old else "memory.events")
+    try:
+        limit.write_text(str(CRAMPED))
+        (group / "cgroup.procs").write_text(str(pid))
+        yield lambda: int(dict(x.split() for x in events.read_text().splitlines())["oom_kill"])
+    finally:
+        limit.write_text("-1" if is_old else "max")
+        for member in (group / "cgroup.procs").read_text().split():
+            with suppress(OSError):
+                (root / "cgroup.procs").write_text(member)
+        with suppress(OSError):
+            group.rmdir()
+
+
+# ---- two processes on one directory -------------------------------------------------------------
+
+
+def twin(deployment: Deployment) -> Iterator[object]:
+    """The same run twice, in the second with a second SuperNode for peer 0."""
+    plain = {key: value for key, value in RUN.items() if not key.startswith("privacy")}
+    config = {**plain, "num-server-rounds": 8, "batch-size": 16}
+    write_policy(deployment.policy)
+    finish(deployment, deployment.run(config, "alone"), 900)
+    run = deployment.run(config, "twins")
+    deployment.wait(lambda: committed(deployment.progress("twins")) >= 1, "no round ends", 300)
+    deployment.start("twin-0", "twin-0-executor")
+    finish(deployment, run, 900)
+    metrics = [deployment.home("operator") / each / "metrics.jsonl" for each in ("alone", "twins")]
+    alone, twins = (_without_bytes(file) for file in metrics)
+    require(alone == twins, "two SuperNodes on one directory change the numbers")
+    log = (deployment.home("operator") / "twins" / "flower.log").read_text()
+    yield f"same numbers; the second SuperNode was refused {log.count('belong')} times"
+
+
+def _without_bytes(file: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    return [{k: row[k] for k in row if not k.startswith("bytes_")} for row in rows]
+
+
+# ---- runs at once -------------------------------------------------------------------------------
+
+
+def parallel(deployment: Deployment) -> Iterator[object]:
+    """Four runs at once, whose budgets the nodes' ledgers share."""
+    write_policy(deployment.policy, **{**DEMANDED, "privacy.most-epsilon": 3.0})
+    config = {**RUN, "num-server-rounds": 4, "privacy.noise": 12.0, "privacy.budget": 3.0}
+    runs = [deployment.run(config, f"run-{number}") for number in range(4)]
+    for run in runs:
+        finish(deployment, run, 1800)
+    for peer in range(NODES):
+        own = deployment.home(f"node-{peer}") / "institution"
+        lines = atomic.lines(own / f"privacy-{peer:04d}.jsonl")
+        spent = epsilon(np.sum([line["rdp"] for line in lines], axis=0)[None], DELTA)[0]
+        require(spent <= 3.0, f"peer {peer} spent {spent:.2f} of 3")
+        yield f"peer {peer} spent {spent:.3f} of 3 in {len({x['run'] for x in lines})} runs"
+
+
+SCENARIOS: Mapping[str, Callable[[Deployment], Iterator[object]]] = {
+    "kills": kills, "clock": clock, "memory": memory, "twin": twin, "parallel": parallel,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Run the scenarios, each on a deployment of its own."""
+    if os.geteuid():
+        sys.exit("network namespaces need root")
+    for name in sys.argv[1:] or SCENARIOS:
+        if name == "clock" and not Path(FAKETIME).exists():
+            sys.exit(f"{FAKETIME} is missing: apt-get install faketime")
+        with tempfile.TemporaryDirectory() as directory, network(NODES) as hosts:
+            nodes = {peer: hosts[f"node-{peer}"] for peer in range(NODES)}
+            deployment = Deployment(Path(directory), hosts["relay"], nodes)
+            write_policy(deployment.policy, **DEMANDED)
+            if name == "clock":
+                clocked(deployment)
+            if name == "twin":
+                deployment.add_twin(0, nodes[0])
+            with deployment:
+                try:
+                    for result in SCENARIOS[name](deployment):
+                        print(f"{name}: {result}", flush=True)
+                except BaseException:
+                    for log in sorted((Path(directory) / "logs").glob("*.log")):
+                        print(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}")
+                    raise
+
+
+if __name__ == "__main__":
+    main()
