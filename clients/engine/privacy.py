@@ -341,10 +341,10 @@ class _Convolution:
         return square + _squares(self._bias) if self._biased else square
 
     def sums(self, weights_eb: Tensor, sound_eb: Tensor) -> tuple[Tensor, Tensor]:
-        weights, sound = weights_eb[..., None, None], sound_eb[..., None, None]
-        both = (torch.where(sound, each * weights, 0.0) for each in (self._weight, self._bias))
-        weight, bias = (each.sum(1) for each in both)
-        return weight, bias
+        weights = weights_eb[..., None, None]
+        for each in (self._weight, self._bias):
+            each[~sound_eb] = 0.0
+        return (self._weight * weights).sum(1), (self._bias * weights).sum(1)
 
 
 def _squares(x: Tensor) -> Tensor:
