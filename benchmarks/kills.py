@@ -51,7 +51,7 @@ RUN: Mapping[str, Scalar] = {
     "method": "cobo", "cobo.gamma": 0.1, "cobo.sampling": "full", "peers": NODES,
     "dataset": "digits", "partition.kind": "iid", "partition.samples-per-peer": EXAMPLES,
     "model": "linear", "batch-size": 1000, "local-steps": STEPS, "learning-rate": 0.2,
-    "evaluate-every": 1, "round-seconds": 30, "join-seconds": 300, "device": "cpu",
+    "evaluate-every": 1, "round-seconds": 60, "join-seconds": 300, "device": "cpu",
     "privacy.kind": "examples", "privacy.noise": NOISE, "privacy.delta": DELTA,
     "privacy.budget": 8.0,
 }  # fmt: skip
@@ -108,7 +108,7 @@ class Patient:
             return False
         return True
 
-    def wait(self, until: Callable[[], bool], seconds: float = 600) -> float:
+    def wait(self, until: Callable[[], bool], seconds: float = 900) -> float:
         """Wait until something is so; how long it took."""
         return self.deployment.wait(
             lambda: self.is_over() or until(), f"{self.name}: round {self.round} does not end",
@@ -117,7 +117,7 @@ class Patient:
 
     def end(self) -> None:
         """Wait for the end."""
-        self.wait(lambda: False, 1800)
+        self.wait(lambda: False, 3600)
 
 
 # ---- what must come out -------------------------------------------------------------------------

@@ -155,7 +155,7 @@ class Policy:
         for key, value in self.flat().items():
             if type(value) is int and value < 1 and key != "answers.most-repeats":
                 raise PolicyError(f"{key} = {value} allows nothing: write at least 1")
-        if self.privacy.most_epsilon <= 0:
+        if not self.privacy.most_epsilon > 0:
             raise PolicyError("privacy.most-epsilon allows nothing: write a number above 0")
         if not 0 < self.privacy.most_delta < 1:
             raise PolicyError("privacy.most-delta must lie between 0 and 1")

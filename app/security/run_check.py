@@ -88,13 +88,18 @@ def _listed(key: str, allowed: str, where: str, wanted: list[str]) -> None:
 
 
 def _most(key: str, most: float, where: str, wanted: float) -> None:
-    if wanted > most:
+    if not wanted <= most:  # nor where it is no number
         raise PolicyError(
             f"{key} = {most} does not allow {where} = {wanted}: raise it there if it may run"
         )
 
 
 def _private_enough(needed: PrivacyPolicy, found: Privacy) -> None:
+    if found.kind != "none" and not found.noise:
+        raise PolicyError(
+            'no policy allows privacy.kind = "examples" with privacy.noise = 0, which protects '
+            "nothing: it is for simulations"
+        )
     if needed.kind == "none":
         return
     if found.kind != needed.kind:

@@ -64,6 +64,14 @@ def test_noise_too_small_to_account_for_is_refused(noise: float, nodes: list[Ins
     assert not (node.home / "institution" / LEDGER).exists()
 
 
+def test_no_noise_at_all_is_for_simulations(nodes: list[Institution]) -> None:
+    """A policy that demands no privacy would let it run; its ledger would hold an infinite cost."""
+    node = nodes[0]
+    node.run_config |= {"privacy.kind": "examples", "privacy.noise": 0.0}
+    assert code_of(node.handle(START)) == "policy"
+    assert not list(node.home.rglob("*.state"))
+
+
 # --- T5: runs side by side ----------------------------------------------------------------------
 
 
