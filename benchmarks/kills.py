@@ -5,7 +5,7 @@ all three demand differential privacy, letters are sealed. What must come out is
 measured: nothing lost, nothing played twice, epsilon exact (`audit`).
 
 - `kills`: SuperLink, relay (its executor and ServerApp), nodes (SuperNode, executor, worker) and
-  workers are killed by SIGKILL, `KILLS` in all, a random while after a round has ended.
+  workers are killed by SIGKILL, `KILLS` in all, up to `PAUSE` seconds after one another.
 - `clock`: the wall clock of a node, then that of the relay's machine, is an hour ahead for a while,
   then an hour behind (Debian's libfaketime).
 - `memory`: a worker is killed by the kernel because its control group is out of memory.
@@ -45,7 +45,8 @@ NODES, KILLS = 3, 30
 SEED = int(os.environ.get("SEED", "0"))
 VICTIMS = {"worker": 12, "node": 9, "relay": 5, "superlink": 4}
 """What is killed, and how often of `KILLS`."""
-PAUSE = 8.0  # seconds after a round has ended within which something is killed
+PAUSE = 20.0  # seconds between two kills, at most
+ROUNDS = 25
 NOISE, DELTA, EXAMPLES, STEPS = 60.0, 1e-4, 150, 2
 RUN: Mapping[str, Scalar] = {
     "method": "cobo", "cobo.gamma": 0.1, "cobo.sampling": "full", "peers": NODES,
@@ -123,8 +124,19 @@ class Patient:
 # ---- what must come out -------------------------------------------------------------------------
 
 
-def audit(deployment: Deployment, name: str = "run") -> list[Account]:
-    """Check every peer's account of a run; exits with what is wrong.
+def audit(
+    deployment: Deployment, name: str = "run", peers: int = NODES, *, answers: bool = True
+) -> list[Account]:
+    """Check every peer's account of a run.
+
+    Parameters
+    ----------
+    answers : whether each letter that a peer hears is answered with a gradient.
+
+    Raises
+    ------
+    RuntimeError
+        One of these is not so.
 
     - In consecutive reports a peer has computed what one play of the round computes: a gradient for
       each letter that it answered and `STEPS` of its own. Nothing was lost or counted twice.
@@ -140,11 +152,15 @@ def audit(deployment: Deployment, name: str = "run") -> list[Account]:
     for row in map(json.loads, lines):
         require(row["round"] not in rows[row["peer"]], f"two reports of round {row['round']}")
         rows[row["peer"]][row["round"]] = row
-    return [_account(deployment, peer, name, rows[peer]) for peer in range(NODES)]
+    return [_account(deployment, peer, name, rows[peer], answers) for peer in range(peers)]
 
 
 def _account(
-    deployment: Deployment, peer: int, name: str, rows: Mapping[int, Mapping[str, Any]]
+    deployment: Deployment,
+    peer: int,
+    name: str,
+    rows: Mapping[int, Mapping[str, Any]],
+    answers: bool,
 ) -> Account:
     own = deployment.home(f"node-{peer}") / "institution"
     asked = [line for line in atomic.lines(own / f"ledger-{peer:04d}.jsonl") if line["run"] == name]
@@ -154,7 +170,7 @@ def _account(
     for line in heard:
         require(line["round"] > line["committed"], f"round {line['round']} was over")
         if line["heard"] == "offer":
-            offers[line["round"]].append(len(line["from"]))
+            offers[line["round"]].append(len(line["from"]) * answers)
     charged = Counter[int]()
     total = np.zeros(len(ORDERS))
     for line in atomic.lines(own / f"privacy-{peer:04d}.jsonl"):
@@ -196,16 +212,16 @@ def kills(deployment: Deployment) -> Iterator[object]:
     draw = random.Random(SEED)
     victims = [victim for victim, times in VICTIMS.items() for _ in range(times)]
     draw.shuffle(victims)
-    run, began = Patient(deployment, KILLS + 5), time.monotonic()
+    run, began = Patient(deployment, ROUNDS), time.monotonic()
     run.wait(lambda: run.round >= 1)
     for number, victim in enumerate(victims):
-        before = run.round
-        time.sleep(draw.uniform(0, PAUSE))
-        peer = draw.randrange(NODES)
-        said = _kill(deployment, victim, peer)
-        seconds = run.wait(lambda before=before: run.round > before)  # type: ignore[misc]
-        at = f"{number + 1}/{KILLS} round {before}"
-        print(f"{at}: killed {said}; the round ended after {seconds:.0f} s", flush=True)
+        until = time.monotonic() + draw.uniform(0, PAUSE)
+        run.wait(lambda until=until: time.monotonic() > until)  # type: ignore[misc]
+        require(not run.is_over(), f"the run was over after {number} kills")
+        before, said = run.round, _kill(deployment, victim, draw.randrange(NODES))
+        print(f"{number + 1} of {KILLS}, after round {before}: {said}", flush=True)
+        if victim in ("relay", "superlink"):
+            run.wait(lambda before=before: run.round > before)  # type: ignore[misc]
     run.end()
     yield f"{KILLS} kills, {run.resumed} times resumed, {time.monotonic() - began:.0f} s"
     yield from audit(deployment)

@@ -19,8 +19,9 @@ class Privacy:
     Attributes
     ----------
     kind : "examples" protects single training examples; every gradient on them is private then.
-    clip : largest norm of one example's gradient; longer ones are scaled down. At least 1e-6:
-        float32 would round the noise that belongs to a far smaller one to 0.
+    clip : largest norm of one example's gradient; longer ones are scaled down. From 1e-6, as
+        float32 would round the noise that belongs to a far smaller one to 0, to 1e6, as sums of far
+        larger ones would overflow.
     noise : standard deviation of the noise in multiples of `clip`, on the sum of a minibatch's
         clipped gradients: from 0.01 to 1e6, or 0 in a simulation.
     delta : of the (epsilon, delta) that is reported; well below one over a peer's examples.
@@ -34,8 +35,10 @@ class Privacy:
     budget: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.clip >= 1e-6:
-            raise ValueError("clip must be at least 1e-6, or rounding takes the noise away")
+        if not 1e-6 <= self.clip <= 1e6:
+            raise ValueError(
+                "clip must be at least 1e-6, or rounding takes the noise away, and at most 1e6"
+            )
         if self.noise != 0 and not MIN_NOISE <= self.noise <= MAX_NOISE:
             raise ValueError(
                 f"noise must lie between {MIN_NOISE} and {MAX_NOISE:g}, or be 0 in a simulation"

@@ -92,9 +92,11 @@ class Journal:
             os.fsync(file.fileno())
         if is_new:
             atomic.sync(self.path.parent)
-        self._size += len(content)
-        self._hash.update(content)
-        self._write_head()
+        longer = self._hash.copy()
+        longer.update(content)
+        size = self._size + len(content)
+        self._write_head(Head(size, longer.hexdigest()))
+        self._size, self._hash = size, longer  # only now: a line that failed is read as another's
 
     def _read(self, parse: Callable[[dict[str, Any]], T]) -> list[T]:
         head = self._read_head()
@@ -118,7 +120,7 @@ class Journal:
         lines = [self._parsed(line, parse) for line in content.split(b"\n")[:-1]]
         self._size, self._hash, self._seen = end, found, ()
         if head != self.head and end:
-            self._write_head()
+            self._write_head(self.head)
         return lines
 
     def _parsed(self, text: bytes, parse: Callable[[dict[str, Any]], T]) -> T:
@@ -142,7 +144,7 @@ class Journal:
             raise LedgerError(f"{self._head_file} is damaged: {_REMEDY}")
         return Head(size, digest)
 
-    def _write_head(self) -> None:
+    def _write_head(self, head: Head) -> None:
         with atomic.replacing(self._head_file) as draft:
-            draft.write_text(json.dumps(self.head), encoding="utf-8")
+            draft.write_text(json.dumps(head), encoding="utf-8")
             atomic.sync(draft)  # its name may wait: an older head is true of the ledger, too

@@ -46,6 +46,7 @@ from clients.privacy import Privacy
 OFFER, ANSWER, UPDATE = range(3)
 """Stages of a round, in each of which a minibatch may be used anew."""
 _USES = 1 << 16
+_LONGEST = 1e24  # norm of a gradient that is scaled down, in multiples of the clip
 _CACHED = 1 << 17  # numbers that are made together, so that they stay in the cache
 
 
@@ -198,7 +199,7 @@ class Guard:
         layers = [LAYERS[type(layer)](layer, a, g, weights_eb.shape) for layer, a, g in slopes]
         squares_eb = functools.reduce(torch.add, [layer.squares() for layer in layers])
         factors_eb, sound_eb = self._factors(squares_eb)
-        weights_eb = weights_eb * factors_eb
+        weights_eb = weights_eb * factors_eb.to(weights_eb.dtype)
         found: dict[str, Tensor] = {}
         for (layer, _, _), gradients in zip(slopes, layers, strict=True):
             weight, bias = gradients.sums(weights_eb, sound_eb)
@@ -219,21 +220,23 @@ class Guard:
         sums = [torch.zeros_like(leaf) for leaf in leaves]
         for b, weight in enumerate(weights_eb[0]):
             gradients = torch.autograd.grad(loss_of(b).sum(), leaves, materialize_grads=True)
-            square = functools.reduce(torch.add, [g.square().sum() for g in gradients])
+            square = functools.reduce(torch.add, [_squares(g.reshape(1, -1)) for g in gradients])
             factor, sound = self._factors(square)
             for total, gradient in zip(sums, gradients, strict=True):
-                total.add_(torch.where(sound, gradient * (factor * weight), 0.0))
+                scaled = gradient * (factor.to(weight.dtype) * weight)
+                total.add_(torch.where(sound, scaled, 0.0))
         return sums
 
     def _factors(self, squares: Tensor) -> tuple[Tensor, Tensor]:
-        """min(1, C / norm of the gradient) of each example, and which norms are sound.
+        """min(1, C / norm of the gradient) of each example, and whether its norm is sound.
 
-        A gradient that is not finite counts as 0: it would take the sum with it, and so tell that
-        its example is there.
+        A gradient that is not finite, or too long for float32 to scale down, counts as 0: it would
+        take the sum with it, and so tell that its example is there.
         """
-        sound = squares.isfinite() & (squares >= 0)
+        clip = self.options.clip
+        sound = (squares >= 0) & (squares < (_LONGEST * clip) ** 2)  # not where one is no number
         norms = torch.where(sound, squares, 1.0).sqrt()
-        return (self.options.clip / norms.clamp_min(1e-30)).clamp_max(1.0), sound
+        return (clip / norms.clamp_min(1e-30)).clamp_max(1.0), sound
 
     def add_noise(self, gradients: Sequence[Tensor], batch: Batch) -> None:
         """Add what hides single examples to the mean gradients, given tensor by tensor."""
@@ -309,10 +312,12 @@ class _Linear:
         places = a.shape[-2]
         if places == 1:
             return _squares(g) * (_squares(a) + self._biased)
+        eps = torch.finfo(a.dtype).eps
+        a, g = a.double(), g.double()
         square = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
         largest = (a.norm(dim=-1) * g.norm(dim=-1)).sum(-1).square()
         sums = a.shape[-1] + g.shape[-1] + places**2
-        square = square + sums * torch.finfo(a.dtype).eps * largest
+        square = square + sums * eps * largest
         return square + _squares(g.sum(-2, keepdim=True)) if self._biased else square
 
     def sums(self, weights_eb: Tensor, sound_eb: Tensor) -> tuple[Tensor, Tensor]:
@@ -348,7 +353,8 @@ class _Convolution:
 
 
 def _squares(x: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(x, dim=(-1, -2)).square()
+    """Squared norms in float64, in which no square of a float32 is rounded to 0 or infinity."""
+    found: Tensor = torch.linalg.vector_norm(x, dim=(-1, -2), dtype=torch.float64).square()
     return found
 
 

@@ -8,6 +8,7 @@ without keys.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from app.config.schema import Scalar
 from app.runs import atomic
 from app.runs.rundir import Run
 from app.security.seal import KEY
+from benchmarks import kills
 from benchmarks.deployment import (
     CONNECTION,
     Deployment,
@@ -144,6 +146,26 @@ def test_a_hospital_restarts_in_mid_run_and_is_welcomed_back(deployment: Deploym
     assert Run.read(directory).reported[-1].all()
     (events,) = directory.glob("events.out.tfevents.*")
     assert b"test_loss/mean" in events.read_bytes()
+
+
+def test_workers_killed_in_a_private_run_leave_nothing_lost_or_unpaid(
+    deployment: Deployment,
+) -> None:
+    """A small version of `python -m benchmarks.kills`."""
+    write_policy(deployment.policy, **kills.DEMANDED)
+    config = {**kills.RUN, "method": "fedavg", "peers": PEERS, "num-server-rounds": 3}
+    del config["cobo.gamma"], config["cobo.sampling"]
+    running = deployment.run(config, "private")
+    for peer in range(PEERS):
+        deployment.wait(
+            lambda t=peer: committed(deployment.progress("private")) >= t, "no round is committed"
+        )
+        (worker,) = kills.workers(deployment, peer)
+        os.kill(worker, signal.SIGKILL)
+    finish(deployment, running)
+    for account in kills.audit(deployment, "private", PEERS, answers=False):
+        assert 0 < account.kept <= account.charged <= kills.STEPS * account.played
+        assert account.epsilon > 0
 
 
 def test_a_run_waits_until_every_hospital_has_approved_it(

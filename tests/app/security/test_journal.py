@@ -163,6 +163,25 @@ def test_a_line_that_cannot_be_read_is_never_skipped(file: Path) -> None:
             read(journal)
 
 
+def test_a_disk_that_is_full_between_a_line_and_its_head_hides_no_line(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even from the process that wrote it, and has it neither counted nor done."""
+    journal = Journal(file)
+    add(journal, 1)
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "replace", full)
+        with pytest.raises(OSError, match="No space"):
+            add(journal, 2)
+    assert read(journal) == [2]
+    add(journal, 3)
+    assert read(Journal(file)) == [1, 2, 3]
+
+
 def test_a_ledger_without_a_head_is_taken_over(file: Path) -> None:
     """As an older version wrote it, or one that was killed after its first line."""
     file.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(3)))

@@ -210,3 +210,10 @@ def test_epsilon_of_what_is_no_divergence_is_infinite(value: float) -> None:
 def test_options_that_are_no_numbers_are_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=key):
         Privacy("examples", **{key: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("clip", [1e-7, 1e7, 1e38])
+def test_a_clip_that_floating_point_does_not_keep_is_refused(clip: float) -> None:
+    """Below, the noise is rounded to 0; above, sums overflow: that tells who is there."""
+    with pytest.raises(ValueError, match="clip must be at least 1e-6"):
+        Privacy("examples", clip=clip)

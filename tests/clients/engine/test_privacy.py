@@ -163,6 +163,35 @@ def test_crafted_weights_do_not_tell_whether_an_example_is_there() -> None:
         assert engine.gradients(x_pd, buffers, batch).values.isfinite().all()
 
 
+@pytest.mark.parametrize("sure", [45.0, 50.0, 52.0])
+@pytest.mark.parametrize("size", [1e17, 1e18, 1e20, 1e30])
+def test_no_gradient_is_longer_than_the_clip_whatever_size_its_factors_have(
+    sure: float, size: float
+) -> None:
+    """A gradient is what goes into a layer times the gradient of what comes out.
+
+    In float32 the square of a small one is 0 and that of a large one infinite, though their product
+    is neither. Crafted: hidden activations of any size, and a last layer that is sure of a class.
+    """
+    clip = 1e-5
+    engine = Engine(
+        classification((8,)), "mlp", None, [0], Training(batch_size=1), device="cpu",
+        privacy=Privacy("examples", clip=clip, noise=0.0),
+    )  # fmt: skip
+    x_pd, buffers = engine.initial()
+    leaves = engine.network.cut(x_pd)
+    first, *_, weight, bias = leaves.values()
+    first.mul_(size)
+    weight.zero_()
+    bias.copy_(torch.tensor([sure, 0.0, 0.0]).expand_as(bias))
+    longest = 0.0
+    for batch in engine.batches(1, epochs=1):
+        result = engine.gradients(x_pd, buffers, batch).values
+        assert result.isfinite().all()
+        longest = max(longest, float(result.double().norm()))
+    assert longest < 1.001 * clip
+
+
 class _Difference(nn.Module):
     """One linear layer at two places of an example, which cancel each other."""
 
