@@ -183,7 +183,8 @@ class Guard:
         traces : of the forward pass, while which it was `watching`.
         loss_of : computes the loss of a single example, given by its place in the minibatch.
         """
-        if len(traces) != self._layers or not traces:  # a layer used twice: its gradients add up
+        used = len({id(trace.layer) for trace in traces})
+        if not used == len(traces) == self._layers or not traces:  # of one used twice they add up
             return self._one_by_one(loss_of, weights_eb, [*leaves.values()])
         outputs = [trace.outputs for trace in traces]
         slopes = torch.autograd.grad(losses_eb.sum(), outputs)

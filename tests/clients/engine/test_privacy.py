@@ -92,6 +92,19 @@ def _shared(shape: tuple[int, ...], outputs: int) -> nn.Module:
     )
 
 
+class _OneTwiceAndOneNever(nn.Module):
+    """As many uses as there are layers."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(math.prod(shape), outputs)
+        self.twice, self.never = nn.Linear(outputs, outputs), nn.Linear(outputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.twice(self.twice(self.first(x.flatten(1)).tanh()).tanh())
+        return found
+
+
 class _Overwriting(nn.Module):
     """ReLU overwrites what a layer put out."""
 
@@ -114,7 +127,9 @@ def _overwriting_in_a_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("build", [_shared, _Overwriting, _overwriting_in_a_line])
+@pytest.mark.parametrize(
+    "build", [_shared, _OneTwiceAndOneNever, _Overwriting, _overwriting_in_a_line]
+)
 def test_what_is_there_twice_or_overwritten_is_clipped_by_its_whole_gradient(build: Any) -> None:
     model = plugins.register("model", build.__name__, build)
     problem = classification(SIZES)
