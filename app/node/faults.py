@@ -11,7 +11,7 @@ from typing import Literal
 
 from app.config.config import ConfigError
 from app.node.vetting import RequestError
-from app.runs.atomic import DamagedError
+from app.runs.atomic import BusyError, DamagedError
 from app.security.approval import ApprovalError
 from app.security.journal import LedgerError
 from app.security.policy import PolicyError
@@ -60,6 +60,7 @@ class MachineError(RuntimeError):
 
 _CODES: Mapping[type[Exception], Code] = {
     ApprovalError: "approval",
+    BusyError: "state",
     LedgerError: "budget",
     MachineError: "machine",
     ConfigError: "configuration",

@@ -153,18 +153,15 @@ class Node:
         Raises
         ------
         CheckpointError : the state that the request builds on is not on this node's disk.
-        DamagedError, LedgerError : a memory or ledger is not what was written.
-        NodeError : the relay that sent the request has been superseded, or another process is at
-            work on the state.
+        BusyError : another process is at work on the state.
+        DamagedError, LedgerError : the memory of the run or a ledger was changed.
+        NodeError : the relay that sent the request has been superseded.
         """
         if not self._deployed:
             return self._handle(request)
         lock = self._directory / "nodes" / f"state-{self.peers[0]:04d}.lock"
-        try:
-            with atomic.locked(lock, wait=False):
-                return self._handle(request)
-        except BlockingIOError:
-            raise NodeError(f"{lock}: another process is at work on this peer's state") from None
+        with atomic.locked(lock, wait=False):
+            return self._handle(request)
 
     def _handle(self, request: Request) -> Response:
         self._channel.begin(request)

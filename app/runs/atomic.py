@@ -20,6 +20,10 @@ class DamagedError(ValueError):
     """A file is not what was written; names it."""
 
 
+class BusyError(RuntimeError):
+    """Another process holds a lock; names its file."""
+
+
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     """Where to write; what lies there takes the place of `path` unless something is raised.
@@ -93,19 +97,27 @@ def _digest(content: bytes | mmap.mmap, bound: bytes) -> bytes:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock over all threads and processes, as long as they live; the file stays empty.
+    """Hold an exclusive lock over all threads and processes; it ends with the process at latest.
+
+    Parameters
+    ----------
+    path : an empty file that stands for the lock.
+    wait : whether to wait while another process holds it.
 
     Raises
     ------
-    BlockingIOError
-        Somebody else holds it, and nobody is to `wait`.
+    BusyError
+        Another process holds it, and `wait` is False.
     """
     import fcntl  # here: only deployed nodes lock, and they run on Linux
 
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise BusyError(f"{path}: another process holds this lock") from None
         yield
     finally:
         os.close(handle)

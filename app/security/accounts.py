@@ -1,7 +1,7 @@
-"""The files by which a deployed node knows, in any process, what it has done, spent and answered.
+"""Accounts of a deployed peer: files that outlast requests, processes and runs.
 
-In `institution/` of its `out`, for all runs: the ledger of answers and that of privacy. In each run
-directory: the run's memory.
+In `institution/` of the node's `out`: the ledgers of answers and of privacy, for all runs. In each
+run directory: the run's memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from app.security.privacy_ledger import PrivacyLedger
 
 @dataclass(frozen=True)
 class Accounts:
-    """What is kept of one peer, seen from one run.
+    """The accounts of one peer in one run.
 
     Attributes
     ----------
-    answers, privacy : of all runs.
-    memory : of this run.
+    answers, privacy : ledgers over all runs.
+    memory : memory of this run.
     """
 
     answers: Ledger
@@ -33,7 +33,7 @@ class Accounts:
 
     @classmethod
     def of(cls, directory: Path, peer: int, limits: AnswerPolicy) -> Accounts:
-        """The accounts of a peer in the run of a directory."""
+        """Open the accounts of a peer in the run with this directory."""
         out, run = directory.parent, directory.name
         seen = heads_in(out, peer)
         answers, privacy = (

@@ -72,7 +72,7 @@ class SecureChannel:
         KeysError
             A file of keys is missing or wrong.
         DamagedError, LedgerError
-            The memory of the run or a ledger is not what was written.
+            The memory of the run or a ledger was changed.
         SealError
             It goes back to a round that the relay said it has committed: letters of that round are
             never accepted again.
@@ -186,7 +186,7 @@ class SecureChannel:
     def finish(self) -> tuple[str, ...]:
         """Refuse what was not read; a line for each letter that was refused since `begin`.
 
-        What the request has added to the ledgers is remembered.
+        Also records the heads of the ledgers in the run's memory.
         """
         for letters in self._unread.values():
             for letter in letters:

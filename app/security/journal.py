@@ -1,11 +1,11 @@
-"""Ledgers on disk: files of JSON lines that notice when lines were changed, cut off or taken away.
+"""Append-only files of JSON lines that detect changed, truncated and rolled-back content.
 
-Beside a ledger, a file `.head` has its length in bytes and the SHA-256 of so many bytes. It is
-written after the line, so a ledger may be ahead of its head (the process was killed between the
-two), but never behind it. What follows the last line break was never completed: whoever wrote it
-was killed before anything was done that it would have accounted for, and the next line replaces
-it. Heads that are kept elsewhere, in the memory of each run (`app.security.memory`), show that a
-ledger and its head were rolled back together.
+Beside a ledger, a file `.head` has its length in bytes and its SHA-256. The head is written after
+the line. A ledger may therefore be ahead of its head (the process was killed between the two), but
+never behind it. Text after the last line break was never completed: the process that wrote it was
+killed before it did what the line would have counted, and the next line replaces it. Copies of the
+head in the memory of each run (`app.security.memory`) detect that a ledger and its head were rolled
+back together.
 
 Ledger and head are read and written under a lock over all processes.
 """
@@ -27,16 +27,16 @@ _REMEDY = "nothing is spent or answered before a person has looked and has put t
 
 
 class LedgerError(ValueError):
-    """More is asked than the institution allows, or a ledger is not what was written."""
+    """A limit of the institution is exceeded, or a ledger was changed; names the limit or file."""
 
 
 class Head(NamedTuple):
-    """How far a ledger had come.
+    """Length and digest of a ledger at some time.
 
     Attributes
     ----------
-    size : in bytes.
-    digest : SHA-256 of so many bytes, in hexadecimal digits.
+    size : length in bytes.
+    digest : SHA-256 of these bytes, in hexadecimal digits.
     """
 
     size: int
@@ -44,12 +44,12 @@ class Head(NamedTuple):
 
 
 class Journal:
-    """One ledger.
+    """One append-only file.
 
     Parameters
     ----------
-    path : of the file.
-    seen : heads that it had earlier, as far as other files know: it must continue each of them.
+    path : the file.
+    seen : earlier heads that other files have recorded; the ledger must continue each of them.
     """
 
     def __init__(self, path: Path, seen: Sequence[Head] = ()) -> None:
@@ -60,27 +60,27 @@ class Journal:
 
     @property
     def head(self) -> Head:
-        """How far the ledger had come when it was last read or written here."""
+        """Head of the ledger as this process last read or wrote it."""
         return Head(self._size, self._hash.hexdigest())
 
     @contextmanager
     def locked(self, parse: Callable[[dict[str, Any]], T]) -> Iterator[list[T]]:
-        """Have the ledger alone; yields what others have added since the last time.
+        """Lock the ledger over all processes; yield the lines that others have added.
 
         Parameters
         ----------
-        parse : a line -> what it says. Where it raises an error, no line counts as read.
+        parse : validates and converts a line. If it fails, no line counts as read.
 
         Raises
         ------
         LedgerError
-            The ledger is not what was written, or holds what `parse` refuses; names the file.
+            The ledger was changed, or `parse` refuses a line; names the file.
         """
         with atomic.locked(self._lock):
             yield self._read(parse)
 
     def add(self, *lines: Mapping[str, Any]) -> None:
-        """Write lines while the ledger is `locked`; they are on the disk when this returns."""
+        """Append lines while the ledger is `locked`; they are on disk when this returns."""
         texts = [json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines]
         content, is_new = "".join(texts).encode(), not self.path.exists()
         handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -96,7 +96,7 @@ class Journal:
         longer.update(content)
         size = self._size + len(content)
         self._write_head(Head(size, longer.hexdigest()))
-        self._size, self._hash = size, longer  # only now: a line that failed is read as another's
+        self._size, self._hash = size, longer  # last: lines without a head are read again
 
     def _read(self, parse: Callable[[dict[str, Any]], T]) -> list[T]:
         head = self._read_head()
@@ -118,9 +118,10 @@ class Journal:
                 raise LedgerError(f"{self.path} was changed, cut or rolled back: {_REMEDY}")
         found.update(content[at:])
         lines = [self._parsed(line, parse) for line in content.split(b"\n")[:-1]]
+        now = Head(end, found.hexdigest())
+        if head != now and end:
+            self._write_head(now)
         self._size, self._hash, self._seen = end, found, ()
-        if head != self.head and end:
-            self._write_head(self.head)
         return lines
 
     def _parsed(self, text: bytes, parse: Callable[[dict[str, Any]], T]) -> T:
@@ -133,7 +134,7 @@ class Journal:
             raise LedgerError(f"{self.path} has a line that is damaged: {_REMEDY}") from None
 
     def _read_head(self) -> Head | None:
-        """What the file beside it says; None before the first line, or of an older version."""
+        """Read the head; None before the first line, and for a ledger of an older version."""
         try:
             size, digest = json.loads(self._head_file.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -147,4 +148,4 @@ class Journal:
     def _write_head(self, head: Head) -> None:
         with atomic.replacing(self._head_file) as draft:
             draft.write_text(json.dumps(head), encoding="utf-8")
-            atomic.sync(draft)  # its name may wait: an older head is true of the ledger, too
+            atomic.sync(draft)  # no need to sync the folder: an older head is valid, too

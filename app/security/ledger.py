@@ -36,7 +36,7 @@ class Ledger:
         self._answers = 0  # of all runs
 
     def committed(self) -> int:
-        """The last round of this run that was over when one was played."""
+        """Return the last round that was committed when a round of this run was played."""
         with self._open():
             return max((line.get("committed", 0) for line in self._mine), default=0)
 
@@ -48,7 +48,7 @@ class Ledger:
         Parameters
         ----------
         letters : sender -> digest of the plain letter.
-        committed : the last round that is over.
+        committed : last committed round.
 
         Raises
         ------
@@ -96,7 +96,7 @@ class Ledger:
 
     @contextmanager
     def _open(self) -> Iterator[None]:
-        """Have the ledger alone, with what other processes have added."""
+        """Lock the ledger and count what other processes have added."""
         with self._journal.locked(_checked) as lines:
             for line in lines:
                 self._count(line)
@@ -116,7 +116,7 @@ class Ledger:
 
 
 def _checked(line: dict[str, Any]) -> dict[str, Any]:
-    """The line, if it has what is counted."""
+    """Return the line if it has the fields that are counted; else raise an error."""
     if not isinstance(line["run"], str) or type(line["round"]) is not int:
         raise TypeError
     if type(line.get("committed", 0)) is not int:

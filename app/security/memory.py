@@ -1,8 +1,8 @@
-"""What a node remembers of a run: which rounds are over, and what it has offered and heard.
+"""A node's memory of a run: committed rounds, offers sent, and the newest offers accepted.
 
-`nodes/mail-<peer>.json` in the run directory. A digest finds damage. The file also says how far the
-ledgers of `institution/` had come, and these say which rounds were over: neither can be rolled
-back to an older copy without the other.
+It is `nodes/mail-<peer>.json` in the run directory. A digest detects damage. The file also records
+the heads of the ledgers in `institution/`, and these record which rounds were committed: neither
+can be rolled back to an older copy without the other.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Memory:
 
     Parameters
     ----------
-    path : of the file; None: nothing outlives the process.
-    journals : ledgers whose heads are remembered.
-    durable : what is kept outlasts a power cut.
+    path : the file; None: the memory ends with the process.
+    journals : ledgers whose heads are recorded.
+    durable : whether `keep` waits until the file is on disk.
 
     Attributes
     ----------
@@ -43,16 +43,16 @@ class Memory:
         self._heads: dict[str, Head] = {}
 
     def recall(self, at_least: int = 0) -> None:
-        """Read what was kept last, maybe by another process.
+        """Read the file again; another process may have written it.
 
         Parameters
         ----------
-        at_least : a round that is over, as far as others know.
+        at_least : a round that another file records as committed.
 
         Raises
         ------
         DamagedError
-            The file is not what was written, is missing, or is older than what was written last.
+            The file was changed, or it was removed or rolled back to before `at_least`.
         """
         assert self.path is not None
         record = _read(self.path) if self.path.exists() else {}
@@ -66,13 +66,13 @@ class Memory:
             )
 
     def commit(self, committed: int) -> None:
-        """Remember that rounds up to `committed` are over."""
+        """Record that rounds up to `committed` are over."""
         self.committed = committed
         self.offered = {k: v for k, v in self.offered.items() if int(k.split()[0]) > committed}
         self.keep()
 
     def keep(self) -> None:
-        """Write everything down."""
+        """Write the file."""
         if self.path is None:
             return
         self._heads |= self._now()
@@ -84,7 +84,7 @@ class Memory:
         atomic.write(self.path, json.dumps(record | {"digest": digest}), durable=self._durable)
 
     def keep_heads(self) -> None:
-        """Write everything down if a ledger has come further since."""
+        """Write the file if a ledger has grown since."""
         if self._now().items() - self._heads.items():
             self.keep()
 
@@ -93,7 +93,7 @@ class Memory:
 
 
 def heads_in(out: Path, peer: int) -> Mapping[str, Sequence[Head]]:
-    """How far each ledger of a peer had come, by file name, as the runs in `out` remember it."""
+    """Collect the heads of a peer's ledgers that the runs in `out` have recorded, by file name."""
     found: dict[str, list[Head]] = {}
     for path in out.glob(f"*/nodes/mail-{peer:04d}.json"):
         try:
@@ -120,6 +120,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _digest(path: Path, record: Mapping[str, Any]) -> str:
-    """SHA-256 of a record that belongs to this file of this run."""
+    """Hash a record together with its file name and the name of its run."""
     where = f"{path.parents[1].name} {path.name} "
     return hashlib.sha256((where + json.dumps(record, sort_keys=True)).encode()).hexdigest()

@@ -1,11 +1,11 @@
-"""What a peer's examples have told so far: a file that outlives runs, and that no run can reset.
+"""Privacy ledger: the privacy that a peer has spent in all runs.
 
-`institution/privacy-<peer>.jsonl` in the node's `out` has a line for each set of gradients that the
-peer was about to compute on private examples: the Rényi divergences that they cost, at the orders
-of `clients.engine.accountant`. A line is on the disk before the first of the gradients is computed,
-under a lock over all processes: nothing that a run does later, and no crash, leaves anything
-uncharged, and runs side by side share one budget. What was charged and then lost in a crash stays
-charged. The sum over all runs is what the peer has spent, whichever columns or labels a run took.
+`institution/privacy-<peer>.jsonl` in the node's `out` has a line for each set of gradients on
+private examples: their Rényi divergences at the orders of `clients.engine.accountant`. The budget
+is checked and the line is written under a lock over all processes, before the gradients are
+computed. A crash therefore leaves nothing uncharged, and parallel runs share one budget. Gradients
+that were charged and then lost in a crash stay charged. The sum over all runs is what the peer has
+spent, whichever columns or labels a run took.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PrivacyLedger:
     Parameters
     ----------
     journal : the file.
-    run : name of the run that adds to it.
+    run : name of the run that spends.
     """
 
     def __init__(self, journal: Journal, run: str) -> None:
@@ -38,27 +38,27 @@ class PrivacyLedger:
         self._spent = np.zeros(len(ORDERS))
 
     def spent(self) -> Floats:
-        """(A,) Rényi divergences of everything so far.
+        """Return the Rényi divergences of all runs so far, (A,).
 
         Raises
         ------
         LedgerError
-            The file is not what was written, or of other orders.
+            The file was changed, or has other orders.
         """
         with self._open():
             return self._spent.copy()
 
     @contextmanager
     def account(self, round_: int) -> Iterator[tuple[Floats, Floats]]:
-        """Have the ledger alone, in order to spend.
+        """Lock the ledger in order to spend: a `clients.engine.privacy.Account`.
 
-        Yields what has been spent (1, A) and what is to be added (1, A); the latter is on the disk
-        when this is left. Nothing is added where an error leaves it.
+        Yields the divergences spent so far (1, A), and zeros (1, A) to which the caller adds its
+        cost. The cost is on disk when the context ends; after an error nothing is written.
 
         Raises
         ------
         LedgerError
-            As in `spent`; or what is to be added is negative or not finite.
+            As in `spent`; or the cost is negative or not finite.
         """
         with self._open():
             cost_1a = np.zeros((1, len(ORDERS)))
@@ -77,13 +77,13 @@ class PrivacyLedger:
     @contextmanager
     def _open(self) -> Iterator[None]:
         with self._journal.locked(_cost) as costs:
-            for cost_a in costs:  # one after the other, as they were added: the same sum everywhere
+            for cost_a in costs:  # in order, so that every process rounds the sum in the same way
                 self._spent = self._spent + cost_a
             yield
 
 
 def _cost(line: dict[str, Any]) -> Floats:
-    """(A,) what a line says; ValueError where that is no cost."""
+    """Return the cost of a line, (A,); ValueError if it is none."""
     cost_a = np.array(line["rdp"], dtype=np.float64)
     if cost_a.shape != (len(ORDERS),) or not (np.isfinite(cost_a) & (cost_a >= 0)).all():
         raise ValueError(f"a cost is {len(ORDERS)} finite numbers of at least 0")
