@@ -66,8 +66,8 @@ class Ledger:
             digest = _digest_of(request, letters)
             differs = bool(before) and digest not in {line["digest"] for line in before}
             line = {"from": sorted(letters), "digest": digest, "attempt": request.attempt}
-            line |= {"committed": committed, "repeat": len(before), "differs": differs}
-            self._add({**about, **line})
+            counts = {"committed": committed, "repeat": len(before), "differs": differs}
+            self._add({**about, **line, **counts})
 
     def answering(self, request: Request, models: Mapping[int, str]) -> None:
         """Count the answers that are about to be given.

@@ -6,7 +6,7 @@ Legend: e = models, b = batch positions, d = parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,6 +54,19 @@ class Differentiation(Stack):
         inputs, targets = _places(examples, at)
         outputs, after = self.network(x_ed, buffers, inputs, batch.keys_e, at.start or 0)
         return self.task.losses(outputs, targets), after
+
+    def _loss_of(
+        self,
+        leaves: dict[str, Tensor],
+        buffers: Buffers,
+        batch: Batch,
+        examples: Examples,
+        first: int,
+        place: int,
+    ) -> Tensor:
+        """Loss of one example of a minibatch, by a forward pass of its own."""
+        at = slice(first + place, first + place + 1)
+        return self._batch_losses(leaves, buffers, batch, examples, at)[0]
 
     def _found_by_hand(
         self,
@@ -165,13 +178,10 @@ class Differentiation(Stack):
             elif self.guard is not None:
                 with self.guard.watching() as traces:
                     losses_eb, after = self._batch_losses(leaves, buffers, batch, examples, at)
-                first = at.start or 0
+                alone = partial(self._loss_of, leaves, buffers, batch, examples, at.start or 0)
                 found = self.guard.clipped(
-                    losses_eb, batch.weights_eb[:, at], traces, leaves,
-                    lambda b, first=first: self._batch_losses(
-                        leaves, buffers, batch, examples, slice(first + b, first + b + 1)
-                    )[0],
-                )  # fmt: skip
+                    losses_eb, batch.weights_eb[:, at], traces, leaves, alone
+                )
             else:
                 more = {**buffers, **own}
                 losses_eb, after = self._batch_losses(leaves, more, batch, examples, at)

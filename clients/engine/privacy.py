@@ -316,9 +316,9 @@ class _Linear:
         eps = torch.finfo(a.dtype).eps
         a, g = a.double(), g.double()
         square = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
-        largest = (a.norm(dim=-1) * g.norm(dim=-1)).sum(-1).square()
+        norms = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(g, dim=-1)
         sums = a.shape[-1] + g.shape[-1] + places**2
-        square = square + sums * eps * largest
+        square = square + sums * eps * norms.sum(-1).square()
         return square + _squares(g.sum(-2, keepdim=True)) if self._biased else square
 
     def sums(self, weights_eb: Tensor, sound_eb: Tensor) -> tuple[Tensor, Tensor]:

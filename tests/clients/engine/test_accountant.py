@@ -209,7 +209,7 @@ def test_epsilon_of_what_is_no_divergence_is_infinite(value: float) -> None:
 @pytest.mark.parametrize("value", [math.nan, -1.0, -math.inf])
 def test_options_that_are_no_numbers_are_refused(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=key):
-        Privacy("examples", **{key: value})  # type: ignore[arg-type]
+        Privacy("examples", **{key: value})
 
 
 @pytest.mark.parametrize("clip", [1e-7, 1e7, 1e38])
