@@ -315,11 +315,13 @@ class _Linear:
             return _squares(g) * (_squares(a) + self._biased)
         eps = torch.finfo(a.dtype).eps
         a, g = a.double(), g.double()
-        square = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
+        square: Tensor = ((a @ a.mT) * (g @ g.mT)).sum((-1, -2))
         norms = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(g, dim=-1)
         sums = a.shape[-1] + g.shape[-1] + places**2
         square = square + sums * eps * norms.sum(-1).square()
-        return square + _squares(g.sum(-2, keepdim=True)) if self._biased else square
+        if self._biased:
+            square = square + _squares(g.sum(-2, keepdim=True))
+        return square
 
     def sums(self, weights_eb: Tensor, sound_eb: Tensor) -> tuple[Tensor, Tensor]:
         weights, sound = weights_eb[..., None, None], sound_eb[..., None, None]

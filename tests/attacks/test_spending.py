@@ -143,6 +143,7 @@ def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
         assert charged == costs[: len(charged)], "what was charged is exact"
         service._node.cache_clear()
         standing = response_of(node, begin).standing
+        assert standing is not None
         assert standing == 0 or charged == costs
         standings.append(standing)
         change += 1

@@ -158,7 +158,8 @@ def test_workers_killed_in_a_private_run_leave_nothing_lost_or_unpaid(
     running = deployment.run(config, "private")
     for peer in range(PEERS):
         deployment.wait(
-            lambda t=peer: committed(deployment.progress("private")) >= t, "no round is committed"
+            lambda t=peer: committed(deployment.progress("private")) >= t,  # type: ignore[misc]
+            "no round is committed",
         )
         (worker,) = kills.workers(deployment, peer)
         os.kill(worker, signal.SIGKILL)

@@ -212,11 +212,11 @@ class _Difference(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()
-        self.half = math.prod(shape) // 2
-        self.linear = nn.Linear(self.half, outputs)
+        self.width = math.prod(shape) // 2
+        self.linear = nn.Linear(self.width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        first, second = self.linear(x.flatten(1).unflatten(1, (2, self.half))).unbind(1)
+        first, second = self.linear(x.flatten(1).unflatten(1, (2, self.width))).unbind(1)
         return first - second  # type: ignore[no-any-return]
 
 
