@@ -324,6 +324,10 @@ class Config(TopLevel):
             why = self.row.exposes if self.method in METHODS else "nobody has checked a plugin"
             if why:
                 raise ConfigError(f"privacy does not cover {self.method}: {why}")
+            if self.gradient_clip:
+                raise ConfigError(
+                    "gradient-clip scales gradients after the noise: with privacy set privacy.clip"
+                )
             if self.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
 

@@ -1,4 +1,7 @@
-"""Optimizers on stacked parameters, with the semantics of torch.optim's SGD and Adam.
+"""Optimizers on stacked parameters, with the semantics of torch.optim.
+
+The functional forms of torch.optim count the steps of a tensor once; here every model of a stack
+has a count of its own, so that Adam and AdamW are written out.
 
 State is a dict of tensors with a leading axis of models, so that it is stored, sent to another
 process and resumed like everything else a peer keeps. Legend: e = models, d = parameters.
@@ -16,24 +19,22 @@ if TYPE_CHECKING:
     from coterie.clients.training import Training
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as in torch.optim and the papers
+ALPHA = 0.99  # RMSprop's smoothing, as in torch.optim
 OptState = dict[str, Tensor]
 COUNT = "count"
 
 
-def is_plain(training: Training) -> bool:
-    """Whether a step is the gradient times the learning rate and nothing else."""
-    return training.optimizer == "sgd" and not training.momentum and not training.weight_decay
-
-
 def opt_state(training: Training, x_ed: Tensor) -> OptState:
     """Fresh optimizer state for the models `x_ed`."""
-    if training.optimizer == "adam":
+    if training.optimizer in ("adam", "adamw"):
         return {
             "first": x_ed.new_zeros(x_ed.shape),
             "second": x_ed.new_zeros(x_ed.shape),
             COUNT: x_ed.new_zeros(len(x_ed)),
         }
-    return {"velocity": x_ed.new_zeros(x_ed.shape)} if training.momentum else {}
+    names = ["square"] if training.optimizer == "rmsprop" else []
+    names += ["velocity"] if training.momentum else []
+    return {name: x_ed.new_zeros(x_ed.shape) for name in names}
 
 
 def step(
@@ -51,10 +52,14 @@ def step(
     models, gradients : the rows (E, d), or tensor by tensor (E, ...).
     opt_state : each of its tensors, cut as the models are; "count" is a single one.
     """
-    if training.weight_decay:
+    if training.gradient_clip:
+        gradients = clipped(gradients, training.gradient_clip)
+    if training.optimizer == "adamw":
+        torch._foreach_mul_([*models], 1 - rate * training.weight_decay)
+    elif training.weight_decay:
         pairs = zip(models, gradients, strict=True)
         gradients = [g.add(x, alpha=training.weight_decay) for x, g in pairs]
-    if training.optimizer == "adam":
+    if training.optimizer in ("adam", "adamw"):
         count = opt_state[COUNT][0].add_(1)
         size, spread = rate / (1 - BETA1**count), 1 - BETA2**count
         moments = opt_state["first"], opt_state["second"]
@@ -65,6 +70,13 @@ def step(
             root = (second / spread.view(each)).sqrt_().add_(EPSILON)
             x.sub_((size.view(each) * first).div_(root))
         return
+    if training.optimizer == "rmsprop":
+        squares = opt_state["square"]
+        for square, g in zip(squares, gradients, strict=True):
+            square.mul_(ALPHA).addcmul_(g, g, value=1 - ALPHA)
+        gradients = [
+            g / square.sqrt().add_(EPSILON) for square, g in zip(squares, gradients, strict=True)
+        ]
     if training.momentum:
         # torch.optim starts the velocity at the first gradient, which is what 0 gives here.
         velocities = opt_state["velocity"]
@@ -72,3 +84,14 @@ def step(
             velocity.mul_(training.momentum).add_(g)
         gradients = velocities
     torch._foreach_add_([*models], [*gradients], alpha=-rate)
+
+
+def clipped(gradients: Sequence[Tensor], clip: float) -> list[Tensor]:
+    """Scale each model's gradient to norm `clip` if it is longer, over all its tensors (E, ...).
+
+    Equal to torch.nn.utils.clip_grad_norm_, with the same 1e-6 below the fraction.
+    """
+    norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients]
+    norms_e = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    factors_e = (clip / (norms_e + 1e-6)).clamp_max(1.0)
+    return [g * factors_e.view(-1, *[1] * (g.dim() - 1)) for g in gradients]
