@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -31,7 +33,7 @@ def gradient(step: int, x_ed: torch.Tensor) -> torch.Tensor:
 
 
 def of_torch(training: Training, x_ed: torch.Tensor) -> torch.optim.Optimizer:
-    keys = {"lr": RATE, "weight_decay": training.weight_decay}
+    keys: dict[str, Any] = {"lr": RATE, "weight_decay": training.weight_decay}
     if training.optimizer == "adam":
         return torch.optim.Adam([x_ed], **keys)
     if training.optimizer == "adamw":
@@ -130,7 +132,7 @@ def test_inverse_time_gives_the_steps_of_convergence_proofs() -> None:
 @pytest.mark.parametrize("schedule", ["step", "constant", "cosine", "inverse-time"])
 def test_warm_up_rises_to_the_start_of_the_schedule(schedule: RateSchedule) -> None:
     """W = 4 rounds: a fifth, two, three and four fifths; then the schedule as without warm-up."""
-    keys = {"learning_rate": 0.5, "learning_rate_schedule": schedule}
+    keys: dict[str, Any] = {"learning_rate": 0.5, "learning_rate_schedule": schedule}
     warm = Training(**keys, warm_up_rounds=4, num_server_rounds=20)
     cold = Training(**keys, num_server_rounds=16)
     rates = [warm.rate(t) for t in range(5)]
