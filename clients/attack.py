@@ -1,4 +1,4 @@
-"""The [attack] table: which peers lie, and how (`app.node.attackers` does the lying)."""
+"""Options of simulated attacks: the [attack] table (`app.node.attackers` implements them)."""
 
 from __future__ import annotations
 
@@ -32,31 +32,35 @@ USUAL = {
     "alie": 1.5,
     "samples": 1000.0,
 }
-"""Kind -> its strength where none is given; the other kinds have none."""
+"""Default strength by kind; the other kinds have no strength."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """The [attack] table: some peers lie in what they send. For simulations.
+    """Attacks by some of the peers, for simulations.
 
-    What an attacker sends, models as well as answers, is replaced after its rule has spoken, from
-    what it knows itself: its own letter y, and the honest letters that it heard in the last round
-    (models) or its own answers to everybody (answers), with mean m and deviation s in each
-    coordinate. r is m for models and 0 for answers. An attacker that has heard nothing yet has no m
-    and sends y where m is needed.
+    An attacker computes an honest letter y (a model or an answer) and sends a malicious one
+    instead. It knows y and a set of letters with mean m and standard deviation s per coordinate:
+    for a model, the honest models that it received in the last round; for an answer, its own
+    answers to all peers. The reference r is m for models and 0 for answers. An attacker that has
+    not received a model yet sends y where m is needed.
 
     Attributes
     ----------
-    kind : what is sent: "nan"; "scale" r + strength (y - r); "sign-flip" r - strength (y - r);
+    kind : str
+        The letter sent: "nan"; "scale" r + strength (y - r); "sign-flip" r - strength (y - r);
         "gaussian" y + strength times normal noise; "ipm" -strength m (inner-product manipulation);
         "alie" m - strength s (a little is enough); "mimic" the letter of the first honest peer;
-        "stale" the first letter for ever. "label-flip": it learns from labels c that became
-        C - 1 - c, and sends what it learnt; "label-flip-alone": the same, and it hears nobody.
-        "samples": it says that it has strength times as many examples.
-    peers : ids of the attackers, like "0,3".
-    share : share of the peers that attack, drawn by the seed, where `peers` names none.
-    strength : see `kind`; 0 for the usual: 10 for "scale", 1 for "sign-flip" and "gaussian", 0.5
-        for "ipm", 1.5 for "alie", 1000 for "samples".
+        "stale" the attacker's first letter, repeated. "label-flip": y, trained on labels
+        C - 1 - c instead of c; "label-flip-alone": the same, ignoring all received letters.
+        "samples": y, with a claim of strength times as many examples.
+    peers : str
+        Ids of the attackers, like "0,3".
+    share : float
+        Share of the peers that attack, drawn from the seed; instead of `peers`.
+    strength : float
+        See `kind`; 0 for the default: 10 for "scale", 1 for "sign-flip" and "gaussian", 0.5 for
+        "ipm", 1.5 for "alie", 1000 for "samples".
     """
 
     kind: Kind = "none"
@@ -66,25 +70,26 @@ class Attack:
 
     def __post_init__(self) -> None:
         if self.peers and not all(i.isdecimal() for i in self.peers.split(",")):
-            raise ValueError(f'peers wants ids like "0,3", not "{self.peers}"')
+            raise ValueError(f'peers must be ids like "0,3", not "{self.peers}"')
         if not 0 <= self.share < 1:
             raise ValueError("share must be at least 0 and below 1")
         if self.strength < 0:
             raise ValueError("strength must not be negative")
         if self.strength and self.kind not in USUAL:
-            raise ValueError(f'strength goes with {", ".join(USUAL)}, not with kind "{self.kind}"')
-        named = bool(self.peers) + bool(self.share)
-        if self.kind == "none" and named:
-            raise ValueError('kind = "none", but there are attackers')
-        if self.kind != "none" and named != 1:
-            raise ValueError("say who attacks: either peers or share")
+            raise ValueError(f'strength applies to {", ".join(USUAL)}, not to kind "{self.kind}"')
+        selections = bool(self.peers) + bool(self.share)
+        if self.kind == "none" and selections:
+            raise ValueError('kind = "none", but peers or share selects attackers: set kind')
+        if self.kind != "none" and selections != 1:
+            raise ValueError("select the attackers: set either peers or share")
 
     def attackers(self, n: int, seed: int) -> npt.NDArray[np.int64]:
-        """The ids of the attackers among n peers, ascending; at least one with a `share`.
+        """Return the ids of the attackers among n peers, ascending; at least one with a `share`.
 
         Raises
         ------
-        ValueError : one of `peers` is no peer, or nobody is left who is honest.
+        ValueError
+            An id of `peers` is out of range, or no peer is honest.
         """
         if self.kind == "none":
             return np.empty(0, dtype=np.int64)
@@ -96,10 +101,10 @@ class Attack:
         if ids.max() >= n:
             raise ValueError(f'peers = "{self.peers}", but peers are 0 to {n - 1}')
         if len(ids) == n:
-            raise ValueError("everybody attacks: somebody must be honest")
+            raise ValueError("all peers attack: leave at least one honest")
         return ids.astype(np.int64)
 
     @property
     def power(self) -> float:
-        """The strength that counts."""
+        """Strength, or its default for this kind."""
         return self.strength or USUAL.get(self.kind, 0.0)

@@ -1,4 +1,4 @@
-"""The [defence] table: what takes the place of means where others may lie."""
+"""Options of robust aggregation: the [defence] table."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ RuleName = Literal[
 
 @dataclass(frozen=True)
 class Defence:
-    """The [defence] table: robust rules in the place of weighted means, and bounds on letters.
+    """Robust aggregation instead of weighted means, and bounds on received letters.
 
-    A rule is used wherever a method averages models or answers, with the method's own weights, on
-    those to whom it gives any (`clients.engine.robust`).
+    The rule replaces every weighted mean of models or answers, over the letters to which the
+    method gives a positive weight (`clients.engine.robust`).
 
     Attributes
     ----------
-    rule : "none" is the weighted mean. "median" and "trimmed-mean": of each coordinate by itself.
-        "geometric-median": the point of least summed distance. "krum": the letter nearest to its
-        nearest ones; "multi-krum": the mean of all but the share `tolerate` that are worst in this.
-        "clip": the mean around the own model, or around the median of answers, to which none is
-        farther away than all but the share `tolerate` are.
-    tolerate : share of the letters that may be lies, below one half.
-    nnm : replace each letter by the mean of its nearest ones first, all but the share `tolerate`
-        (nearest-neighbour mixing).
-    norm : refuse a model that has a number a thousand times as large as the largest both of the own
-        model and of most models heard in the round.
-    max_samples : most examples that a peer is believed to have, 0 for any number.
+    rule : {"none", "clip", "median", "trimmed-mean", "krum", "multi-krum", "geometric-median"}
+        Aggregation rule. "none": weighted mean. "median" and "trimmed-mean": per coordinate.
+        "geometric-median": the point with the smallest sum of distances. "krum": the letter
+        closest to its nearest neighbours; "multi-krum": the mean without the share `tolerate` that
+        is farthest from its neighbours. "clip": the mean of the differences to the peer's own model
+        (for answers: to their median), clipped at the (1 - tolerate) quantile of their norms.
+    tolerate : float
+        Share of the letters that may be malicious, below 0.5.
+    nnm : bool
+        Nearest-neighbour mixing: first replace each letter by the mean of its nearest neighbours,
+        all but the share `tolerate`.
+    norm : bool
+        Reject a model with an entry 1000 times as large as the largest of both the peer's own model
+        and most models received in the round.
+    max_samples : int
+        Maximum number of examples that a peer may claim; 0 for no limit.
     """
 
     rule: RuleName = "none"
@@ -42,6 +47,6 @@ class Defence:
         if not 0 <= self.tolerate < 0.5:
             raise ValueError("tolerate must be at least 0 and below 0.5")
         if self.nnm and self.rule == "none":
-            raise ValueError('nnm goes in front of a rule, not of "none"')
+            raise ValueError('nnm needs an aggregation rule: set rule, which is "none"')
         if self.max_samples < 0:
-            raise ValueError("max-samples must be 0 (any number) or more")
+            raise ValueError("max-samples must be 0 (no limit) or more")

@@ -1,4 +1,4 @@
-"""Letters as a rule sees them: a stack of tensors, and the edges along which they came.
+"""Letters as a rule sees them: a stack of tensors, and the edges that carried them.
 
 Legend: e = letters (edges), s = rows of the stack, p = peers of this node, n = all peers.
 """
@@ -18,21 +18,24 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Part = slice | Ints
-"""Some models of a stack."""
+"""Index of some models of a stack."""
 
 
 def nobody() -> Ints:
-    """No peers, (0,)."""
+    """Return an empty array of peer ids."""
     return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a stack, copied a part at a time: the models of all letters would not always fit.
+    """Lazy selection of rows; slicing copies only that part, since all rows may not fit in memory.
 
     Attributes
     ----------
-    stack : (S, d). rows : (E,) of the stack.
+    stack : Tensor, (S, d)
+        Models to select from.
+    rows : ndarray of int, (E,)
+        Selected rows of the stack, which may repeat.
     """
 
     stack: Tensor
@@ -47,18 +50,24 @@ class Rows:
 
 @dataclass(frozen=True)
 class Letters:
-    """What arrived on some edges. A model that goes to many peers lies in the stack once.
+    """Batch of letters along edges; a model sent to many peers is in the stack once.
 
     Attributes
     ----------
-    senders, recipients : (E,) peer ids; letters are sorted by (recipient, sender).
-    rows : (E,) row of the stack that the letter carries.
-    authors : (S,) peer that wrote each row, ascending among offers. A node's own offers are always
-        in the stack, whether or not an edge carries them.
-    tensors : name -> (S, ...).
-    ages : (S,) rounds since each row was written; empty where every row is of this round.
-    expired : hosted peers that slept when the others wrote: their own rows are what they woke with,
-        and count for nobody, unless nothing else came.
+    senders, recipients : ndarray of int, (E,)
+        Peer ids of each edge, sorted by (recipient, sender).
+    rows : ndarray of int, (E,)
+        Row of the stack that each letter carries.
+    authors : ndarray of int, (S,)
+        Peer that wrote each row; ascending for offers. The offers of hosted peers are always in
+        the stack, even if no edge carries them.
+    tensors : Mapping of str to Tensor, (S, ...)
+        The stack.
+    ages : ndarray of int, (S,)
+        Rounds since each row was written; empty if all rows are from this round.
+    expired : ndarray of int
+        Hosted peers whose own row is too old to count, because they were offline. It is used only
+        where no other model arrived.
     """
 
     senders: Ints
@@ -73,24 +82,24 @@ class Letters:
         return len(self.senders)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The stack called `name`, (S, ...)."""
+        """Return the stack called `name`, (S, ...)."""
         return self.tensors[name]
 
     def each(self, name: str) -> Tensor:
-        """The tensor of every letter, (E, ...)."""
+        """Return the tensor of every letter, (E, ...)."""
         return self.tensors[name][self.rows]
 
     def rows_of(self, name: str) -> Rows:
-        """`each`, to be copied a part at a time."""
+        """Return the tensor of every letter, to be copied in parts."""
         return Rows(self.tensors[name], self.rows)
 
     def select(self, mask: Bools) -> Letters:
-        """Some of the letters; the stack stays whole."""
+        """Select letters by a mask (E,); the stack is not copied."""
         senders, recipients, rows = self.senders[mask], self.recipients[mask], self.rows[mask]
         return replace(self, senders=senders, recipients=recipients, rows=rows)
 
     def senders_to(self, peers: Ints, n: int) -> Bools:
-        """(P, n) who among all peers each of `peers`, ascending, has a letter from."""
+        """Return a mask (P, n) of the senders to each of `peers` (ascending ids)."""
         mask = np.zeros((len(peers), n), dtype=np.bool_)
         here = np.isin(self.recipients, peers)
         mask[np.searchsorted(peers, self.recipients[here]), self.senders[here]] = True

@@ -1,4 +1,4 @@
-"""The [privacy] table: differential privacy of single examples."""
+"""Options of differential privacy: the [privacy] table."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Privacy:
-    """The [privacy] table: gradients of private examples are clipped, noised and accounted for.
+    """Differentially private training with per-example clipping and Gaussian noise (DP-SGD).
 
-    `clients.engine.privacy` says what is done, docs/privacy.md what the numbers mean.
+    Implemented in `clients.engine.privacy`; docs/privacy.md explains the guarantee.
 
     Attributes
     ----------
-    kind : "examples" protects single training examples; every gradient on them is private then.
-    clip : largest norm of one example's gradient; longer ones are scaled down. At least 1e-6:
-        float32 would round the noise that belongs to a far smaller one to 0.
-    noise : standard deviation of the noise in multiples of `clip`, on the sum of a minibatch's
-        clipped gradients.
-    delta : of the (epsilon, delta) that is reported; well below one over a peer's examples.
-    budget : epsilon beyond which a peer neither trains nor answers, but only listens; 0: none.
+    kind : {"none", "examples"}
+        Unit of privacy; "examples" makes every gradient on training data private.
+    clip : float
+        Maximum norm of an example's gradient; longer ones are scaled down. At least 1e-6, since
+        float32 would round the noise of a far smaller norm to 0.
+    noise : float
+        Noise multiplier: standard deviation of the noise on the sum of a minibatch's clipped
+        gradients, in multiples of `clip`.
+    delta : float
+        Delta of the reported (epsilon, delta); choose it well below 1 / (examples per peer).
+    budget : float
+        Maximum epsilon; a peer that has spent it stops training and answering, and only receives.
+        0 for no limit.
     """
 
     kind: Literal["none", "examples"] = "none"
@@ -31,7 +37,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         if self.clip < 1e-6:
-            raise ValueError("clip must be at least 1e-6, or rounding takes the noise away")
+            raise ValueError("clip must be at least 1e-6: rounding would remove the noise")
         if self.noise < 0 or self.budget < 0:
             raise ValueError("noise and budget must not be negative")
         if not 0 < self.delta < 1:

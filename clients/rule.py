@@ -1,10 +1,10 @@
-"""What a peer computes: the interface of a method's peer rule, and the state all rules share.
+"""Interface of a method's peer rule, and the state that all rules share.
 
-A rule is `init` plus transitions over named state: each returns what it changed and nothing is
-mutated. Every array in a state has a leading axis of the node's peers, so a node can store, move
-and resume each peer by itself. Rules are formulas over the engine's four operations and need no
-torch of their own; `Tensor` is a name for type checkers. Legend: p = peers of this node, n = all
-peers, e = letters, d = parameters.
+A rule is `init` plus transitions over named state: each returns a new state and mutates nothing.
+Every array in a state has a leading axis over the node's peers, so a node can store, move and
+resume each peer separately. Rules are formulas over the engine's operations and do not import
+torch; `Tensor` is imported for type checkers only. Legend: p = peers of this node, n = all peers,
+e = letters, d = parameters.
 """
 
 from __future__ import annotations
@@ -26,40 +26,44 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Grid = Mapping[str, tuple[float | str, ...]]
-"""`grid` of an option dataclass: the key that `--tune` varies, and the three values it tries."""
+"""Search grid of an option dataclass: the key that `--tune` varies and the values it tries."""
 
 
 class Clustered(Protocol):
-    """What may know the peers' true clusters: a problem, an engine."""
+    """Object that may know the peers' true clusters: a problem or an engine."""
 
     @property
     def clusters(self) -> Ints | None: ...
 
 
 def true_clusters(
-    of: Clustered,
+    source: Clustered,
     remedy: str = "set partition.kind to label-permutation, label-groups or label-flip",
 ) -> Ints:
-    """(n,) the true cluster of each peer.
+    """Return the true cluster of each peer, (n,).
 
     Raises
     ------
-    ValueError : nobody knows it; says the remedy.
+    ValueError
+        The clusters are unknown; the message ends with `remedy`.
     """
-    if of.clusters is None:
-        raise ValueError(f"the true clusters are unknown here: {remedy}")
-    return of.clusters
+    if source.clusters is None:
+        raise ValueError(f"the true clusters are unknown for this problem: {remedy}")
+    return source.clusters
 
 
 @dataclass(frozen=True)
 class State:
-    """What every peer keeps.
+    """State of the hosted peers, common to all methods.
 
     Attributes
     ----------
-    x : (P, d) personal models.
-    buffers : name -> (P, ...), running statistics; they never travel.
-    opt_state : name -> (P, ...), the optimizer's memory.
+    x : Tensor, (P, d)
+        Personal models.
+    buffers : dict of str to Tensor, (P, ...)
+        Running statistics, such as batch norm's; never sent to other peers.
+    opt_state : dict of str to Tensor, (P, ...)
+        Optimizer state, such as momentum.
     """
 
     x: Tensor
@@ -67,21 +71,25 @@ class State:
     opt_state: dict[str, Tensor]
 
     def buffers_at(self, rows: Ints) -> dict[str, Tensor]:
-        """The buffers of some hosted peers, each as often as it stands in `rows`."""
+        """Return the buffers of the hosted peers `rows`, which may repeat."""
         return {name: value[rows] for name, value in self.buffers.items()}
 
     def trained(self, fit: Fit) -> Self:
-        """The state after the personal models were trained."""
+        """Return the state with the trained personal models."""
         return replace(self, x=fit.x, buffers=fit.buffers, opt_state=fit.opt_state)
 
 
 class Mixture(NamedTuple):
-    """Models whose predictions are averaged, for each hosted peer.
+    """Ensemble of models per hosted peer, whose predictions are averaged.
 
     Attributes
     ----------
-    weights : (P, M) of the members; rows sum to 1, and a member of weight 0 is none.
-    models : (P, M, d). buffers : name -> (P, M, ...).
+    weights : Tensor, (P, M)
+        Weights of the members; rows sum to 1. A member of weight 0 is padding.
+    models : Tensor, (P, M, d)
+        Models of the members.
+    buffers : dict of str to Tensor, (P, M, ...)
+        Buffers of the members.
     """
 
     weights: Tensor
@@ -93,97 +101,121 @@ S = TypeVar("S", bound=State)
 
 
 class Rule(Generic[S]):
-    """A method's peer rule, for all peers of a node at once.
+    """Peer rule of a method, computed for all peers of a node at once.
 
-    A round is offer / answer / update; pull and silent methods leave `answer` alone.
+    A round is offer, answer, update; only ask methods implement `answer`.
 
     Parameters
     ----------
-    engine : the stacked models and the peers' data.
-    options : the method's option dataclass.
-    rounds : rounds of the whole run.
+    engine : Engine
+        Stacked models and data of the hosted peers.
+    options : dataclass
+        Options of the method.
+    rounds : int
+        Number of rounds of the run.
     """
 
     common_start: ClassVar[bool] = True
-    """Whether all peers start from one model."""
+    """All peers start from the same model."""
     mixes: ClassVar[bool] = False
-    """Whether rounds end in an average whose weights a topology may bring (`Engine.mixing`)."""
+    """Rounds end in an average whose weights a topology may set (`Engine.mixing`)."""
     reported: ClassVar[tuple[str, ...]] = ()
-    """Names of further measurements that a report carries; a relay takes no others."""
+    """Names of additional metrics in a report; the relay rejects any others."""
 
     def __init__(self, engine: Engine, options: Any, rounds: int) -> None:
         self.engine, self.options, self.rounds = engine, options, rounds
 
     def narrowed(self, engine: Engine) -> Self:
-        """The same rule for the peers of another engine: some of this one's."""
+        """Return the rule for another engine that hosts some of this engine's peers."""
         return type(self)(engine, self.options, self.rounds)
 
     def start(self) -> State:
-        """The shared part of a fresh state."""
+        """Return the initial models, buffers and optimizer state."""
         x_pd, buffers = self.engine.initial(common=self.common_start)
         return State(x_pd, buffers, self.engine.opt_state(x_pd))
 
     def init(self) -> S:
-        """The state before round 1."""
+        """Return the state before round 1."""
         return self.start()  # type: ignore[return-value]  # S is State unless `init` is overridden
 
     def wants(self, state: S, round_: int) -> Ints:
-        """Edges (W, 2), sender and recipient, that the peers want in `round_`.
+        """Return the edges (W, 2) of [sender, recipient] that the hosted peers request.
 
-        Only brokers that ask for wants read them; each edge has a hosted peer at one end.
+        Read only by strategies that ask for them. Each edge has a hosted peer at one end.
         """
         return np.empty((0, 2), dtype=np.int64)
 
     def offer(self, state: S, round_: int) -> tuple[S, Mapping[str, Tensor]]:
-        """Begin the round: the state after, and what each peer shows, name -> (P, ...).
+        """Begin the round; methods that train before they share train here.
 
-        Methods that train before they share train here.
+        Returns
+        -------
+        state : State
+            State after local training.
+        offers : Mapping of str to Tensor, (P, ...)
+            Tensors that each peer sends.
         """
         return state, {"x": state.x}
 
     def answer_shapes(self, round_: int) -> dict[str, tuple[int, ...]]:
-        """Shape of each tensor in one answer of `round_`, for ask methods."""
+        """Return the shape of each tensor in an answer of `round_` (ask methods)."""
         return {"g": (self.engine.d,)}
 
     def answer(self, state: S, round_: int, asked: Letters) -> tuple[S, Mapping[str, Tensor]]:
-        """Answer offers that want it: the state after, and name -> (E, ...), one row a letter."""
-        raise NotImplementedError(f"{type(self).__name__} gives no answers")
+        """Answer the offers that ask for it (ask methods).
+
+        Returns
+        -------
+        state : State
+            State after answering.
+        answers : Mapping of str to Tensor, (E, ...)
+            Tensors of the answers, one row per letter of `asked`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not implement answer()")
 
     def update(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
         """End the round.
 
         Parameters
         ----------
-        offers : models this node's peers received.
-        sent : answers they gave (sender = hosted peer).
-        answers : answers they got (recipient = hosted peer).
+        state : State
+            State after `offer` and `answer`.
+        round_ : int
+            Number of the round, from 1.
+        offers : Letters
+            Models that the hosted peers received.
+        sent : Letters
+            Answers that the hosted peers sent.
+        answers : Letters
+            Answers that the hosted peers received.
         """
         raise NotImplementedError
 
     def personal(self, state: S) -> S:
-        """The state whose `x` and `buffers` a peer would deploy if the run ended here.
+        """Return the state whose `x` and `buffers` would be deployed if the run ended here.
 
-        These are the models that are evaluated and saved; by default what the state holds. What
-        it costs to make them counts for that evaluation only.
+        These models are evaluated and saved. The cost of computing them counts for that
+        evaluation only.
         """
         return state
 
     def evaluate(self, state: S, split: SplitName) -> Scores:
-        """Loss and accuracy of the personal models (see `personal`) on the peers' own split."""
+        """Evaluate the personal models (see `personal`) on the peers' data."""
         mixture = self.mixture(state)
         if mixture is None:
             return self.engine.losses(state.x, state.buffers, split)
         return self.engine.mixture_losses(*mixture, split)
 
     def mixture(self, state: S) -> Mixture | None:
-        """The models that make each peer's prediction together; None: the personal model alone."""
+        """Return the ensembles that predict, or None where the personal model predicts alone."""
         return None
 
     def saved(self, state: S) -> Sequence[Mapping[str, Tensor]]:
-        """What each hosted peer's prediction needs beside its personal model; its file has it.
+        """Return the tensors that prediction needs besides the personal model, per hosted peer.
 
-        A mixture's weights are called "mixture", its models' tensors "members.<name>" (M, ...).
-        A rule that overrides `evaluate` says here what `app.trained.personal` predicts with.
+        They are saved in the peer's model file: the weights of a mixture as "mixture", the tensors
+        of its members as "members.<name>" (M, ...). A rule that overrides `evaluate` also
+        overrides this, for `app.trained.personal`.
         """
         mixture = self.mixture(state)
         if mixture is None:
@@ -200,48 +232,62 @@ class Rule(Generic[S]):
         ]
 
     def metrics(self, state: S) -> Mapping[str, Floats]:
-        """The measurements `reported`, name -> (P,); nan where there is none."""
+        """Return the metrics named in `reported`, each (P,); nan where undefined."""
         return {}
 
     def weights(self, state: S) -> Floats:
-        """(P, n) weight each peer gives every peer; self weight on the diagonal, else 1."""
+        """Return the collaboration weights (P, n) that each peer gives every peer.
+
+        The diagonal is the self weight where the method has one, else 1.
+        """
         return self.eye()
 
-    # ---- small things many rules need ------------------------------------------------------
+    # ---- helpers for subclasses ------------------------------------------------------------
 
     def eye(self) -> Floats:
-        """(P, n) 1 at each hosted peer itself."""
+        """Return the rows of the identity matrix for the hosted peers, (P, n)."""
         peers = self.engine.peers
-        own_pn = np.zeros((len(peers), self.engine.n))
-        own_pn[np.arange(len(peers)), peers] = 1.0
-        return own_pn
+        eye_pn = np.zeros((len(peers), self.engine.n))
+        eye_pn[np.arange(len(peers)), peers] = 1.0
+        return eye_pn
 
     def same_cluster(self) -> Bools:
-        """(P, n) who shares each hosted peer's true cluster (see `true_clusters`), and itself."""
+        """Return a mask (P, n) of the peers in each hosted peer's true cluster, itself included."""
         clusters = true_clusters(self.engine)
         same: Bools = clusters[self.engine.peers][:, None] == clusters[None, :]
         return same
 
     def local(self, peers: Ints) -> Ints:
-        """Local index of hosted peers given by id."""
+        """Return the local indices of hosted peers given by id."""
         return np.searchsorted(self.engine.peers, peers)
 
-    def pairs(self, mask_pn: Bools, *, hearing: bool = True) -> Ints:
-        """Edges (W, 2) of a mask over (hosted peer, other); hosted peers receive, or send."""
+    def pairs(self, mask_pn: Bools, *, receiving: bool = True) -> Ints:
+        """Return the edges (W, 2) of a mask over (hosted peer, other peer).
+
+        Parameters
+        ----------
+        mask_pn : ndarray of bool, (P, n)
+            Mask of the edges; the diagonal is ignored.
+        receiving : bool
+            The hosted peers are the recipients (default) or the senders.
+        """
         p, other = np.nonzero(mask_pn)
-        own = self.engine.peers[p]
-        edges = np.stack([other, own] if hearing else [own, other], axis=1)
+        hosted = self.engine.peers[p]
+        edges = np.stack([other, hosted] if receiving else [hosted, other], axis=1)
         away: Ints = edges[edges[:, 0] != edges[:, 1]]
         return away
 
     def present(self, offers: Letters) -> Bools:
-        """(P, n) whose models each peer has: those it received, and its own unless that expired."""
-        own_pn = self.eye() > 0
-        own_pn[np.isin(self.engine.peers, offers.expired)] = False
-        return offers.senders_to(self.engine.peers, self.engine.n) | own_pn
+        """Return a mask (P, n) of the models that each peer can average.
+
+        These are the models it received, and its own unless that expired.
+        """
+        self_pn = self.eye() > 0
+        self_pn[np.isin(self.engine.peers, offers.expired)] = False
+        return offers.senders_to(self.engine.peers, self.engine.n) | self_pn
 
     def freshness(self, offers: Letters) -> Floats:
-        """(n,) staleness discount of everybody's model: (s + 1)^-a at an age of s rounds."""
+        """Return the staleness discount (n,) of each model: (s + 1)^-a at an age of s rounds."""
         fresh_n = np.ones(self.engine.n)
         if len(offers.ages):
             ages_s = np.maximum(offers.ages, 0)
@@ -249,27 +295,27 @@ class Rule(Generic[S]):
         return fresh_n
 
     def discounted(self, weights_pn: Floats, offers: Letters) -> Floats:
-        """Weights of models, less where they are old (`freshness`); rows sum to what they did."""
-        found_pn = weights_pn * self.freshness(offers)
-        before_p1, after_p1 = (w.sum(axis=1, keepdims=True) for w in (weights_pn, found_pn))
-        scaled: Floats = found_pn * (before_p1 / np.where(after_p1 > 0, after_p1, 1.0))
+        """Discount the weights of old models (see `freshness`), preserving row sums."""
+        fresh_pn = weights_pn * self.freshness(offers)
+        before_p1, after_p1 = (w.sum(axis=1, keepdims=True) for w in (weights_pn, fresh_pn))
+        scaled: Floats = fresh_pn * (before_p1 / np.where(after_p1 > 0, after_p1, 1.0))
         return scaled
 
     def average(self, offers: Letters, name: str, weights_pn: Floats) -> Tensor:
-        """Each peer's weighted sum of the models it received and its own (P, d).
+        """Average the models that each peer received and its own, (P, d).
 
-        Weights are taken at those models, discounted by their age, and scaled to sum to 1. A peer
-        without any keeps its own.
+        Weights of absent models are dropped, the others discounted by age and normalised. A peer
+        with no weight left keeps its own model.
         """
         weights_pn = np.where(self.present(offers), weights_pn, 0.0)
         weights_pn = np.where(weights_pn.any(axis=1, keepdims=True), weights_pn, self.eye())
         weights_pn = self.discounted(weights_pn, offers)
         weights_pn /= weights_pn.sum(axis=1, keepdims=True)
-        own_pd = Rows(offers[name], np.searchsorted(offers.authors, self.engine.peers))
-        return self.engine.mix(weights_pn[:, offers.authors], offers[name], own_pd)
+        self_pd = Rows(offers[name], np.searchsorted(offers.authors, self.engine.peers))
+        return self.engine.mix(weights_pn[:, offers.authors], offers[name], self_pd)
 
     def answered(self, answers: Letters, name: str, weights_pn: Floats) -> Tensor:
-        """Each peer's weighted sum of the answers it got (P, d); 0 where none came."""
+        """Return the weighted sum of the answers that each peer received, (P, d); 0 if none."""
         rows = self.local(answers.recipients)
         if not len(rows):
             return self.engine.tensor(np.zeros((len(weights_pn), self.engine.d)))

@@ -1,4 +1,4 @@
-"""How a peer trains on its own data: the numbers every method shares."""
+"""Options of local training, shared by all methods."""
 
 from __future__ import annotations
 
@@ -11,22 +11,31 @@ Augmentation = Literal["none", "crop-flip"]
 
 @dataclass(frozen=True)
 class Training:
-    """One peer's local training.
+    """Local training of each peer.
 
     Attributes
     ----------
-    batch_size : examples in a minibatch.
-    local_steps : minibatches a round.
-    local_epochs : passes over the own data a round; above 0 it replaces `local_steps`.
-    optimizer : optimizer of the local training.
-    augment : what happens to training images in every minibatch; "crop-flip" moves them by up to
-        an eighth of their side and mirrors every second one. Never in evaluation.
-    learning_rate : learning rate of the optimizer.
-    momentum : momentum of SGD; Adam has none.
-    weight_decay : weight decay of the optimizer.
-    learning_rate_decay : factor on the learning rate after every `learning_rate_decay_every`
-        rounds; 1 keeps it.
-    learning_rate_decay_every : rounds between two decays of the learning rate.
+    batch_size : int
+        Examples per minibatch.
+    local_steps : int
+        Minibatches per round.
+    local_epochs : int
+        Passes over the peer's data per round; if above 0, replaces `local_steps`.
+    augment : {"none", "crop-flip"}
+        Augmentation of training images; "crop-flip" shifts them by up to an eighth of their side
+        and mirrors them with probability 1/2. Not used in evaluation.
+    optimizer : {"sgd", "adam"}
+        Optimizer of local training.
+    learning_rate : float
+        Learning rate of the optimizer.
+    learning_rate_decay : float
+        Factor on the learning rate every `learning_rate_decay_every` rounds; 1 for none.
+    learning_rate_decay_every : int
+        Rounds between two decays of the learning rate.
+    momentum : float
+        Momentum of SGD; must be 0 with Adam.
+    weight_decay : float
+        Weight decay of the optimizer.
     """
 
     batch_size: int = 32
@@ -56,11 +65,11 @@ class Training:
         if not 0 <= self.momentum < 1:
             raise ValueError("momentum must be at least 0 and below 1")
         if self.momentum > 0 and self.optimizer == "adam":
-            raise ValueError('momentum belongs to optimizer "sgd"; "adam" has its own')
+            raise ValueError('momentum needs optimizer = "sgd": "adam" has its own')
         if self.weight_decay < 0:
             raise ValueError("weight-decay must not be negative")
 
     def rate(self, round_: int) -> float:
-        """The learning rate of a round, from 1; what belongs to none, 0, has that of the first."""
+        """Return the learning rate of a round, counted from 1; round 0 has that of round 1."""
         decays = max(round_ - 1, 0) // self.learning_rate_decay_every
         return self.learning_rate * self.learning_rate_decay**decays

@@ -165,7 +165,7 @@ def test_who_needs_the_truth_is_refused_where_nobody_knows_it(
     method: str, option: dict[str, Any], remedy: str
 ) -> None:
     flat = {"method": method} | {f"{method}.{key}": value for key, value in option.items()}
-    says = f"{method}: the true clusters are unknown here: {remedy}"
+    says = f"{method}: the true clusters are unknown for this problem: {remedy}"
     with pytest.raises(ConfigError, match=re.escape(says)):
         check(Config.from_flat(flat | {"partition.kind": "iid"}))
     check(Config.from_flat(flat))

@@ -1,4 +1,4 @@
-"""APFL (Deng, Kamani and Mahdavi 2020, algorithm 1): a mixture of an own and a shared model.
+"""APFL (Deng, Kamani and Mahdavi 2020, algorithm 1): a mixture of a local and a shared model.
 
 Symbols: w_i `state.x` (FedAvg's), v_i `state.v`, alpha_i `state.alpha`. In each local step, with
 one minibatch and all values from before the step,
@@ -7,11 +7,11 @@ one minibatch and all values from before the step,
     vbar_i = alpha_i v_i + (1 - alpha_i) w_i,
 
 and then the w_i are averaged. The personal model is vbar_i: parameters are mixed, not predictions.
-With `adaptive`, alpha_i <- clip(alpha_i - eta <v_i - w_i, grad f_i(vbar_i)>, 0, 1) once a round,
-at its first minibatch (equation 10), and the new alpha_i holds from the end of the round on.
+With `adaptive`, alpha_i <- clip(alpha_i - eta <v_i - w_i, grad f_i(vbar_i)>, 0, 1) once per round,
+at its first minibatch (equation 10); the new alpha_i takes effect at the end of the round.
 
-Readings: the authors' code adds 0.02 alpha_i to the derivative in alpha_i; the paper does not, nor
-do we. v and w have optimizers of their own; the mixture has batch-norm buffers of its own.
+Readings: the authors' code adds 0.02 alpha_i to the derivative in alpha_i; the paper and this
+implementation do not. v and w have separate optimizers; the mixture has its own batch-norm buffers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from clients.methods.ditto import OwnState
+from clients.methods.ditto import PersonalState
 from clients.methods.fedavg import GlobalModel
 from clients.rule import Grid
 
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """APFL's knobs.
+    """Options of APFL.
 
     Attributes
     ----------
-    alpha : share of the own model in the mixture: 0 is FedAvg, 1 local training.
-    adaptive : whether each peer learns its alpha; `alpha` is then where it starts.
+    alpha : float
+        Share of the local model in the mixture: 0 is FedAvg, 1 local training.
+    adaptive : bool
+        Each peer learns its alpha, starting from `alpha`.
     """
 
     alpha: float = 0.5
@@ -51,39 +53,46 @@ class Options:
 
 
 @dataclass(frozen=True)
-class APFLState(OwnState):
-    """`alpha`: (P,) share of the own model `v` in the personal one."""
+class APFLState(PersonalState):
+    """State of APFL.
+
+    Attributes
+    ----------
+    alpha : Tensor, (P,)
+        Share of the local model `v` in the personal one.
+    """
 
     alpha: Tensor
 
     def mixture(self, v_pd: Tensor) -> Tensor:
-        """The personal models: alpha v + (1 - alpha) x."""
+        """Return the personal models alpha v + (1 - alpha) x."""
         alpha_p1 = self.alpha[:, None]
         return alpha_p1 * v_pd + (1 - alpha_p1) * self.x
 
 
 class APFL(GlobalModel[APFLState]):
-    """FedAvg, and an own model trained through its mixture with the average."""
+    """FedAvg with a local model that is trained through its mixture with the average."""
 
     def init(self) -> APFLState:
         start = self.start()
-        return APFLState.beside(start, alpha=start.x.new_full((len(start.x),), self.options.alpha))
+        alpha_p = start.x.new_full((len(start.x),), self.options.alpha)
+        return APFLState.from_start(start, alpha=alpha_p)
 
     def train(self, state: APFLState, round_: int) -> APFLState:
         engine, batches, alpha_p = self.engine, self.engine.batches(round_), state.alpha
 
         def gradient(v_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
             nonlocal state, alpha_p
-            found = engine.gradients(state.mixture(v_pd), buffers, batch)
+            gradients = engine.gradients(state.mixture(v_pd), buffers, batch)
             if self.options.adaptive and batch is batches[0]:
-                slope_p = engine.inner(v_pd - state.x, found.values).to(alpha_p)
+                slope_p = engine.inner(v_pd - state.x, gradients.values).to(alpha_p)
                 alpha_p = alpha_p.sub(slope_p, alpha=engine.training.rate(round_)).clamp(0.0, 1.0)
             # The shared model takes its step on the same minibatch.
             state = state.trained(engine.fit(state.x, state.buffers, state.opt_state, [batch]))
-            return found._replace(values=state.alpha[:, None] * found.values)
+            return gradients._replace(values=state.alpha[:, None] * gradients.values)
 
         fit = engine.fit(state.v, state.v_buffers, state.v_opt_state, batches, gradient=gradient)
-        return replace(state.own(fit), alpha=alpha_p)
+        return replace(state.trained_personal(fit), alpha=alpha_p)
 
     def personal(self, state: APFLState) -> APFLState:
         return replace(state, x=state.mixture(state.v), buffers=state.v_buffers)

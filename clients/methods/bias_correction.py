@@ -1,18 +1,18 @@
-"""Bias correction (papers: wga-bias-correction, algorithm 3): WGA less the bias it has seen.
+"""Bias correction (papers: wga-bias-correction, algorithm 3): WGA minus an estimate of its bias.
 
     x_i <- x_i - eta ((1 - alpha) g_i + alpha (g_avg - c_i)),    b = g_avg - g_i,
-    c_i <- (1 - beta) c_i + beta b,    c_i = 0 at first; the step uses the c_i from before it.
+    c_i <- (1 - beta) c_i + beta b,    c_i = 0 at first; the step uses c_i before its update.
 
-Symbols: c_i `state.c`, beta `options.beta`; all others, targets and local steps as in
+Symbols: c_i `state.c`, beta `options.beta`; other symbols, targets and local steps as in
 `clients.parts.asking`. With alpha = "auto", alpha* = N (2 - beta) / (2 (N + 1)) (the authors'
 code).
 
-Variant `bias = "oracle"` (theorem 2): c_i is the true bias at x_i, g on all training data without
-noise, and each helper's share of it is observed with Gaussian noise of standard deviation
-`oracle-noise` in every coordinate; alpha* as for beta = 0, which is best where the oracle has no
-noise. Helpers answer with a second, full gradient: for theory, on synthetic problems.
+Variant `bias = "oracle"` (theorem 2): c_i is the true bias at x_i, from noise-free gradients on all
+training data, where each helper's part is observed with Gaussian noise of standard deviation
+`oracle-noise` per coordinate; alpha* is that of beta = 0, which is optimal if `oracle-noise` is 0.
+Helpers answer with a second, full gradient: for theory, on synthetic problems.
 
-Reading: a round in which nobody answers leaves c_i as it was.
+Reading: a round without answers leaves c_i unchanged.
 """
 
 from __future__ import annotations
@@ -36,13 +36,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options(Asking):
-    """Bias correction's options.
+    """Options of bias correction.
 
     Attributes
     ----------
-    beta : rate of the moving average in (0, 1].
-    bias : "estimated" by the moving average, or the "oracle".
-    oracle_noise : standard deviation of a helper's oracle.
+    beta : float
+        Rate of the moving average in (0, 1].
+    bias : {"estimated", "oracle"}
+        Bias estimated by the moving average, or the true one.
+    oracle_noise : float
+        Standard deviation of the noise on a helper's part of the true bias.
     """
 
     beta: float = 0.05
@@ -57,41 +60,47 @@ class Options(Asking):
         if self.oracle_noise < 0:
             raise ValueError("oracle-noise must not be negative")
         if self.oracle_noise and self.bias != "oracle":
-            raise ValueError('oracle-noise goes with bias = "oracle"')
+            raise ValueError('oracle-noise needs bias = "oracle"')
 
 
 @dataclass(frozen=True)
 class BiasState(AskingState):
-    """`c`: (P, d) what each peer believes its helpers' bias to be."""
+    """State of bias correction.
+
+    Attributes
+    ----------
+    c : Tensor, (P, d)
+        Estimated bias of each peer's helpers.
+    """
 
     c: Tensor
 
 
 class BiasCorrection(AskingRule[BiasState]):
-    """Take the helpers' average where it would be without its usual distance from the own one."""
+    """Bias correction: subtract the estimated bias from the helpers' average gradient."""
 
     def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
         super().__init__(engine, options, rounds)
-        self._knows = options.bias == "oracle"
+        self._oracle = options.bias == "oracle"
 
     def init(self) -> BiasState:
         first = self.first()
         return BiasState(**first, c=first["x"].new_zeros(first["x"].shape))
 
     def best_alpha(self, state: BiasState, round_: int, helpers_p: Ints) -> Floats:
-        beta = 0.0 if self._knows else self.options.beta
+        beta = 0.0 if self._oracle else self.options.beta
         return helpers_p * (2 - beta) / (2 * (helpers_p + 1))
 
     def answer_shapes(self, round_: int) -> dict[str, tuple[int, ...]]:
-        return super().answer_shapes(round_) | ({"truth": (self.engine.d,)} if self._knows else {})
+        return super().answer_shapes(round_) | ({"truth": (self.engine.d,)} if self._oracle else {})
 
     def answer(
         self, state: BiasState, round_: int, asked: Letters
     ) -> tuple[BiasState, Mapping[str, Tensor]]:
         state, answer = super().answer(state, round_, asked)
-        if not self._knows:
+        if not self._oracle:
             return state, answer
-        truth_ed = self._truth(state, asked.each("x"), self.local(asked.recipients))
+        truth_ed = self._full_gradients(state, asked.each("x"), self.local(asked.recipients))
         if self.options.oracle_noise:
             ends = zip(asked.recipients.tolist(), asked.senders.tolist(), strict=True)
             streams = [stream(self.engine.seed, k, round_, Purpose.ESTIMATE, i) for k, i in ends]
@@ -102,19 +111,20 @@ class BiasCorrection(AskingRule[BiasState]):
     def correction(
         self, state: BiasState, round_: int, share_pn: Floats, answers: Letters
     ) -> Tensor:
-        if not self._knows:
+        if not self._oracle:
             return state.c
-        mine_pd = self._truth(state, state.x, np.arange(len(state.x)))
-        return self.answered(answers, "truth", share_pn) - mine_pd
+        full_pd = self._full_gradients(state, state.x, np.arange(len(state.x)))
+        return self.answered(answers, "truth", share_pn) - full_pd
 
     def learn(
-        self, state: BiasState, round_: int, g_pd: Tensor, b_pd: Tensor, met_p: Bools
+        self, state: BiasState, round_: int, g_pd: Tensor, b_pd: Tensor, helped_p: Bools
     ) -> BiasState:
-        beta_p1 = self.engine.tensor((0.0 if self._knows else self.options.beta) * met_p[:, None])
+        beta = 0.0 if self._oracle else self.options.beta
+        beta_p1 = self.engine.tensor(beta * helped_p[:, None])
         c_pd = (1 - beta_p1) * state.c + beta_p1 * b_pd
-        return replace(super().learn(state, round_, g_pd, b_pd, met_p), c=c_pd)
+        return replace(super().learn(state, round_, g_pd, b_pd, helped_p), c=c_pd)
 
-    def _truth(self, state: BiasState, x_ed: Tensor, peers: Ints) -> Tensor:
-        """Gradients on all of the peers' training data, without noise (E, d)."""
+    def _full_gradients(self, state: BiasState, x_ed: Tensor, peers: Ints) -> Tensor:
+        """Return the noise-free gradients (E, d) on all of the peers' training data."""
         whole = self.engine.data.everything(peers)
         return self.engine.gradients(x_ed, state.buffers_at(peers), whole).values

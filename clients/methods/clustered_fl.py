@@ -1,26 +1,27 @@
-"""Clustered federated learning: FedAvg whose cluster splits when its peers pull apart.
+"""Clustered federated learning: FedAvg in clusters that split when their peers' updates diverge.
 
 Sattler, Müller, Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multitask
 Optimization under Privacy Constraints", IEEE TNNLS 2021, algorithms 1 and 3. Symbols: theta_c
-`state.x` of every member of cluster c, Delta theta_i the way from there to peer i's trained model,
-eps_1 `options.eps1`, eps_2 `options.eps2`, alpha_ik the cosine of two ways. In a round each peer
+`state.x` of every member of cluster c, Delta theta_i the update from there to peer i's trained
+model, eps_1 `options.eps1`, eps_2 `options.eps2`, alpha_ik the cosine similarity of two updates. In
+a round each peer
 
 1. trains on its own data and receives the models of its cluster, at first of all peers;
 2. if the cluster is at a stationary point but its peers are not,
    |sum_i p_i Delta theta_i| < eps_1 and max_i |Delta theta_i| > eps_2,
-   splits it into the two parts whose closest members are least alike:
+   splits it into the two parts with the smallest maximum similarity across them:
    argmin over bipartitions of max_{i in one, k in the other} alpha_ik  (equation 20);
-3. averages with those who are still in its cluster: theta_c = sum_i p_i x_i.
+3. averages with the peers left in its cluster: theta_c = sum_i p_i x_i.
 
-Everybody of a cluster decides alone, from the same models, and so alike; once split, the parts
-never exchange models again.
+All peers of a cluster see the same models and so decide alike; once split, the parts never exchange
+models again.
 
-Readings and deviations: the bipartition is the paper's optimal one (the authors' code takes
-complete linkage instead, which may cut otherwise); a cluster of two may split too. The norms are
-those of a whole round's way, so eps_1 and eps_2 go with learning rate and local steps. The paper's
-further test, gamma_max, is left out, as in the code. A peer whose model is missing stays in the
-cluster, since nothing is known against it, and has no say in a split. One that comes back after
-many rounds brings a model far from theta_c, which may look like pulling apart and cut it off.
+Readings and deviations: the bipartition is the paper's optimal one (the authors' code uses complete
+linkage, which may cut differently); a cluster of two may split too. The norms are those of a whole
+round's update, so eps_1 and eps_2 depend on learning rate and local steps. The paper's additional
+test, gamma_max, is left out, as in the code. A peer whose model is missing stays in the cluster and
+does not influence a split. A peer that returns after many rounds has a model far from theta_c,
+which may look like divergence and split it off.
 """
 
 from __future__ import annotations
@@ -40,12 +41,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Clustered FL's knobs; both are norms of what one round moves a model.
+    """Options of clustered FL; both are norms of a round's update.
 
     Attributes
     ----------
-    eps1 : a cluster whose mean moves less is at a stationary point.
-    eps2 : a peer that moves more is not.
+    eps1 : float
+        A cluster is at a stationary point if its mean update is shorter.
+    eps2 : float
+        A peer is not at a stationary point if its update is longer.
     """
 
     eps1: float = 0.4
@@ -59,12 +62,14 @@ class Options:
 
 @dataclass(frozen=True)
 class ClusteredState(State):
-    """What a peer keeps beside its model.
+    """State of clustered FL.
 
     Attributes
     ----------
-    theta : (P, d) the cluster's model, from which the round's training went.
-    members : (P, n) who is in the peer's cluster, itself included.
+    theta : Tensor, (P, d)
+        Cluster models, where the training of a round starts.
+    members : ndarray of bool, (P, n)
+        Mask of the peers in each peer's cluster, itself included.
     """
 
     theta: Tensor
@@ -72,12 +77,12 @@ class ClusteredState(State):
 
 
 class ClusteredFL(LocalTraining[ClusteredState]):
-    """FedAvg inside clusters that split in two, again and again."""
+    """FedAvg inside clusters that split recursively."""
 
     def init(self) -> ClusteredState:
         start = self.start()
-        everybody = np.ones((len(start.x), self.engine.n), dtype=np.bool_)
-        return ClusteredState(**vars(start), theta=start.x, members=everybody)
+        members = np.ones((len(start.x), self.engine.n), dtype=np.bool_)
+        return ClusteredState(**vars(start), theta=start.x, members=members)
 
     def wants(self, state: ClusteredState, round_: int) -> Ints:
         return self.pairs(state.members)
@@ -85,13 +90,13 @@ class ClusteredFL(LocalTraining[ClusteredState]):
     def update(
         self, state: ClusteredState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> ClusteredState:
-        here, members = self.present(offers) & state.members, state.members.copy()
-        for p, moves in enumerate(self._moves(state, round_, offers)):
-            inside = np.flatnonzero(here[p, offers.authors])
-            who, gram = offers.authors[inside], moves[np.ix_(inside, inside)]
-            if self._pulls_apart(gram, self.engine.samples[who]):
+        present, members = self.present(offers) & state.members, state.members.copy()
+        for p, products in enumerate(self._update_products(state, round_, offers)):
+            rows = np.flatnonzero(present[p, offers.authors])
+            authors, gram = offers.authors[rows], products[np.ix_(rows, rows)]
+            if self._diverges(gram, self.engine.samples[authors]):
                 first = bipartition(gram)
-                members[p, who] = first == first[who == self.engine.peers[p]]
+                members[p, authors] = first == first[authors == self.engine.peers[p]]
         x_pd = self.average(offers, "x", self.shares() * members)
         return replace(state, x=x_pd, theta=x_pd, members=members)
 
@@ -100,37 +105,46 @@ class ClusteredFL(LocalTraining[ClusteredState]):
         weights_pn /= weights_pn.sum(axis=1, keepdims=True)
         return weights_pn
 
-    def _moves(self, state: ClusteredState, round_: int, offers: Letters) -> Floats:
-        """(P, S, S) inner products of the ways that all authors went from each peer's theta."""
+    def _update_products(self, state: ClusteredState, round_: int, offers: Letters) -> Floats:
+        """Return the inner products (P, S, S) of all authors' updates from each peer's theta."""
         engine, x_sd = self.engine, offers["x"]
         if round_ == 1:  # a problem may prescribe different starts
             y_sd = x_sd - engine.origins(offers.authors)
-            moves: Floats = engine.products(y_sd, y_sd)
-            return np.broadcast_to(moves, (len(state.x), *moves.shape))
-        origin_1d = state.theta[:1]  # inner products of short vectors: nothing large cancels
+            products: Floats = engine.products(y_sd, y_sd)
+            return np.broadcast_to(products, (len(state.x), *products.shape))
+        origin_1d = state.theta[:1]  # avoids cancellation: inner products of short vectors
         y_sd, from_pd = x_sd - origin_1d, state.theta - origin_1d
         across_ps = engine.products(from_pd, y_sd)
         back_p = engine.inner(from_pd, from_pd).cpu().numpy()
-        moves = engine.products(y_sd, y_sd) + back_p[:, None, None]
-        return moves - across_ps[:, :, None] - across_ps[:, None, :]
+        products = engine.products(y_sd, y_sd) + back_p[:, None, None]
+        return products - across_ps[:, :, None] - across_ps[:, None, :]
 
-    def _pulls_apart(self, gram: Floats, samples: Floats) -> bool:
-        """Whether the mean of some ways is short while one of them is long."""
+    def _diverges(self, gram: Floats, samples: Floats) -> bool:
+        """Return True if the mean update is short while some update is long."""
         shares = samples / samples.sum()
-        mean = max(float(shares @ gram @ shares), 0.0) ** 0.5  # rounding may leave less than 0
+        mean = max(float(shares @ gram @ shares), 0.0) ** 0.5  # rounding may give less than 0
         longest = max(float(gram.diagonal().max()), 0.0) ** 0.5
         return len(gram) > 1 and mean < self.options.eps1 and longest > self.options.eps2
 
 
 def bipartition(gram: Floats) -> Bools:
-    """Cut vectors, given by their inner products, into the two parts that are least alike.
+    """Split vectors into two parts, with the smallest maximum cosine across the cut.
 
-    The largest cosine across the cut is as small as it can be: the most similar two are put
-    together, again and again, until two parts are left. True for the part of the first vector.
+    Single linkage: the most similar parts are merged until two are left.
+
+    Parameters
+    ----------
+    gram : ndarray, (N, N)
+        Inner products of the vectors.
+
+    Returns
+    -------
+    ndarray of bool, (N,)
+        Mask of the part that holds the first vector.
     """
     lengths = np.sqrt(np.maximum(gram.diagonal(), 0.0))
     lengths = np.where(lengths > 0, lengths, np.inf)
-    cosines = np.round(gram / np.outer(lengths, lengths), 9)  # equal but for rounding is equal
+    cosines = np.round(gram / np.outer(lengths, lengths), 9)  # ignore differences by rounding
     i_e, k_e = np.triu_indices(len(gram), 1)
     part, parts = np.arange(len(gram)), len(gram)
     for e in np.argsort(-cosines[i_e, k_e], kind="stable"):

@@ -3,7 +3,7 @@
 Symbols: x_i `state.x`, W row i `state.w`, z_ij the midpoint, gamma `options.gamma`, rho
 `options.rho`, eta the learning rate. A round t with local steps frozen at the neighbours' models:
 
-1. pairs {i, j} are sampled with probability p_t (`strategies.pairs`), equally at relay and peers;
+1. pairs {i, j} are sampled with probability p_t (`strategies.pairs`), by relay and peers alike;
 2. both ends of a sampled pair take a fresh minibatch gradient at z_ij = (x_i + x_j) / 2, send it
    to each other, and set w_ij = clip(w_ij + gamma <g_i(z), g_j(z)>, 0, 1)  (equation 3);
 3. x_i <- x_i - eta (g_i(x_i) + rho sum_k w_ik (x_i - x_k))  (equation 4), `local-steps` times.
@@ -11,10 +11,10 @@ Symbols: x_i `state.x`, W row i `state.w`, z_ij the midpoint, gamma `options.gam
 Variant `simplex` (the paper's language models): W^0 = (1 - I) / (n - 1), every pair every round,
 and row i is projected onto the probability simplex instead.
 
-Readings: the penalty stays outside momentum and weight decay touches x_i alone ("gradient-only
-momentum"); the midpoint gradient uses the computing peer's own batch-norm buffers and leaves them
-as they were; a simplex row is projected over all other peers at once, and only pairs that answered
-move.
+Readings: the penalty stays outside momentum and weight decay applies to x_i alone ("gradient-only
+momentum"); the midpoint gradient uses the computing peer's batch-norm buffers without updating
+them; a simplex row is projected over all other peers at once, after an update of the pairs that
+answered.
 """
 
 from __future__ import annotations
@@ -39,16 +39,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """CoBo's knobs.
+    """Options of CoBo.
 
     Attributes
     ----------
-    gamma : step size of the weights.
-    rho : strength of the pull towards collaborators.
-    sampling : schedule p_t of the sampled pairs: "constant", "inverse-time" 1/t, "mixed" (constant,
-        then 1/t), "full" (every pair every round), "official" (the authors' code).
-    probability : p of the constant schedule, 0 for 1/n.
-    simplex : keep each peer's weights on the probability simplex instead of in [0, 1].
+    gamma : float
+        Step size of the weights.
+    rho : float
+        Strength of the pull towards collaborators.
+    sampling : {"constant", "inverse-time", "mixed", "full", "official"}
+        Schedule p_t of the sampled pairs: "inverse-time" is 1/t, "mixed" constant, then 1/t,
+        "full" every pair every round, "official" the authors' code.
+    probability : float
+        p of the constant schedule; 0 for 1/n.
+    simplex : bool
+        Keep each peer's weights on the probability simplex instead of in [0, 1].
     """
 
     gamma: float = 0.01
@@ -64,21 +69,27 @@ class Options:
         if not 0 <= self.probability <= 1:
             raise ValueError("probability must lie in [0, 1]")
         if self.probability and self.sampling != "constant":
-            raise ValueError('probability goes with sampling = "constant" only')
+            raise ValueError('probability needs sampling = "constant"')
         if self.simplex and self.sampling != "full":
-            raise ValueError('the simplex variant moves every pair every round: sampling = "full"')
+            raise ValueError('simplex updates every pair every round: set sampling = "full"')
 
 
 @dataclass(frozen=True)
 class CoBoState(State):
-    """`w`: (P, n) row of W of each peer; the diagonal is 0."""
+    """State of CoBo.
+
+    Attributes
+    ----------
+    w : Tensor, (P, n)
+        Each peer's row of W; the diagonal is 0.
+    """
 
     w: Tensor
 
 
 @dataclass(frozen=True)
 class _Midpoints:
-    """Half-way between the rows of two stacks (E, d)."""
+    """Midpoints between the rows of two stacks, (E, d)."""
 
     a: Rows
     b: Rows
@@ -91,7 +102,7 @@ class _Midpoints:
 
 
 class CoBo(Rule[CoBoState]):
-    """Who aligns with me at our midpoint pulls me towards itself."""
+    """CoBo: pull each model towards peers whose gradients align with its own at the midpoint."""
 
     def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
         super().__init__(engine, options, rounds)
@@ -109,19 +120,19 @@ class CoBo(Rule[CoBoState]):
     def answer(
         self, state: CoBoState, round_: int, asked: Letters
     ) -> tuple[CoBoState, Mapping[str, Tensor]]:
-        own = self.local(asked.recipients)
-        z_ed = _Midpoints(Rows(state.x, own), asked.rows_of("x"))
+        local_e = self.local(asked.recipients)
+        z_ed = _Midpoints(Rows(state.x, local_e), asked.rows_of("x"))
         batch = self.engine.batches(
-            round_, Purpose.ANSWER, peers=own, partners=asked.senders, steps=1
+            round_, Purpose.ANSWER, peers=local_e, partners=asked.senders, steps=1
         )[0]
-        return state, {"g": self.engine.gradients(z_ed, state.buffers_at(own), batch).values}
+        return state, {"g": self.engine.gradients(z_ed, state.buffers_at(local_e), batch).values}
 
     def update(
         self, state: CoBoState, round_: int, offers: Letters, sent: Letters, answers: Letters
     ) -> CoBoState:
         w_pn = self._weights_after(state.w, sent, answers)
         received_pn = offers.senders_to(self.engine.peers, self.engine.n)
-        counts_pn = received_pn * self.freshness(offers)  # pulls are no shares of a sum
+        counts_pn = received_pn * self.freshness(offers)  # pulls need not sum to 1
         pull_pn = self.options.rho * w_pn * self.engine.tensor(counts_pn)
         self._warn_if_unstable(pull_pn)
         towards_pd = self.engine.mix(pull_pn[:, offers.authors], offers["x"], state.x)
@@ -136,22 +147,26 @@ class CoBo(Rule[CoBoState]):
         return replace(state.trained(fit), w=w_pn)
 
     def _weights_after(self, w_pn: Tensor, sent: Letters, answers: Letters) -> Tensor:
-        """W after the pairs that exchanged gradients: both ends see the same two gradients."""
+        """Return W updated for the pairs that exchanged gradients.
+
+        Both ends compute the same product of the two gradients.
+        """
         n = self.engine.n
-        given = {
+        sent_at = {
             (p, k): e for e, (p, k) in enumerate(zip(sent.senders, sent.recipients, strict=True))
         }
-        met = [
-            (e, given[i, k])
+        exchanged = [
+            (e, sent_at[i, k])
             for e, (k, i) in enumerate(zip(answers.senders, answers.recipients, strict=True))
-            if (i, k) in given
+            if (i, k) in sent_at
         ]
-        if not met:
+        if not exchanged:
             return w_pn
-        got, gave = np.array(met).T
-        theirs, own = Rows(answers["g"], answers.rows[got]), Rows(sent["g"], sent.rows[gave])
-        products_e = self.engine.inner(theirs, own)
-        p, k = self.local(answers.recipients[got]), answers.senders[got]
+        e_in, e_out = np.array(exchanged).T
+        products_e = self.engine.inner(
+            Rows(answers["g"], answers.rows[e_in]), Rows(sent["g"], sent.rows[e_out])
+        )
+        p, k = self.local(answers.recipients[e_in]), answers.senders[e_in]
         w_pn = w_pn.clone()
         w_pn[p, k] += (self.options.gamma * products_e).to(w_pn.dtype)
         if not self.options.simplex:

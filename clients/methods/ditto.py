@@ -1,11 +1,11 @@
-"""Ditto (Li et al., ICML 2021, algorithm 1): a personal model regularised towards the shared one.
+"""Ditto (Li et al., ICML 2021, algorithm 1): a personal model regularised towards the global one.
 
 Symbols: w `state.x` (the global model, by FedAvg), v_k `state.v`, lambda `options.lambda_`. Each
-local step also moves v <- v - eta (g(v) + lambda (v - w^t)), w^t the global model at the START of
-the round.
+local step also moves v <- v - eta (g(v) + lambda (v - w^t)), with w^t the global model at the
+start of the round.
 
-Readings: v and w take equally many steps, on the same minibatches; each has an optimizer and
-batch-norm buffers of its own; the penalty is part of v's objective, so momentum sees it.
+Readings: v and w take the same number of steps, on the same minibatches, with separate optimizers
+and batch-norm buffers; the penalty is part of v's objective, so momentum includes it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Ditto's option.
+    """Options of Ditto.
 
     Attributes
     ----------
-    lambda_ : strength of the pull towards the global model; 0 is local training.
+    lambda_ : float
+        Strength of the pull towards the global model; 0 is local training.
     """
 
     lambda_: float = 1.0
@@ -41,13 +42,17 @@ class Options:
 
 
 @dataclass(frozen=True)
-class OwnState(State):
-    """A global model in `x`, and beside it one of the peer's own.
+class PersonalState(State):
+    """State of a global model `x` and a separate personal model `v`.
 
     Attributes
     ----------
-    v, v_buffers, v_opt_state : to the own model what `x`, `buffers`, `opt_state` are to the global
-    one.
+    v : Tensor, (P, d)
+        Personal models.
+    v_buffers : dict of str to Tensor, (P, ...)
+        Their buffers.
+    v_opt_state : dict of str to Tensor, (P, ...)
+        Their optimizer state.
     """
 
     v: Tensor
@@ -55,23 +60,23 @@ class OwnState(State):
     v_opt_state: dict[str, Tensor]
 
     @classmethod
-    def beside(cls, start: State, **more: Any) -> Self:
-        """Both models at the common start."""
+    def from_start(cls, start: State, **more: Any) -> Self:
+        """Start both models from the initial one."""
         x, buffers, opt_state = start.x, start.buffers, start.opt_state
         return cls(x, buffers, opt_state, v=x, v_buffers=buffers, v_opt_state=opt_state, **more)
 
-    def own(self, fit: Fit) -> Self:
-        """The state after the own models were trained."""
+    def trained_personal(self, fit: Fit) -> Self:
+        """Return the state with the trained personal models."""
         return replace(self, v=fit.x, v_buffers=fit.buffers, v_opt_state=fit.opt_state)
 
 
-class Ditto(GlobalModel[OwnState]):
-    """FedAvg, and beside it an own model that is pulled towards the average."""
+class Ditto(GlobalModel[PersonalState]):
+    """FedAvg with a separate personal model that is pulled towards the average."""
 
-    def init(self) -> OwnState:
-        return OwnState.beside(self.start())
+    def init(self) -> PersonalState:
+        return PersonalState.from_start(self.start())
 
-    def train(self, state: OwnState, round_: int) -> OwnState:
+    def train(self, state: PersonalState, round_: int) -> PersonalState:
         fit = self.engine.fit(
             state.v,
             state.v_buffers,
@@ -79,7 +84,7 @@ class Ditto(GlobalModel[OwnState]):
             self.engine.batches(round_),
             gradient=proximal(self.engine, self.options.lambda_, state.x),
         )
-        return super().train(state, round_).own(fit)
+        return super().train(state, round_).trained_personal(fit)
 
-    def personal(self, state: OwnState) -> OwnState:
+    def personal(self, state: PersonalState) -> PersonalState:
         return replace(state, x=state.v, buffers=state.v_buffers)

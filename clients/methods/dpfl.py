@@ -1,4 +1,4 @@
-"""DPFL: each peer averages with those whose models lower its validation loss.
+"""DPFL: each peer averages with the peers whose models lower its validation loss.
 
 Kharrat, Canini and Horvath, "Decentralized Personalized Federated Learning", algorithms 1 to 3.
 Symbols: w_k `state.x`, Omega_k `state.omega`, C_k `state.chosen`, B_c `options.budget`, tau_init
@@ -7,12 +7,12 @@ number of training samples.
 
 Round 1 is the preprocessing: tau_init epochs from a common start, Omega_k = BGGC(all senders),
 w_k = average over Omega_k and k. In every later round a peer trains tau_train, pulls Omega_k, every
-P rounds (from round 2 on) chooses C_k = GGC(Omega_k) among those received, and averages over C_k
-and k. All averages are of the models as pulled. The greedy choice is `clients.parts.greedy`.
+P rounds (from round 2 on) chooses C_k = GGC(Omega_k) among the received models, and averages over
+C_k and k. All averages are over the pulled models. The greedy choice is `clients.parts.greedy`.
 
 Readings: a node holds each letter once, so round 1 pulls every model once where the paper's BGGC
 pulls it twice; models that a round would not use (with `period` > 1, those outside C_k, or all of
-them under "skip") are not pulled; momentum lives on through an average; a peer that joins late or
+them under "skip") are not pulled; momentum is kept across averages; a peer that joins late or
 received nothing builds Omega_k in the first round in which it receives a model; batch-norm buffers
 stay personal.
 """
@@ -36,22 +36,28 @@ if TYPE_CHECKING:
 
 
 MODELS = ("before_averaging", "best_before_averaging", "best_after_averaging")
-"""Models of a peer that are scored beside the personal one."""
+"""Models of a peer that are evaluated besides the personal one."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """DPFL's knobs.
+    """Options of DPFL.
 
     Attributes
     ----------
-    budget : most peers in a peer's average, 0 for any number.
-    budget_counts_self : whether the budget counts the peer itself (then 5 means 4 others).
-    init_epochs : local epochs before the graph is built.
-    tie : "add" is the paper's: a candidate that neither helps to add nor to drop is added; "strict"
-        adds it only if the validation loss does not rise.
-    period : rounds between two choices of C_k.
-    refresh : what happens in the rounds between: the last C_k again, or no averaging.
+    budget : int
+        Maximum number of peers in an average; 0 for no limit.
+    budget_counts_self : bool
+        The budget includes the peer itself, so that 5 means 4 others.
+    init_epochs : int
+        Local epochs before the graph is built.
+    tie : {"add", "strict"}
+        Rule for a candidate that neither helps when added nor when dropped: "add" it, as in the
+        paper; "strict" adds any candidate only if the validation loss does not rise.
+    period : int
+        Rounds between two choices of C_k.
+    refresh : {"reuse", "skip"}
+        In the rounds between two choices: reuse the last C_k, or skip averaging.
     """
 
     budget: int = 0
@@ -72,17 +78,24 @@ class Options:
 
 @dataclass(frozen=True)
 class DPFLState(State):
-    """What a peer keeps beside its model.
+    """State of DPFL.
 
     Attributes
     ----------
-    before : the models before the last averaging.
-    best_before, best_after : those of least validation loss so far, before and after averaging.
-    omega : (P, n) Omega_k and k; everybody until the graph is built.
-    fresh : (P,) whether the graph is still to be built.
-    chosen : (P, n) C_k and k.
-    shares : (P, n) weights of the last average.
-    passes : (P,) passes over the validation data that the choices took so far.
+    before : Kept
+        Models before the last averaging.
+    best_before, best_after : Kept
+        Models with the smallest validation loss so far, before and after averaging.
+    omega : ndarray of bool, (P, n)
+        Omega_k and k; all peers until the graph is built.
+    fresh : ndarray of bool, (P,)
+        True until the graph is built.
+    chosen : ndarray of bool, (P, n)
+        C_k and k.
+    shares : ndarray, (P, n)
+        Weights of the last average.
+    passes : ndarray of int, (P,)
+        Passes over the validation data that the choices took so far.
     """
 
     before: Kept
@@ -96,7 +109,7 @@ class DPFLState(State):
 
 
 class DPFL(Rule[DPFLState]):
-    """Train, choose by validation loss, average over the choice."""
+    """DPFL: train, choose collaborators by validation loss, average with them."""
 
     reported: ClassVar[tuple[str, ...]] = (
         "validation_passes",
@@ -158,13 +171,13 @@ class DPFL(Rule[DPFLState]):
     def choose(
         self, state: DPFLState, round_: int, offers: Letters, candidates_pn: Bools
     ) -> greedy.Choice:
-        """Whom each peer averages with, among its candidates (P, n)."""
+        """Choose the peers to average with, among the candidates (P, n) of each peer."""
 
         def losses(x_ed: Tensor, peers: Ints) -> Floats:
-            own = state.buffers_at(peers)
-            scores = self.engine.losses(x_ed.to(state.x), own, "validation", peers)
-            found: Floats = scores.losses.cpu().numpy()
-            return found
+            buffers = state.buffers_at(peers)
+            scores = self.engine.losses(x_ed.to(state.x), buffers, "validation", peers)
+            losses_e: Floats = scores.losses.cpu().numpy()
+            return losses_e
 
         drawn = []
         for p, peer in enumerate(self.engine.peers):
@@ -173,15 +186,15 @@ class DPFL(Rule[DPFLState]):
             drawn.append((order, g.random(len(order))))
         return greedy.choose(
             losses, self.engine.peers, offers, drawn, self.engine.samples,
-            most=self.most, strict=self.options.tie == "strict",
+            max_peers=self.max_peers, strict=self.options.tie == "strict",
         )  # fmt: skip
 
     def weights(self, state: DPFLState) -> Floats:
         return state.shares
 
     def metrics(self, state: DPFLState) -> Mapping[str, Floats]:
-        """Test scores of three further models, passes of the choices, and candidates left."""
-        found = {
+        """Return test scores of `MODELS`, validation passes, and the number of candidates."""
+        metrics = {
             "validation_passes": state.passes.astype(np.float64),
             "candidates": state.omega.sum(axis=1) - 1.0,
         }
@@ -189,13 +202,13 @@ class DPFL(Rule[DPFLState]):
         for name, kept in zip(MODELS, models, strict=True):
             scores = self.engine.losses(kept["x"], buffers_of(kept), "test")
             known = kept["loss"].isfinite()
-            found[f"{name}_test_loss"] = scores.losses.where(known, np.nan).cpu().numpy()
-            found[f"{name}_test_accuracy"] = scores.accuracies.where(known, np.nan).cpu().numpy()
-        return found
+            metrics[f"{name}_test_loss"] = scores.losses.where(known, np.nan).cpu().numpy()
+            metrics[f"{name}_test_accuracy"] = scores.accuracies.where(known, np.nan).cpu().numpy()
+        return metrics
 
     @property
-    def most(self) -> int:
-        """Most peers in an average, the peer itself included."""
+    def max_peers(self) -> int:
+        """Maximum number of peers in an average, the peer itself included."""
         budget, n = self.options.budget, self.engine.n
         return budget + (not self.options.budget_counts_self) if budget else n
 
@@ -203,7 +216,7 @@ class DPFL(Rule[DPFLState]):
         return bool((round_ - 2) % self.options.period == 0)
 
     def _used(self, state: DPFLState, round_: int) -> Bools:
-        """(P, n) whose models a peer uses in `round_`."""
+        """Return a mask (P, n) of the models that each peer uses in `round_`."""
         later = state.chosen if self.options.refresh == "reuse" else self.eye() > 0
         used: Bools = state.omega if self._refreshes(round_) else later
         return np.where(state.fresh[:, None], state.omega, used)

@@ -1,14 +1,14 @@
 """FedAvg without a server (McMahan et al., AISTATS 2017, algorithm 1).
 
-Each peer trains locally, shows its model, and averages what it received with its own:
+Each peer trains locally, sends its model, and averages the models it received with its own:
 x_i <- sum_k p_k x_k over the senders and itself, p_k proportional to n_k. On the full
 topology all peers hold the same global model after a round. Batch-norm buffers stay personal.
 
-Some topologies bring weights W of their own in the place of p_k, and all peers count the same: the
-base-(k+1) graph, and a file whose edges have a direction, along which peers do stochastic gradient
-push (Assran et al., ICML 2019, algorithm 1; `strategies.push_sum`). With z_i the model that a round
-starts from and y_i the one trained from it, a peer shows z_i + (y_i - z_i) / w_i, where w_i is what
-its model counts for in the mean of all; then z_i <- sum_j W_ij (what j shows).
+Some topologies replace p_k by their own weights W, which ignore the numbers of examples: the
+base-(k+1) graph, and files with directed edges, on which peers run stochastic gradient push (Assran
+et al., ICML 2019, algorithm 1; `strategies.push_sum`). With z_i the model at the start of a round,
+y_i the model trained from it and w_i its push-sum weight, a peer sends
+s_i = z_i + (y_i - z_i) / w_i, and then z_i <- sum_j W_ij s_j.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class Options:
-    """FedAvg has no options."""
+    """Options of FedAvg: none."""
 
 
 class LocalTraining(Rule[S]):
-    """Local training, then all models are shown; what becomes of them is up to a subclass."""
+    """Base of rules that train locally and send the model; subclasses implement `update`."""
 
     def offer(self, state: S, round_: int) -> tuple[S, Mapping[str, Tensor]]:
         state = self.train(state, round_)
         return state, {"x": state.x}
 
     def train(self, state: S, round_: int) -> S:
-        """The local training of a round."""
+        """Run the local training of a round."""
         fit = self.engine.fit(
             state.x,
             state.buffers,
@@ -54,11 +54,11 @@ class LocalTraining(Rule[S]):
         return state.trained(fit)
 
     def gradient(self, state: S, round_: int) -> GradientFunction | None:
-        """What the models descend in a round that starts at `state`; None: their own loss."""
+        """Return the gradient function of a round that starts at `state`; None: the local loss."""
         return None
 
     def shares(self) -> Floats:
-        """(P, n) share each peer would give every peer's model: p_k."""
+        """Return the averaging weights p_k over all peers, (P, n)."""
         n_k = self.engine.samples
         return np.tile(n_k / n_k.sum(), (len(self.engine.peers), 1))
 
@@ -69,7 +69,7 @@ class LocalTraining(Rule[S]):
 
 
 class FedAvg(LocalTraining[S]):
-    """Local training, then the average over all models received."""
+    """Local training, then the weighted average of all received models and the peer's own."""
 
     mixes: ClassVar[bool] = True
 
@@ -78,25 +78,25 @@ class FedAvg(LocalTraining[S]):
         return trained, {**offers, "x": self.pushed(state.x, trained.x, round_)}
 
     def pushed(self, start: Tensor, trained: Tensor, round_: int) -> Tensor:
-        """(P, ...) what is shown of parameters that a round trained from `start`."""
+        """Return the parameters (P, ...) to send, s_i, after training from `start`."""
         if self.engine.mixing is None:
             return trained
         w_p = self.engine.mixing(round_)[1][self.engine.peers]
         steps = self.engine.tensor(1 / w_p).reshape(-1, *[1] * (trained.dim() - 1))
-        return start.lerp(trained, steps)  # at 1 it is `trained`, to the bit
+        return start.lerp(trained, steps)  # exactly `trained` at a step of 1
 
     def update(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
         return replace(state, x=self.average(offers, "x", self.averaging(round_)))
 
     def averaging(self, round_: int) -> Floats:
-        """(P, n) weights of a round's average: p_k, unless the topology has weights of its own."""
+        """Return the weights (P, n) of a round's average: p_k, or the topology's own."""
         if self.engine.mixing is None:
             return self.shares()
         return self.engine.mixing(round_)[0][self.engine.peers]
 
 
 class GlobalModel(FedAvg[S]):
-    """FedAvg whose averaged model `x` is not yet the personal one: reports have both."""
+    """FedAvg whose averaged model `x` differs from the personal one; reports have both."""
 
     reported: ClassVar[tuple[str, ...]] = ("global_test_loss", "global_test_accuracy")
 

@@ -1,23 +1,23 @@
-"""FedEM: every peer's data is a mixture of K distributions that all peers learn together.
+"""FedEM: models of K distributions, of which every peer's data is a mixture.
 
 Marfoq, Neglia, Bellet, Kameni, Vidal, "Federated Multi-Task Learning under a Mixture of
 Distributions", NeurIPS 2021, algorithm 1. Symbols: theta_k `state.members`, pi_ik `state.pi`, q
 the responsibility of component k for example s of peer i, K `options.components`. In a round each
 peer
 
-1. E-step: q_ik(s) = softmax_k(log pi_ik - loss of theta_k on s), example by example;
-2. M-step: pi_ik is the mean of q_ik over its examples, and theta_k is trained on the peer's loss
-   with each example weighted by q_ik(s);
-3. receives all peers' K models and averages them one by one: theta_k = sum_i p_i theta_ik.
+1. E-step: computes q_ik(s) = softmax_k(log pi_ik - loss of theta_k on s) for each example s;
+2. M-step: sets pi_ik to the mean of q_ik over its examples, and trains theta_k on the loss with
+   each example weighted by q_ik(s);
+3. receives all peers' K models and averages them per component: theta_k = sum_i p_i theta_ik.
 
 Its prediction is sum_k pi_ik h_k(x): class probabilities are averaged (outputs in regression).
 
-Readings and deviations: the K models start as different draws that every peer knows; a problem that
-prescribes starts gives the k-th model that of peer k. All K train on the same minibatches. Each
-keeps batch-norm statistics of its own at each peer. The saved model of a peer is its component with
-the largest weight; all of them, and `mixture`, lie beside it. Mixture weights travel too (K
-numbers), for the report: peer j teaches theta_k in proportion to p_j pi_jk, so its weight in peer
-i's prediction is sum_k pi_ik p_j pi_jk / sum_l p_l pi_lk.
+Readings and deviations: the K models start as different random draws, known to every peer; where a
+problem prescribes starts, the k-th model is that of peer k. All K train on the same minibatches,
+with separate batch-norm statistics per peer and component. The personal model of a peer is its
+component with the largest weight; its file also holds all components and their weights. Peers send
+their K mixture weights too, for the report: peer j trains theta_k in proportion to p_j pi_jk, so
+its weight in peer i's prediction is sum_k pi_ik p_j pi_jk / sum_l p_l pi_lk.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ Stacks = dict[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Options:
-    """FedEM's knob.
+    """Options of FedEM.
 
     Attributes
     ----------
-    components : number of models K.
+    components : int
+        Number of models K.
     """
 
     components: int = 4
@@ -57,14 +58,18 @@ class Options:
 
 @dataclass(frozen=True)
 class FedEMState(State):
-    """What a peer keeps; `opt_state` are (P, K, ...), and `personal` makes `x` and `buffers`.
+    """State of FedEM; `opt_state` is (P, K, ...), and `personal` sets `x` and `buffers`.
 
     Attributes
     ----------
-    members : (P, K, d) the components.
-    statistics : name -> (P, K, ...), their buffers.
-    pi : (P, K) mixture weights.
-    w : (P, n) weight of everybody's data in each peer's prediction.
+    members : Tensor, (P, K, d)
+        Components.
+    statistics : dict of str to Tensor, (P, K, ...)
+        Buffers of the components.
+    pi : ndarray, (P, K)
+        Mixture weights.
+    w : ndarray, (P, n)
+        Weight of each peer's data in each peer's prediction.
     """
 
     members: Tensor
@@ -74,7 +79,7 @@ class FedEMState(State):
 
 
 class FedEM(FedAvg[FedEMState]):
-    """Expectation maximisation in which peers share the M-step."""
+    """FedEM: federated expectation maximisation."""
 
     def init(self) -> FedEMState:
         k, engine = self.options.components, self.engine
@@ -94,19 +99,22 @@ class FedEM(FedAvg[FedEMState]):
 
     def offer(self, state: FedEMState, round_: int) -> tuple[FedEMState, Mapping[str, Tensor]]:
         engine, k = self.engine, self.options.components
-        of = np.repeat(np.arange(len(state.pi)), k)
+        peers_e = np.repeat(np.arange(len(state.pi)), k)
         members_ed, statistics = state.members.flatten(0, 1), _flat(state.statistics)
-        losses_en = engine.example_losses(members_ed, statistics, "train", of)
+        losses_en = engine.example_losses(members_ed, statistics, "train", peers_e)
         losses_pkn = losses_en.unflatten(0, (-1, k)).double()
         with np.errstate(divide="ignore"):
             log_pi = losses_pkn.new_tensor(np.log(state.pi))
         q_pkn = (log_pi[:, :, None] - losses_pkn).softmax(dim=1)
         pi = self._means(q_pkn)
         q_en = q_pkn.flatten(0, 1).to(members_ed.dtype)
-        batches = [b.weighted(q_en.gather(1, b.rows_eb)) for b in engine.batches(round_, peers=of)]
+        batches = [
+            batch.weighted(q_en.gather(1, batch.rows_eb))
+            for batch in engine.batches(round_, peers=peers_e)
+        ]
         fit = engine.fit(members_ed, statistics, _flat(state.opt_state), batches)
         trained_pkd = fit.x.unflatten(0, (-1, k))
-        shown_pkd = self.pushed(state.members, trained_pkd, round_)
+        sent_pkd = self.pushed(state.members, trained_pkd, round_)
         state = replace(
             state,
             members=trained_pkd,
@@ -114,7 +122,7 @@ class FedEM(FedAvg[FedEMState]):
             opt_state=self._split(fit.opt_state),
             pi=pi,
         )
-        return state, {"x": shown_pkd.flatten(1), "pi": engine.tensor(pi)}
+        return state, {"x": sent_pkd.flatten(1), "pi": engine.tensor(pi)}
 
     def update(
         self, state: FedEMState, round_: int, offers: Letters, sent: Letters, answers: Letters
@@ -124,16 +132,16 @@ class FedEM(FedAvg[FedEMState]):
         pi_kn = np.zeros((k, self.engine.n))
         pi_kn[:, offers.authors] = offers["pi"].cpu().numpy().T
         shares_pn = self.discounted(self.shares() * self.present(offers), offers)
-        taught_pkn = shares_pn[:, None] * pi_kn
-        total_pk1 = taught_pkn.sum(axis=2, keepdims=True)
-        taught_pkn /= np.where(total_pk1 > 0, total_pk1, 1.0)
-        w_pn = np.einsum("pk,pkn->pn", state.pi, taught_pkn)
+        w_pkn = shares_pn[:, None] * pi_kn
+        total_pk1 = w_pkn.sum(axis=2, keepdims=True)
+        w_pkn /= np.where(total_pk1 > 0, total_pk1, 1.0)
+        w_pn = np.einsum("pk,pkn->pn", state.pi, w_pkn)
         return replace(state, members=members_pkd, w=w_pn)
 
     def personal(self, state: FedEMState) -> FedEMState:
         largest = np.arange(len(state.pi)), state.pi.argmax(axis=1)
-        own = {name: value[largest] for name, value in state.statistics.items()}
-        return replace(state, x=state.members[largest], buffers=own)
+        buffers = {name: value[largest] for name, value in state.statistics.items()}
+        return replace(state, x=state.members[largest], buffers=buffers)
 
     def mixture(self, state: FedEMState) -> Mixture:
         return Mixture(self.engine.tensor(state.pi), state.members, state.statistics)
@@ -142,7 +150,7 @@ class FedEM(FedAvg[FedEMState]):
         return state.w
 
     def _means(self, q_pkn: Tensor) -> Floats:
-        """(P, K) mean responsibilities over each peer's own examples."""
+        """Return the mean responsibilities over each peer's examples, (P, K)."""
         lengths_p1 = self.engine.data.shards["train"].lengths_p[:, None]
         valid_pn = q_pkn.new_tensor(np.arange(q_pkn.shape[2]) < lengths_p1)
         pi: Floats = (q_pkn * valid_pn[:, None]).sum(dim=2).cpu().numpy() / lengths_p1
@@ -150,11 +158,11 @@ class FedEM(FedAvg[FedEMState]):
         return pi
 
     def _split(self, stacks: Stacks) -> Stacks:
-        """From one row a component to (P, K, ...)."""
+        """Reshape stacks with a row per component to (P, K, ...)."""
         k = self.options.components
         return {name: value.unflatten(0, (-1, k)) for name, value in stacks.items()}
 
 
 def _flat(stacks: Stacks) -> Stacks:
-    """From (P, K, ...) to one row a component."""
+    """Reshape stacks (P, K, ...) to one row per component."""
     return {name: value.flatten(0, 1) for name, value in stacks.items()}

@@ -1,8 +1,8 @@
-"""Federated clustering: a robust mean of everybody's gradients at a peer's own model.
+"""Federated clustering: a robust mean of all peers' gradients at a peer's own model.
 
 Werner, He, Jordan, Jaggi, Karimireddy, "Provably Personalized and Robust Federated Learning", TMLR
 2023: Federated-Clustering with Threshold-Clustering. Symbols: x_i `state.x`, z_j = g_j(x_i) the
-answers and the own gradient, N how many there are, v the centre, tau the radius. In a round each
+answers and the peer's own gradient, N their number, v the centre, tau the radius. In a round each
 peer asks all others for a gradient at x_i, starts from v = g_i(x_i), repeats `iterations` times
 
     v <- 1/N sum_j (z_j where |z_j - v| <= tau, else v),
@@ -10,16 +10,16 @@ peer asks all others for a gradient at x_i, starts from v = g_i(x_i), repeats `i
 and steps x_i <- x_i - eta v. Then v = sum_j a_j z_j, and the a_j are the collaboration weights.
 
 The radius is that of CoBo's authors, who ran this method as their baseline FC: the 0.2 quantile of
-the |z_j - v|, linear between two of them, in each of 10 iterations. "True number and size of
-clusters" of their paper is `radius = "truth"`: the ball then holds as many as the true cluster. In
-their experiment, 8 peers in pairs, both keep two points. In general a quantile q keeps
-1 + floor(q (N - 1)) of them: 0.2 among fewer than 6 keeps the own gradient alone, which is local
+the |z_j - v|, with linear interpolation, in each of 10 iterations. Their "true number and size of
+clusters" is `radius = "truth"`: the ball then holds as many points as the true cluster. In their
+experiment, 8 peers in pairs, both keep two points. In general a quantile q keeps
+1 + floor(q (N - 1)) of them: 0.2 with N < 6 keeps only the peer's own gradient, which is local
 training; 1 is the plain mean.
 
-Readings and deviations: v needs no vector arithmetic, as distances follow from the inner products
-of the z_j. Distances equal but for rounding lie on the same side. Those who do not answer are left
-out. With more `local-steps`, v is fixed for the round and moves along as the own gradient does
-(`clients.parts.helper_gradients`): a step descends v + g_i(x) - g_i(x0).
+Readings and deviations: the iterations use only the inner products of the z_j. Distances that
+differ only by rounding lie on the same side of the radius. Peers that do not answer are left out.
+With several `local-steps`, v is fixed for the round and corrected by the change of the peer's own
+gradient (`clients.parts.helper_gradients`): a step descends v + g_i(x) - g_i(x0).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from clients.letters import Ints, Letters
-from clients.parts.helper_gradients import gradients_at, mean_over_steps, moving_along
+from clients.parts.helper_gradients import corrected, gradients_at, mean_over_steps
 from clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
 
 if TYPE_CHECKING:
@@ -40,14 +40,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Federated clustering's knobs.
+    """Options of federated clustering.
 
     Attributes
     ----------
-    radius : "quantile" of the distances, or as many points as the true cluster has ("truth", which
-        only synthetic splits know).
-    quantile : quantile of the distances that is the radius, in [0, 1].
-    iterations : iterations of the clipped mean.
+    radius : {"quantile", "truth"}
+        A quantile of the distances, or the radius that holds as many points as the true cluster,
+        which only synthetic partitions know.
+    quantile : float
+        Quantile of the distances that is the radius, in [0, 1].
+    iterations : int
+        Iterations of the clipped mean.
     """
 
     radius: Literal["quantile", "truth"] = "quantile"
@@ -62,26 +65,32 @@ class Options:
             raise ValueError("iterations must be at least 1")
 
     def fits(self, problem: Clustered) -> None:
-        """Refuse a truth that nobody knows."""
+        """Reject the true radius on a problem without known clusters."""
         if self.radius == "truth":
             true_clusters(problem, 'set radius = "quantile"')
 
 
 @dataclass(frozen=True)
 class FederatedClusteringState(State):
-    """`w`: (P, n) weight of everybody's gradient in the last centre."""
+    """State of federated clustering.
+
+    Attributes
+    ----------
+    w : ndarray, (P, n)
+        Weight of each peer's gradient in the last centre.
+    """
 
     w: Floats
 
 
 class FederatedClustering(Rule[FederatedClusteringState]):
-    """Gradients far from the own one do not count."""
+    """Federated clustering: descend a mean that excludes gradients far from the peer's own."""
 
     def init(self) -> FederatedClusteringState:
         return FederatedClusteringState(**vars(self.start()), w=self.eye())
 
     def wants(self, state: FederatedClusteringState, round_: int) -> Ints:
-        return self.pairs(self.eye() == 0, hearing=False)
+        return self.pairs(self.eye() == 0, receiving=False)
 
     def answer(
         self, state: FederatedClusteringState, round_: int, asked: Letters
@@ -97,48 +106,52 @@ class FederatedClustering(Rule[FederatedClusteringState]):
         answers: Letters,
     ) -> FederatedClusteringState:
         batches = self.engine.batches(round_)
-        own = [self.engine.gradients(state.x, state.buffers, batch) for batch in batches]
-        own_pd = mean_over_steps([found.values for found in own], batches)
-        w_pn = self._weights(own_pd, answers)
+        at_start = [self.engine.gradients(state.x, state.buffers, batch) for batch in batches]
+        g_pd = mean_over_steps([gradients.values for gradients in at_start], batches)
+        w_pn = self._weights(g_pd, answers)
         self_p1 = self.engine.tensor((w_pn * self.eye()).sum(axis=1, keepdims=True))
-        centre_pd = self.answered(answers, "g", w_pn) + self_p1 * own_pd
-        gradient = moving_along(self.engine, state, own, centre_pd, 1.0)
+        centre_pd = self.answered(answers, "g", w_pn) + self_p1 * g_pd
+        gradient = corrected(self.engine, state, at_start, centre_pd, 1.0)
         fit = self.engine.fit(state.x, state.buffers, state.opt_state, batches, gradient=gradient)
         return replace(state.trained(fit), w=w_pn)
 
     def weights(self, state: FederatedClusteringState) -> Floats:
         return state.w
 
-    def _weights(self, own_pd: Tensor, answers: Letters) -> Floats:
-        """(P, n) weights of everybody's gradient in each peer's centre."""
+    def _weights(self, g_pd: Tensor, answers: Letters) -> Floats:
+        """Return the weights (P, n) of all gradients in each peer's centre."""
         w_pn = self.eye()
         for p, i in enumerate(self.engine.peers):
-            mine = np.flatnonzero(answers.recipients == i)
-            if not len(mine):
+            received = np.flatnonzero(answers.recipients == i)
+            if not len(received):
                 continue
-            who = np.append(answers.senders[mine], i)
-            z_jd = own_pd[p].expand(len(who), -1).clone()
-            z_jd[:-1] = answers["g"][answers.rows[mine]]
-            rank = self.options.quantile * len(mine)
+            authors = np.append(answers.senders[received], i)
+            z_jd = g_pd[p].expand(len(authors), -1).clone()
+            z_jd[:-1] = answers["g"][answers.rows[received]]
+            rank = self.options.quantile * len(received)
             if self.options.radius == "truth":
-                rank = np.count_nonzero(self.same_cluster()[p, who]) - 1
+                rank = np.count_nonzero(self.same_cluster()[p, authors]) - 1
             gram = self.engine.products(z_jd, z_jd)
-            w_pn[p, who] = clipped_mean(gram, len(mine), rank, self.options.iterations)
+            w_pn[p, authors] = clipped_mean(gram, len(received), rank, self.options.iterations)
         return w_pn
 
 
 def clipped_mean(gram: Floats, first: int, rank: float, iterations: int) -> Floats:
-    """Weights a of points z_j in the centre v = sum_j a_j z_j of threshold clustering.
+    """Return the weights a of points z_j in the threshold clustering centre v = sum_j a_j z_j.
 
     Parameters
     ----------
-    gram : (N, N) inner products of the points.
-    first : the point at which v begins.
-    rank : of the point, by its distance from v and counted from 0, on whose distance the radius
-        lies; between two ranks it is interpolated.
+    gram : ndarray, (N, N)
+        Inner products of the points.
+    first : int
+        Index of the point where v starts.
+    rank : float
+        Rank, from 0, of the distance from v that is the radius; interpolated between integers.
+    iterations : int
+        Number of updates of v.
     """
     points = np.arange(len(gram))
-    slack = 1e-7 * np.sqrt(gram.diagonal().max())  # what rounding leaves of equal points
+    slack = 1e-7 * np.sqrt(gram.diagonal().max())  # rounding error of equal distances
     a: Floats = np.eye(len(gram))[first]
     for _ in range(iterations):
         squared = gram.diagonal() - 2 * gram @ a + a @ gram @ a

@@ -1,23 +1,24 @@
-"""FedFomo: a peer adds to its model what would have lowered its loss on held-out data.
+"""FedFomo: steps towards the models that have a lower loss on a peer's validation data.
 
 Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized Federated Learning with First Order Model
 Optimization", ICLR 2021, section 3. Symbols: theta_i `state.x`, w_ij `state.w`, p_ij
 `state.affinity`, M `options.models`, epsilon `options.epsilon`. In a round each peer
 
 1. trains on its own data and pulls M models x_j;
-2. w_ij = max(0, (L_i(x_i) - L_i(x_j)) / |x_j - x_i|), L_i its validation loss; these are scaled to
-   sum to 1, and x_i <- x_i + sum_j w_ij (x_j - x_i); if no model is better, x_i stays;
-3. adds what was found, bad models with their negative values, to its affinities. For each of the M
-   models of the next round it takes, with probability epsilon, a peer at random, otherwise the one
-   with the largest affinity among those not taken yet, ties at random.
+2. w_ij = max(0, v_ij), v_ij = (L_i(x_i) - L_i(x_j)) / |x_j - x_i|, L_i its validation loss; the
+   weights are scaled to sum to 1, and x_i <- x_i + sum_j w_ij (x_j - x_i); if no model is better,
+   x_i does not change;
+3. adds the v_ij, also the negative ones, to its affinities. For each of the M models of the next
+   round it picks, with probability epsilon, a random peer, otherwise the one with the largest
+   affinity among those not picked yet, ties at random.
 
-Readings and deviations: x_i is the model after the local training (`baseline = "trained"`). The
-paper measures against the model before it, `"previous"`: the own trained model is then one of those
-that are weighed, and one that is worse is given up. Before they are added, a round's values are
-divided by the sum of their sizes (the code divides by the size of their sum, which may be near 0,
-so that one round outweighs all others); a peer that was wanted and does not come sinks to the
-lowest affinity. epsilon falls by `epsilon-decay` a round, as in the code. Batch-norm buffers stay
-personal.
+Readings and deviations: x_i is the model after local training (`baseline = "trained"`). The paper
+compares with the model before it, `"previous"`: the peer's trained model is then one of the
+candidates, and dropped if it is worse. The values v_ij of a round are divided by the sum of their
+absolute values before they are added (the authors' code divides by the absolute value of their sum,
+which may be near 0, so that one round outweighs all others); a peer that was picked but sent no
+model drops to the lowest affinity. epsilon falls by `epsilon-decay` per round, as in the code.
+Batch-norm buffers stay personal.
 """
 
 from __future__ import annotations
@@ -41,14 +42,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """FedFomo's knobs.
+    """Options of FedFomo.
 
     Attributes
     ----------
-    models : M, neighbours' models that each peer pulls in a round; 0 for all of them.
-    epsilon : probability of pulling a random model instead of a promising one, in round 1.
-    epsilon_decay : what is taken off epsilon in every later round.
-    baseline : the own model that others have to beat, "trained" or "previous".
+    models : int
+        Number of models that each peer pulls per round, M; 0 for those of all neighbours.
+    epsilon : float
+        Probability of pulling a random model instead of the most promising one, in round 1.
+    epsilon_decay : float
+        Decrease of epsilon per round.
+    baseline : {"trained", "previous"}
+        Model that the others are compared with: the peer's model after or before local training.
     """
 
     models: int = 5
@@ -69,13 +74,16 @@ class Options:
 
 @dataclass(frozen=True)
 class FedFomoState(State):
-    """What a peer keeps beside its model.
+    """State of FedFomo.
 
     Attributes
     ----------
-    previous : (P, d) the model before the local training.
-    affinity : (P, n) how well everybody's models did so far.
-    w : (P, n) weights of the last update; the self weight is what x_i kept.
+    previous : Tensor, (P, d)
+        Models before local training.
+    affinity : ndarray, (P, n)
+        Accumulated values of every peer's models.
+    w : ndarray, (P, n)
+        Weights of the last update; the diagonal is the weight of x_i.
     """
 
     previous: Tensor
@@ -84,7 +92,7 @@ class FedFomoState(State):
 
 
 class FedFomo(LocalTraining[FedFomoState]):
-    """Steps towards the models that do better on held-out data."""
+    """FedFomo: step towards the models with lower validation loss."""
 
     def init(self) -> FedFomoState:
         start = self.start()
@@ -103,16 +111,17 @@ class FedFomo(LocalTraining[FedFomoState]):
     ) -> FedFomoState:
         engine, eye = self.engine, self.eye()
         base_pd = state.x if self.options.baseline == "trained" else state.previous
-        others, peers = self.local(offers.recipients), np.arange(len(base_pd))
-        of = np.append(others, peers)  # everybody weighs its own model too
+        # Each peer also evaluates its own trained model.
+        judges = np.append(self.local(offers.recipients), np.arange(len(base_pd)))
         authors = np.append(offers.senders, engine.peers)
         x_ed = offers["x"][np.append(offers.rows, np.searchsorted(offers.authors, engine.peers))]
-        losses_e = engine.losses(x_ed, state.buffers_at(of), "validation", of).losses.cpu().numpy()
+        buffers = state.buffers_at(judges)
+        losses_e = engine.losses(x_ed, buffers, "validation", judges).losses.cpu().numpy()
         base_p = engine.losses(base_pd, state.buffers, "validation").losses.cpu().numpy()
-        away_ed = x_ed - base_pd[of]
-        away_e = np.sqrt(engine.inner(away_ed, away_ed).cpu().numpy())
+        away_ed = x_ed - base_pd[judges]
+        distance_e = np.sqrt(engine.inner(away_ed, away_ed).cpu().numpy())
         value_pn = np.zeros_like(eye)
-        value_pn[of, authors] = first_order(base_p[of], losses_e, away_e)
+        value_pn[judges, authors] = first_order(base_p[judges], losses_e, distance_e)
 
         better_pn = np.maximum(value_pn, 0.0)
         total_p1 = better_pn.sum(axis=1, keepdims=True)
@@ -132,22 +141,22 @@ class FedFomo(LocalTraining[FedFomoState]):
         return state.w
 
     def _wanted(self, state: FedFomoState, round_: int) -> Bools:
-        """(P, n) whose models each peer pulls in a round."""
+        """Return a mask (P, n) of the models that each peer pulls in a round."""
         n, options = self.engine.n, self.options
         epsilon = options.epsilon - options.epsilon_decay * (round_ - 1)
         wanted = np.zeros(state.affinity.shape, dtype=np.bool_)
         for p, i in enumerate(self.engine.peers):
             g = stream(self.engine.seed, int(i), round_, Purpose.CHOICE)
             near = self.engine.topology[i]
-            best, chance = np.lexsort((g.random(n), -state.affinity[p])), g.permutation(n)
-            places = min(options.models or n, int(near.sum()))
-            explores = g.random(n - 1)[:places] < epsilon
-            wanted[p, epsilon_greedy(explores, chance[near[chance]], best[near[best]])] = True
+            best, shuffled = np.lexsort((g.random(n), -state.affinity[p])), g.permutation(n)
+            slots = min(options.models or n, int(near.sum()))
+            explores = g.random(n - 1)[:slots] < epsilon
+            wanted[p, epsilon_greedy(explores, shuffled[near[shuffled]], best[near[best]])] = True
         return wanted
 
 
-def first_order(own: Floats, others: Floats, distances: Floats) -> Floats:
-    """How much loss a step of length 1 towards each model is worth; 0 where it makes no sense."""
+def first_order(base: Floats, losses: Floats, distances: Floats) -> Floats:
+    """Return the decrease of the loss per unit step towards each model; 0 where undefined."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = (own - others) / distances
+        value = (base - losses) / distances
     return np.where(np.isfinite(value), value, 0.0)

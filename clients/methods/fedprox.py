@@ -1,11 +1,11 @@
-"""FedProx (Li et al., MLSys 2020, algorithm 2): FedAvg that does not let local models run away.
+"""FedProx (Li et al., MLSys 2020, algorithm 2): FedAvg with a proximal term in local training.
 
 Symbols: w `state.x` within a round, w^t the averaged model at the start of the round, mu
 `options.mu`. Each local step descends h(w) = f_i(w) + mu/2 |w - w^t|^2 (equation 2); then the
 peers average as in FedAvg.
 
-Readings: the penalty is part of the objective, so momentum and Adam see it; every peer does the
-same local work (no stragglers, exact or inexact solutions as `local-steps` has it).
+Readings: the penalty is part of the objective, so momentum and Adam include it; every peer does the
+same amount of local work, `local-steps` (no stragglers).
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True)
 class Options:
-    """FedProx's option.
+    """Options of FedProx.
 
     Attributes
     ----------
-    mu : strength of the pull towards the model that the round started from.
+    mu : float
+        Strength of the pull towards the model at the start of the round.
     """
 
     mu: float = 0.1
@@ -44,17 +45,17 @@ class Options:
 
 
 class FedProx(FedAvg[S]):
-    """Local training with a proximal term, then the average over all models received."""
+    """FedAvg with a proximal term in local training."""
 
     def gradient(self, state: S, round_: int) -> GradientFunction:
         return proximal(self.engine, self.options.mu, state.x)
 
 
 def proximal(engine: Engine, strength: float, centre_ed: Tensor) -> GradientFunction:
-    """Gradient of each model's own loss + strength/2 |x - centre|^2."""
+    """Return the gradient function of the local loss + strength/2 |x - centre|^2."""
 
     def gradient(x_ed: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-        found = engine.gradients(x_ed, buffers, batch)
-        return found._replace(values=found.values + strength * (x_ed - centre_ed))
+        gradients = engine.gradients(x_ed, buffers, batch)
+        return gradients._replace(values=gradients.values + strength * (x_ed - centre_ed))
 
     return gradient

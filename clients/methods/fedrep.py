@@ -2,13 +2,13 @@
 
 Symbols: phi the body and h_i the head of `state.x`; the head is the network's last layer. In a
 round a peer trains its head for `head-epochs` with phi frozen, then phi for the run's local
-training with h_i frozen, and shows phi only; the peers average the bodies they received. The
-personal model is the averaged body under its own head, which was trained on the average before (the
-paper's output).
+training with h_i frozen, and sends phi only; the peers average the bodies they received. The
+personal model is the averaged body with the peer's head, which was trained on the previous average
+(the paper's output).
 
-Readings: head and body have optimizers of their own, so that neither momentum nor weight decay
-moves what is frozen; batch-norm statistics belong to no head, are personal and follow all training.
-A network of one layer is all head: nothing is shared and every peer learns alone.
+Readings: head and body have separate optimizers, so that neither momentum nor weight decay changes
+frozen parameters; batch-norm statistics are personal and updated by both phases. A network of one
+layer has no body: nothing is shared and every peer trains alone.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """FedRep's option.
+    """Options of FedRep.
 
     Attributes
     ----------
-    head_epochs : passes over the own data that a round trains the head for.
+    head_epochs : int
+        Passes over the peer's data per round to train the head.
     """
 
     head_epochs: int = 10
@@ -49,13 +50,19 @@ class Options:
 
 @dataclass(frozen=True)
 class FedRepState(State):
-    """`opt_state` are the body's optimizer memory, `head_opt_state` the head's."""
+    """State of FedRep; `opt_state` is that of the body.
+
+    Attributes
+    ----------
+    head_opt_state : dict of str to Tensor, (P, ...)
+        Optimizer state of the head.
+    """
 
     head_opt_state: dict[str, Tensor]
 
 
 class FedRep(FedAvg[FedRepState]):
-    """Head, then body; FedAvg of the bodies."""
+    """FedAvg of the network's body, with personal heads that are trained before it."""
 
     def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
         super().__init__(engine, options, rounds)
@@ -89,8 +96,9 @@ class FedRep(FedAvg[FedRepState]):
         """Train the parameters of a mask; the others are frozen."""
 
         def gradient(part_pc: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            found = self.engine.gradients(_filled(state.x, mask_d, part_pc), buffers, batch)
-            return found._replace(values=found.values[:, mask_d])
+            x_pd = _filled(state.x, mask_d, part_pc)
+            gradients = self.engine.gradients(x_pd, buffers, batch)
+            return gradients._replace(values=gradients.values[:, mask_d])
 
         if not mask_d.any():
             batches = []
@@ -106,7 +114,7 @@ class FedRep(FedAvg[FedRepState]):
 
 
 def _filled(x_pd: Tensor, mask_d: Tensor, part_pc: Tensor) -> Tensor:
-    """The models with the parameters of a mask replaced."""
+    """Return the models with the parameters of a mask replaced."""
     filled = x_pd.clone()
     filled[:, mask_d] = part_pc
     return filled

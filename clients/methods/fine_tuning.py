@@ -1,13 +1,13 @@
 """FedAvg + FT and FedProx + FT: the shared model, fine-tuned by each peer at the end.
 
-The peers run FedAvg or FedProx; each keeps the global model that did best on its own validation
-data so far (least loss, the start included), and its personal model is that one after `epochs`
-passes over its own data with a fresh optimizer (DPFL, appendix F.6: twice a round's local epochs;
+The peers run FedAvg or FedProx; each keeps the global model with the smallest loss so far on its
+validation data (including the initial model). Its personal model is that one after `epochs` passes
+over its training data with a new optimizer (DPFL, appendix F.6: twice a round's local epochs;
 FedeRiCo: one).
 
-Readings: fine-tuning never feeds back into the shared model, so every report shows what the peer
-would have if the run ended there, costs included. Its minibatches are the same ones whenever
-it happens. A peer without validation data takes the current global model.
+Readings: fine-tuning never feeds back into the shared model, so every evaluation shows the model
+that the peer would have if the run ended there, costs included; it uses the same minibatches every
+time. A peer without validation data takes the current global model.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from clients.rule import Grid, State
 
 @dataclass(frozen=True)
 class Options:
-    """The option of fine-tuning.
+    """Options of fine-tuning.
 
     Attributes
     ----------
-    epochs : passes over the own data from the best global model (10: DPFL on CIFAR-10).
+    epochs : int
+        Passes over the peer's data, from the best global model (10: DPFL on CIFAR-10).
     """
 
     epochs: int = 10
@@ -42,7 +43,7 @@ class Options:
 
 @dataclass(frozen=True)
 class ProxOptions(Options, fedprox.Options):
-    """Those of FedProx, and of fine-tuning."""
+    """Options of FedProx and of fine-tuning."""
 
     grid: ClassVar[Grid] = fedprox.Options.grid
 
@@ -53,13 +54,19 @@ class ProxOptions(Options, fedprox.Options):
 
 @dataclass(frozen=True)
 class BestState(State):
-    """The shared model's state, and the `best` one put aside."""
+    """State of FedAvg with fine-tuning.
+
+    Attributes
+    ----------
+    best : Kept
+        Global models with the smallest validation loss so far.
+    """
 
     best: Kept
 
 
 class FineTuned(GlobalModel[BestState]):
-    """FedAvg, and a copy of the best global model tuned to the own data."""
+    """FedAvg whose personal models are fine-tuned copies of the best global model."""
 
     def init(self) -> BestState:
         start = self.start()
@@ -82,4 +89,4 @@ class FineTuned(GlobalModel[BestState]):
 
 
 class FineTunedProx(FineTuned, fedprox.FedProx[BestState]):
-    """FedProx, and a copy of the best global model tuned to the own data."""
+    """FedProx whose personal models are fine-tuned copies of the best global model."""

@@ -1,20 +1,21 @@
-"""IFCA: K cluster models; each peer trains the one that fits its data best.
+"""IFCA: K cluster models, of which each peer trains the one that fits its data best.
 
 Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Federated Learning", NeurIPS
 2020, algorithm 1 with model averaging. Symbols: theta_k `state.centres`, s_ik = 1 where k is
 `state.choice` of peer i, K `options.clusters`. In a round each peer
 
 1. trains theta_k of k = argmin_k f_i(theta_k), its loss on all its training data;
-2. receives all peers' models and choices, and sets theta_k to the mean over those who chose k,
-   sum_i s_ik p_i x_i / sum_i s_ik p_i; a model that nobody chose stays.
+2. receives all peers' models and choices, and sets theta_k to the mean over the peers that chose k,
+   sum_i s_ik p_i x_i / sum_i s_ik p_i; a model that no peer chose does not change.
 
 Its personal model is the theta_k that fits best after that.
 
-Readings and deviations: means weigh by the training samples, p_i, as FedAvg does (the paper's peers
-have equally many), so K = 1 is FedAvg. The K models are different draws that every peer knows; a
-problem that prescribes starts gives the k-th model that of peer k. Losses that differ by rounding
-only are equal and the first model wins: models that start alike part once those whom the first one
-has left behind take the next. A peer has one set of batch-norm statistics, whichever it trains.
+Readings and deviations: means are weighted by the training samples, p_i, as in FedAvg (the paper's
+peers have the same number), so K = 1 is FedAvg. The K models are different random draws, known to
+every peer; where a problem prescribes starts, the k-th model is that of peer k. Losses that differ
+only by rounding are ties, won by the first model: models with the same start separate once the
+first one fits some peers worse than the next. A peer has one set of batch-norm statistics for all K
+models.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """IFCA's knob.
+    """Options of IFCA.
 
     Attributes
     ----------
-    clusters : number of models K; 0 takes the true number, which only synthetic splits know.
+    clusters : int
+        Number of models K; 0 for the true number of clusters, which only synthetic partitions know.
     """
 
     clusters: int = 0
@@ -52,23 +54,26 @@ class Options:
             raise ValueError("clusters must not be negative")
 
     def fits(self, problem: Clustered) -> None:
-        """Refuse to guess the number of clusters."""
+        """Reject `clusters` = 0 on a problem without known clusters."""
         self.number(problem)
 
     def number(self, problem: Clustered) -> int:
-        """K on a problem."""
+        """Return K for a problem."""
         return self.clusters or len(np.unique(true_clusters(problem, "set ifca.clusters")))
 
 
 @dataclass(frozen=True)
 class IfcaState(State):
-    """What a peer keeps beside its model.
+    """State of IFCA.
 
     Attributes
     ----------
-    centres : (P, K, d) the cluster models.
-    choice : (P,) the model that fits best.
-    w : (P, n) weights of the average that this model was.
+    centres : Tensor, (P, K, d)
+        Cluster models.
+    choice : ndarray of int, (P,)
+        Model that fits each peer best.
+    w : ndarray, (P, n)
+        Weights of the average that gave that model.
     """
 
     centres: Tensor
@@ -77,7 +82,7 @@ class IfcaState(State):
 
 
 class Ifca(LocalTraining[IfcaState]):
-    """FedAvg among those who chose the same of K models."""
+    """FedAvg among the peers that chose the same of K models."""
 
     def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
         super().__init__(engine, options, rounds)
@@ -110,18 +115,18 @@ class Ifca(LocalTraining[IfcaState]):
         filled_pk1 = self.engine.tensor(filled_pk[:, :, None]) > 0
         centres_pkd = means.view(-1, self._k, d).where(filled_pk1, state.centres)
         choice = self._best(centres_pkd, state.buffers)
-        mine = np.arange(len(choice)), choice
-        w_pn = np.where(filled_pk[mine][:, None], w_pkn[mine], self.eye())
-        return replace(state, x=centres_pkd[mine], centres=centres_pkd, choice=choice, w=w_pn)
+        chosen = np.arange(len(choice)), choice
+        w_pn = np.where(filled_pk[chosen][:, None], w_pkn[chosen], self.eye())
+        return replace(state, x=centres_pkd[chosen], centres=centres_pkd, choice=choice, w=w_pn)
 
     def weights(self, state: IfcaState) -> Floats:
         return state.w
 
     def _best(self, centres_pkd: Tensor, buffers: Buffers) -> Ints:
-        """(P,) the model with the least loss on each peer's training data."""
-        of = np.repeat(np.arange(len(centres_pkd)), self._k)
-        own = {name: value[of] for name, value in buffers.items()}
-        losses = self.engine.losses(centres_pkd.flatten(0, 1), own, "train", of).losses
+        """Return the model with the smallest loss on each peer's training data, (P,)."""
+        peers_e = np.repeat(np.arange(len(centres_pkd)), self._k)
+        buffers = {name: value[peers_e] for name, value in buffers.items()}
+        losses = self.engine.losses(centres_pkd.flatten(0, 1), buffers, "train", peers_e).losses
         losses_pk = losses.cpu().numpy().reshape(-1, self._k)
         best: Ints = (losses_pk <= losses_pk.min(axis=1, keepdims=True) * (1 + 1e-6)).argmax(axis=1)
         return best

@@ -1,14 +1,14 @@
-"""kNN-Per (Marfoq et al., ICML 2022): the shared model, and a datastore of its own examples.
+"""kNN-Per (Marfoq et al., ICML 2022): the shared model, and a datastore of each peer's examples.
 
-The peers run FedAvg. For an example z, with phi(z) what the global model hands its last layer
-(m numbers), the peer predicts lambda * vote + (1 - lambda) * model, where the vote is the mean of
-the labels of the k training examples z_j of its own with the nearest phi(z_j), weighted by
-exp(-|phi(z) - phi(z_j)|^2 / m) (section 3 and the authors' code).
+The peers run FedAvg. For an example z, with phi(z) the input of the global model's last layer
+(m numbers), the peer predicts lambda * vote + (1 - lambda) * model. The vote is the mean label of
+the k nearest of its training examples z_j, weighted by exp(-|phi(z) - phi(z_j)|^2 / m) (section 3
+and the authors' code).
 
-Symbols: k `options.neighbours`, lambda `options.lambda_`. Readings: the memory holds all own
-training data, under the current global model; lambda is the same for all peers; a training example
-is not its own neighbour when the training loss is reported; a regression mixes values. Where
-examples have no label (quadratic problems) there is no vote, and the prediction is the model's.
+Symbols: k `options.neighbours`, lambda `options.lambda_`. Readings: the datastore holds all of the
+peer's training data, embedded by the current global model; lambda is the same for all peers; a
+training example is not its own neighbour in the training loss; a regression averages targets. Where
+examples have no label (quadratic problems) the prediction is the model's.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """kNN-Per's knobs.
+    """Options of kNN-Per.
 
     Attributes
     ----------
-    neighbours : nearest own examples that vote.
-    lambda_ : weight of the vote against the global model; 0 is FedAvg.
+    neighbours : int
+        Number of nearest training examples that vote.
+    lambda_ : float
+        Weight of the vote; the global model has 1 - lambda. 0 is FedAvg.
     """
 
     neighbours: int = 10
@@ -52,16 +54,16 @@ class Options:
 
 
 class KNNPer(GlobalModel[State]):
-    """FedAvg whose prediction is interpolated with a vote of the nearest own examples."""
+    """FedAvg whose prediction is interpolated with a vote of the nearest training examples."""
 
     def evaluate(self, state: State, split: SplitName) -> Scores:
         engine = self.engine
         if engine.task.certain is None:
             return super().evaluate(state, split)
-        keys_pnm, labels_pnk = self._memory(state, engine.task.certain)
+        keys_pnm, labels_pnk = self._datastore(state, engine.task.certain)
         lengths_p1 = engine.data.shards["train"].lengths_p[:, None]
-        beyond_pn = np.arange(keys_pnm.shape[1]) >= lengths_p1
-        far_pn = engine.tensor(np.where(beyond_pn, np.inf, 0.0))
+        padding_pn = np.arange(keys_pnm.shape[1]) >= lengths_p1
+        far_pn = engine.tensor(np.where(padding_pn, np.inf, 0.0))
 
         def predict(worker: Scoring, at: Tensor, inputs_eb: Tensor) -> Tensor:
             x_ed, buffers = state.x[at], {k: v[at] for k, v in state.buffers.items()}
@@ -75,20 +77,20 @@ class KNNPer(GlobalModel[State]):
         return engine.prediction_losses(predict, split)
 
     def saved(self, state: State) -> Sequence[Mapping[str, Tensor]]:
-        """The examples that vote: what the body makes of them, and their labels."""
+        """Return the datastore of each peer: embeddings and labels."""
         if self.engine.task.certain is None or not self.options.lambda_:
             return super().saved(state)
-        keys_pnm, labels_pnk = self._memory(state, self.engine.task.certain)
+        keys_pnm, labels_pnk = self._datastore(state, self.engine.task.certain)
         lengths = self.engine.data.shards["train"].lengths_p.tolist()
         return [
             {"memory.keys": keys_pnm[p, :count], "memory.labels": labels_pnk[p, :count]}
             for p, count in enumerate(lengths)
         ]
 
-    def _memory(
+    def _datastore(
         self, state: State, certain: Callable[[Tensor, int], Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Keys (P, n, m) and labels (P, n, k) of the peers' own training examples."""
+        """Return keys (P, n, m) and labels (P, n, k) of the peers' training examples."""
         keys_pnm = self.engine.embeddings(state.x, state.buffers, "train")
         targets_pn = self.engine.data.shards["train"].targets_pn
         return keys_pnm, certain(targets_pn, self.engine.outputs).to(keys_pnm)
@@ -103,14 +105,24 @@ def vote(
     *,
     skip: bool = False,
 ) -> Tensor:
-    """Mean label of the nearest keys (E, b, k), weighted by exp(-distance^2 / m).
+    """Return the mean label (E, b, k) of the nearest keys, weighted by exp(-distance^2 / m).
 
     Parameters
     ----------
-    far_en : added to the squared distance: 0, or infinity for what is not a key.
-    skip : leave out the nearest key of all, the query itself.
+    queries_ebm : Tensor, (E, b, m)
+        Embeddings of the queries.
+    keys_enm : Tensor, (E, n, m)
+        Embeddings in the datastore.
+    labels_enk : Tensor, (E, n, k)
+        Labels in the datastore.
+    far_en : Tensor, (E, n)
+        Added to the squared distances: 0, or infinity for padding.
+    neighbours : int
+        Number of keys that vote.
+    skip : bool
+        Leave out the nearest key, which is the query itself.
     """
-    queries_ebm, keys_enm = queries_ebm.double(), keys_enm.double()  # the products cancel
+    queries_ebm, keys_enm = queries_ebm.double(), keys_enm.double()  # the products may cancel
     squares_ebn = (
         queries_ebm.square().sum(dim=2, keepdim=True)
         + (keys_enm.square().sum(dim=2) + far_en)[:, None]
@@ -123,5 +135,5 @@ def vote(
     rows_ejk = near.indices[..., skip:].flatten(1)[..., None].expand(-1, -1, outputs)
     near_ebjk = labels_enk.gather(1, rows_ejk).view(*weights_ebj.shape, outputs)
     votes_ebk: Tensor = (weights_ebj[..., None] * near_ebjk).sum(dim=2)
-    # No vote where there is no neighbour.
+    # 0 for queries without neighbours.
     return votes_ebk.masked_fill(votes_ebk.isnan(), 0.0).to(labels_enk)

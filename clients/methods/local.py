@@ -1,6 +1,6 @@
-"""Local: every peer learns alone, the yardstick of every method.
+"""Local: every peer trains alone, the baseline of all methods.
 
-x_i <- x_i - eta g_i(x_i), `local-steps` times a round.
+x_i <- x_i - eta g_i(x_i), `local-steps` times per round.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Local training has no options."""
+    """Options of local training: none."""
 
 
 class Local(Rule[State]):
-    """SGD on own data; nothing is sent and nothing received."""
+    """Local training only; peers send and receive nothing."""
 
     def offer(self, state: State, round_: int) -> tuple[State, Mapping[str, Tensor]]:
         return state, {}

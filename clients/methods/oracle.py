@@ -1,4 +1,4 @@
-"""Oracle: FedAvg inside the true cluster, which only synthetic splits know. An upper yardstick."""
+"""Oracle: FedAvg inside the true clusters, an upper bound; only synthetic partitions know them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from clients.rule import Clustered, Floats, State, true_clusters
 
 @dataclass(frozen=True)
 class Options:
-    """The oracle has no options: it knows."""
+    """Options of the oracle: none."""
 
     def fits(self, problem: Clustered) -> None:
-        """Refuse data whose clusters nobody knows."""
+        """Reject a problem without known clusters."""
         true_clusters(problem)
 
 
 class Oracle(LocalTraining[State]):
-    """FedAvg in which a peer receives and averages the models of its true cluster only."""
+    """FedAvg among the peers of the same true cluster."""
 
     def wants(self, state: State, round_: int) -> Ints:
         return self.pairs(self.same_cluster())

@@ -1,13 +1,13 @@
 """Per-FedAvg, first order (Fallah, Mokhtari and Ozdaglar, NeurIPS 2020, algorithm 1).
 
-The shared model w `state.x` is trained to be good after one gradient step on the own data, size
-a `options.alpha`: each local step moves w <- w - eta grad f_i(w - a grad f_i(w; B); B') with two
-independent minibatches, and the peers average as in FedAvg. The personal model, evaluated and
-kept, is w after one such step of size a on a minibatch of the peer's own.
+The shared model w `state.x` is trained to perform well after one gradient step on the peer's data,
+of size a `options.alpha`: each local step moves w <- w - eta grad f_i(w - a grad f_i(w; B); B')
+with two independent minibatches, and the peers average as in FedAvg. The personal model, evaluated
+and saved, is w after one such step of size a on a minibatch of the peer.
 
-Readings: first order (FO) leaves out the factor I - a Hessian, as in the papers that compare with
-it; the inner step is plain gradient descent, the outer one the run's optimizer. The minibatch of
-the last step is the same one whenever a report is due.
+Readings: first order (FO) omits the factor I - a Hessian, as do the papers that compare with it;
+the inner step is plain gradient descent, the outer one the run's optimizer. The personal step uses
+the same minibatch in every evaluation.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Per-FedAvg's option.
+    """Options of Per-FedAvg.
 
     Attributes
     ----------
-    alpha : size of the step that makes the shared model personal; 0 is FedAvg.
+    alpha : float
+        Size of the step that personalises the shared model; 0 is FedAvg.
     """
 
     alpha: float = 0.01
@@ -45,13 +46,13 @@ class Options:
 
 
 class PerFedAvg(GlobalModel[State]):
-    """FedAvg on the loss that a model has after one own step."""
+    """FedAvg on the loss of a model after one gradient step on the peer's data."""
 
     def gradient(self, state: State, round_: int) -> GradientFunction:
-        first = iter(self.engine.batches(round_, Purpose.EXTRA))
+        inner = iter(self.engine.batches(round_, Purpose.EXTRA))
 
         def gradient(w_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            return self.engine.gradients(self._step(w_pd, buffers, next(first)), buffers, batch)
+            return self.engine.gradients(self._step(w_pd, buffers, next(inner)), buffers, batch)
 
         return gradient
 

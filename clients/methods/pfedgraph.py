@@ -1,24 +1,25 @@
-"""pFedGraph: each peer infers whom to average with from how models moved.
+"""pFedGraph: collaboration weights inferred from the similarity of model updates.
 
 Ye, Ni, Wu, Chen, Wang, "Personalized Federated Learning with Inferred Collaboration Graphs", ICML
 2023, algorithm 1. Symbols: theta_i `state.x`, theta^0 `state.origin`, W row i `state.w`, p_j the
 share of the training samples, alpha `options.alpha`, lambda `options.lambda_`. In a round each peer
 
 1. trains on f_i(x) - lambda <u_i, x> / |x|, u_i = sum_j w_ij x_j / |x_j| from the last round's
-   models: x is turned towards its collaborators, which is sum_j w_ij cos(x, x_j) of the paper;
+   models: the term is sum_j w_ij cos(x, x_j) of the paper, and turns x towards its collaborators;
 2. receives all models and minimises sum_j w_ij d_ij + alpha |w_i - p|^2 over the probability
    simplex, d_ij = -cos(x_i - theta^0, x_j - theta^0): w_i is the projection of p - d_i / (2 alpha);
-3. sets x_i = sum_j w_ij x_j, where the next round starts.
+3. sets x_i = sum_j w_ij x_j, the start of the next round.
 
 Readings and deviations: the authors' code adds the cosine to the loss, which turns models away from
-one another; the paper's d = -cos, kept here, turns them towards. The code's rounding of cosines
-above 0.9 up to 1 is left out. The first round has no collaborators yet and trains on f_i alone. A
-peer whose model is missing gets no weight and p is that of the senders. Where a problem prescribes
-a start for every peer, its movement counts from there. Batch-norm buffers stay personal.
+one another; the paper's d = -cos, used here, turns them towards each other. The code's rounding of
+cosines above 0.9 up to 1 is left out. The first round has no collaborators yet and trains on f_i
+alone. A peer whose model is missing gets no weight and p is normalised over the senders. Where a
+problem prescribes a start for every peer, updates are measured from there. Batch-norm buffers stay
+personal.
 
-Seen (digits, four label permutations): models that were averaged share the way they went, so
-weights can run away to FedAvg's. alpha 0.8 holds for some 10 rounds (accuracy 0.73, 0.34 after 30),
-alpha 0.2 finds the clusters and stays (0.89).
+Observed (digits, four label permutations): models that were averaged share part of their update, so
+weights can collapse to FedAvg's. alpha 0.8 works for about 10 rounds (accuracy 0.73, but 0.34 after
+30), alpha 0.2 recovers the clusters and keeps them (0.89).
 """
 
 from __future__ import annotations
@@ -43,13 +44,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """pFedGraph's knobs.
+    """Options of pFedGraph.
 
     Attributes
     ----------
-    alpha : pull of the weights towards the shares of the samples; large is FedAvg, small takes the
-        most similar peer alone.
-    lambda_ : strength with which training turns a model towards its collaborators.
+    alpha : float
+        Pull of the weights towards the shares of the samples; a large value gives FedAvg, a small
+        one puts all weight on the most similar peer.
+    lambda_ : float
+        Strength with which training turns a model towards its collaborators.
     """
 
     alpha: float = 0.8
@@ -65,12 +68,14 @@ class Options:
 
 @dataclass(frozen=True)
 class PFedGraphState(State):
-    """What a peer keeps beside its model.
+    """State of pFedGraph.
 
     Attributes
     ----------
-    towards : (P, d) u_i, 0 before a model came.
-    w : (P, n) weights of the last average.
+    towards : Tensor, (P, d)
+        Directions u_i; 0 before the first average.
+    w : ndarray, (P, n)
+        Weights of the last average.
     """
 
     towards: Tensor
@@ -78,7 +83,7 @@ class PFedGraphState(State):
 
 
 class PFedGraph(LocalTraining[PFedGraphState]):
-    """Models that moved in the same direction are averaged more."""
+    """pFedGraph: average more with peers whose models moved in a similar direction."""
 
     def init(self) -> PFedGraphState:
         start = self.start()
@@ -86,9 +91,9 @@ class PFedGraph(LocalTraining[PFedGraphState]):
 
     def gradient(self, state: PFedGraphState, round_: int) -> GradientFunction:
         def turned(x_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-            found = self.engine.gradients(x_pd, buffers, batch)
+            gradients = self.engine.gradients(x_pd, buffers, batch)
             turn_pd = self._gradient_of_cosine(state.towards, x_pd)
-            return found._replace(values=found.values - self.options.lambda_ * turn_pd)
+            return gradients._replace(values=gradients.values - self.options.lambda_ * turn_pd)
 
         return turned
 
@@ -110,24 +115,24 @@ class PFedGraph(LocalTraining[PFedGraphState]):
         return state.w
 
     def _weights(self, offers: Letters) -> Floats:
-        """(P, n) w of each peer, over the senders and itself."""
+        """Return the weights w (P, n) over the senders and the peer itself."""
         present = self.present(offers)
         p_pn = self.shares() * present
         p_pn /= p_pn.sum(axis=1, keepdims=True)
         moved_sd = offers["x"] - self.engine.origins(offers.authors)
         lengths_s = np.sqrt(self.engine.inner(moved_sd, moved_sd).cpu().numpy())
-        lengths_s = np.where(lengths_s > 0, lengths_s, np.inf)  # who stayed is similar to nobody
-        own = np.searchsorted(offers.authors, self.engine.peers)
+        lengths_s = np.where(lengths_s > 0, lengths_s, np.inf)  # cosine 0 for an update of 0
+        rows_p = np.searchsorted(offers.authors, self.engine.peers)
         cosine_pn = np.zeros_like(p_pn)
-        cosine_pn[:, offers.authors] = self.engine.products(moved_sd[own], moved_sd) / lengths_s
-        cosine_pn /= lengths_s[own, None]
+        cosine_pn[:, offers.authors] = self.engine.products(moved_sd[rows_p], moved_sd) / lengths_s
+        cosine_pn /= lengths_s[rows_p, None]
         aim_pn = p_pn + cosine_pn / (2 * self.options.alpha)
-        # A peer that is more than 1 below the largest gets no weight.
+        # The projection gives weight 0 to entries more than 1 below the largest.
         w_pn = project_onto_simplex(np.where(present, aim_pn, aim_pn.min() - 2))
         return self.discounted(w_pn, offers)
 
     def _gradient_of_cosine(self, u_pd: Tensor, x_pd: Tensor) -> Tensor:
-        """Gradient of <u, x> / |x| with respect to x; 0 at x = 0."""
+        """Return the gradient of <u, x> / |x| with respect to x; 0 at x = 0."""
         squared_p = self.engine.inner(x_pd, x_pd)
         squared_p = squared_p.where(squared_p > 0, float("inf"))
         along_p = self.engine.inner(u_pd, x_pd) / squared_p

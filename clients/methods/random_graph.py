@@ -1,7 +1,7 @@
-"""Random graph: DPFL's schedule with random neighbours, the control of its greedy choice.
+"""Random graph: DPFL with random instead of greedily chosen neighbours, as a control.
 
-Each peer draws as many others as DPFL's budget allows, among those it receives in round 1, and
-averages with all of them from then on ("Decentralized Personalized Federated Learning", 4.4).
+Each peer draws as many others as DPFL's budget allows, among the senders of round 1, and averages
+with all of them from then on ("Decentralized Personalized Federated Learning", 4.4).
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from clients.rule import Grid
 
 @dataclass(frozen=True)
 class Options:
-    """The random graph's knobs, with DPFL's meaning.
+    """Options of the random graph, as in DPFL.
 
     Attributes
     ----------
-    budget : most peers in a peer's average, 0 for everybody.
-    budget_counts_self : whether the budget counts the peer itself.
-    init_epochs : local epochs before the first average.
+    budget : int
+        Maximum number of peers in an average; 0 for no limit.
+    budget_counts_self : bool
+        The budget includes the peer itself.
+    init_epochs : int
+        Local epochs before the first average.
     """
 
     budget: int = 0
@@ -38,13 +41,13 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.budget < 0:
-            raise ValueError("budget must be 0 (everybody) or more")
+            raise ValueError("budget must be 0 (no limit) or more")
         if self.init_epochs < 1:
             raise ValueError("init-epochs must be at least 1")
 
 
 class RandomGraph(DPFL):
-    """DPFL that draws its neighbours once and keeps them."""
+    """DPFL whose neighbours are drawn once at random."""
 
     def choose(
         self, state: DPFLState, round_: int, offers: Letters, candidates_pn: Bools
@@ -52,5 +55,6 @@ class RandomGraph(DPFL):
         chosen_pn = self.eye() > 0
         for p, peer in enumerate(self.engine.peers):
             g = stream(self.engine.seed, int(peer), round_, Purpose.CHOICE)
-            chosen_pn[p, g.permutation(np.flatnonzero(candidates_pn[p]))[: self.most - 1]] = True
+            shuffled = g.permutation(np.flatnonzero(candidates_pn[p]))
+            chosen_pn[p, shuffled[: self.max_peers - 1]] = True
         return Choice(chosen_pn, np.zeros(len(chosen_pn), dtype=np.int64))

@@ -4,9 +4,9 @@ Every peer, or each of `targets`, is the paper's user 0 and asks the others, its
 
     x_i <- x_i - eta ((1 - alpha) g_i(x_i) + alpha g_avg(x_i)),   g_avg = sum_k s_ik g_k(x_i).
 
-Symbols: x_i `state.x`, eta the learning rate, N the helpers that answered; s_ik, how zeta^2 and
-sigma^2 are measured, and several local steps: `clients.parts.asking`. With alpha = "auto" (after
-theorem 1, for bounded bias, m = 0)
+Symbols: x_i `state.x`, eta the learning rate, N the number of helpers that answered;
+`clients.parts.asking` explains s_ik, the estimates of zeta^2 and sigma^2, and several local steps.
+With alpha = "auto" (from theorem 1, for bounded bias, m = 0)
 
     alpha* = 1 / (1 + 1/N + mu T zeta^2 / (L sigma^2)),
 
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options(Asking):
-    """WGA's options.
+    """Options of WGA.
 
     Attributes
     ----------
-    curvature_ratio : mu / L in (0, 1], for alpha = "auto".
+    curvature_ratio : float
+        Ratio mu / L of strong convexity to smoothness in (0, 1], for alpha = "auto".
     """
 
     curvature_ratio: float = 1.0
@@ -47,7 +48,7 @@ class Options(Asking):
 
 
 class Wga(AskingRule[AskingState]):
-    """Trade the helpers' bias for their lower variance, by one fixed weight."""
+    """WGA: weighted average of the peer's gradient and its helpers', to reduce the variance."""
 
     measuring = True
 
@@ -55,7 +56,7 @@ class Wga(AskingRule[AskingState]):
         return AskingState(**self.first())
 
     def best_alpha(self, state: AskingState, round_: int, helpers_p: Ints) -> Floats:
-        if round_ < 3:  # nothing measured yet
+        if round_ < 3:  # no estimates yet
             return np.zeros(len(helpers_p))
         bias_p = self.options.curvature_ratio * self.rounds * np.maximum(state.zeta2, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):

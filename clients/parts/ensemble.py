@@ -1,6 +1,6 @@
-"""A peer's memory of other peers' models, for prediction: K places, the heaviest models stay.
+"""Store of other peers' models for prediction: K slots per peer, for the largest weights.
 
-Legend: p = peers of this node, k = places, m = members (own model first), n = all peers,
+Legend: p = peers of this node, k = slots, m = members (the peer's own model first), n = all peers,
 e = letters, d = parameters.
 """
 
@@ -16,63 +16,77 @@ from clients.rule import Floats
 if TYPE_CHECKING:
     from torch import Tensor
 
-NOBODY = -1
+EMPTY = -1
+"""Author of an empty slot."""
 _NEGLIGIBLE = 1e-12  # members of at most this weight are not evaluated
 
 
-def kept(
-    authors_pk: Ints, w_pn: Floats, own_e: Ints, letters: Letters
+def place(
+    authors_pk: Ints, w_pn: Floats, local_e: Ints, letters: Letters
 ) -> dict[tuple[int, int], int]:
-    """Which letter goes to which place, (peer, place) -> letter.
+    """Assign received models to slots, (peer, slot) -> letter, and update `authors_pk`.
 
-    A model replaces the older one of its author, else an empty place, else the lightest model
-    where that weighs less. `authors_pk` is brought up to date.
+    A model replaces the older one of its author, else fills an empty slot, else replaces the model
+    of the smallest weight if its own is larger.
 
     Parameters
     ----------
-    authors_pk : whose model lies in each place, or `NOBODY`.
-    w_pn : weight that each peer gives every peer.
-    own_e : local index of each letter's recipient.
+    authors_pk : ndarray of int, (P, K)
+        Author of the model in each slot, or `EMPTY`; updated in place.
+    w_pn : ndarray, (P, n)
+        Weight that each peer gives every peer.
+    local_e : ndarray of int, (E,)
+        Local index of each letter's recipient.
+    letters : Letters
+        Received models.
     """
     placed: dict[tuple[int, int], int] = {}
-    for e, (p, author) in enumerate(zip(own_e.tolist(), letters.senders.tolist(), strict=True)):
-        w_k = np.where(authors_pk[p] == NOBODY, -1.0, w_pn[p, authors_pk[p]])
+    for e, (p, author) in enumerate(zip(local_e.tolist(), letters.senders.tolist(), strict=True)):
+        w_k = np.where(authors_pk[p] == EMPTY, -1.0, w_pn[p, authors_pk[p]])
         w_k[authors_pk[p] == author] = -2.0
-        place = int(w_k.argmin())
-        if w_k[place] < w_pn[p, author]:
-            authors_pk[p, place] = author
-            placed[p, place] = e
+        slot = int(w_k.argmin())
+        if w_k[slot] < w_pn[p, author]:
+            authors_pk[p, slot] = author
+            placed[p, slot] = e
     return placed
 
 
-def known(authors_pk: Ints, own_p: Ints, n: int) -> Bools:
-    """(P, n) whose models each peer has, its own included."""
-    mask_pn = np.zeros((len(own_p), n), dtype=np.bool_)
-    mask_pn[np.arange(len(own_p)), own_p] = True
-    p, k = np.nonzero(authors_pk != NOBODY)
+def known(authors_pk: Ints, peers: Ints, n: int) -> Bools:
+    """Return a mask (P, n) of the models that each peer stores, its own included."""
+    mask_pn = np.zeros((len(peers), n), dtype=np.bool_)
+    mask_pn[np.arange(len(peers)), peers] = True
+    p, k = np.nonzero(authors_pk != EMPTY)
     mask_pn[p, authors_pk[p, k]] = True
     return mask_pn
 
 
 def mixture(
-    x_pd: Tensor, members_pkd: Tensor, authors_pk: Ints, w_pn: Floats, own_p: Ints
+    x_pd: Tensor, members_pkd: Tensor, authors_pk: Ints, w_pn: Floats, peers: Ints
 ) -> tuple[Floats, Tensor]:
-    """Weights (P, M) and models (P, M, d) of each peer's mixture, heaviest first.
+    """Return weights (P, M) and models (P, M, d) of each peer's mixture, by descending weight.
 
     Parameters
     ----------
-    w_pn : weights, 0 for models that a peer does not have.
-    own_p : ids of the hosted peers.
+    x_pd : Tensor, (P, d)
+        Models of the hosted peers.
+    members_pkd : Tensor, (P, K, d)
+        Models in the slots.
+    authors_pk : ndarray of int, (P, K)
+        Authors of these models, or `EMPTY`.
+    w_pn : ndarray, (P, n)
+        Weights; 0 for models that a peer does not store.
+    peers : ndarray of int, (P,)
+        Ids of the hosted peers.
     """
-    peers = np.arange(len(own_p))[:, None]
-    all_pm = np.concatenate([own_p[:, None], authors_pk], axis=1)
-    w_pm = np.where(all_pm == NOBODY, 0.0, w_pn[peers, all_pm])
-    w_pm[w_pm <= _NEGLIGIBLE] = 0.0  # whatever other peers of the node have
+    rows_p1 = np.arange(len(peers))[:, None]
+    all_pm = np.concatenate([peers[:, None], authors_pk], axis=1)
+    w_pm = np.where(all_pm == EMPTY, 0.0, w_pn[rows_p1, all_pm])
+    w_pm[w_pm <= _NEGLIGIBLE] = 0.0  # same result whichever peers share the node
     order_pm = np.argsort(-w_pm, axis=1, kind="stable")
     used = int((w_pm > 0).sum(axis=1).max())
-    at = peers, order_pm[:, :used]
+    at = rows_p1, order_pm[:, :used]
     x_pmd = x_pd.new_empty((*w_pm.shape, x_pd.shape[1]))
     x_pmd[:, 0], x_pmd[:, 1:] = x_pd, members_pkd
     chosen_pmd = x_pmd[at]
-    chosen_pmd[w_pm[at] == 0] = 0.0  # a model that is not used may be none: 0 x nan is nan
+    chosen_pmd[w_pm[at] == 0] = 0.0  # an unused model may be nan, and 0 x nan is nan
     return w_pm[at], chosen_pmd

@@ -1,4 +1,4 @@
-"""Exploration against exploitation: whose models a peer takes when it may take a few."""
+"""Epsilon-greedy sampling of peers."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import numpy as np
 from clients.letters import Ints
 
 
-def epsilon_greedy(explores: Iterable[bool], chance: Ints, best: Ints) -> Ints:
-    """One peer for each slot, none twice.
+def epsilon_greedy(explores: Iterable[bool], shuffled: Ints, best: Ints) -> Ints:
+    """Sample one peer per slot, without repetition.
 
     Parameters
     ----------
-    explores : for each slot, whether it goes to the next peer of `chance`, else of `best`.
-    chance, best : the same peers, in random order and by merit; no fewer than there are places.
+    explores : iterable of bool
+        For each slot, True to take the next peer of `shuffled`, False of `best`.
+    shuffled, best : ndarray of int
+        The same peers in random order and by descending merit, at least one per slot.
     """
     taken: dict[int, None] = {}
     for explore in explores:
-        order = chance if explore else best
+        order = shuffled if explore else best
         taken[next(int(k) for k in order if int(k) not in taken)] = None
     return np.array(list(taken), dtype=np.int64)

@@ -2,14 +2,14 @@
 
 The reward R(S) of a set S of peers is minus the validation loss, on peer k's data, of the average
 of their models. X grows from {k}, Y shrinks from all candidates and k; each candidate in turn
-either joins X or leaves Y, by what that gains.
+either joins X or leaves Y, depending on the gains.
 
-One code path is both algorithms. Like BGGC it never needs all models at once: a first sweep
+One implementation covers both algorithms. Like BGGC it never holds all models at once: a first pass
 streams the candidates into the mean of Y, a second one tries each against the means of X and Y.
 GGC makes the same decisions from sums over sets (theorem 1). The means are running means: a model
-equal to the mean leaves it as it is, bit for bit, so that exactly equal peers tie exactly.
+equal to the mean leaves it unchanged, bit for bit, so that equal peers tie exactly.
 
-Legend: p = peers of this node that choose, n = all peers, a = those still choosing, k = the two
+Legend: p = peers of this node that choose, n = all peers, a = peers still choosing, k = the two
 sets X and Y, d = parameters.
 """
 
@@ -27,11 +27,19 @@ if TYPE_CHECKING:
 
     from clients.rule import Floats
 
-WORST = 1e300  # reward of a model whose loss is not a number: finite, so that gains are too
+WORST = 1e300  # replaces a nan or infinite loss; finite, so that gains are finite
 
 
 class Choice(NamedTuple):
-    """Whom each peer chose, itself included (P, n), and its validation passes (P,)."""
+    """Result of the greedy choice.
+
+    Attributes
+    ----------
+    chosen_pn : ndarray of bool, (P, n)
+        Mask of the peers that each peer chose, itself included.
+    passes_p : ndarray of int, (P,)
+        Number of passes over the validation data.
+    """
 
     chosen_pn: Bools
     passes_p: Ints
@@ -44,33 +52,40 @@ def choose(
     drawn: Sequence[tuple[Ints, Floats]],
     samples_n: Floats,
     *,
-    most: int,
+    max_peers: int,
     strict: bool,
 ) -> Choice:
-    """Run the greedy choice of all peers side by side.
+    """Run the greedy choice of all peers in parallel.
 
     Parameters
     ----------
-    losses : validation losses (E,) of models (E, d) on the data of the peers at rows (E,).
-    peers : (P,) ids of the peers that choose.
-    offers : everybody's model "x", the choosing peers' own included.
-    drawn : for each peer, its candidates in the order in which it tries them, and a uniform draw
-        in [0, 1) for each.
-    samples_n : (n,) weight of each peer's model in averages.
-    most : largest number of peers in a choice, the peer itself included.
-    strict : add a candidate only if that does not lower R(X), also where a = b = 0.
+    losses : callable
+        Function from models (E, d) and rows of peers (E,) to validation losses (E,).
+    peers : ndarray of int, (P,)
+        Ids of the peers that choose.
+    offers : Letters
+        Models "x" of all candidates and of the choosing peers.
+    drawn : sequence of (ndarray of int, ndarray)
+        Per choosing peer, its candidates in the order of trial, and a uniform draw in [0, 1) for
+        each.
+    samples_n : ndarray, (n,)
+        Weight of each peer's model in averages.
+    max_peers : int
+        Maximum number of peers in a choice, the peer itself included.
+    strict : bool
+        Add a candidate only if that does not lower R(X), also where a = b = 0.
     """
 
     def model(j: Ints) -> Tensor:
         return offers["x"][np.searchsorted(offers.authors, j)].double()
 
     def reward(mean_kad: Tensor, p: Ints) -> Floats:
-        found = losses(mean_kad.flatten(0, 1), np.tile(p, 2)).reshape(2, -1)
-        return -np.nan_to_num(found, nan=WORST, posinf=WORST)
+        losses_ka = losses(mean_kad.flatten(0, 1), np.tile(p, 2)).reshape(2, -1)
+        return -np.nan_to_num(losses_ka, nan=WORST, posinf=WORST)
 
     rows = np.arange(len(peers))
     lengths_p = np.array([len(order) for order, _ in drawn], dtype=np.int64)
-    tried_p = np.where(most > 1, lengths_p, 0)
+    tried_p = np.where(max_peers > 1, lengths_p, 0)
     order_pc = np.zeros((len(peers), lengths_p.max(initial=0)), dtype=np.int64)
     coin_pc = np.zeros(order_pc.shape)
     for row, (order, coins) in enumerate(drawn):
@@ -89,7 +104,7 @@ def choose(
     reward_kp = np.zeros((2, len(peers)))
     passes_p = np.zeros(len(peers), dtype=np.int64)
     for c in range(order_pc.shape[1]):
-        p = rows[(c < tried_p) & (chosen_pn.sum(axis=1) < most)]
+        p = rows[(c < tried_p) & (chosen_pn.sum(axis=1) < max_peers)]
         if not len(p):
             break
         if c == 0:
@@ -114,6 +129,6 @@ def choose(
 
 
 def _blended(mean: Tensor, weight: Floats, x: Tensor, w: Floats) -> Tensor:
-    """A weighted mean after models x joined with weights w, or left where w < 0."""
+    """Update a weighted mean by models x of weights w; w < 0 removes them."""
     share = mean.new_tensor(w / (weight + w))
     return mean + share[..., None] * (x - mean)

@@ -1,12 +1,12 @@
-"""Gradients asked of others, where a round has several local steps.
+"""Gradients answered by helpers, in rounds of several local steps.
 
-A helper answers with the mean over as many minibatches at x0, the model that opened the round, and
-its owner's steps let what was answered move along as the own gradient does: step s descends
+A helper answers with its mean gradient over as many minibatches at x0, the model at the start of
+the round. The asking peer corrects it by the change of its own gradient: step s descends
 
     scale g_i(x) + aim - share g_i(x0),   both g_i on the minibatch of that step,
 
-aim what the answers add up to and share the weight that they have. The first step, at x0, is the
-method's own.
+where aim is the weighted sum of the answers and share their total weight. The first step, at x0,
+is the method's own.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ if TYPE_CHECKING:
 
 
 def gradients_at(engine: Engine, state: State, round_: int, asked: Letters) -> Tensor:
-    """Mean gradient (E, d) at each model that asks, over a round's minibatches of own data."""
-    own, x_ed = np.searchsorted(engine.peers, asked.recipients), asked.rows_of("x")
-    buffers = state.buffers_at(own)
-    batches = engine.batches(round_, Purpose.ANSWER, peers=own, partners=asked.senders)
-    found = (engine.gradients(x_ed, buffers, batch).values for batch in batches)
-    return mean_over_steps(found, batches)
+    """Return the mean gradient (E, d) at each asking model, over a round of minibatches."""
+    local_e, x_ed = np.searchsorted(engine.peers, asked.recipients), asked.rows_of("x")
+    buffers = state.buffers_at(local_e)
+    batches = engine.batches(round_, Purpose.ANSWER, peers=local_e, partners=asked.senders)
+    gradients = (engine.gradients(x_ed, buffers, batch).values for batch in batches)
+    return mean_over_steps(gradients, batches)
 
 
 def mean_over_steps(values: Iterable[Tensor], batches: Sequence[Batch]) -> Tensor:
-    """Mean (E, d) of what each model found in the steps it takes; one that has finished found 0."""
+    """Return the mean gradient (E, d) over the steps that each model takes.
+
+    A model that has no minibatch left in a step contributes 0 to it.
+    """
     if len(batches) == 1:
         (only,) = values
         return only
@@ -49,26 +52,37 @@ def mean_over_steps(values: Iterable[Tensor], batches: Sequence[Batch]) -> Tenso
     return total / total.new_tensor(np.maximum(steps_e, 1))[:, None]
 
 
-def moving_along(
+def corrected(
     engine: Engine,
     state: State,
-    own: Iterable[Gradients],
+    at_start: Iterable[Gradients],
     aim_pd: Tensor,
     share_p1: Tensor | float,
     scale_p1: Tensor | float = 1.0,
 ) -> GradientFunction:
-    """What the hosted peers descend in a round that starts at `state`.
+    """Return the direction that the hosted peers descend in a round that starts at `state`.
 
     Parameters
     ----------
-    own : their own gradients at x0 on the minibatch of each step.
+    engine : Engine
+        Engine of the hosted peers.
+    state : State
+        State at the start of the round; x0 is `state.x`.
+    at_start : iterable of Gradients
+        Gradients of the hosted peers at x0, on the minibatch of each step.
+    aim_pd : Tensor, (P, d)
+        Weighted sum of the answers.
+    share_p1 : Tensor, (P, 1), or float
+        Total weight of the answers.
+    scale_p1 : Tensor, (P, 1), or float
+        Weight of the peer's gradient at the current model.
     """
-    at_x0 = iter(own)
+    remaining = iter(at_start)
 
     def gradient(x_pd: Tensor, buffers: Buffers, batch: Batch) -> Gradients:
-        before = next(at_x0)
-        found = before if x_pd is state.x else engine.gradients(x_pd, buffers, batch)
-        moved_pd = scale_p1 * found.values + (aim_pd - share_p1 * before.values)
-        return found._replace(values=moved_pd)
+        first = next(remaining)
+        now = first if x_pd is state.x else engine.gradients(x_pd, buffers, batch)
+        descent_pd = scale_p1 * now.values + (aim_pd - share_p1 * first.values)
+        return now._replace(values=descent_pd)
 
     return gradient

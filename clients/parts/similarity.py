@@ -1,9 +1,9 @@
-"""From gradients that resemble each other to collaboration weights (All-for-one, section 4).
+"""Collaboration weights from the similarity of gradients (All-for-one, section 4).
 
 The similarity ratio r_ik of peer k at peer i's model is estimated from gradients on estimation
-batches: G (plain), or G', G'' on the two halves of a batch (debiased). Readings: an estimate is at
-most 1; where both gradients are 0 it is 1, where only G_i is, 0; a denominator below 0 is no
-estimate, and the last one stands.
+batches: G (plain), or G', G'' on the two halves of a batch (debiased). Readings: estimates are
+clipped to at most 1; where both gradients are 0 the ratio is 1, where only G_i is 0 it is 0; a
+negative denominator gives no estimate, and the previous one is kept.
 
 Legend: p = peers of this node, n = all peers, e = letters, d = parameters; n_k = samples of peer
 k, whose gradient variance is taken as proportional to 1 / n_k (remark 1).
@@ -29,13 +29,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimator:
-    """Estimates of the similarity ratio, and their moving average over refreshes.
+    """Estimator of the similarity ratio, with a moving average over refreshes.
 
     Attributes
     ----------
-    batch_size : examples behind an estimate.
-    memory : share of the last estimates in an average, 0 for none.
-    debiased : products across two halves of the batch, instead of norms on all of it.
+    engine : Engine
+        Engine of the hosted peers.
+    batch_size : int
+        Examples per estimate.
+    memory : float
+        Weight of the previous estimates in the average; 0 for none.
+    debiased : bool
+        Use products across two halves of the batch instead of norms on all of it.
     """
 
     engine: Engine
@@ -45,15 +50,15 @@ class Estimator:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Names of the gradients behind an estimate."""
+        """Names of the gradients that an estimate needs."""
         return ("G'", "G''") if self.debiased else ("G",)
 
     def gradients(
-        self, x_ed: Tensor, buffers: Buffers, round_: int, own: Ints
+        self, x_ed: Tensor, buffers: Buffers, round_: int, local_e: Ints
     ) -> dict[str, Tensor]:
-        """The parts at any models, (E, d) each, from the data of hosted peers `own` (E,)."""
+        """Return the gradients, (E, d) each, at any models on the data of hosted peers (E,)."""
         batches = self.engine.batches(
-            round_, Purpose.ESTIMATE, peers=own, steps=1, batch_size=self.batch_size,
+            round_, Purpose.ESTIMATE, peers=local_e, steps=1, batch_size=self.batch_size,
             halves=self.debiased,
         )  # fmt: skip
         return {
@@ -62,12 +67,18 @@ class Estimator:
         }
 
     def ratios(self, r_pn: Floats, own: dict[str, Tensor], answers: Letters) -> Floats:
-        """Ratios after a refresh; nan where never estimated. Who did not answer keeps the last one.
+        """Return the ratios (P, n) after a refresh; nan where never estimated.
+
+        Peers that did not answer keep their previous ratio.
 
         Parameters
         ----------
-        own : the parts at the hosted peers' own models, from their own data.
-        answers : the same from the peers they asked.
+        r_pn : ndarray, (P, n)
+            Previous ratios.
+        own : dict of str to Tensor, (P, d)
+            Gradients of the hosted peers at their own models.
+        answers : Letters
+            Gradients of the peers they asked.
         """
         if not len(answers):
             return r_pn
@@ -75,25 +86,27 @@ class Estimator:
         first, last = self.parts[0], self.parts[-1]
         squared_p = inner(own[first], own[last]).cpu().numpy()
         away_e, away2_e = (answers.each(part) - own[part][rows] for part in (first, last))
-        found_e = ratio(inner(away_e, away2_e).cpu().numpy(), squared_p[rows])
+        ratio_e = ratio(inner(away_e, away2_e).cpu().numpy(), squared_p[rows])
         at, r_pn = (rows, answers.senders), r_pn.copy()
-        mixed_e = self.memory * r_pn[at] + (1 - self.memory) * found_e
-        mixed_e = np.where(np.isnan(r_pn[at]), found_e, mixed_e)
-        r_pn[at] = np.where(np.isnan(found_e), r_pn[at], mixed_e)
+        mixed_e = self.memory * r_pn[at] + (1 - self.memory) * ratio_e
+        mixed_e = np.where(np.isnan(r_pn[at]), ratio_e, mixed_e)
+        r_pn[at] = np.where(np.isnan(ratio_e), r_pn[at], mixed_e)
         return r_pn
 
 
 def ratio(apart: Floats, squared: Floats) -> Floats:
-    """Similarity ratio max(0, 1 - |G_k - G_i|^2 / |G_i|^2), at most 1.
+    """Compute the similarity ratio max(0, 1 - |G_k - G_i|^2 / |G_i|^2), at most 1.
 
     Parameters
     ----------
-    apart, squared : |G_k - G_i|^2 and |G_i|^2, or unbiased estimates, which may be negative.
+    apart, squared : ndarray
+        |G_k - G_i|^2 and |G_i|^2, or unbiased estimates, which may be negative.
 
     Returns
     -------
-    1 where both are 0, 0 where only `squared` is; nan where `squared` is negative: the gradient
-    is lost in its noise and nothing is known.
+    ndarray
+        Ratios: 1 where both are 0, 0 where only `squared` is; nan where `squared` is negative,
+        because the gradient is smaller than its noise.
     """
     at_rest = np.where(apart == 0, 1.0, 0.0)
     r = 1 - apart / np.where(squared == 0, 1.0, squared)
@@ -102,11 +115,16 @@ def ratio(apart: Floats, squared: Floats) -> Floats:
 
 
 def normalised(r_pn: Floats, n_k: Floats, threshold: float | None) -> Floats:
-    """Weights (P, n) that sum to 1, as in the authors' code.
+    """Return weights (P, n) that sum to 1, as in the authors' code.
 
     Parameters
     ----------
-    threshold : lambda of the binary criterion n_k 1{r > lambda}; None: the continuous one, r.
+    r_pn : ndarray, (P, n)
+        Similarity ratios.
+    n_k : ndarray, (n,)
+        Numbers of samples.
+    threshold : float or None
+        lambda of the binary criterion n_k 1{r > lambda}; None for the continuous one, r.
     """
     raw_pn = r_pn if threshold is None else n_k * (r_pn > threshold)
     weights: Floats = raw_pn / raw_pn.sum(axis=1, keepdims=True)
@@ -114,11 +132,16 @@ def normalised(r_pn: Floats, n_k: Floats, threshold: float | None) -> Floats:
 
 
 def by_definition(r_pn: Floats, n_k: Floats, threshold: float | None) -> Floats:
-    """Weights (P, n) of definition 1, phi(r_ik) n_k / sum_j n_j r_ij phi(r_ij).
+    """Return the weights (P, n) of definition 1, phi(r_ik) n_k / sum_j n_j r_ij phi(r_ij).
 
     Parameters
     ----------
-    threshold : lambda of phi = lambda 1{r >= lambda} (binary); None: phi = r (continuous).
+    r_pn : ndarray, (P, n)
+        Similarity ratios.
+    n_k : ndarray, (n,)
+        Numbers of samples.
+    threshold : float or None
+        lambda of phi = lambda 1{r >= lambda} (binary); None for phi = r (continuous).
     """
     phi_pn = r_pn if threshold is None else threshold * (r_pn >= threshold)
     weights: Floats = n_k * phi_pn / (n_k * r_pn * phi_pn).sum(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The probability simplex: the set of weights that are not negative and sum to 1."""
+"""Projection onto the probability simplex, {w >= 0, sum w = 1}."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def project_onto_simplex(rows_pn: Floats) -> Floats:
-    """Euclidean projection of each row onto {w >= 0, sum w = 1} (Held, Wolfe, Crowder 1974)."""
+    """Project each row onto the simplex, in Euclidean distance (Held, Wolfe, Crowder 1974)."""
     descending = -np.sort(-rows_pn, axis=1)
     excess = np.cumsum(descending, axis=1) - 1
     count = np.arange(1, rows_pn.shape[1] + 1)

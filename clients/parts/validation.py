@@ -1,4 +1,4 @@
-"""Model selection on validation data: each peer keeps the model with the lowest loss."""
+"""Model selection on validation data: each peer keeps the model with the smallest loss."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ if TYPE_CHECKING:
     from datasets.problem import Problem
 
 Kept = dict[str, "Tensor"]
-"""A model of every peer: its validation "loss" (P,), "x" (P, d), and its buffers."""
+"""Models of the hosted peers: validation "loss" (P,), "x" (P, d), and "buffers.<name>" (P, ...)."""
 
 
 def required(problem: Problem) -> None:
-    """Refuse data without validation examples."""
+    """Reject a problem without validation examples."""
     if problem.validation.sizes.any():
         return
     if problem.validation_key:
         remedy = f"set {problem.validation_key} = 0.2"
     else:
-        remedy = "choose another data set, or a method that needs none"
+        remedy = "choose another data set, or a method without validation"
     raise ValueError(
-        f"peers judge models by validation loss, but {problem.name} sets no examples aside: "
-        f"{remedy}"
+        f"the method needs validation data, but {problem.name} has no validation examples: {remedy}"
     )
 
 
 def with_validation_loss(engine: Engine, x_pd: Tensor, buffers: Buffers) -> Kept:
-    """Models with their validation losses."""
+    """Evaluate models on the validation data."""
     losses = engine.losses(x_pd, buffers, "validation").losses
     return {"loss": losses, "x": x_pd, **{f"buffers.{k}": v for k, v in buffers.items()}}
 
 
 def better(engine: Engine, kept: Kept, new: Kept) -> Kept:
-    """The kept models, or the new ones where their loss is lower or nothing measures it."""
+    """Return the kept models, or the new ones for peers where they are better.
+
+    A peer without validation data takes the new model.
+    """
     unmeasured_p = engine.data.shards["validation"].lengths_p == 0
     taken_p = (new["loss"] < kept["loss"]) | new["loss"].new_tensor(unmeasured_p).bool()
     return {
@@ -46,6 +48,6 @@ def better(engine: Engine, kept: Kept, new: Kept) -> Kept:
 
 
 def buffers_of(kept: Kept) -> Buffers:
-    """The buffers that belong to its "x"."""
-    start = "buffers."
-    return {k.removeprefix(start): v for k, v in kept.items() if k.startswith(start)}
+    """Return the buffers of the kept models."""
+    prefix = "buffers."
+    return {k.removeprefix(prefix): v for k, v in kept.items() if k.startswith(prefix)}

@@ -150,7 +150,7 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"learning-rate-decay-every": 0}, "learning-rate-decay-every must be at least 1"),
         ({"momentum": 1}, "momentum must be at least 0 and below 1"),
         ({"weight-decay": -0.1}, "weight-decay must not be negative"),
-        ({"optimizer": "adam", "momentum": 0.9}, "momentum belongs to optimizer"),
+        ({"optimizer": "adam", "momentum": 0.9}, "momentum needs optimizer"),
         ({"topology": "file"}, 'topology = "file" needs topology-file'),
         ({"name": "../x"}, "name must be the name of one directory"),
         ({"mlp.hidden": "64-"}, "mlp: hidden wants"),

@@ -192,11 +192,11 @@ def test_a_share_is_drawn_by_the_seed() -> None:
     ("keys", "said"),
     [
         ({"attack.kind": "nan"}, "either peers or share"),
-        ({"attack.peers": "0"}, "there are attackers"),
+        ({"attack.peers": "0"}, "selects attackers"),
         ({"attack.kind": "nan", "attack.peers": "8"}, "peers are 0 to 7"),
-        ({"attack.kind": "nan", "attack.peers": "0", "attack.strength": 2.0}, "strength goes with"),
-        ({"attack.kind": "nan", "attack.peers": "x"}, "wants ids"),
-        ({"attack.kind": "nan", "attack.share": 0.999}, "everybody attacks"),
+        ({"attack.kind": "nan", "attack.peers": "0", "attack.strength": 2.0}, "strength applies to"),
+        ({"attack.kind": "nan", "attack.peers": "x"}, "must be ids"),
+        ({"attack.kind": "nan", "attack.share": 0.999}, "all peers attack"),
     ],
 )
 def test_what_cannot_be_is_refused(keys: dict[str, Any], said: str) -> None:

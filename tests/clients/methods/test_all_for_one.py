@@ -114,7 +114,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats]:
     ],
     ids=str,
 )
-@pytest.mark.filterwarnings("ignore:the paper's weights")
+@pytest.mark.filterwarnings("ignore:all-for-one.weights")
 def test_it_equals_a_plain_loop(tmp_path: Path, more: dict[str, Any], nodes: int) -> None:
     flat = camps(tmp_path) | more
     found = run(flat, tmp_path, nodes)
@@ -340,7 +340,7 @@ def test_a_step_beyond_the_papers_bound_is_warned_about(tmp_path: Path, smoothne
     samples = [1, 999] if smoothness == 0 else [1, 1]
     flat = quadratic(tmp_path, np.array([[1.0], [0.1]]), samples=samples)
     flat |= {"all-for-one.weights": "paper", "all-for-one.smoothness": smoothness}
-    with pytest.warns(UserWarning, match="learning-rate must stay below"):
+    with pytest.warns(UserWarning, match="learning-rate must be below"):
         run(flat, tmp_path)
 
 

@@ -171,7 +171,7 @@ def test_peers_that_are_no_targets_learn_no_bias() -> None:
         ("bias-correction.alpha", 1.5, "alpha must lie in"),
         ("bias-correction.beta", 0.0, "beta must be above 0"),
         ("bias-correction.beta", 1.5, "beta must be above 0"),
-        ("bias-correction.oracle-noise", 1.0, 'goes with bias = "oracle"'),
+        ("bias-correction.oracle-noise", 1.0, 'needs bias = "oracle"'),
         ("bias-correction.bias", "true", "wants"),
     ],
 )

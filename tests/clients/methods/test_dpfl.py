@@ -249,12 +249,13 @@ def test_refusals(keys: Flat, message: str) -> None:
 def test_validation_examples_are_asked_of_the_data(tmp_path: Path, method: str) -> None:
     def refused(**keys: Any) -> str:
         config = Config.from_flat({"method": method, "peers": 4, **keys})
-        with pytest.raises(ConfigError, match=f"^{method}: peers judge models by valid") as caught:
+        with pytest.raises(ConfigError, match=f"^{method}: the method needs validation") as caught:
             check(config)
         return str(caught.value)
 
     none = {"partition.validation": 0.0}
-    assert refused(**none).endswith("digits sets no examples aside: set partition.validation = 0.2")
+    remedy = "digits has no validation examples: set partition.validation = 0.2"
+    assert refused(**none).endswith(remedy)
     assert "partition" not in refused(dataset="sine")
     check(Config.from_flat({"method": method, "partition.validation": 0.2}))
     problem = write_quadratic(tmp_path / "problem.json", [[1.0]] * 4, [[0.0]] * 4, [0.0])

@@ -239,8 +239,8 @@ def test_auto_without_bias_trusts_everyone_alike(tmp_path: Path) -> None:
     ("key", "value", "says"),
     [
         ("wga.targets", "0,7", 'targets = "0,7", but peers are 0 to 3'),
-        ("wga.targets", "", "targets wants"),
-        ("wga.targets", "0;1", "targets wants"),
+        ("wga.targets", "", "targets must be"),
+        ("wga.targets", "0;1", "targets must be"),
         ("wga.alpha", 1.5, "alpha must lie in"),
         ("wga.alpha", -0.1, "alpha must lie in"),
         ("wga.alpha", "best", 'wants a number or "auto"'),

@@ -46,7 +46,7 @@ class Case:
             return np.array([self.loss(int(peers[p]), e) for p, e in zip(rows, x, strict=True)])
 
         drawn = [self.drawn[k] for k in peers]
-        return choose(losses, peers, offers, drawn, self.samples, most=most, strict=strict)
+        return choose(losses, peers, offers, drawn, self.samples, max_peers=most, strict=strict)
 
 
 def ggc(case: Case, k: int, most: int, *, strict: bool = False) -> tuple[set[int], int]:
