@@ -1,8 +1,8 @@
-"""What can be done with any network: trained weights to start from, frozen layers, adapters.
+"""Adaptation of any network: pretrained weights, frozen and personal layers, adapters.
 
-A pattern names parameters, or modules with all that is in them: "fc", "layer4", "encoder.*.mlp",
-several with commas. It matches whole parts of a dotted name, wherever they stand in it. "head" is
-the last layer where nothing is called so.
+A pattern matches parameters, or modules with all their parameters: "fc", "layer4", "encoder.*.mlp",
+several separated by commas. It matches whole parts anywhere in a dotted name. "head" is the last
+layer if no parameter or module has that name.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ HEAD = "head"
 
 
 def matching(names: Sequence[str], pattern: str) -> list[str]:
-    """Those of the parameters that a pattern names.
+    """Return the parameter names that match a pattern.
 
     Raises
     ------
     ValueError
-        It names none.
+        Part of the pattern matches nothing.
     """
     parts = [part.strip() for part in pattern.split(",") if part.strip()]
-    found: set[str] = set()
+    matched: set[str] = set()
     for part in parts:
         glob = re.escape(part).replace(r"\*", ".*")
         inside = re.compile(rf"(^|\.){glob}(\.|$)")
-        own = {name for name in names if inside.search(name)}
-        if not own and part == HEAD:
+        hits = {name for name in names if inside.search(name)}
+        if not hits and part == HEAD:
             last = names[-1].rpartition(".")[0]
-            own = {name for name in names if name.rpartition(".")[0] == last}
-        if not own:
+            hits = {name for name in names if name.rpartition(".")[0] == last}
+        if not hits:
             modules = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
-            raise ValueError(f'no parameter is called "{part}"; there are {_short(modules)}')
-        found |= own
-    return [name for name in names if name in found]
+            raise ValueError(f'"{part}" matches no parameter; the modules are {_short(modules)}')
+        matched |= hits
+    return [name for name in names if name in matched]
 
 
 def adapted(network: nn.Module, adaptation: Adaptation) -> nn.Module:
-    """The network with trained weights, adapters and frozen layers, as the options say.
+    """Load pretrained weights, insert adapters and freeze layers of a network, in place.
 
     Raises
     ------
     ValueError
-        A pattern names nothing, or the weights are of another network.
+        A pattern matches nothing, or no weight fits the network.
     """
     loaded = _load(network, adaptation.weights) if adaptation.weights else frozenset()
     if adaptation.lora_rank:
@@ -67,38 +67,40 @@ def adapted(network: nn.Module, adaptation: Adaptation) -> nn.Module:
 
 
 def personal_names(network: nn.Module, adaptation: Adaptation | None) -> list[str]:
-    """The parameters that stay with their peer.
+    """Return the names of the personal parameters, which are not sent.
 
     Raises
     ------
     ValueError
-        The pattern names none, or all.
+        The pattern matches none of the trainable parameters, or all.
     """
     if adaptation is None or not adaptation.personal:
         return []
     trainable = [name for name, value in network.named_parameters() if value.requires_grad]
-    found = _matching(trainable, "personal", adaptation.personal)
-    if len(found) == len(trainable):
+    personal = _matching(trainable, "personal", adaptation.personal)
+    if len(personal) == len(trainable):
         raise ValueError(
-            f'model.personal = "{adaptation.personal}" leaves nothing to share: take method = '
-            '"local", or fewer layers'
+            f'model.personal = "{adaptation.personal}" leaves nothing to share: name fewer layers, '
+            'or set method = "local"'
         )
-    return found
+    return personal
 
 
 def _adapt(network: nn.Module, adaptation: Adaptation, loaded: frozenset[str]) -> None:
-    """Put adapters on linear layers and freeze the rest, but a last layer that is new."""
+    """Put adapters on linear layers and freeze the rest, except a last layer that is not loaded."""
     linear = [name for name, layer in network.named_modules() if type(layer) is nn.Linear]
     names = [name for name, _ in network.named_parameters()]
     head = {name for name in matching(names, HEAD) if loaded and name not in loaded}
     for name, value in network.named_parameters():
         value.requires_grad_(name in head)
-    wanted = [name for name in linear if f"{name}.weight" not in head]
+    selected = [name for name in linear if f"{name}.weight" not in head]
     if adaptation.lora_layers != "*":
-        wanted = _matching(linear, "lora-layers", adaptation.lora_layers)
-    if not wanted:
-        raise ValueError(f"model.lora-rank = {adaptation.lora_rank}: it has no linear layers")
-    for name in wanted:
+        selected = _matching(linear, "lora-layers", adaptation.lora_layers)
+    if not selected:
+        raise ValueError(
+            f"model.lora-rank = {adaptation.lora_rank}: the network has no linear layers"
+        )
+    for name in selected:
         parent, _, child = name.rpartition(".")
         layer = network.get_submodule(name)
         assert isinstance(layer, nn.Linear)
@@ -114,46 +116,46 @@ def _matching(names: Sequence[str], key: str, pattern: str) -> list[str]:
 
 
 def _load(network: nn.Module, file: str) -> frozenset[str]:
-    """Take over the tensors of a file that fit; the names of those that did.
+    """Load the tensors of a file that fit the network, and return their names.
 
-    A layer of another width, such as a head for other classes, keeps its own.
+    A tensor of another shape, such as a head for other classes, is ignored.
 
     Raises
     ------
     ValueError
-        There is no such file, or nothing in it fits.
+        The file does not exist, or no tensor fits.
     """
     tensors = _read(Path(file))
-    own = network.state_dict()
+    current = network.state_dict()
     fitting = {
         name: value
         for name, value in tensors.items()
-        if name in own and own[name].shape == value.shape
+        if name in current and current[name].shape == value.shape
     }
     if not fitting:
         raise ValueError(
-            f"model.weights = {file}: nothing in it fits; it has {_short(', '.join(tensors))}, the "
-            f"network {_short(', '.join(own))}"
+            f"model.weights = {file}: no tensor fits the network; the file has "
+            f"{_short(', '.join(tensors))}, the network has {_short(', '.join(current))}"
         )
     with torch.no_grad():
         for name, value in fitting.items():
-            own[name].copy_(value)
+            current[name].copy_(value)
     return frozenset(fitting)
 
 
 @lru_cache(maxsize=1)
 def _read(path: Path) -> dict[str, Tensor]:
-    # Only here, so that all other networks run where nothing but torch and NumPy is installed.
+    # Imported here so that other networks need only torch and NumPy.
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not path.is_file():
-        raise ValueError(f"model.weights = {path}: there is no such file")
+        raise ValueError(f"model.weights = {path}: no such file")
     try:
         return load_file(path)
     except SafetensorError as error:
         raise ValueError(
-            f"model.weights = {path} is no safetensors file ({error}): write one with "
+            f"model.weights = {path} is not a safetensors file ({error}): write one with "
             "safetensors.torch.save_file(network.state_dict(), PATH)"
         ) from None
 

@@ -1,4 +1,4 @@
-"""The networks by name, for every input shape; options: `clients.models.options`."""
+"""Builders of networks by name, for any input shape; options: `clients.models.options`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from datasets import plugins
 
 
 class Theta(nn.Module):
-    """The free vector of a quadratic problem; its output is the loss f_i(theta) itself.
+    """Parameter vector of a quadratic problem; its output is the loss f_i(theta).
 
     An example is (2, d): curvature a and centre c, and f(theta) = 1/2 sum_j a_j (theta_j - c_j)^2.
     """
@@ -42,12 +42,12 @@ class Theta(nn.Module):
 
 
 def linear(shape: Shape, outputs: int, options: LinearOptions) -> nn.Module:
-    """Multinomial logistic regression, or least squares."""
+    """Build multinomial logistic regression, or least squares."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), outputs, bias=options.bias))
 
 
 def mlp(shape: Shape, outputs: int, options: MlpOptions) -> nn.Module:
-    """Fully connected layers with ReLU."""
+    """Build fully connected layers with ReLU."""
     widths = (math.prod(shape), *options.widths(math.prod(shape)))
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):
@@ -79,18 +79,28 @@ def build(
     outputs: int,
     adaptation: Adaptation | None = None,
 ) -> nn.Module:
-    """A freshly initialised network for examples of `shape`.
+    """Build an initialised network.
 
     Parameters
     ----------
-    model : a name of `BUILDERS`, or "auto": mlp, or theta where the problem is quadratic; else that
-        of a library's network, or of a plugin.
-    options : the model's option dataclass where it has one; None: its defaults.
-    adaptation : trained weights, adapters and frozen layers.
+    model : str
+        Name in `BUILDERS`; "auto" for `Theta` if the problem is quadratic, else "mlp"; or the name
+        of a library's network or of a plugin.
+    options : dataclass or None
+        Options of the model; None for the defaults.
+    task : str
+        Kind of problem, see `datasets.problem.Problem.task`.
+    shape : tuple of int
+        Shape of an example.
+    outputs : int
+        Number of outputs.
+    adaptation : Adaptation, optional
+        Pretrained weights, adapters and frozen layers.
 
     Raises
     ------
-    ValueError : the model cannot take such examples.
+    ValueError
+        The model does not support such examples.
     """
     if task == "quadratic":
         if model != "auto":
@@ -109,34 +119,37 @@ def build(
 
 
 def options_table(model: str) -> type | None:
-    """The dataclass of a network's options, where it has any.
+    """Return the option dataclass of a network, or None.
 
     Raises
     ------
-    PluginError : it is a plugin's, and cannot be had.
+    PluginError
+        The plugin cannot be imported.
     """
     return MODEL_OPTIONS.get(model) if model in MODELS else plugin_options.of(model)
 
 
 def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Module:
-    """The network of a plugin: a function or class (shape, outputs), or with options as the third.
+    """Build a plugin's network by calling it with (shape, outputs) or (shape, outputs, options).
 
     Raises
     ------
-    PluginError : it cannot be built, or is no network.
+    PluginError
+        The call fails, or does not return an `nn.Module`.
     """
     function = plugins.load("model", model)
     table = plugins.options_of(function, model)
     arguments = () if table is None else (options or table(),)
     try:
         network = function(shape, outputs, *arguments)
-    except Exception as error:  # of code that is not ours
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+    except Exception as error:  # any error of a user's code
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise plugins.PluginError(
-            f'model = "{model}" cannot be built as network({shape}, {outputs}): {why}'
+            f'model = "{model}" cannot be built as network({shape}, {outputs}): {reason}'
         ) from error
     if not isinstance(network, nn.Module):
         raise plugins.PluginError(
-            f'model = "{model}" gives a {type(network).__name__}: it must give a torch.nn.Module'
+            f'model = "{model}" returns a {type(network).__name__}: it must return a '
+            "torch.nn.Module"
         )
     return network

@@ -1,4 +1,4 @@
-"""The convolutional networks of the papers. Each takes images of every size from 4x4 on."""
+"""Convolutional networks of the papers, for images of at least 4x4."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 class AtLeast(nn.Module):
-    """Brings small images to `side` x `side`: padded by up to 4 pixels, else enlarged."""
+    """Enlarge images to at least `side` x `side`: by padding up to 4 pixels, else by scaling."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -31,22 +31,23 @@ class AtLeast(nn.Module):
 
 
 def image(shape: Shape) -> Shape:
-    """(channels, height, width) of an example that is an image.
+    """Check that examples are images of (channels, height, width), and return their shape.
 
     Raises
     ------
-    ValueError : it is none.
+    ValueError
+        They are not images of at least 4x4.
     """
     if len(shape) == 3 and min(shape[1:]) >= 4:
         return shape
     raise ValueError(
-        f"the model wants images of at least 4x4, but an example has shape {shape}: "
+        f"the model needs images of at least 4x4, but an example has shape {shape}: "
         'choose model = "mlp" or "linear"'
     )
 
 
 def lenet(shape: Shape, outputs: int) -> nn.Module:
-    """LeNet with ReLU and max pooling (DPFL on CIFAR and CINIC, All-for-one on CIFAR).
+    """Build LeNet with ReLU and max pooling (DPFL on CIFAR and CINIC, All-for-one on CIFAR).
 
     62,006 parameters on 3x32x32 with 10 classes.
     """
@@ -54,15 +55,15 @@ def lenet(shape: Shape, outputs: int) -> nn.Module:
 
 
 def lenet_femnist(shape: Shape, outputs: int) -> nn.Module:
-    """DPFL's network for FEMNIST: 37,586 parameters on 1x28x28 with 10 classes."""
+    """Build DPFL's network for FEMNIST: 37,586 parameters on 1x28x28 with 10 classes."""
     return _two_convolutions(shape, outputs, 28, (4, 12), (120, 100))
 
 
 def cnn_mnist(shape: Shape, outputs: int) -> nn.Module:
-    """All-for-one's network for MNIST: 21,840 parameters on 1x28x28 with 10 classes.
+    """Build All-for-one's network for MNIST: 21,840 parameters on 1x28x28 with 10 classes.
 
-    The paper gives no layers, only "20 x 10^3" parameters: this reading is the small network of
-    10 and 20 channels that PyTorch's MNIST examples made common, without its dropout.
+    The paper states no layers, only "20 x 10^3" parameters: this reading is the small network of
+    10 and 20 channels of PyTorch's MNIST examples, without dropout.
     """
     return _two_convolutions(shape, outputs, 28, (10, 20), (50,))
 
@@ -70,7 +71,7 @@ def cnn_mnist(shape: Shape, outputs: int) -> nn.Module:
 def _two_convolutions(
     shape: Shape, outputs: int, side: int, channels: tuple[int, int], hidden: tuple[int, ...]
 ) -> nn.Module:
-    """Two unpadded 5x5 convolutions with ReLU and 2x2 pooling, then fully connected layers."""
+    """Build two unpadded 5x5 convolutions with ReLU and 2x2 pooling, and fully connected layers."""
     colours, *sides = image(shape)
     pooled = [((max(length, side) - 4) // 2 - 4) // 2 for length in sides]
     widths = (channels[1] * math.prod(pooled), *hidden, outputs)
@@ -85,9 +86,9 @@ def _two_convolutions(
 
 
 def cnn(shape: Shape, outputs: int) -> nn.Module:
-    """FedAvg's network (McMahan et al. 2017): two 5x5 convolutions, 512 hidden units.
+    """Build FedAvg's network (McMahan et al. 2017): two 5x5 convolutions, 512 hidden units.
 
-    1,663,370 parameters on 1x28x28 with 10 classes, as the paper counts them.
+    1,663,370 parameters on 1x28x28 with 10 classes, as in the paper.
     """
     channels, height, width = image(shape)
     return nn.Sequential(
@@ -99,9 +100,9 @@ def cnn(shape: Shape, outputs: int) -> nn.Module:
 
 
 def cnn_128(shape: Shape, outputs: int) -> nn.Module:
-    """FedeRiCo's network for CIFAR-10: three 3x3 convolutions of 128 channels, one linear layer.
+    """Build FedeRiCo's network for CIFAR-10: three 3x3 convolutions of 128 channels, one linear.
 
-    The paper names no padding; without any it has 303,882 parameters on 3x32x32 with 10 classes.
+    The paper states no padding; without any it has 303,882 parameters on 3x32x32 with 10 classes.
     """
     channels, *sides = image(shape)
     layers: list[nn.Module] = [AtLeast(32)]
@@ -113,7 +114,7 @@ def cnn_128(shape: Shape, outputs: int) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """x + branch(x)."""
+    """Residual connection, x + branch(x)."""
 
     def __init__(self, branch: nn.Module) -> None:
         super().__init__()
@@ -125,17 +126,17 @@ class Residual(nn.Module):
 
 
 class GlobalMaxPool(nn.Module):
-    """The largest value of each channel."""
+    """Maximum of each channel."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.max_pool2d(x, x.shape[-2:]).flatten(-3)
 
 
 def resnet9(shape: Shape, outputs: int) -> nn.Module:
-    """CoBo's ResNet-9: 6,621,540 parameters on 3x32x32 with 100 classes.
+    """Build CoBo's ResNet-9: 6,621,540 parameters on 3x32x32 with 100 classes.
 
     Eight convolutions with bias and batch norm, two of the four pairs residual, and one linear
-    layer; of the networks that go by this name it is the one with that many parameters.
+    layer; of the networks of this name it is the one with that number of parameters.
     """
     channels, *_ = image(shape)
     return nn.Sequential(
@@ -157,15 +158,15 @@ def _normed(before: int, after: int) -> nn.Module:
 
 
 def resnet18(shape: Shape, outputs: int, options: ResNet18Options) -> nn.Module:
-    """ResNet-18 of torchvision with the stem for small images: 3x3, stride 1, no pooling.
+    """Build torchvision's ResNet-18 with a stem for small images: 3x3, stride 1, no pooling.
 
-    11,173,962 parameters on 3x32x32 with 10 classes, whatever the norm.
+    11,173,962 parameters on 3x32x32 with 10 classes, with either norm.
     """
-    from torchvision.models import resnet18 as of_torchvision  # imported where it is used: slow
+    from torchvision.models import resnet18 as torchvision_resnet18  # slow import
 
     channels, *_ = image(shape)
     norms = {"batch": nn.BatchNorm2d, "group": lambda width: nn.GroupNorm(32, width)}
-    network = of_torchvision(num_classes=outputs, norm_layer=norms[options.norm])
+    network = torchvision_resnet18(num_classes=outputs, norm_layer=norms[options.norm])
     network.conv1 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     network.maxpool = nn.Identity()

@@ -1,8 +1,8 @@
-"""Networks of libraries by name: "torchvision:resnet18", "timm:convnext_atto".
+"""Networks of other libraries: "torchvision:resnet18", "timm:convnext_atto", "transformers:FOLDER".
 
-torchvision and timm build them untrained, for the data's channels and classes; a file of trained
-weights is `model.weights`. "transformers:FOLDER" reads configuration and weights from a local
-folder. Nothing is ever downloaded.
+Networks of torchvision and timm are built untrained, for the channels and classes of the data;
+`model.weights` loads pretrained weights. "transformers:FOLDER" reads configuration and weights from
+a local folder. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -21,71 +21,74 @@ from datasets.plugins import PluginError
 Shape = tuple[int, ...]
 
 SMALLEST = 32
-"""Side that images are enlarged to at least: networks made for photographs halve it five times."""
+"""Images are enlarged to a multiple of this side: networks for photographs halve it five times."""
 
 
 def build_of_library(name: str, task: str, shape: Shape, outputs: int) -> nn.Module:
-    """The network of that name, for examples of `shape`.
+    """Build the network "LIBRARY:NAME" for examples of `shape`.
 
     Raises
     ------
     PluginError
-        The library is not installed, or has no such network, or it takes no such examples.
+        The library is not installed, has no such network, or does not support such examples.
     """
-    library, _, which = name.partition(":")
+    library, _, network = name.partition(":")
     build = {"torchvision": _torchvision, "timm": _timm, "transformers": _transformers}[library]
     try:
-        return build(which, task, shape, outputs)
+        return build(network, task, shape, outputs)
     except ImportError:
-        raise PluginError(f'model = "{name}": pip install {library}') from None
+        raise PluginError(f'model = "{name}" needs {library}: pip install {library}') from None
     except PluginError as error:
         raise PluginError(f'model = "{name}": {error}') from None
-    except Exception as error:  # each library has errors of its own
-        why = " ".join(str(error).split())
-        raise PluginError(f'model = "{name}" cannot be built for {shape}: {why}') from error
+    except Exception as error:  # each library has its own errors
+        reason = " ".join(str(error).split())
+        raise PluginError(f'model = "{name}" cannot be built for {shape}: {reason}') from error
 
 
-def _torchvision(which: str, task: str, shape: Shape, outputs: int) -> nn.Module:
+def _torchvision(name: str, task: str, shape: Shape, outputs: int) -> nn.Module:
     from torchvision.models import get_model
 
     side = _side(task, shape)
-    own: dict[str, Any] = {"image_size": side} if which.startswith("vit_") else {}
-    if which in ("googlenet", "inception_v3"):
-        own = {"aux_logits": False, "init_weights": True}
-    network = get_model(which, weights=None, num_classes=outputs, **own)
-    _recolour(network, shape[0])
+    arguments: dict[str, Any] = {"image_size": side} if name.startswith("vit_") else {}
+    if name in ("googlenet", "inception_v3"):
+        arguments = {"aux_logits": False, "init_weights": True}
+    network = get_model(name, weights=None, num_classes=outputs, **arguments)
+    _set_channels(network, shape[0])
     return _enlarging(network, side)
 
 
-def _timm(which: str, task: str, shape: Shape, outputs: int) -> nn.Module:
+def _timm(name: str, task: str, shape: Shape, outputs: int) -> nn.Module:
     import timm
 
     side = _side(task, shape)
-    make = partial(timm.create_model, which, in_chans=shape[0], num_classes=outputs)
+    make = partial(timm.create_model, name, in_chans=shape[0], num_classes=outputs)
     try:
-        network = make(img_size=side)  # transformers of images have to know
+        network = make(img_size=side)  # vision transformers need the size
     except TypeError:
         network = make()
     return _enlarging(network, side)
 
 
-def _transformers(which: str, task: str, shape: Shape, outputs: int) -> nn.Module:
+def _transformers(name: str, task: str, shape: Shape, outputs: int) -> nn.Module:
     import transformers
 
-    folder = Path(which)
+    folder = Path(name)
     if not (folder / "config.json").is_file():
-        raise PluginError(f"{folder} is no folder with a config.json and weights of transformers")
-    # Our own progress would stand among its bars.
+        raise PluginError(f"no config.json in {folder}: name a folder saved by transformers")
+    # Its progress bars would mix with ours.
     transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if task == "language":
         network = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
-            attn_implementation="eager",  # fused: not batched
+            attn_implementation="eager",  # fused attention cannot be batched over models
         )
         config = network.config.get_text_config()
         if config.vocab_size < outputs:
-            raise PluginError(f"it knows {config.vocab_size} tokens, the data set has {outputs}")
+            raise PluginError(
+                f"its vocabulary has {config.vocab_size} tokens, the data set's {outputs}: choose "
+                "the tokenizer of this model"
+            )
         longest = getattr(config, "max_position_embeddings", math.inf)
         if shape[0] > longest:
             raise PluginError(f"it reads at most {longest} tokens: lower the data set's context")
@@ -101,15 +104,15 @@ def _transformers(which: str, task: str, shape: Shape, outputs: int) -> nn.Modul
         )
         logits = Logits(network, "pixel_values", outputs)
         channels = getattr(network.config, "num_channels", 3)
-        if shape[0] == 1 < channels:  # what it has learnt of colours serves for grey, too
+        if shape[0] == 1 < channels:  # reuse the pretrained colour filters for grey images
             logits.register_forward_pre_hook(partial(_repeat_grey, channels))
-        wanted = getattr(network.config, "image_size", None)
-        return _enlarging(logits, wanted if isinstance(wanted, int) else _side(task, shape))
-    raise PluginError(f"from transformers come networks for language and images, not for {task}")
+        side = getattr(network.config, "image_size", None)
+        return _enlarging(logits, side if isinstance(side, int) else _side(task, shape))
+    raise PluginError(f"networks of transformers support language and images, not {task}")
 
 
 class Logits(nn.Module):
-    """A network of transformers that gives its logits alone, of the first `outputs` classes."""
+    """Wrapper of a transformers network that returns the logits of the first `outputs` classes."""
 
     def __init__(self, network: nn.Module, argument: str, outputs: int) -> None:
         super().__init__()
@@ -117,13 +120,13 @@ class Logits(nn.Module):
         self._argument, self._outputs = argument, outputs
 
     def forward(self, examples: Tensor) -> Tensor:
-        own = {"use_cache": False} if self._argument == "input_ids" else {}
-        logits: Tensor = self.network(**{self._argument: examples}, **own).logits
+        options = {"use_cache": False} if self._argument == "input_ids" else {}
+        logits: Tensor = self.network(**{self._argument: examples}, **options).logits
         return logits[..., : self._outputs]
 
 
 def _linear_instead_of_conv1d(network: nn.Module) -> None:
-    """GPT-2's linear maps are turned the other way there; adapters look for `nn.Linear`."""
+    """Replace GPT-2's transposed linear layers by `nn.Linear`, which adapters need."""
     from transformers.pytorch_utils import Conv1D
 
     for name, layer in [*network.named_modules()]:
@@ -136,14 +139,14 @@ def _linear_instead_of_conv1d(network: nn.Module) -> None:
 
 
 def _side(task: str, shape: Shape) -> int:
-    """Of the square images that the network gets: a multiple of `SMALLEST`."""
+    """Return the side of the network's square input images, a multiple of `SMALLEST`."""
     if task != "classification" or len(shape) != 3:
         raise PluginError(f"it classifies images, but an example has shape {shape} ({task})")
     return SMALLEST * math.ceil(max(shape[1:]) / SMALLEST)
 
 
-def _recolour(network: nn.Module, channels: int) -> None:
-    """Let the first convolution take so many channels."""
+def _set_channels(network: nn.Module, channels: int) -> None:
+    """Replace the first convolution by one for `channels` input channels, if they differ."""
     for name, layer in network.named_modules():
         if isinstance(layer, nn.Conv2d):
             if layer.in_channels != channels:
@@ -168,7 +171,7 @@ def _repeat_grey(channels: int, network: nn.Module, arguments: tuple[Tensor]) ->
 
 
 def _enlarging(network: nn.Module, side: int) -> nn.Module:
-    """The network, whose images are brought to `side` x `side` first; names stay as they are."""
+    """Make a network resize its images to `side` x `side` first; parameter names do not change."""
     network.register_forward_pre_hook(partial(_enlarge, side))
     return network
 

@@ -1,4 +1,4 @@
-"""The models by name, with their option tables. No torch: `clients.models.build` builds them."""
+"""Names and options of the models; without torch (`clients.models.build` builds them)."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Adaptation:
-    """What is done with the network, whatever it is.
+    """Adaptation of any network: pretrained weights, frozen and personal layers, adapters.
 
-    A pattern names parameters, or modules with all that is in them: "fc", "layer4, fc",
-    "encoder.*.mlp"; it matches whole parts of a dotted name. "head" is the last layer where nothing
-    is called so.
+    A pattern matches parameters, or modules with all their parameters: "fc", "layer4, fc",
+    "encoder.*.mlp". It matches whole parts of a dotted name. "head" is the last layer if no
+    parameter or module has that name.
 
     Attributes
     ----------
-    weights : safetensors file of trained weights that all peers start from; tensors of another
-        shape, such as a head for other classes, stay as they are.
-    frozen : pattern of the parameters that are not trained.
-    personal : pattern of the parameters that stay with their peer: they are trained, but neither
-        sent nor averaged.
-    lora_rank : rank of adapters (LoRA) on linear layers; all else is frozen but a last layer that
-        `weights` lack. 0: none.
-    lora_alpha : scale of the adapters: their output is multiplied by lora_alpha / lora_rank.
-    lora_layers : pattern of the linear layers that get adapters; "*": all.
+    weights : path
+        Safetensors file of pretrained weights that all peers start from; tensors of another shape,
+        such as a head for other classes, are ignored.
+    frozen : str
+        Pattern of the parameters that are not trained.
+    personal : str
+        Pattern of the personal parameters, which are trained but neither sent nor averaged.
+    lora_rank : int
+        Rank of adapters (LoRA) on linear layers; 0 for none. All other parameters are frozen,
+        except a last layer that `weights` does not contain.
+    lora_alpha : float
+        Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.
+    lora_layers : str
+        Pattern of the linear layers that get adapters; "*" for all.
     """
 
     weights: Annotated[str, Path] = ""
@@ -45,12 +50,13 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class MlpOptions:
-    """A multilayer perceptron with ReLU.
+    """Multilayer perceptron with ReLU.
 
     Attributes
     ----------
-    hidden : widths of the hidden layers, "64" or "1000-200"; "auto" is one layer, of 64 units up
-        to 64 input features and of 128 above.
+    hidden : str
+        Widths of the hidden layers, "64" or "1000-200"; "auto" is one layer, of 64 units for up to
+        64 input features and of 128 above.
     """
 
     hidden: str = "auto"
@@ -59,10 +65,12 @@ class MlpOptions:
         if self.hidden != "auto" and not all(
             width.isdecimal() and int(width) > 0 for width in self.hidden.split("-")
         ):
-            raise ValueError(f'hidden wants "auto" or widths like "1000-200", not "{self.hidden}"')
+            raise ValueError(
+                f'hidden must be "auto" or widths like "1000-200", not "{self.hidden}"'
+            )
 
     def widths(self, features: int) -> tuple[int, ...]:
-        """Widths of the hidden layers for inputs of `features` numbers."""
+        """Return the widths of the hidden layers for a number of input features."""
         if self.hidden == "auto":
             return (64,) if features <= 64 else (128,)
         return tuple(int(width) for width in self.hidden.split("-"))
@@ -70,11 +78,12 @@ class MlpOptions:
 
 @dataclass(frozen=True)
 class LinearOptions:
-    """A linear map.
+    """Linear model.
 
     Attributes
     ----------
-    bias : whether it has an intercept.
+    bias : bool
+        Include an intercept.
     """
 
     bias: bool = True
@@ -86,7 +95,8 @@ class ResNet18Options:
 
     Attributes
     ----------
-    norm : batch norm, or group norm with 32 groups, which has no running statistics.
+    norm : {"batch", "group"}
+        Batch norm, or group norm with 32 groups, which has no running statistics.
     """
 
     norm: Literal["batch", "group"] = "batch"
@@ -94,14 +104,18 @@ class ResNet18Options:
 
 @dataclass(frozen=True)
 class TransformerOptions:
-    """A decoder-only transformer, trained from scratch.
+    """Decoder-only transformer, trained from scratch.
 
     Attributes
     ----------
-    layers : transformer blocks.
-    width : numbers that represent a token.
-    heads : attention heads of a block.
-    dropout : dropout rate on embeddings, attention weights and residual branches.
+    layers : int
+        Number of transformer blocks.
+    width : int
+        Embedding width.
+    heads : int
+        Attention heads per block; must divide `width`.
+    dropout : float
+        Dropout rate on embeddings, attention weights and residual branches.
     """
 
     layers: int = 2
@@ -120,16 +134,20 @@ class TransformerOptions:
 
 @dataclass(frozen=True)
 class Gpt2Options:
-    """A trained GPT-2, frozen, with low-rank adapters (LoRA) that are trained and exchanged.
+    """Pretrained GPT-2, frozen, with low-rank adapters (LoRA) that are trained and exchanged.
 
     Attributes
     ----------
-    weights_file : model.safetensors of a GPT-2 of any size, or what a run of model =
-        "transformer" saved, models/peer-0000.safetensors, with heads 64 wide like GPT-2's.
-    rank : rank of the adapters.
-    alpha : scale of the adapters: their output is multiplied by alpha / rank. The default is that
-        of Hu et al. (2022) for GPT-2; CoBo's paper does not name it.
-    dropout : dropout rate on embeddings, attention weights and residual branches.
+    weights_file : path
+        model.safetensors of a GPT-2 of any size, or models/peer-0000.safetensors of a run with
+        model = "transformer" and heads 64 wide, like GPT-2's.
+    rank : int
+        Rank of the adapters.
+    alpha : float
+        Scale of the adapters: their output is multiplied by alpha / rank. The default is that of
+        Hu et al. (2022) for GPT-2; CoBo's paper does not state it.
+    dropout : float
+        Dropout rate on embeddings, attention weights and residual branches.
     """
 
     weights_file: Annotated[str, Path] = "data/gpt2/model.safetensors"
@@ -144,28 +162,29 @@ class Gpt2Options:
             raise ValueError("dropout must be at least 0 and below 1")
 
     def fits(self, problem: Problem) -> None:
-        """Refuse to begin without the base."""
+        """Check that the pretrained weights exist."""
         self.base()
 
     def base(self) -> Path:
-        """The file of the base.
+        """Return the file of pretrained weights.
 
         Raises
         ------
-        ValueError : it is not there; says how to get it.
+        ValueError
+            The file does not exist; the message says how to get it.
         """
         path = Path(self.weights_file)
         if not path.is_file():
             raise ValueError(
                 f"no weights in {path} (gpt2.weights-file): download GPT-2's model.safetensors "
-                "from https://huggingface.co/openai-community/gpt2, or take "
+                "from https://huggingface.co/openai-community/gpt2, or use "
                 'models/peer-0000.safetensors of a run with model = "transformer"'
             )
         return path
 
 
 MODELS: dict[str, str] = {
-    "auto": "what suits the dataset",
+    "auto": "default model of the data set",
     "linear": "multinomial logistic regression, or least squares",
     "mlp": "multilayer perceptron with ReLU",
     "lenet": "LeNet with ReLU and max pooling: 62,006 parameters on 3x32x32",
@@ -177,9 +196,9 @@ MODELS: dict[str, str] = {
     "resnet18": "ResNet-18 for small images: 11.2 million parameters",
     "unet3d": "U-Net for volumes: 246,156 parameters",
     "transformer": "small transformer for tokens, trained from scratch",
-    "gpt2": "a trained GPT-2, frozen, with low-rank adapters that are trained and exchanged",
+    "gpt2": "pretrained GPT-2, frozen, with low-rank adapters that are trained and exchanged",
 }
-"""Model name -> one line of what it is."""
+"""Descriptions of the models by name."""
 
 MODEL_OPTIONS: dict[str, type] = {
     "linear": LinearOptions,
@@ -188,22 +207,23 @@ MODEL_OPTIONS: dict[str, type] = {
     "transformer": TransformerOptions,
     "gpt2": Gpt2Options,
 }
-"""Model name -> its option table; a model that is not here has no options."""
+"""Option tables of the models by name; other models have no options."""
 
 _TASKS = {"unet3d": "segmentation", "transformer": "language", "gpt2": "language"}
 
 
 def check_task(model: str, task: str) -> None:
-    """See that a model can learn a kind of problem (see `datasets.problem.Problem.task`).
+    """Check that a model supports a task (see `datasets.problem.Problem.task`).
 
     Raises
     ------
-    ValueError : it cannot; names those that can.
+    ValueError
+        It does not; the message names the models that do.
     """
-    if model not in MODELS:  # a plugin's: it is tried (`clients.engine.probe`)
+    if model not in MODELS:  # a plugin: `clients.engine.probe` tries it
         return
-    able = [name for name, kind in _TASKS.items() if kind == task]
-    if model in able or (not able and model not in _TASKS):
+    special = [name for name, kind in _TASKS.items() if kind == task]
+    if model in special or (not special and model not in _TASKS):
         return
-    known = able or [name for name in MODELS if name not in _TASKS]
-    raise ValueError(f'model = "{model}" cannot learn {task}: choose {", ".join(known)}')
+    known = special or [name for name in MODELS if name not in _TASKS]
+    raise ValueError(f'model = "{model}" does not support {task} tasks: choose {", ".join(known)}')

@@ -1,20 +1,20 @@
-"""The options of a plugin's network. No torch of ours; the plugin's own module may load it."""
+"""Options of a plugin's network. Does not import torch, though the plugin may."""
 
 from __future__ import annotations
 
 from datasets import plugins
 
 LIBRARIES = ("torchvision", "timm", "transformers")
-"""Libraries whose networks have names, "torchvision:resnet18"; see `clients.models.libraries`."""
+"""Prefixes of library networks, "torchvision:resnet18"; see `clients.models.libraries`."""
 
 
 def of(name: str) -> type | None:
-    """The dataclass of a plugin's options, where it has any.
+    """Return the option dataclass of a plugin, or None.
 
     Raises
     ------
     PluginError
-        There is no such plugin.
+        The plugin does not exist.
     """
     if name.partition(":")[0] in LIBRARIES:
         return None

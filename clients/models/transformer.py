@@ -1,8 +1,8 @@
 """Decoder-only transformers: GPT-2 with low-rank adapters, and small ones trained from scratch.
 
-The layers are GPT-2's (Radford et al. 2019) and so are their names, so that its public weights
-fit. Attention is written out, not fused: fused kernels draw dropout masks from torch's global
-stream, and not all of them can be stacked. Legend: b = examples, t = tokens, h = heads.
+The layers and their names are GPT-2's (Radford et al. 2019), so that its public weights fit.
+Attention is not fused: fused kernels draw dropout masks from torch's global stream, and not all of
+them can be batched over models. Legend: b = examples, t = tokens, h = heads.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from clients.models.convnets import Shape
 from clients.models.options import Gpt2Options, TransformerOptions
 
 HEAD = 64  # width of a head in every public GPT-2
-_OWN = "head.weight"  # the untied head: only our own files have one
-_MAPS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")  # a block's linear maps
+_UNTIED_HEAD = "head.weight"  # only in files of our transformers
+_MAPS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")  # linear layers of a block
 
 
 class Attention(nn.Module):
@@ -43,12 +43,12 @@ class Attention(nn.Module):
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         share_bhtt = scores.masked_fill(future_tt, -torch.inf).softmax(dim=-1)
         mixed = (self.drop(share_bhtt) @ v).transpose(-2, -3).flatten(-2)
-        found: Tensor = self.c_proj(mixed)
-        return found
+        out: Tensor = self.c_proj(mixed)
+        return out
 
 
 class Mlp(nn.Module):
-    """Two linear maps around GPT-2's approximation of GELU."""
+    """Two linear layers around GPT-2's approximation of GELU."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -56,12 +56,12 @@ class Mlp(nn.Module):
         self.c_proj = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
-        return found
+        out: Tensor = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
+        return out
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each on a residual branch behind a layer norm."""
+    """Attention and an MLP, each on a residual branch after a layer norm."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -73,16 +73,29 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.drop_1(self.attn(self.ln_1(x)))
-        found: Tensor = x + self.drop_2(self.mlp(self.ln_2(x)))
-        return found
+        out: Tensor = x + self.drop_2(self.mlp(self.ln_2(x)))
+        return out
 
 
 class Transformer(nn.Module):
-    """Scores (b, t, vocabulary) of the next token at each place of tokens (b, t).
+    """Language model: scores (b, t, vocabulary) of the next token after each of tokens (b, t).
 
     Parameters
     ----------
-    tied : whether the scores use the tokens' embeddings, as GPT-2 does.
+    vocabulary : int
+        Number of tokens.
+    context : int
+        Maximum length of the input.
+    width : int
+        Embedding width.
+    layers : int
+        Number of blocks.
+    heads : int
+        Attention heads per block.
+    dropout : float
+        Dropout rate.
+    tied : bool
+        Compute the scores with the token embeddings, as GPT-2 does.
     """
 
     def __init__(
@@ -96,7 +109,7 @@ class Transformer(nn.Module):
         self.h = nn.ModuleList([Block(width, heads, dropout) for _ in range(layers)])
         self.ln_f = nn.LayerNorm(width)
         self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
-        for name, value in self.named_parameters():  # GPT-2's start
+        for name, value in self.named_parameters():  # GPT-2's initialisation
             if value.dim() == 2:
                 residual = name.endswith("c_proj.weight")
                 nn.init.normal_(value, std=0.02 / (math.sqrt(2 * layers) if residual else 1))
@@ -109,12 +122,12 @@ class Transformer(nn.Module):
         for block in self.h:
             x = block(x)
         x = self.ln_f(x)
-        found: Tensor = F.linear(x, self.wte.weight) if self.head is None else self.head(x)
-        return found
+        scores: Tensor = F.linear(x, self.wte.weight) if self.head is None else self.head(x)
+        return scores
 
 
 class Adapted(nn.Module):
-    """A frozen linear map and beside it a trainable one of low rank.
+    """Frozen linear layer with a trainable low-rank adapter.
 
     x W^T + b + alpha / r (x A^T) B^T; B starts at zero (Hu et al. 2022, section 4.1).
     """
@@ -128,12 +141,12 @@ class Adapted(nn.Module):
         nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.base(x) + self.scale * F.linear(F.linear(x, self.A), self.B)
-        return found
+        out: Tensor = self.base(x) + self.scale * F.linear(F.linear(x, self.A), self.B)
+        return out
 
 
 def adapt(network: Transformer, rank: int, alpha: float) -> Transformer:
-    """The network with all it has frozen, and adapters on its attention and MLP layers."""
+    """Freeze a network and add adapters to its attention and MLP layers, in place."""
     network.requires_grad_(False)
     for block in network.h:
         for name in _MAPS:
@@ -146,7 +159,7 @@ def adapt(network: Transformer, rank: int, alpha: float) -> Transformer:
 
 
 def transformer(shape: Shape, outputs: int, options: TransformerOptions) -> nn.Module:
-    """A small transformer that learns everything from its own data."""
+    """Build a small transformer, trained from scratch."""
     o = options
     return Transformer(
         outputs, _length(shape), o.width, o.layers, o.heads, o.dropout, tied=False
@@ -154,27 +167,30 @@ def transformer(shape: Shape, outputs: int, options: TransformerOptions) -> nn.M
 
 
 def gpt2(shape: Shape, outputs: int, options: Gpt2Options) -> nn.Module:
-    """A trained GPT-2, frozen, with adapters of `options.rank`: these are what is trained.
+    """Load a frozen GPT-2 and add trainable adapters of `options.rank`.
 
-    All sizes of the public GPT-2 fit; the small one has 124,439,808 parameters and, at rank 4,
-    589,824 more in its adapters: CoBo's 0.47 %. So does what a run of `transformer` saved.
+    Supports all sizes of the public GPT-2 and models saved by a run of `transformer`. The small
+    GPT-2 has 124,439,808 parameters and, at rank 4, 589,824 more in its adapters: CoBo's 0.47 %.
     """
     weights = _read(options.base())
     (vocabulary, width), context = weights["wte.weight"].shape, len(weights["wpe.weight"])
     if outputs != vocabulary:
         raise ValueError(
-            f"gpt2: {options.weights_file} knows {vocabulary} tokens, but the data set has "
-            f'{outputs}: choose its vocabulary "gpt2", or model = "transformer"'
+            f"gpt2: {options.weights_file} has {vocabulary} tokens, but the data set has "
+            f'{outputs}: set its vocabulary to "gpt2", or choose model = "transformer"'
         )
     if width % HEAD:
-        raise ValueError(f"gpt2: heads are {HEAD} wide, but {options.weights_file} is {width} wide")
+        raise ValueError(
+            f"gpt2: the width of {options.weights_file}, {width}, is not a multiple of the head "
+            f"width {HEAD}"
+        )
     if _length(shape) > context:
         raise ValueError(f"gpt2 reads at most {context} tokens: lower the data set's context")
     layers = len({name.split(".")[1] for name in weights if name.startswith("h.")})
     with torch.device("meta"):  # the weights come from the file
         network = Transformer(
             vocabulary, context, width, layers, width // HEAD, options.dropout,
-            tied=_OWN not in weights,
+            tied=_UNTIED_HEAD not in weights,
         )  # fmt: skip
     try:
         network.load_state_dict(weights, assign=True)
@@ -185,30 +201,32 @@ def gpt2(shape: Shape, outputs: int, options: Gpt2Options) -> nn.Module:
 
 @lru_cache(maxsize=1)
 def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a GPT-2 by their names here, linear maps as torch.nn.Linear has them."""
-    # Only here, so that all other networks run where nothing but torch and NumPy is installed.
+    """Read the tensors of a GPT-2, with our names and the layout of `torch.nn.Linear`."""
+    # Imported here so that other networks need only torch and NumPy.
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         tensors = load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"gpt2.weights-file = {path} is no safetensors file: {error}") from None
+        raise ValueError(f"gpt2.weights-file = {path} is not a safetensors file: {error}") from None
     named = {name.removeprefix("transformer."): value.float() for name, value in tensors.items()}
-    # Hugging Face's linear maps are (inputs, outputs).
-    turned = () if _OWN in named else tuple(f"{m}.weight" for m in _MAPS)
-    own = {
-        name: value.T.contiguous() if name.endswith(turned) else value
+    # Hugging Face's linear layers are (inputs, outputs).
+    transposed = () if _UNTIED_HEAD in named else tuple(f"{m}.weight" for m in _MAPS)
+    weights = {
+        name: value.T.contiguous() if name.endswith(transposed) else value
         for name, value in named.items()
-        # The causal mask and the tied head are in some files; neither is a weight of its own.
+        # Some files also hold the causal mask and the tied head.
         if not name.endswith((".attn.bias", ".attn.masked_bias")) and name != "lm_head.weight"
     }
-    if not {"wte.weight", "wpe.weight"} <= own.keys():
-        raise ValueError(f"gpt2.weights-file = {path} holds no GPT-2: it has no wte and wpe")
-    return own
+    if not {"wte.weight", "wpe.weight"} <= weights.keys():
+        raise ValueError(
+            f"gpt2.weights-file = {path} is not a GPT-2: the tensors wte and wpe are missing"
+        )
+    return weights
 
 
 def _length(shape: Shape) -> int:
     if len(shape) != 1:
-        raise ValueError(f"a transformer wants rows of tokens, not examples of shape {shape}")
+        raise ValueError(f"a transformer needs rows of tokens, not examples of shape {shape}")
     return shape[0]

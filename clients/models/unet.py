@@ -1,6 +1,6 @@
-"""A 3-D U-Net for segmentation (Cicek et al. 2016), sized as FLamby's for IXI.
+"""3-D U-Net for segmentation (Cicek et al. 2016), of the size of FLamby's for IXI.
 
-Names of axes: a volume is (channels, X, Y, Z); the output has a score for each class of a voxel.
+A volume is (channels, X, Y, Z); the output has a score per class and voxel.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class UNet3d(nn.Module):
         self.head = nn.Conv3d(2 * w, classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        skipped = []
+        skips = []
         for level in self.down:
             x = level(x)
-            skipped.append(x)
+            skips.append(x)
             x = F.max_pool3d(x, 2)
         x = self.bottom(x)
-        for level, beside in zip(self.up, reversed(skipped), strict=True):
-            x = F.interpolate(x, beside.shape[-3:], mode="trilinear")
-            x = level(torch.cat([beside, x], dim=-4))
-        found: Tensor = self.head(x)
-        return found
+        for level, skip in zip(self.up, reversed(skips), strict=True):
+            x = F.interpolate(x, skip.shape[-3:], mode="trilinear")
+            x = level(torch.cat([skip, x], dim=-4))
+        scores: Tensor = self.head(x)
+        return scores
 
 
 def _pair(before: int, middle: int, after: int) -> nn.Module:
@@ -54,7 +54,7 @@ def _normed(before: int, after: int) -> nn.Module:
 
 
 def unet3d(shape: Shape, outputs: int) -> nn.Module:
-    """The U-Net for volumes (channels, X, Y, Z) of at least 4 voxels a side."""
+    """Build the U-Net for volumes (channels, X, Y, Z) of at least 4 voxels per side."""
     if len(shape) != 4 or min(shape[1:]) < 4:
-        raise ValueError(f"unet3d wants volumes of at least 4x4x4, not examples of shape {shape}")
+        raise ValueError(f"unet3d needs volumes of at least 4x4x4, not examples of shape {shape}")
     return UNet3d(shape[0], outputs)

@@ -153,7 +153,7 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"optimizer": "adam", "momentum": 0.9}, "momentum needs optimizer"),
         ({"topology": "file"}, 'topology = "file" needs topology-file'),
         ({"name": "../x"}, "name must be the name of one directory"),
-        ({"mlp.hidden": "64-"}, "mlp: hidden wants"),
+        ({"mlp.hidden": "64-"}, "mlp: hidden must be"),
     ],
 )
 def test_one_line_says_what_is_wrong(flat: dict[str, Any], said: str) -> None:

@@ -95,11 +95,11 @@ def test_what_is_wrong_is_one_line(items: list[str], said: str) -> None:
         ({"dataset": "tests.plugins:wants_folder"}, 'has a parameter "folder"'),
         ({"dataset": "tests.plugins:number"}, "gives a int: it must give a Source, or a list"),
         ({"dataset": "digits", "partition.kind": "tests.plugins:foreign_rows"}, "source.train"),
-        ({"model": "tests.plugins:no_network"}, "gives a int: it must give a torch.nn.Module"),
+        ({"model": "tests.plugins:no_network"}, "returns a int: it must return a torch.nn.Module"),
         ({"model": "tests.plugins:too_narrow"}, 'in layer "1" (Linear): mat1 and mat2 shapes'),
         ({"model": "tests.plugins:one_output"}, "classification wants (2, 2)"),
         ({"model": "torchvision:resnet18"}, "it classifies images, but an example has shape (3,)"),
-        ({"model": "transformers:/none"}, "is no folder with a config.json"),
+        ({"model": "transformers:/none"}, "no config.json in /none"),
     ],
 )
 def test_what_does_not_fit_is_found_before_anything_is_written(

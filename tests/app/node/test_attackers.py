@@ -194,7 +194,7 @@ def test_a_share_is_drawn_by_the_seed() -> None:
         ({"attack.kind": "nan"}, "either peers or share"),
         ({"attack.peers": "0"}, "selects attackers"),
         ({"attack.kind": "nan", "attack.peers": "8"}, "peers are 0 to 7"),
-        ({"attack.kind": "nan", "attack.peers": "0", "attack.strength": 2.0}, "strength applies to"),
+        ({"attack.kind": "nan", "attack.peers": "0", "attack.strength": 2.0}, "strength applies"),
         ({"attack.kind": "nan", "attack.peers": "x"}, "must be ids"),
         ({"attack.kind": "nan", "attack.share": 0.999}, "all peers attack"),
     ],

@@ -30,7 +30,7 @@ def test_a_network_for_these_images(name: str) -> None:
     ("name", "said"),
     [
         ("torchvision:resnet19", "cannot be built for .*resnet19"),
-        ("transformers:none", "is no folder with a config.json"),
+        ("transformers:none", "no config.json in none"),
     ],
 )
 def test_what_there_is_not(name: str, said: str) -> None:
@@ -67,7 +67,7 @@ def test_a_language_model_from_a_folder(tmp_path: Path) -> None:
     reference.save_pretrained(tmp_path)
     name = f"transformers:{tmp_path}"
     module = build(name, None, "language", (6,), 9, Adaptation(lora_rank=2))
-    with pytest.raises(PluginError, match="it knows 9 tokens, the data set has 10"):
+    with pytest.raises(PluginError, match="vocabulary has 9 tokens, the data set's 10"):
         build(name, None, "language", (6,), 10)
     with pytest.raises(PluginError, match="it reads at most 8 tokens: lower the data set's"):
         build(name, None, "language", (9,), 9)
