@@ -249,7 +249,7 @@ def lie(deployment: Deployment) -> list[Lies]:
         Lies(
             name,
             told.count(name),
-            sum("going on without" in line for line in log),
+            sum("continuing without" in line for line in log),
             sum(f"refused the offer of peer {liar}" in line for line in log),
             numbers == found["absent"][0],
         )

@@ -1,14 +1,13 @@
-"""The base-(k+1) graph (Takezawa et al., NeurIPS 2023): exact averages after finitely many rounds.
+"""Base-(k+1) graph (Takezawa et al., NeurIPS 2023): exact averages after finitely many rounds.
 
-A sequence of undirected graphs in which nobody has more than k neighbours, with mixing weights
-whose product is the average of all peers: for any number of peers n and any k, after at most
-2 log_{k+1}(n) + 2 rounds.
+A sequence of undirected graphs of degree at most k, with mixing weights whose product averages all
+peers: for any number of peers n and any k, after at most 2 log_{k+1}(n) + 2 rounds.
 
 `_hypercube` is algorithm 1, `_simple` algorithm 2, `mixing` algorithm 3. In `_simple`, with
-n = sum_l a_l (k+1)^{p_l} written in base k+1, the peers fall into parts of a_l blocks of
-K = (k+1)^{p_l}. All parts average within themselves. Then, part after part, each peer of the later
-parts R is linked to one peer in every block, with weight w = K / (a K + |R|): that leaves each
-block, and R, with the average of all as its mean, and the block averages within itself.
+n = sum_l a_l (k+1)^{p_l} written in base k+1, the peers are divided into parts of a_l blocks of
+K = (k+1)^{p_l}. Each part averages internally. Then, for each part in order, each peer of the later
+parts R is linked to one peer in every block, with weight w = K / (a K + |R|): then the mean of each
+block, and of R, is the average of all, and the block averages internally.
 """
 
 from __future__ import annotations
@@ -23,19 +22,21 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Weights = list[tuple[int, int, float]]
-"""Edges (i, j), each once, and the weight of what both give each other in a round."""
+"""Undirected edges (i, j) of a round, with their mixing weight."""
 
 
 def mixing(peers: int, degree: int) -> list[Floats]:
-    """The mixing matrices of the rounds, (n, n) each, symmetric with rows that sum to 1.
+    """Return the mixing matrices of the rounds, (n, n) each, symmetric with rows that sum to 1.
 
     Parameters
     ----------
-    peers : their number n.
-    degree : most neighbours of a peer in a round, k.
+    peers : int
+        Number of peers n.
+    degree : int
+        Maximum degree k of a round.
     """
     at = np.arange(peers)
-    groups = at.reshape(-1, _rough(peers, degree))  # p of q peers: each averages, then across
+    groups = at.reshape(-1, _rough(peers, degree))  # average within groups, then across
     within = _side_by_side([_simple(group, degree) for group in groups])
     across = _side_by_side([_hypercube(others, degree) for others in groups.T])
     shorter = min([*within, *across], _simple(at, degree), key=len)
@@ -43,7 +44,7 @@ def mixing(peers: int, degree: int) -> list[Floats]:
 
 
 def _hypercube(at: Ints, degree: int) -> list[Weights]:
-    """Cliques of at most k + 1 along each axis of a grid, for n without larger prime factors."""
+    """Build cliques of at most k + 1 along each axis of a grid, for n without larger factors."""
     rounds, stride = list[Weights](), 1
     for size in _factors(len(at), degree):
         cliques = np.swapaxes(at.reshape(-1, size, stride), 1, 2).reshape(-1, size)
@@ -72,7 +73,7 @@ def _simple(at: Ints, degree: int) -> list[Weights]:
 
 
 def _parts(at: Ints, degree: int) -> list[Ints]:
-    """The peers by the digits of their number in base k + 1, highest first: (a_l, (k+1)^p_l)."""
+    """Divide the peers by the digits of n in base k + 1, highest first, into (a_l, (k+1)^p_l)."""
     power = 1
     while power * (degree + 1) <= len(at):
         power *= degree + 1
@@ -85,12 +86,12 @@ def _parts(at: Ints, degree: int) -> list[Ints]:
 
 
 def _rough(peers: int, degree: int) -> int:
-    """The largest divisor of n whose prime factors are all above k + 1."""
+    """Return the largest divisor of n whose prime factors are all above k + 1."""
     return peers // math.prod(_factors(peers, degree))
 
 
 def _factors(peers: int, degree: int) -> list[int]:
-    """Factors of n of at most k + 1, large ones first, until there are no more."""
+    """Return factors of n of at most k + 1, largest first, until none is left."""
     factors = list[int]()
     while size := max((f for f in range(2, degree + 2) if peers % f == 0), default=0):
         factors.append(size)
@@ -99,7 +100,7 @@ def _factors(peers: int, degree: int) -> list[int]:
 
 
 def _side_by_side(sequences: Sequence[Sequence[Weights]]) -> list[Weights]:
-    """What peers that have nothing to do with each other do in the same rounds."""
+    """Run sequences of disjoint groups of peers in the same rounds."""
     rounds = zip_longest(*sequences, fillvalue=())
     return [list(chain.from_iterable(edges)) for edges in rounds]
 

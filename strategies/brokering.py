@@ -16,20 +16,25 @@ from strategies.schedule import Schedule
 from strategies.topology import Matrix
 
 Marks = npt.NDArray[np.bool_]
-"""(E,) one mark for each edge."""
+"""Mask over edges, (E,)."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """The exchanges of one round.
+    """Exchanges of one round.
 
     Attributes
     ----------
-    t : the round, from 1.
-    edges : (E, 2) without repeats, sorted by (recipient, sender), all inside the topology.
-    asked : (E,) whether the recipient answers the sender.
-    evaluated : whether the peers measure themselves when the round ends.
-    ages : sender -> how many rounds old its letter is, where a node knows better than the schedule.
+    t : int
+        Number of the round, from 1.
+    edges : ndarray of int, (E, 2)
+        Edges inside the topology, unique, sorted by (recipient, sender).
+    asked : ndarray of bool, (E,)
+        Mask of the edges whose recipient answers the sender.
+    evaluated : bool
+        The peers evaluate their models at the end of the round.
+    ages : Mapping of int to int
+        Age of each sender's letter in rounds, where a node knows it better than the schedule.
     """
 
     t: int
@@ -41,21 +46,29 @@ class Round:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Brokering(ABC):
-    """Base class of the brokering strategies; knows no transport, no model and no Flower.
+    """Base class of brokering strategies; independent of transports, models and Flower.
 
-    A subclass says only `edges`, a pure function of its arguments and its fields: the relay and a
+    A subclass implements `edges`, a pure function of its arguments and its fields: the relay and a
     node that hosts every peer both call it, and get the same rounds.
 
     Attributes
     ----------
-    peers : number of peers n.
-    rounds : rounds of the whole run.
-    seed : of sampled edges.
-    topology : (n, n) bool, who may talk to whom at all; symmetric, empty diagonal.
-    evaluate_every : rounds between two evaluations; the last round is always evaluated.
-    metrics : names of what peers may report; the method's own ones beside those that all have.
-    schedule : who is awake in which round.
-    links : of a topology that changes, the edges of each round; they lie inside `topology`.
+    peers : int
+        Number of peers n.
+    rounds : int
+        Number of rounds of the run.
+    seed : int
+        Seed of sampled edges.
+    topology : ndarray of bool, (n, n)
+        Edges that are allowed in some round; symmetric, with an empty diagonal.
+    evaluate_every : int
+        Rounds between two evaluations; the last round is always evaluated.
+    metrics : frozenset of str
+        Names of the metrics that peers may report.
+    schedule : Schedule
+        Peers that are awake in each round; default: all.
+    links : callable, optional
+        Edges of each round, for a topology that changes; they lie inside `topology`.
     """
 
     peers: int
@@ -64,98 +77,109 @@ class Brokering(ABC):
     topology: Matrix
     evaluate_every: int = 1
     metrics: frozenset[str] = METRICS
-    schedule: Schedule = field(default=None)  # type: ignore[assignment]  # then: see below
+    schedule: Schedule = field(default=None)  # type: ignore[assignment]  # set in __post_init__
     links: Links | None = None
 
     exchanges: ClassVar[bool] = True
-    """Whether models ever travel; if not, nodes need not write offers."""
+    """Models are sent; if not, nodes do not write offers."""
     wanted_by: ClassVar[Literal[0, 1] | None] = None
-    """Column of an edge with the peer that may want it: sender, recipient, or nobody."""
+    """Column of the edge end that may request it (0: sender, 1: recipient); None: no requests."""
     hears_on_waking: ClassVar[bool] = False
-    """Whether a peer that wakes hears the offers of the round before, see `Schedule`."""
+    """A peer that wakes receives the offers of the previous round, see `Schedule`."""
 
     def __post_init__(self) -> None:
         assert self.topology.shape == (self.peers, self.peers)
-        schedule = self.schedule or Schedule(self.peers, self.rounds)  # everybody, always
+        schedule = self.schedule or Schedule(self.peers, self.rounds)
         object.__setattr__(self, "schedule", schedule)
 
     @abstractmethod
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
-        """Name the edges of round `t`.
+        """Return the edges of round `t`.
 
         Parameters
         ----------
-        t : the round, from 1.
-        wants : (W, 2) edges that the peers want in this round, in any order.
+        t : int
+            Number of the round, from 1.
+        wants : ndarray of int, (W, 2)
+            Edges that the peers request for this round, in any order.
 
         Returns
         -------
-        edges, asked : see `Round`.
+        edges : ndarray of int, (E, 2)
+            Edges of the round, see `Round`.
+        asked : ndarray of bool, (E,)
+            Mask of the edges that are answered.
         """
 
     def each_round(self, first: int, last: int, wants: Callable[[int], Edges]) -> Iterator[Round]:
-        """Yield rounds `first` to `last`: the one loop over rounds, wherever they are played.
+        """Iterate over rounds `first` to `last`.
 
-        The relay plays a round by exchanging messages with the nodes, a node that hosts every peer
-        by calling its cohort::
+        Both the relay, which exchanges messages with the nodes, and a node that hosts every peer
+        run this loop::
 
             for this in strategy.each_round(first, last, lambda t: rule.wants(cohort.state, t)):
                 ...  # receive, answer and update; evaluate if this.evaluated; begin the next
 
         Parameters
         ----------
-        wants : the edges that the peers want in a round; called when that round begins.
+        first, last : int
+            Numbers of the first and the last round.
+        wants : callable
+            Function from a round to the edges that the peers request; called when it begins.
         """
         for t in range(first, last + 1):
             edges, asked = self.edges(t, wants(t))
             yield Round(t, edges, asked, self.is_evaluated(t))
 
     def is_evaluated(self, t: int) -> bool:
-        """Whether the peers measure themselves after round `t`."""
+        """Return True if the peers evaluate their models after round `t`."""
         return t % self.evaluate_every == 0 or t == self.rounds
 
     def next_evaluated(self, t: int) -> int:
-        """The first evaluated round from `t` on."""
+        """Return the first evaluated round from `t` on."""
         return min(t + -t % self.evaluate_every, self.rounds)
 
     def cautions(self) -> tuple[str, ...]:
-        """Warnings about a run that can be started but is unlikely to do what it is meant for."""
+        """Return warnings about a valid configuration that is unlikely to work well."""
         return ()
 
     def _ends(self, t: int, *, asked: bool) -> tuple[Marks, Marks]:
-        """(n,) whose model can be heard in round `t`, and who hears.
+        """Return masks (n,) of the possible senders and recipients of round `t`.
 
         Parameters
         ----------
-        asked : by edges that are answered: both ends are awake.
+        t : int
+            Number of the round.
+        asked : bool
+            For edges that are answered, whose ends must both be awake.
         """
         if asked:
             return self.schedule.awake(t), self.schedule.awake(t)
         return self.schedule.offered(t) > 0, self.schedule.ending(t)
 
     def _graph(self, t: int) -> Matrix:
-        """(n, n) who may talk to whom in round `t`, [sender, recipient]."""
+        """Return the allowed edges (n, n) of round `t`, [sender, recipient]."""
         return self.topology if self.links is None else self.links(t)
 
     def _neighbours(self, t: int) -> Edges:
-        """All edges of the topology along which a model can be heard in round `t`."""
+        """Return all edges that can carry a model in round `t`."""
         senders, recipients = map(np.flatnonzero, self._ends(t, asked=False))
         pairs = np.argwhere(self._graph(t)[np.ix_(senders, recipients)].T)
         return np.stack([senders[pairs[:, 1]], recipients[pairs[:, 0]]], axis=1)
 
     def _allowed(self, t: int, wants: Edges, *, asked: bool) -> Edges:
-        """The wants that topology and schedule allow in round `t`."""
+        """Return the requested edges that topology and schedule allow in round `t`."""
         senders, recipients = wants.T
-        can_send, can_hear = self._ends(t, asked=asked)
-        there = self._graph(t)[senders, recipients] & can_send[senders] & can_hear[recipients]
-        return self._sorted(wants[there])
+        can_send, can_receive = self._ends(t, asked=asked)
+        allowed = self._graph(t)[senders, recipients] & can_send[senders] & can_receive[recipients]
+        return self._sorted(wants[allowed])
 
     def _sorted(self, edges: Edges) -> Edges:
-        """The edges by (recipient, sender), each once."""
+        """Sort edges by (recipient, sender) and drop duplicates."""
         recipients, senders = np.divmod(np.unique(self._number(edges)), self.peers)
         return np.stack([senders, recipients], axis=1)
 
     def _number(self, edges: Edges) -> npt.NDArray[np.int64]:
-        """A number for each edge, in the order of edges."""
+        """Return a unique number per edge that sorts by (recipient, sender)."""
         numbers: npt.NDArray[np.int64] = edges[:, 1] * self.peers + edges[:, 0]
         return numbers

@@ -1,11 +1,11 @@
-"""The virtual clock: how long a round would take on machines and links of the world.
+"""Virtual clock: the time that a round would take on realistic machines and links.
 
-Nothing here waits. A peer's seconds follow from what the run counts anyway, so they are the same
-wherever it is hosted and however fast this machine is:
+Nothing here waits. A peer's seconds follow from the run's counters, so they depend neither on the
+node that hosts it nor on the speed of this machine:
 
     examples differentiated / speed + bytes sent / up + bytes received / down + latency,
 
-the latency once for each direction in which it had letters. Peers work side by side: a round takes
+with the latency once for each direction that carried letters. Peers work in parallel: a round takes
 as long as its slowest peer.
 """
 
@@ -36,13 +36,21 @@ _MBIT = 1e6 / 8
 
 @dataclass(frozen=True)
 class Spread:
-    """A log-normal distribution: its median, and the ratio of its 84 % quantile to the median."""
+    """Log-normal distribution.
+
+    Attributes
+    ----------
+    median : float
+        Median.
+    ratio : float
+        Ratio of the 84 % quantile to the median.
+    """
 
     median: float
     ratio: float
 
     def draw(self, g: np.random.Generator, n: int) -> Floats:
-        """Draw (n,) values."""
+        """Draw n values, (n,)."""
         values: Floats = self.median * self.ratio ** g.standard_normal(n)
         return values
 
@@ -55,21 +63,25 @@ PROFILES: dict[str, tuple[Spread, Spread, Spread, Spread]] = {
         Spread(50.0, 3.0), Spread(8 * _MBIT, 2.5), Spread(40 * _MBIT, 2.5), Spread(0.05, 1.6),
     ),
 }  # fmt: skip
-"""Examples a second, bytes a second up and down, and seconds of latency: orders of magnitude, see
-docs/schedules.md."""
+"""Examples per second, bytes per second up and down, and latency in seconds; orders of magnitude,
+see docs/schedules.md."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The options of the virtual clock.
+    """Options of the virtual clock.
 
     Attributes
     ----------
-    profile : the world whose machines and links the peers have; "none" keeps no time.
-    file : CSV of "file" with the columns peer, examples-per-second, up-bytes-per-second,
-        down-bytes-per-second and latency-seconds, a line for each peer.
-    tick : seconds of a round in a schedule of the kind "clock".
-    deadline : seconds after which a round ends without those who are not ready; 0: it waits.
+    profile : {"none", "hospitals", "phones", "file"}
+        Distribution of machines and links; "none" for no clock.
+    file : path
+        CSV for "file", with the columns peer, examples-per-second, up-bytes-per-second,
+        down-bytes-per-second and latency-seconds, and a line per peer.
+    tick : float
+        Seconds per round of a schedule of kind "clock".
+    deadline : float
+        Seconds after which a round ends without the peers that are not ready; 0 for no limit.
     """
 
     profile: Literal["none", "hospitals", "phones", "file"] = "none"
@@ -79,7 +91,7 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.tick <= 0 or self.deadline < 0:
-            raise ValueError("tick must be above 0 and deadline not below it")
+            raise ValueError("tick must be above 0, deadline must not be negative")
         if self.deadline and self.profile == "none":
             raise ValueError("a deadline needs a profile")
         if self.profile == "file" and not self.file:
@@ -88,13 +100,16 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """How fast each peer is, (n,) each.
+    """Speed of each peer and its link.
 
     Attributes
     ----------
-    speed : examples differentiated a second.
-    up, down : bytes a second.
-    latency : seconds.
+    speed : ndarray, (n,)
+        Examples differentiated per second.
+    up, down : ndarray, (n,)
+        Bytes per second.
+    latency : ndarray, (n,)
+        Seconds.
     """
 
     speed: Floats
@@ -103,14 +118,14 @@ class Clock:
     latency: Floats
 
     def seconds(self, peers: Ints, examples: Ints, sent: Ints, received: Ints) -> Floats:
-        """Seconds that some peers take for so many examples and bytes each."""
+        """Return the seconds that peers take for numbers of examples and bytes, (P,) each."""
         latency = self.latency[peers] * ((sent > 0).astype(np.int64) + (received > 0))
-        found: Floats = examples / self.speed[peers] + latency
-        return found + sent / self.up[peers] + received / self.down[peers]
+        seconds: Floats = examples / self.speed[peers] + latency
+        return seconds + sent / self.up[peers] + received / self.down[peers]
 
 
 def clock(options: Options, peers: int, seed: int) -> Clock | None:
-    """Make the clock of a configuration; None where it keeps no time.
+    """Make the clock of a configuration, or None for `profile` = "none".
 
     Raises
     ------
@@ -126,19 +141,21 @@ def clock(options: Options, peers: int, seed: int) -> Clock | None:
 
 
 def _read(path: Path, peers: int) -> Floats:
-    """(4, n) the columns of a file."""
+    """Read the columns of a file, (4, n)."""
     try:
         rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-        found = {int(row["peer"]): [float(row[name]) for name in _COLUMNS] for row in rows}
+        by_peer = {int(row["peer"]): [float(row[name]) for name in _COLUMNS] for row in rows}
     except OSError as error:
         raise ScheduleError(f"clock file {path}: {error.strerror or 'cannot be read'}") from None
     except (KeyError, TypeError, ValueError):
         raise ScheduleError(
-            f"clock file {path}: wants numbers under peer, {', '.join(_COLUMNS)}"
+            f"clock file {path}: needs numbers in the columns peer, {', '.join(_COLUMNS)}"
         ) from None
-    if sorted(found) != list(range(peers)):
-        raise ScheduleError(f"clock file {path}: wants a line for each peer, 0 to {peers - 1}")
-    table = np.array([found[peer] for peer in range(peers)]).T
+    if sorted(by_peer) != list(range(peers)):
+        raise ScheduleError(f"clock file {path}: needs a line for each peer, 0 to {peers - 1}")
+    table = np.array([by_peer[peer] for peer in range(peers)]).T
     if not (np.isfinite(table).all() and (table[:3] > 0).all() and (table[3] >= 0).all()):
-        raise ScheduleError(f"clock file {path}: speeds must be above 0 and latencies not below it")
+        raise ScheduleError(
+            f"clock file {path}: speeds must be above 0, latencies must not be negative"
+        )
     return table

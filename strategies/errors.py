@@ -1,24 +1,27 @@
-"""What can go wrong between the relay and the nodes.
+"""Errors of the relay, its transports and its configuration.
 
 RuntimeError
-└── RelayError          the run cannot go on; names the round, the stage and the peers
+└── RelayError          the run cannot continue; names the round, the stage and the peers
     ├── DesertedError   no node is left in a round
-    └── RosterError     some peer is hosted by no node, or there is no quorum
+    └── RosterError     a peer is hosted by no node, or there is no quorum
 ValueError
-├── TopologyError       the user asked for a graph that does not exist
-├── ScheduleError       the file of a schedule is missing or wrong
-└── WireError           a message that is not one of ours; names the key that is wrong
+├── TopologyError       the configured graph does not exist
+├── ScheduleError       the file of a schedule is missing or invalid
+└── WireError           a record is not a request or a response; names the invalid key
 """
 
 from __future__ import annotations
 
 
 class RelayError(RuntimeError):
-    """The run cannot go on.
+    """The run cannot continue.
 
     Attributes
     ----------
-    round, stage : where it stopped.
+    round : int
+        Round in which it stopped.
+    stage : str
+        Stage of that round.
     """
 
     def __init__(self, message: str, round_: int, stage: str) -> None:
@@ -27,7 +30,7 @@ class RelayError(RuntimeError):
         self.stage = stage
 
     def __reduce__(self) -> tuple[type[RelayError], tuple[str, int, str]]:
-        return type(self), (str(self), self.round, self.stage)  # it may come from another process
+        return type(self), (str(self), self.round, self.stage)  # crosses processes
 
 
 class DesertedError(RelayError):
@@ -35,15 +38,15 @@ class DesertedError(RelayError):
 
 
 class RosterError(RelayError):
-    """Some peer is hosted by no node, or there is no quorum."""
+    """A peer is hosted by no node, or there is no quorum."""
 
 
 class TopologyError(ValueError):
-    """The graph of the configuration does not exist."""
+    """The configured graph does not exist."""
 
 
 class ScheduleError(ValueError):
-    """The file of a schedule is missing or wrong."""
+    """The file of a schedule is missing or invalid."""
 
 
 class WireError(ValueError):

@@ -1,4 +1,4 @@
-"""Every peer hears all its neighbours in every round: federated averaging and its relatives."""
+"""Strategy of federated averaging: every peer receives the models of all its neighbours."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from strategies.protocol import Edges
 
 
 class Everyone(Brokering):
-    """Every edge of the topology, in both directions; nobody answers."""
+    """All edges of the topology, without answers."""
 
     hears_on_waking: ClassVar[bool] = True
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
-        """All edges of the topology."""
+        """Return all edges of the topology."""
         edges = self._neighbours(t)
         return edges, np.zeros(len(edges), dtype=np.bool_)

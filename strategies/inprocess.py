@@ -1,4 +1,4 @@
-"""A transport inside one process: requests are function calls."""
+"""Transport inside one process: requests are function calls."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from strategies.protocol import Handler, Request, Response
 
 
 class InProcessTransport:
-    """Calls nodes of this process one after the other; node k is the k-th."""
+    """Transport that calls nodes of this process in order; a node's id is its index."""
 
     def __init__(self, nodes: Sequence[Handler]) -> None:
         self._nodes = nodes
 
     def nodes(self) -> list[int]:
-        """All of them."""
+        """Return the ids of all nodes."""
         return list(range(len(self._nodes)))
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
-        """Deliver `requests` by node; an exception is the line that says why there is none."""
+        """Deliver requests by node; an exception becomes the reason for a missing response."""
         return {node: self._call(node, request) for node, request in requests.items()}
 
     def _call(self, node: int, request: Request) -> Response | str:

@@ -1,4 +1,4 @@
-"""Sampled pairs ask each other, the rest is what the peers want (CoBo, Algorithm 1).
+"""Sampled pairs that answer each other, and requested edges without answers (CoBo, algorithm 1).
 
 Paper: Hashemi, He, Jaggi, "CoBo: Collaborative Learning via Bilevel Optimization", section 3.
 Symbols: t = the round, n = peers, p_t = `probability_at(t)`.
@@ -18,21 +18,23 @@ Sampling = Literal["constant", "inverse-time", "mixed", "full", "official"]
 
 _PURPOSE = 0xC0B0
 _UPDATES = 100
-"""Times that a pair should be sampled: with fewer, weights were seen to stay near their start."""
+"""Recommended number of updates per pair: with fewer, weights stayed near their start."""
 _EACH = 1024
-"""Peers awake up to which each pair has a draw of its own."""
+"""Maximum number of awake peers with an independent draw per pair, see `_skipping`."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pairs(Brokering):
-    """Each allowed pair is sampled with probability p_t; wants inside the topology come on top.
+    """Pairs sampled with probability p_t, and the edges requested by recipients.
 
-    A sampled pair exchanges models both ways and answers; a wanted edge only delivers.
+    A sampled pair exchanges models both ways and answers; a requested edge only delivers.
 
     Attributes
     ----------
-    sampling : schedule of p_t, see `probability_at`.
-    probability : p_t of the constant schedule and of the first rounds of "mixed"; 0: 1/n.
+    sampling : {"constant", "inverse-time", "mixed", "full", "official"}
+        Schedule of p_t, see `probability_at`.
+    probability : float
+        p_t of the constant schedule and of the first rounds of "mixed"; 0 for 1/n.
     """
 
     sampling: Sampling = "full"
@@ -41,13 +43,13 @@ class Pairs(Brokering):
     wanted_by: ClassVar[Literal[0, 1] | None] = 1
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
-        """The sampled pairs of round `t` (asked) and the wants (not asked)."""
-        sampled, wanted = self._sampled(t), self._allowed(t, wants, asked=False)
-        edges = self._sorted(np.concatenate([sampled, wanted]))
+        """Return the sampled pairs of round `t`, with answers, and the requested edges."""
+        sampled, requested = self._sampled(t), self._allowed(t, wants, asked=False)
+        edges = self._sorted(np.concatenate([sampled, requested]))
         return edges, np.isin(self._number(edges), self._number(sampled))
 
     def probability_at(self, t: int) -> float:
-        """Compute p_t, the chance of each pair in round `t`.
+        """Return p_t, the probability of each pair in round `t`.
 
         Raises
         ------
@@ -72,45 +74,45 @@ class Pairs(Brokering):
         return min(1.0, p)
 
     def cautions(self) -> tuple[str, ...]:
-        """Say when the schedule samples a pair too seldom to learn whether it fits."""
+        """Warn if the schedule samples pairs too rarely to learn their weights."""
         updates = sum(self.probability_at(t) for t in range(1, self.rounds + 1))
         if updates >= min(_UPDATES, self.rounds):  # no schedule samples more than every round
             return ()
         return (
-            f"a pair's weight is updated {updates:.0f} times in {self.rounds} rounds, expect to "
-            f'need about {_UPDATES}: take more rounds, or sampling = "full"',
+            f"a pair's weight is updated {updates:.0f} times in {self.rounds} rounds, but needs "
+            f'about {_UPDATES} updates: run more rounds, or set sampling = "full"',
         )
 
     def _sampled(self, t: int) -> Edges:
-        """The sampled pairs of peers that are awake, whatever the topology is, both ways."""
+        """Sample pairs of awake peers in both directions; the draws ignore the topology."""
         awake, p = np.flatnonzero(self.schedule.awake(t)), self.probability_at(t)
         rng = np.random.default_rng((self.seed, t, _PURPOSE))
         one, other = awake[(_each if len(awake) <= _EACH else _skipping)(len(awake), p, rng)]
-        met = self._graph(t)[one, other]
-        pairs = np.stack([one[met], other[met]], axis=1)
+        allowed = self._graph(t)[one, other]
+        pairs = np.stack([one[allowed], other[allowed]], axis=1)
         return np.concatenate([pairs, pairs[:, ::-1]])
 
 
 def _each(peers: int, p: float, rng: np.random.Generator) -> Edges:
-    """(2, E) the sampled ones of all unordered pairs, by a draw for each pair."""
+    """Sample unordered pairs (2, E) with an independent draw per pair."""
     one, other = np.triu_indices(peers, 1)
-    met = rng.random(len(one)) < p
-    return np.stack([one[met], other[met]])
+    drawn = rng.random(len(one)) < p
+    return np.stack([one[drawn], other[drawn]])
 
 
 def _skipping(peers: int, p: float, rng: np.random.Generator) -> Edges:
-    """The same in law, in time and memory proportional to the sampled pairs.
+    """Sample from the distribution of `_each`, in time and memory proportional to the result.
 
-    Pairs have numbers, (1, 0), (2, 0), (2, 1), (3, 0), ...; how many are passed over before the
-    next sampled one has a geometric distribution (Batagelj and Brandes, 2005).
+    Pairs are numbered (1, 0), (2, 0), (2, 1), (3, 0), ...; the distance between two sampled pairs
+    has a geometric distribution (Batagelj and Brandes, 2005).
     """
-    pairs, found, last = peers * (peers - 1) // 2, [np.zeros(0, dtype=np.int64)], -1
+    pairs, chunks, last = peers * (peers - 1) // 2, [np.zeros(0, dtype=np.int64)], -1
     while last < pairs:
         expected = (pairs - last) * p
-        found.append(last + rng.geometric(p, size=int(expected + 4 * expected**0.5) + 1).cumsum())
-        last = int(found[-1][-1])
-    numbers = np.concatenate(found)
+        chunks.append(last + rng.geometric(p, size=int(expected + 4 * expected**0.5) + 1).cumsum())
+        last = int(chunks[-1][-1])
+    numbers = np.concatenate(chunks)
     numbers = numbers[numbers < pairs]
     other = ((1 + np.sqrt(1 + 8 * numbers.astype(np.float64))) / 2).astype(np.int64)
-    other -= other * (other - 1) // 2 > numbers  # rounded up
+    other -= other * (other - 1) // 2 > numbers  # the square root may be rounded up
     return np.stack([numbers - other * (other - 1) // 2, other])

@@ -1,8 +1,9 @@
-"""The protocol between relay and nodes: requests, responses and the letters that they carry.
+"""Protocol between relay and nodes: requests, responses and the letters that they carry.
 
-Relay (`strategies.relay.broker`) and node meet only in these dataclasses. How they travel is a
-`Transport`'s business: Flower's grid, or function calls in one process. A payload is opaque here:
-the relay forwards it by reference and never looks inside.
+Relay (`strategies.relay.broker`) and nodes communicate only by these dataclasses, which a
+`Transport` carries: Flower's grid, or function calls in one process. Payloads are opaque: the relay
+forwards them by reference and never looks inside. A letter is a message between peers, encrypted in
+a deployment.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Edges = npt.NDArray[np.int64]
-"""(E, 2) directed edges: column 0 is the sender of the model, column 1 its recipient."""
+"""Directed edges, (E, 2): column 0 is the sender of the model, column 1 its recipient."""
 
 Kind = Literal["offer", "answer"]
 Stage = Literal["preflight", "start", "answer", "update", "local-rounds"]
@@ -25,38 +26,45 @@ MEASURES = frozenset(
     {"balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specificity"}
     | {"expected_calibration_error", "mae", "rmse", "r2"}
 )
-"""Names of what the last report has beside; all over a peer's own test examples."""
+"""Additional metrics of the last report, on a peer's test examples."""
 METRICS = MEASURES.union(
     (f"{part}_{kind}" for part in ("test", "validation", "train") for kind in ("loss", "accuracy")),
     {"bytes_sent", "bytes_received", "gradient_evaluations", "unsound_results", "refused_models"},
     {"attacker", "awake", "epsilon"},
 )
-"""Names of what every method's peers report."""
+"""Metrics that the peers of every method may report."""
 
 
 MATRIX = 1024
-"""Peers up to which the collaboration matrix is recorded as a whole; of more, what happens."""
+"""Maximum number of peers whose collaboration matrix is recorded in full, see `Report`."""
 
 
 def no_edges() -> Edges:
-    """The empty edge list, shape (0, 2)."""
+    """Return an empty edge list, shape (0, 2)."""
     return np.empty((0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class PeerMessage:
-    """A letter from one peer to another, or to everybody whom the round's edges name.
+    """Letter from one peer to another, or to all recipients of the round's edges.
 
     Attributes
     ----------
-    kind : "offer" carries a peer's model, "answer" what a recipient computed on it.
-    sender : peer that wrote the letter.
-    recipient : the peer that an answer goes to, the model's owner; None: everybody (an offer).
-    round : round the letter belongs to.
-    nbytes : bytes of the tensors inside, without any overhead of the wire.
-    payload : opaque reference; bytes on a node, on the relay what the transport made of them.
-    keys : of a sealed letter: peer -> the payload's key, encrypted for that peer and signed. Empty:
-        the letter is plain.
+    kind : {"offer", "answer"}
+        An offer carries a peer's model, an answer the result that a recipient computed with it.
+    sender : int
+        Peer that wrote the letter.
+    recipient : int or None
+        Peer that receives an answer, the model's owner; None for an offer.
+    round : int
+        Round that the letter belongs to.
+    nbytes : int
+        Bytes of the tensors inside, without overhead.
+    payload : object
+        Opaque reference: bytes on a node, the transport's object on the relay.
+    keys : Mapping of int to bytes
+        For a sealed letter, the payload's key per recipient, encrypted and signed; empty if the
+        letter is not encrypted.
     """
 
     kind: Kind
@@ -68,35 +76,44 @@ class PeerMessage:
     keys: Mapping[int, bytes] = field(default_factory=dict, repr=False)
 
     def opens_for(self, peer: int) -> bool:
-        """Whether that peer can read it."""
+        """Return True if the peer can read the letter."""
         return not self.keys or peer in self.keys
 
     def only_for(self, peers: Collection[int]) -> PeerMessage:
-        """The same letter without the keys of all other peers."""
+        """Return the letter with the keys of some peers only."""
         return replace(self, keys={p: key for p, key in self.keys.items() if p in peers})
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the relay asks a node to do next.
+    """Request of the relay to a node.
 
     Attributes
     ----------
-    stage : "preflight" asks whether the node is ready for the run, and changes nothing; "start"
-        goes on from the newest state up to `round`, which becomes that of `round`, or creates and
-        evaluates that of round 0; "answer" computes answers to the offers of `round`;
-        "update" ends `round`: owners update models and state; "local-rounds" runs `round`..`last`
-        inside a node that hosts every peer. All but "start" build on the state of `round` - 1.
-    round, last : the round, and the last of several in "local-rounds"; else equal.
-    edges : the round's edges that touch this node's peers, sorted by (recipient, sender); in
-        "update" some of those of "answer" may be missing: their other end has failed since.
-    asked : (E,) which of these edges want an answer back.
-    letters : letters from other nodes, sorted by (sender, recipient), offers first.
-    committed : last round the relay has checkpointed; a node may delete older versions.
-    attempt : token of the relay's process; a node obeys the one that started it last.
-    samples : (n,) each peer's number of samples n_i, 0 where no node has announced it; empty where
-        none has: nodes that see only their own data then announce it and are started again.
-    clock : in a "preflight" the relay's time, in seconds since 1970; else 0.
+    stage : {"preflight", "start", "answer", "update", "local-rounds"}
+        "preflight" checks that the node is ready for the run, without side effects; "start"
+        restores the newest state up to `round` as that of `round`, or creates and evaluates that of
+        round 0; "answer" computes answers to the offers of `round`; "update" ends `round`: peers
+        update models and state; "local-rounds" runs `round`..`last` inside a node that hosts every
+        peer. All but "preflight" and "start" continue from the state of `round` - 1.
+    round, last : int
+        Number of the round, and of the last one in "local-rounds"; otherwise equal.
+    edges : ndarray of int, (E, 2)
+        Edges of the round that end at the node's peers, sorted by (recipient, sender). In "update"
+        edges of "answer" may be missing, if their other end has failed since.
+    asked : ndarray of bool, (E,)
+        Mask of the edges that are answered.
+    letters : tuple of PeerMessage
+        Letters from other nodes, sorted by (sender, recipient), offers first.
+    committed : int
+        Last round that the relay has checkpointed; a node may delete older versions.
+    attempt : str
+        Token of the relay's process; a node accepts requests of the one that started it last.
+    samples : ndarray of int, (n,)
+        Number of samples n_i of each peer, 0 where not announced yet. Empty before any node has
+        announced it: nodes that see only their own data then announce it and are started again.
+    clock : float
+        In a "preflight" the relay's time, in seconds since 1970; else 0.
     """
 
     stage: Stage
@@ -113,16 +130,20 @@ class Request:
 
 @dataclass(frozen=True)
 class Report:
-    """One peer's measurements after one evaluated round.
+    """Metrics of one peer after one evaluated round.
 
     Attributes
     ----------
-    round, peer : of what.
-    metrics : metrics.jsonl's fields but round and peer; None where a metric does not exist.
-    weights : (n,) row of the collaboration matrix; the diagonal is the self weight, else 1. In a
-        run of more than `MATRIX` peers: those of `columns` only.
-    columns : of whom these weights are: of whom the peer heard in this round, and itself; empty
-        where it slept, and in a run of fewer peers.
+    round, peer : int
+        Round and peer of the report.
+    metrics : Mapping of str to float or None
+        Fields of metrics.jsonl except round and peer; None where a metric does not exist.
+    weights : tuple of float, (n,)
+        Row of the collaboration matrix; the diagonal is the self weight, else 1. With more than
+        `MATRIX` peers, only the entries of `columns`.
+    columns : tuple of int
+        With more than `MATRIX` peers: the peer itself and those whose models it received in this
+        round; empty if it slept.
     """
 
     round: int
@@ -133,33 +154,44 @@ class Report:
 
     @property
     def given(self) -> dict[int, float]:
-        """Peer -> the weight that it is given."""
+        """Collaboration weights by peer."""
         return dict(zip(self.columns or range(len(self.weights)), self.weights, strict=True))
 
 
 @dataclass(frozen=True)
 class Response:
-    """What a node answers.
+    """Response of a node to a request.
 
     Attributes
     ----------
-    peers : peers this node hosts, ascending.
-    letters : answers of the round ("answer"), or offers for the next one ("start", "update").
-    wants : (W, 2) edges the node's peers want next round; each has one of them at an end.
-    reports : measurements of the evaluated rounds this request ended.
-    refused : one line for each letter that failed its checks (peer, round, reason).
-    samples : n_i of each hosted peer, in the response to a "start" of a node that sees only its own
-        data; else empty. Weights need it, so the relay tells every node.
-    standing : in the response to a "start": the round whose state the node goes on from, -1 if its
-        peers begin afresh.
-    names : what people call each hosted peer, "" where nothing names it, in the response to a
-        "start"; else empty.
-    claims : in the response to a "start" of a node that has keys: for each hosted peer a signature
-        that it is this peer's node; else empty.
-    checks : in the response to a "preflight": what was checked, and "ok", a band or a code.
-    elapsed : seconds on the virtual clock that the request's rounds took here.
-    ready : the round by whose end each hosted peer's work is done, where the schedule is by the
-        clock; else empty.
+    peers : tuple of int
+        Peers that the node hosts, ascending.
+    letters : tuple of PeerMessage
+        Answers of the round ("answer"), or offers for the next one ("start", "update").
+    wants : ndarray of int, (W, 2)
+        Edges that the node's peers request for the next round; each has one of them at an end.
+    reports : tuple of Report
+        Metrics of the evaluated rounds that the request ended.
+    refused : tuple of str
+        A line per letter that failed its checks (peer, round, reason).
+    samples : tuple of int
+        n_i of each hosted peer, in the response to "start" of a node that sees only its own data;
+        else empty. The relay forwards them to all nodes, for the averaging weights.
+    names : tuple of str
+        Display name of each hosted peer, "" for none, in the response to "start"; else empty.
+    standing : int or None
+        In the response to "start": round of the state that the node continues from, -1 if its peers
+        start from their initial state.
+    claims : tuple of bytes
+        In the response to "start" of a node with keys: a signature per hosted peer that proves that
+        the node is this peer's; else empty.
+    checks : tuple of (str, str)
+        In the response to "preflight": names of the checks, and "ok", a band or a code.
+    elapsed : float
+        Seconds on the virtual clock that the request's rounds took on this node.
+    ready : tuple of int
+        Round at whose end each hosted peer's work is done, if the schedule follows the clock; else
+        empty.
     """
 
     peers: tuple[int, ...]
@@ -177,20 +209,20 @@ class Response:
 
 
 class Handler(Protocol):
-    """A node, as a transport sees it: what requests are delivered to."""
+    """Node that handles requests."""
 
     def handle(self, request: Request) -> Response:
-        """Do what the request says."""
+        """Execute a request."""
         ...
 
 
 class Transport(Protocol):
-    """Carries one request to each of some nodes and brings their responses back."""
+    """Carrier of requests to nodes and of their responses."""
 
     def nodes(self) -> list[int]:
-        """The nodes that can be reached now, in any order; ids mean nothing beyond the run."""
+        """Return the ids of the reachable nodes, in any order; ids are valid for this run only."""
         ...
 
     def exchange(self, requests: Mapping[int, Request]) -> Mapping[int, Response | str]:
-        """Deliver `requests` by node; a response each, or one line saying why there is none."""
+        """Deliver requests by node; return a response per node, or the reason why it is missing."""
         ...

@@ -1,9 +1,8 @@
-"""Schedules: who is awake in which round. Client sampling, churn, and traces of availability.
+"""Schedules of the peers that are awake in each round: client sampling, churn, availability traces.
 
-A schedule is a pure function of its options, a seed and the round, so the relay and every node
-work out the same rounds by themselves; where it follows the virtual clock (`ByClock`), of what the
-peers have spent too. A sleeping peer trains nothing, sends and receives nothing, and its state
-stands still.
+A schedule is a pure function of its options, a seed and the round, so that the relay and every node
+compute the same rounds; one that follows the virtual clock (`ByClock`) also depends on the time
+that the peers have spent. A sleeping peer does not train, send or receive, and keeps its state.
 """
 
 from __future__ import annotations
@@ -30,20 +29,26 @@ _SAMPLE, _CHURN = 0x5A3B, 0xC402
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a schedule.
+    """Options of a schedule.
 
     Attributes
     ----------
-    kind : who is awake: everybody ("all"), a fresh random sample of the peers in each round, peers
-        that go down and come up at random ("churn"), as a file says ("trace"), or who has done its
-        work ("clock": asynchronous, a round is a tick of the virtual clock).
-    fraction : of the peers that are awake in a round of a "sample", at least one peer.
-    mean_up, mean_down : rounds that a peer of a "churn" stays up, and down, on average.
-    file : CSV of a "trace" with the columns peer, from, to: first and last round of each time that
-        a peer is awake; one that the file does not name sleeps.
-    max_age : how many rounds old a model may be when it is heard.
-    staleness_discount : exponent a of the polynomial discount of FedAsync (Xie et al. 2019): where
-        models are averaged, one that is s rounds old counts (s + 1)^-a times as much; 0: no less.
+    kind : {"all", "sample", "churn", "trace", "clock"}
+        Peers that are awake in a round: all; a random "sample" per round; peers that leave and
+        return at random ("churn"); as listed in a file ("trace"); or the peers that have finished
+        their work ("clock": asynchronous, a round is a tick of the virtual clock).
+    fraction : float
+        Fraction of the peers in a "sample", at least one peer.
+    mean_up, mean_down : float
+        Mean number of rounds that a peer stays up, or down, in a "churn".
+    file : path
+        CSV of a "trace", with the columns peer, from, to: first and last round of each interval
+        in which a peer is awake. Peers that are not listed sleep.
+    max_age : int
+        Maximum age of a model, in rounds, for other peers to receive it.
+    staleness_discount : float
+        Exponent a of FedAsync's polynomial discount (Xie et al. 2019): in averages, the weight of a
+        model that is s rounds old is multiplied by (s + 1)^-a; 0 for no discount.
     """
 
     kind: Literal["all", "sample", "churn", "trace", "clock"] = "all"
@@ -67,17 +72,22 @@ class Options:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Who is awake in which round; this one: everybody, always.
+    """Schedule in which all peers are always awake, and base of the others.
 
     Attributes
     ----------
-    peers, rounds : of the run.
-    seed : of random schedules.
-    max_age : how many rounds old an offer may be when it is heard.
-    hears_on_waking : whether a peer that wakes for a round hears the offers of the round before.
-        True of methods whose rounds end in averaging what came: what such a peer trains next
-        starts from that average. Where rounds end in training it would train for two rounds.
-    clock : how long peers take, None where no time is kept.
+    peers, rounds : int
+        Number of peers and of rounds.
+    seed : int
+        Seed of random schedules.
+    max_age : int
+        Maximum age of an offer in rounds.
+    hears_on_waking : bool
+        A peer that wakes for a round receives the offers of the previous one. True for methods
+        whose rounds end in averaging: the peer then trains from that average. Where rounds end in
+        training it would train for two rounds.
+    clock : Clock or None
+        Speed of the peers; None without a virtual clock.
     """
 
     peers: int
@@ -89,18 +99,17 @@ class Schedule:
     _drawn: dict[int, Bools] = field(default_factory=dict, init=False, repr=False)
 
     foresees: ClassVar[bool] = True
-    """Whether it is known beforehand who will be awake."""
+    """Awake peers are known in advance."""
 
     @property
     def is_always(self) -> bool:
-        """Whether nobody ever sleeps."""
+        """True if no peer ever sleeps."""
         return type(self) is Schedule
 
     def awake(self, t: int) -> Bools:
-        """(n,) who is awake in round `t`: who trains and offers then.
+        """Return a mask (n,) of the peers that train and offer in round `t`.
 
-        Nobody before round 1, everybody once the last round is over: each peer comes to hear how
-        the run ended, and is measured.
+        No peer before round 1; all peers after the last round, for the final update and evaluation.
         """
         if not 1 <= t <= self.rounds:
             return np.full(self.peers, t > self.rounds)
@@ -109,49 +118,49 @@ class Schedule:
         return self._drawn[t]
 
     def beginning(self, t: int) -> Bools:
-        """(n,) who begins to work for round `t`, when the one before has ended."""
+        """Return a mask (n,) of the peers that start working for round `t`."""
         return self.awake(t)
 
     def ending(self, t: int) -> Bools:
-        """(n,) who takes part in ending round `t`, and hears its offers."""
+        """Return a mask (n,) of the peers that receive the offers of round `t` and update."""
         return self.awake(t) | self.beginning(t + 1) if self.hears_on_waking else self.awake(t)
 
     def measured(self, t: int) -> Bools:
-        """(n,) who measures itself after round `t`, if it is evaluated; at first and last all."""
+        """Return a mask (n,) of the peers that evaluate after round `t`; all in first and last."""
         return self.awake(self.rounds + 1) if t in (0, self.rounds) else self.ending(t)
 
     def changes(self, t: int) -> Bools:
-        """(n,) whose state changes in the step that ends round `t` and begins the next one."""
+        """Return a mask (n,) of the peers whose state changes between rounds `t` and `t` + 1."""
         return self.measured(t) | self.beginning(t + 1)
 
     def offered(self, t: int) -> Ints:
-        """(n,) the round of the newest offer that may be heard in round `t`; 0 of none."""
+        """Return the round (n,) of each peer's newest valid offer in round `t`; 0 for none."""
         newest = np.zeros(self.peers, dtype=np.int64)
         for s in range(max(1, t - self.max_age), t + 1):
             newest[self.awake(s)] = s
         return newest
 
     def last_change(self, peers: Sequence[int], t: int) -> int:
-        """The last round up to `t` whose end changed the state of some of `peers`."""
-        who = list(peers)
-        return next((s for s in range(t, 0, -1) if self.changes(s)[who].any()), 0)
+        """Return the last round up to `t` whose end changed the state of any of `peers`; else 0."""
+        rows = list(peers)
+        return next((s for s in range(t, 0, -1) if self.changes(s)[rows].any()), 0)
 
     def next_ending(self, peers: Sequence[int], t: int) -> int:
-        """The first round after `t` that some of `peers` take part in ending; else the next one."""
-        who, later = list(peers), range(t + 1, self.rounds + 1)
-        return next((s for s in later if self.ending(s)[who].any()), t + 1)
+        """Return the first round after `t` that any of `peers` takes part in ending; else t + 1."""
+        rows, later = list(peers), range(t + 1, self.rounds + 1)
+        return next((s for s in later if self.ending(s)[rows].any()), t + 1)
 
     def _draw(self, t: int) -> Bools:
         return np.ones(self.peers, dtype=np.bool_)
 
     def elapsed(self, seconds: Floats) -> float:
-        """Seconds of a round in which the peers took so many each (P,)."""
+        """Return the duration of a round in which the peers took `seconds`, (P,)."""
         return float(seconds.max(initial=0.0))
 
 
 @dataclass(frozen=True, eq=False)
 class Sample(Schedule):
-    """A share of the peers, at least one, drawn anew in each round (client sampling)."""
+    """Client sampling: a random fraction of the peers, at least one, in each round."""
 
     fraction: float = 0.1
 
@@ -165,9 +174,9 @@ class Sample(Schedule):
 
 @dataclass(frozen=True, eq=False)
 class Churn(Schedule):
-    """Peers go down and come up at random, in the long run `mean_up` and `mean_down` rounds each.
+    """Churn: peers stay up and down for `mean_up` and `mean_down` rounds on average.
 
-    Each peer is a Markov chain with two states that begins in its stationary distribution.
+    Each peer is a Markov chain with two states, started in its stationary distribution.
     """
 
     mean_up: float = 10.0
@@ -188,7 +197,7 @@ class Churn(Schedule):
 
 @dataclass(frozen=True, eq=False)
 class Trace(Schedule):
-    """Peers are awake as a file says: (first, last) round of each time, by peer."""
+    """Availability trace: (peer, first, last) round of each interval in which a peer is awake."""
 
     times: Sequence[tuple[int, int, int]] = ()
 
@@ -200,18 +209,22 @@ class Trace(Schedule):
 
 @dataclass(frozen=True, eq=False)
 class ByClock(Schedule):
-    """A peer is awake in the round by whose end its work is done.
+    """Schedule by the virtual clock: a peer is awake in the round in which its work is done.
 
-    Who works for longer than a round lasts sleeps in the meantime, and its offer is of the round in
-    which it is ready. It is for simulations: whoever asks has to know what each peer has spent.
+    A peer that works for longer than a round sleeps in the meantime; its offer belongs to the round
+    in which it is ready. For simulations only, since the caller must know each peer's time.
 
     Attributes
     ----------
-    length : seconds that a round lasts at most.
-    base : who begins to work when, of peers that are not at work; None: each again as soon as its
-        work is done, and rounds last `length` seconds.
-    ready : (n,) the round by whose end each peer's work is done; 0 before it has begun.
-    last : (n,) the same of the work before that.
+    length : float
+        Maximum duration of a round in seconds.
+    base : Schedule or None
+        Schedule by which idle peers start working; None if they start again as soon as they are
+        done, and every round lasts `length` seconds.
+    ready : ndarray of int, (n,)
+        Round at whose end each peer's current work is done; 0 before it has begun.
+    last : ndarray of int, (n,)
+        Round at whose end its previous work was done.
     """
 
     length: float = 1.0
@@ -226,49 +239,49 @@ class ByClock(Schedule):
             object.__setattr__(self, name, np.zeros(self.peers, dtype=np.int64))
 
     def awake(self, t: int) -> Bools:
-        """(n,) whose work is done in round `t`; known of this round and the one before."""
+        """Return a mask (n,) of the peers that are done in round `t`, the current or previous."""
         return self._newest(t) == t if 1 <= t <= self.rounds else super().awake(t)
 
     def beginning(self, t: int) -> Bools:
-        """(n,) who begins to work for round `t` or later."""
+        """Return a mask (n,) of the peers that start working for round `t` or later."""
         if t > self.rounds:
             return self.awake(t)
         idle = self.ready < t
         return idle if self.base is None else idle & self.base.beginning(t)
 
     def changes(self, t: int) -> Bools:
-        """Everybody: nobody knows beforehand."""
+        """Return a mask of all peers: changes are not known in advance."""
         return self.awake(self.rounds + 1)
 
     def offered(self, t: int) -> Ints:
-        """(n,) the round of the newest offer that may be heard in round `t`; 0 of none."""
+        """Return the round (n,) of each peer's newest valid offer in round `t`; 0 for none."""
         newest = self._newest(t)
         return np.where(newest >= t - self.max_age, newest, 0)
 
     def next_ending(self, peers: Sequence[int], t: int) -> int:
-        """The next round: nobody knows beforehand."""
+        """Return the next round: endings are not known in advance."""
         return t + 1
 
     def _newest(self, t: int) -> Ints:
         return np.where(self.ready <= t, self.ready, self.last)
 
     def note(self, t: int, peers: Sequence[int], ready: npt.ArrayLike) -> None:
-        """Note when the work of some peers is done, as it stands after round `t`."""
-        who = [*peers]
-        self.last[who] = self._newest(t)[who]
-        self.ready[who] = ready
+        """Record the rounds at whose end some peers are ready, as known after round `t`."""
+        rows = [*peers]
+        self.last[rows] = self._newest(t)[rows]
+        self.ready[rows] = ready
 
     def recall(self, peers: Sequence[int], ready: npt.ArrayLike, last: npt.ArrayLike) -> None:
-        """Go back to an earlier round, for some peers."""
+        """Restore `ready` and `last` of some peers."""
         self.ready[[*peers]], self.last[[*peers]] = ready, last
 
     def done(self, t: int, seconds: Floats) -> Ints:
-        """The rounds by whose ends work of so many seconds is done that begins with round `t`."""
+        """Return the rounds at whose end work of `seconds` is done that starts in round `t`."""
         rounds: Ints = np.maximum(np.ceil(seconds / self.length), 1).astype(np.int64)
         return t - 1 + rounds
 
     def elapsed(self, seconds: Floats) -> float:
-        """Seconds of a round in which the peers took so many each (P,)."""
+        """Return the duration of a round in which the peers took `seconds`, (P,)."""
         return self.length if self.base is None else min(super().elapsed(seconds), self.length)
 
 
@@ -287,13 +300,23 @@ def schedule(
 
     Parameters
     ----------
-    hears_on_waking : see `Schedule`.
-    clock, tick, deadline : the virtual clock, see `strategies.clock.Options`.
+    options : Options
+        Options of the schedule.
+    peers, rounds : int
+        Number of peers and of rounds.
+    seed : int
+        Seed of random schedules.
+    hears_on_waking : bool
+        See `Schedule`.
+    clock : Clock or None
+        Virtual clock.
+    tick, deadline : float
+        See `strategies.clock.Options`.
 
     Raises
     ------
     ScheduleError
-        The file of a trace is missing or wrong.
+        The file of a trace is missing or invalid, or `kind` = "clock" without a clock.
     """
     if options.kind == "clock":
         if clock is None:
@@ -317,24 +340,28 @@ def _chosen(options: Options, run: tuple[int, int, int, int, bool, Clock | None]
 
 
 def _read(path: Path, peers: int) -> list[tuple[int, int, int]]:
-    def refuse(why: str) -> ScheduleError:
-        return ScheduleError(f"schedule file {path}: {why}")
+    def invalid(reason: str) -> ScheduleError:
+        return ScheduleError(f"schedule file {path}: {reason}")
 
     try:
         rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     except OSError as error:
-        raise refuse(error.strerror or "cannot be read") from None
+        raise invalid(error.strerror or "cannot be read") from None
     except ValueError:
-        raise refuse("not text") from None
+        raise invalid("not UTF-8 text") from None
     times = []
     for number, row in enumerate(rows, start=2):
         try:
             peer, first, last = (int(row[name]) for name in ("peer", "from", "to"))
         except (KeyError, TypeError, ValueError):
-            raise refuse(f"line {number}: wants whole numbers under peer, from and to") from None
+            raise invalid(
+                f"line {number}: needs integers in the columns peer, from and to"
+            ) from None
         if not (0 <= peer < peers and 1 <= first <= last):
-            raise refuse(f"line {number}: not a peer of 0 to {peers - 1} and rounds from 1 on")
+            raise invalid(
+                f"line {number}: needs a peer from 0 to {peers - 1} and rounds 1 <= from <= to"
+            )
         times.append((peer, first, last))
     if not times:
-        raise refuse("nobody is ever awake: wants a line peer,from,to for each time")
+        raise invalid("no peer is ever awake: add a line peer,from,to for each interval")
     return times

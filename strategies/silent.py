@@ -1,4 +1,4 @@
-"""No communication: every peer learns alone."""
+"""Strategy without communication: every peer trains alone."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ class Silent(Brokering):
     exchanges: ClassVar[bool] = False
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
-        """No edges."""
+        """Return no edges."""
         return no_edges(), np.empty(0, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Topologies, which say who may talk to whom: undirected graphs as (n, n) boolean matrices."""
+"""Topologies: undirected graphs of the allowed edges, as (n, n) boolean matrices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def listed(matrix: Matrix) -> Edges:
 
 
 def matrix_of(edges: Edges, peers: int) -> Matrix:
-    """Mark `edges` in an (n, n) matrix: the inverse of `listed`, repeats fall together."""
+    """Return the (n, n) adjacency matrix of `edges`, the inverse of `listed`."""
     matrix = np.zeros((peers, peers), dtype=np.bool_)
     matrix[edges[:, 0], edges[:, 1]] = True
     return matrix
@@ -43,24 +43,31 @@ def topology(
 
     Parameters
     ----------
-    kind : one of `KINDS`. Of a changing one (`strategies.changing`) it is every edge that may ever
-        be there.
-    peers : number of peers n.
-    seed : of the random kinds; the same seed gives the same graph on every machine.
-    degree : neighbours of each peer in "k-regular", and before rewiring in "small-world"; edges
-        that each new peer brings in "barabasi-albert"; most neighbours in a round of "base".
-    probability : of each edge in "erdos-renyi"; of rewiring one in "small-world".
-    file : for "file": JSON, a list of [i, j] pairs or an (n, n) matrix of 0 and 1; or a CSV of the
-        edges of each round, see `read_rounds`.
+    kind : str
+        One of `KINDS`. For a changing one (`strategies.changing`), the result is the union of the
+        edges of all rounds.
+    peers : int
+        Number of peers n.
+    seed : int
+        Seed of the random kinds; the same seed gives the same graph on every machine.
+    degree : int
+        Number of neighbours in "k-regular", and before rewiring in "small-world"; edges of each new
+        peer in "barabasi-albert"; maximum degree of a round in "base".
+    probability : float
+        Probability of an edge in "erdos-renyi", of rewiring one in "small-world".
+    file : str
+        Path for "file": JSON with a list of [i, j] pairs or an (n, n) matrix of 0 and 1, or CSV
+        with the edges of each round, see `read_rounds`.
 
     Returns
     -------
-    (n, n) bool, symmetric with an empty diagonal. All kinds but "file" are connected.
+    ndarray of bool, (n, n)
+        Symmetric adjacency matrix with an empty diagonal; connected, except for "file".
 
     Raises
     ------
     TopologyError
-        There is no such graph, or the file does not describe one.
+        The graph does not exist, or the file is missing or invalid.
     """
     rng = np.random.default_rng((seed, 0x70B0))
     match kind:
@@ -75,18 +82,21 @@ def topology(
         case "hypercube":
             if peers & (peers - 1):
                 raise TopologyError(f"a hypercube has 2, 4, 8, ... peers, not {peers}")
-            return _of("hypercube_graph", peers.bit_length() - 1)
+            return _networkx("hypercube_graph", peers.bit_length() - 1)
         case "small-world":
             if not 2 <= degree < peers or degree % 2:
-                raise TopologyError(f"a small world of {peers} peers needs an even degree below it")
+                raise TopologyError(
+                    f"a small world of {peers} peers needs an even topology-degree from 2 to "
+                    f"{peers - 1}, not {degree}"
+                )
             return _connected(
-                lambda: _of("watts_strogatz_graph", peers, degree, probability, _seed(rng)),
+                lambda: _networkx("watts_strogatz_graph", peers, degree, probability, _seed(rng)),
                 f"small world of degree {degree}",
             )
         case "barabasi-albert":
             if not 1 <= degree < peers:
-                raise TopologyError(f"each of {peers} peers brings 1 to {peers - 1} edges")
-            return _of("barabasi_albert_graph", peers, degree, _seed(rng))
+                raise TopologyError(f"topology-degree = {degree} must be from 1 to {peers - 1}")
+            return _networkx("barabasi_albert_graph", peers, degree, _seed(rng))
         case "ring":
             return _circulant(peers, min(2, peers - 1))
         case "k-regular":
@@ -112,10 +122,11 @@ def topology(
 
 
 def spectral_gap(graph: Matrix) -> float:
-    """1 - the second largest modulus of an eigenvalue of the graph's Metropolis weights.
+    """Return the spectral gap of the graph's Metropolis weights.
 
-    How fast averages spread: the distance from consensus shrinks at least by that share in a round
-    of averaging with weights 1 / (1 + max(deg_i, deg_j)). 0 where the graph falls apart.
+    The gap is 1 minus the second largest modulus of an eigenvalue. A round of averaging with the
+    weights 1 / (1 + max(deg_i, deg_j)) shrinks the distance from consensus by at least that share.
+    0 if the graph is not connected.
     """
     degrees = graph.sum(axis=1)
     weights = graph / (1 + np.maximum.outer(degrees, degrees))
@@ -125,30 +136,30 @@ def spectral_gap(graph: Matrix) -> float:
 
 
 def base_rounds(peers: int, degree: int) -> list[Matrix]:
-    """The graphs of the rounds of the base-(k+1) graph, see `strategies.base_graph`.
+    """Return the rounds of the base-(k+1) graph, see `strategies.base_graph`.
 
     Raises
     ------
     TopologyError
-        The degree is not one of a graph of so many peers.
+        The degree is out of range.
     """
     if not 1 <= degree < peers:
-        raise TopologyError(f"no {degree} neighbours among {peers} peers")
-    alone = np.eye(peers, dtype=np.bool_)
-    return [(weights > 0) & ~alone for weights in base_graph.mixing(peers, degree)]
+        raise TopologyError(f"topology-degree = {degree} must be from 1 to {peers - 1}")
+    diagonal = np.eye(peers, dtype=np.bool_)
+    return [(weights > 0) & ~diagonal for weights in base_graph.mixing(peers, degree)]
 
 
 def powers_of_two(peers: int) -> list[int]:
-    """1, 2, 4, ... below the number of peers."""
+    """Return the powers of two below the number of peers."""
     return [1 << k for k in range((peers - 1).bit_length())]
 
 
 def is_connected(graph: Matrix) -> bool:
-    """Whether every peer reaches every other."""
+    """Return True if every peer reaches every other."""
     reached = np.zeros(len(graph), dtype=np.bool_)
     reached[0] = True
-    while (more := graph[reached].any(axis=0) & ~reached).any():
-        reached |= more
+    while (new := graph[reached].any(axis=0) & ~reached).any():
+        reached |= new
     return bool(reached.all())
 
 
@@ -156,16 +167,19 @@ def _connected(draw: Callable[[], Matrix], name: str) -> Matrix:
     for _ in range(_ATTEMPTS):
         if is_connected(graph := draw()):
             return graph
-    raise TopologyError(f"no connected {name} graph in {_ATTEMPTS} draws: raise its density")
+    raise TopologyError(
+        f"no connected {name} graph in {_ATTEMPTS} draws: raise topology-degree or "
+        "topology-probability"
+    )
 
 
 def _symmetric(graph: Matrix) -> Matrix:
     return graph | graph.T
 
 
-def _of(generator: str, *arguments: float) -> Matrix:
-    """A graph that networkx makes, its nodes in sorted order."""
-    import networkx as nx  # here: each message of a deployment would take a tenth of a second more
+def _networkx(generator: str, *arguments: float) -> Matrix:
+    """Generate a graph with networkx, its nodes in sorted order."""
+    import networkx as nx  # slow import: it would delay each message of a deployment by 0.1 s
 
     graph = getattr(nx, generator)(*arguments)
     matrix: Matrix = nx.to_numpy_array(graph, nodelist=sorted(graph), dtype=np.bool_)
@@ -177,21 +191,21 @@ def _seed(rng: np.random.Generator) -> int:
 
 
 def _torus(peers: int) -> Matrix:
-    """A grid as square as it can be, whose borders meet."""
+    """Build the periodic grid that is closest to a square."""
     height = max(k for k in range(1, int(peers**0.5) + 1) if peers % k == 0)
     if height < 2:
-        raise TopologyError(f"no torus of {peers} peers: it needs a number that is no prime")
-    matrix = _of("grid_2d_graph", height, peers // height, True)
+        raise TopologyError(f"no torus of {peers} peers: the number must not be prime")
+    matrix = _networkx("grid_2d_graph", height, peers // height, True)
     return matrix & ~np.eye(peers, dtype=np.bool_)
 
 
 def _circulant(peers: int, degree: int) -> Matrix:
-    """Each peer linked to its nearest `degree` on a circle; an odd degree adds the opposite one."""
+    """Link each peer to its `degree` nearest on a circle; an odd degree adds the opposite one."""
     return _steps(peers, [*range(1, degree // 2 + 1), *([peers // 2] if degree % 2 else [])])
 
 
 def _steps(peers: int, steps: Iterable[int]) -> Matrix:
-    """Each peer linked to those so many steps away on a circle."""
+    """Link each peer to the peers at given distances on a circle."""
     graph = np.zeros((peers, peers), dtype=np.bool_)
     at = np.arange(peers)
     for step in steps:
@@ -200,7 +214,7 @@ def _steps(peers: int, steps: Iterable[int]) -> Matrix:
 
 
 def _shuffled(graph: Matrix, rng: np.random.Generator) -> Matrix:
-    """Randomise a graph by double edge swaps, which keep every degree (Maslov and Sneppen 2002).
+    """Randomise a graph by double edge swaps, which preserve degrees (Maslov and Sneppen 2002).
 
     Edges a-b and c-d become a-d and c-b unless that would make a loop or a double edge.
     """
@@ -223,36 +237,39 @@ def read_rounds(path: Path, peers: int) -> list[Edges]:
 
     Returns
     -------
-    (E, 2) edges of round 1, 2, ... up to the last that the file names; a round may have none.
+    list of ndarray of int, (E, 2)
+        Edges of rounds 1, 2, ... up to the last in the file; a round may have none.
 
     Raises
     ------
     TopologyError
-        The file is missing or wrong.
+        The file is missing or invalid.
     """
 
-    def refuse(why: str) -> TopologyError:
-        return TopologyError(f"topology file {path}: {why}")
+    def invalid(reason: str) -> TopologyError:
+        return TopologyError(f"topology file {path}: {reason}")
 
     try:
         lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
     except OSError as error:
-        raise refuse(error.strerror or "cannot be read") from None
+        raise invalid(error.strerror or "cannot be read") from None
     except ValueError:
-        raise refuse("not text") from None
+        raise invalid("not UTF-8 text") from None
     rounds: dict[int, list[tuple[int, int]]] = {}
     for number, line in enumerate(lines, start=2):
         try:
             t, i, j = (int(line[name]) for name in ("round", "sender", "recipient"))
         except (KeyError, TypeError, ValueError):
-            raise refuse(
-                f"line {number}: wants whole numbers under round, sender and recipient"
+            raise invalid(
+                f"line {number}: needs integers in the columns round, sender and recipient"
             ) from None
         if t < 1 or not (0 <= i < peers and 0 <= j < peers) or i == j:
-            raise refuse(f"line {number}: not a round and two of the peers 0 to {peers - 1}")
+            raise invalid(
+                f"line {number}: needs a round from 1 and two different peers from 0 to {peers - 1}"
+            )
         rounds.setdefault(t, []).append((i, j))
     if not rounds:
-        raise refuse("it names no edge")
+        raise invalid("no edges: add a line round,sender,recipient for each")
     return [
         np.array(rounds.get(t, []), dtype=np.int64).reshape(-1, 2)
         for t in range(1, max(rounds) + 1)
@@ -260,34 +277,34 @@ def read_rounds(path: Path, peers: int) -> list[Edges]:
 
 
 def _read(path: Path, peers: int) -> Matrix:
-    def refuse(why: str) -> TopologyError:
-        return TopologyError(f"topology file {path}: {why}")
+    def invalid(reason: str) -> TopologyError:
+        return TopologyError(f"topology file {path}: {reason}")
 
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise refuse(error.strerror or "cannot be read") from None
+        raise invalid(error.strerror or "cannot be read") from None
     except ValueError as error:
-        raise refuse(f"not JSON: {error}") from None
+        raise invalid(f"not JSON: {error}") from None
     rows = content if isinstance(content, list) else None
     if rows is None or not all(
         isinstance(row, list) and all(type(entry) is int for entry in row) for row in rows
     ):
-        raise refuse("expected a list of [i, j] pairs or a matrix of 0 and 1")
+        raise invalid("expected a list of [i, j] pairs or a matrix of 0 and 1")
     if all(len(row) == 2 for row in rows):  # with two peers both readings give the same graph
         pairs = np.array(rows, dtype=np.int64).reshape(-1, 2)
         for i, j in pairs:
             if not (0 <= i < peers and 0 <= j < peers) or i == j:
-                raise refuse(f"[{i}, {j}] is not a pair of two of the peers 0 to {peers - 1}")
+                raise invalid(f"[{i}, {j}] must be two different peers from 0 to {peers - 1}")
         return _symmetric(matrix_of(pairs, peers))
     if [len(row) for row in rows] != [peers] * peers:
-        raise refuse(f"neither pairs nor a matrix of {peers} rows of {peers} entries")
+        raise invalid(f"neither pairs nor a matrix of {peers} rows of {peers} entries")
     matrix = np.array(rows, dtype=np.int64)
     if not np.isin(matrix, (0, 1)).all():
-        raise refuse("a matrix entry is neither 0 nor 1")
+        raise invalid("a matrix entry is neither 0 nor 1")
     if matrix.diagonal().any():
-        raise refuse(f"peer {int(matrix.diagonal().argmax())} is its own neighbour")
+        raise invalid(f"peer {int(matrix.diagonal().argmax())} is its own neighbour")
     if (matrix != matrix.T).any():
         i, j = np.argwhere(matrix != matrix.T)[0]
-        raise refuse(f"not symmetric: entries [{i}, {j}] and [{j}, {i}] differ")
+        raise invalid(f"not symmetric: entries [{i}, {j}] and [{j}, {i}] differ")
     return matrix.astype(np.bool_)

@@ -1,4 +1,4 @@
-"""The peers choose: a round has the edges that they wanted in the round before."""
+"""Strategies in which the peers request the edges of the next round."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from strategies.protocol import Edges
 
 
 class Wanted(Brokering):
-    """What recipients want inside the topology; nobody answers (DPFL, FedFomo, kNN graphs)."""
+    """Edges requested by recipients, without answers (DPFL, FedFomo)."""
 
     wanted_by: ClassVar[Literal[0, 1] | None] = 1
     hears_on_waking: ClassVar[bool] = True
 
     asks: ClassVar[bool] = False
-    """Whether every recipient answers."""
+    """Every recipient answers."""
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
-        """The wants inside the topology."""
+        """Return the requested edges that are allowed."""
         edges = self._allowed(t, wants, asked=self.asks)
         return edges, np.full(len(edges), self.asks)
 
 
 class WantedAnswers(Wanted):
-    """What recipients want inside the topology, and each one answers (FedeRiCo)."""
+    """Edges requested by recipients, with answers (FedeRiCo)."""
 
     asks: ClassVar[bool] = True
     hears_on_waking: ClassVar[bool] = False
 
 
 class WantedHelp(WantedAnswers):
-    """Senders choose who answers them, inside the topology (WGA, All-for-one)."""
+    """Edges requested by senders, with answers (WGA, All-for-one)."""
 
     wanted_by: ClassVar[Literal[0, 1] | None] = 0

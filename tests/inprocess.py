@@ -119,7 +119,7 @@ def simulate(
         patch.object(vce_api, "Queue", _Queue),
         patch.object(engine, "Queue", _Queue),
         patch.object(engine, "threading", SimpleNamespace(Event=_Event, Thread=threading.Thread)),
-        patch("strategies.flower.transport._PAUSE", _TICK),
+        patch("strategies.flower.transport._MIN_PAUSE", _TICK),
         patch("app.client.in_simulation", return_value=True),  # the backend stands in for Ray's
     ):
         engine._run_simulation(

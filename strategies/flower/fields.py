@@ -1,7 +1,7 @@
 """Checked reading of the fields of Flower's records.
 
-Every function that reads raises `WireError` and names the key where a field is missing, of another
-type or out of range.
+Every function that reads raises a `WireError` that names the key if a field is missing, has another
+type or is out of range.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def require(fields: RecordDict | ConfigRecord, key: str, kind: type[T]) -> T:
-    """The field `key`, which has to be of exactly that type."""
+    """Return the field `key`, which must have exactly the type `kind`."""
     if key not in fields:
         raise WireError(f"no {key}")
     value = fields[key]
@@ -28,7 +28,7 @@ def require(fields: RecordDict | ConfigRecord, key: str, kind: type[T]) -> T:
 
 
 def list_of(header: ConfigRecord, key: str, kind: type[T]) -> list[T]:
-    """The field `key`, a list of exactly that type."""
+    """Return the field `key`, a list of exactly the type `kind`."""
     values: list[Any] = require(header, key, list)
     if any(type(value) is not kind for value in values):
         raise WireError(f"{key} is not a list of {kind.__name__}")
@@ -36,37 +36,37 @@ def list_of(header: ConfigRecord, key: str, kind: type[T]) -> list[T]:
 
 
 def count(header: ConfigRecord, key: str) -> int:
-    """The field `key`, an int that is not negative."""
+    """Return the field `key`, a non-negative int."""
     return not_negative(key, [require(header, key, int)])[0]
 
 
 def counts(header: ConfigRecord, key: str) -> list[int]:
-    """The field `key`, a list of ints that are not negative."""
+    """Return the field `key`, a list of non-negative ints."""
     return not_negative(key, list_of(header, key, int))
 
 
 def not_negative(key: str, values: list[int]) -> list[int]:
-    """The values of field `key`, of which none may be negative."""
+    """Return the values of field `key` if none is negative."""
     if any(value < 0 for value in values):
         raise WireError(f"{key}: {min(values)} is negative")
     return values
 
 
 def one_of(value: str, names: Any) -> Any:
-    """The value, which has to be one of a `Literal`'s."""
+    """Return the value if it is one of a `Literal`'s."""
     if value not in get_args(names):
         raise WireError(f"{value!r} is none of {', '.join(get_args(names))}")
     return value
 
 
 def packed(values: npt.ArrayLike, dtype: str) -> bytes:
-    """Numbers as bytes."""
+    """Convert numbers to bytes."""
     return np.ascontiguousarray(values, dtype=dtype).tobytes()
 
 
 def unpacked(header: ConfigRecord, key: str, dtype: str) -> npt.NDArray[Any]:
-    """The field `key`, the bytes of numbers of that type, (m,)."""
+    """Return the numbers in the bytes of field `key`, (m,)."""
     buffer = require(header, key, bytes)
     if len(buffer) % np.dtype(dtype).itemsize:
-        raise WireError(f"{key}: {len(buffer)} bytes are no {np.dtype(dtype).name} numbers")
+        raise WireError(f"{key}: {len(buffer)} bytes are not {np.dtype(dtype).name} numbers")
     return np.frombuffer(buffer, dtype=dtype)

@@ -1,11 +1,11 @@
-"""Requests and responses as Flower records: the only place that knows record keys.
+"""Encoding of requests and responses as Flower records; only this module knows record keys.
 
 A `RecordDict` holds a header (`ConfigRecord` "request" or "response"), in a response the numbers of
-the reports (`MetricRecord` "metrics", keys "<report>.<metric>", None left out), and one
-`ArrayRecord` "letter-<k>" for each letter. Only nodes make and open payloads: on the relay
-`PeerMessage.payload` is the `ArrayRecord` itself, forwarded by reference. The keys of sealed
-letters stand in the header, so that a recipient gets its own without a new record. A node that
-failed answers a "fault" instead.
+the reports (`MetricRecord` "metrics", keys "<report>.<metric>", without None), and an `ArrayRecord`
+"letter-<k>" per letter. Only nodes create and open payloads: on the relay `PeerMessage.payload` is
+the `ArrayRecord` itself, forwarded by reference. The keys of sealed letters are in the header, so
+that the relay can send each recipient its key without copying the payload. A node that failed
+answers with a "fault" instead.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from strategies.protocol import Edges, Kind, PeerMessage, Report, Request, Respo
 _PAYLOAD = "payload"
 _STYPE = "coterie.payload"
 _OVERHEAD = 2**16
-"""Most bytes of a letter beside its tensors: their names, shapes and seal."""
+"""Maximum bytes of a letter besides its tensors: names, shapes and seal."""
 _KEY = 4096
-"""Most bytes of a sealed letter's key for one peer."""
-_EVERYBODY = -1
-"""In the column of recipients, which holds integers, what is `None` everywhere else."""
+"""Maximum bytes of a sealed letter's key for one peer."""
+_ALL = -1
+"""Encoding of `recipient` = None, since the column holds integers."""
 
 
 def encode_request(request: Request) -> RecordDict:
-    """Encode what the relay sends."""
+    """Encode a request on the relay."""
     header = ConfigRecord(
         {
             "stage": request.stage,
@@ -62,16 +62,16 @@ def decode_request(record: RecordDict) -> Request:
     stage: Stage = fields.one_of(fields.require(header, "stage", str), Stage)
     t, last = fields.count(header, "round"), fields.count(header, "last")
     if last < t or (stage != "local-rounds" and last != t):
-        raise WireError(f"stage {stage} cannot last from round {t} to {last}")
+        raise WireError(f"stage {stage} cannot span rounds {t} to {last}")
     edges, asked = _edges(header, "edges"), fields.unpacked(header, "asked", "u1")
     if asked.shape != (len(edges),) or (asked > 1).any():
-        raise WireError(f"asked: not {len(edges)} marks of 0 and 1")
+        raise WireError(f"asked: must be {len(edges)} values of 0 or 1")
     letters = tuple(_letters(record, header, 1, opened=True))
     for letter in letters:
         if letter.round != t and (letter.kind == "answer" or letter.round > t):
             raise WireError(f"a letter of round {letter.round} in a request of round {t}")
     committed = fields.count(header, "committed")
-    if committed > t:  # or a node would forget what it needs
+    if committed > t:  # a node would delete states that it needs
         raise WireError(f"committed: {committed} in a request of round {t}")
     return Request(
         stage,
@@ -88,7 +88,7 @@ def decode_request(record: RecordDict) -> Request:
 
 
 def encode_response(response: Response, request: Request) -> RecordDict:
-    """Encode what a node answers to `request`."""
+    """Encode a node's response to `request`."""
     metrics = {
         f"{k}.{name}": value
         for k, report in enumerate(response.reports)
@@ -125,17 +125,18 @@ def encode_response(response: Response, request: Request) -> RecordDict:
     return record
 
 
-def encode_fault(why: str) -> RecordDict:
-    """Encode the one line that a node sends when it cannot do what it was asked."""
-    return RecordDict({"fault": ConfigRecord({"why": why})})
+def encode_fault(reason: str) -> RecordDict:
+    """Encode the reason, one line, why a node failed to execute a request."""
+    return RecordDict({"fault": ConfigRecord({"why": reason})})
 
 
 def decode_response(record: RecordDict, request: Request) -> Response | str:
-    """Decode the answer to `request` on the relay; payloads stay closed.
+    """Decode the response to `request` on the relay; payloads stay closed.
 
     Returns
     -------
-    The response, or the line of a node that failed.
+    Response or str
+        The response, or the reason of a node that failed.
 
     Raises
     ------
@@ -171,11 +172,11 @@ def _posted(name: str, header: ConfigRecord, letters: Sequence[PeerMessage]) -> 
     header["letter-kinds"] = [str(letter.kind) for letter in letters]
     header["letter-senders"] = [letter.sender for letter in letters]
     header["letter-recipients"] = [
-        _EVERYBODY if letter.recipient is None else letter.recipient for letter in letters
+        _ALL if letter.recipient is None else letter.recipient for letter in letters
     ]
     header["letter-rounds"] = [letter.round for letter in letters]
     header["letter-nbytes"] = [letter.nbytes for letter in letters]
-    keys = [(k, peer, key) for k, each in enumerate(letters) for peer, key in each.keys.items()]
+    keys = [(k, peer, key) for k, post in enumerate(letters) for peer, key in post.keys.items()]
     header["key-letters"] = [k for k, _, _ in keys]
     header["key-peers"] = [peer for _, peer, _ in keys]
     header["key-bytes"] = [key for _, _, key in keys]
@@ -188,7 +189,7 @@ def _posted(name: str, header: ConfigRecord, letters: Sequence[PeerMessage]) -> 
 def _letters(
     record: RecordDict, header: ConfigRecord, others: int, *, opened: bool
 ) -> Iterator[PeerMessage]:
-    """The letters of a record that has `others` entries beside them."""
+    """Decode the letters of a record with `others` further entries."""
     columns: list[list[Any]] = [
         fields.list_of(header, "letter-kinds", str),
         fields.counts(header, "letter-senders"),
@@ -201,27 +202,27 @@ def _letters(
     if {len(column) for column in columns} != {payloads}:
         raise WireError(f"{payloads} payloads for {[len(column) for column in columns]} headers")
     if keys and max(keys) >= payloads:
-        raise WireError(f"key-letters: {max(keys)} is none of {payloads} letters")
+        raise WireError(f"key-letters: {max(keys)} is not the index of one of {payloads} letters")
     for k, (kind, sender, recipient, t, nbytes) in enumerate(zip(*columns, strict=True)):
-        if recipient < _EVERYBODY:
-            raise WireError(f"letter-recipients: {recipient} is no peer")
-        to = None if recipient == _EVERYBODY else recipient
+        if recipient < _ALL:
+            raise WireError(f"letter-recipients: {recipient} is not a peer")
+        to = None if recipient == _ALL else recipient
         if (fields.one_of(kind, Kind) == "answer") != (to is not None):
-            raise WireError(f"letter-{k}: an {kind} to {'everybody' if to is None else 'one peer'}")
+            raise WireError(f"letter-{k}: an {kind} to {'all' if to is None else 'one peer'}")
         payload = fields.require(record, f"letter-{k}", ArrayRecord)
         if list(payload) != [_PAYLOAD] or payload[_PAYLOAD].stype != _STYPE:
-            raise WireError(f"letter-{k}: not one payload of ours")
+            raise WireError(f"letter-{k}: must be one {_STYPE} array")
         size = len(payload[_PAYLOAD].data)
         if not nbytes <= size <= nbytes + _OVERHEAD:
             raise WireError(f"letter-{k}: {size} bytes that claim to hold {nbytes}")
         if any(len(key) > _KEY for key in keys.get(k, {}).values()):
             raise WireError(f"letter-{k}: a key of more than {_KEY} bytes")
-        inside = payload[_PAYLOAD].data if opened else payload
-        yield PeerMessage(kind, sender, to, t, nbytes, inside, keys.get(k, {}))
+        content = payload[_PAYLOAD].data if opened else payload
+        yield PeerMessage(kind, sender, to, t, nbytes, content, keys.get(k, {}))
 
 
 def _keys(header: ConfigRecord) -> dict[int, dict[int, bytes]]:
-    """Letter -> peer -> key."""
+    """Decode the keys by letter and peer."""
     letters, peers = fields.counts(header, "key-letters"), fields.counts(header, "key-peers")
     values = fields.list_of(header, "key-bytes", bytes)
     if not len(letters) == len(peers) == len(values):
@@ -235,7 +236,7 @@ def _keys(header: ConfigRecord) -> dict[int, dict[int, bytes]]:
 
 
 def _wrapped(payload: object) -> ArrayRecord:
-    if isinstance(payload, ArrayRecord):  # the relay forwards what it got
+    if isinstance(payload, ArrayRecord):  # forwarded by the relay
         return payload
     assert isinstance(payload, bytes)
     return ArrayRecord({_PAYLOAD: Array("uint8", (len(payload),), _STYPE, payload)})
@@ -259,7 +260,7 @@ def _reports(record: RecordDict, header: ConfigRecord) -> Iterator[Report]:
     values = fields.require(record, "metrics", MetricRecord)
     names = fields.list_of(header, "report-metrics", str)
     if not values.keys() <= set(names):
-        raise WireError(f"metrics: {len(values.keys() - set(names))} that are not announced")
+        raise WireError(f"metrics: {len(values.keys() - set(names))} not in report-metrics")
     for key in names:
         k, _, name = key.partition(".")
         value = values.get(key)
@@ -267,11 +268,11 @@ def _reports(record: RecordDict, header: ConfigRecord) -> Iterator[Report]:
             raise WireError(f"metrics: {key:.80} is not a number of one of {len(rounds)} reports")
         metrics[k][name] = value
     ends = [*accumulate(widths)]
-    for t, peer, measured, width, end in zip(
+    for t, peer, numbers, width, end in zip(
         rounds, peers, metrics.values(), widths, ends, strict=True
     ):
         row, about = (tuple(values[end - width : end]) for values in (weights, columns))
-        yield Report(t, peer, measured, row, about)
+        yield Report(t, peer, numbers, row, about)
 
 
 def _checks(header: ConfigRecord) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""The relay as a Flower strategy: brokers letters between peers and never averages anything."""
+"""The relay as a Flower strategy: it forwards letters between peers and never averages models."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _log = logging.getLogger("coterie.relay")
 
 
 class RelayStrategy(Strategy):
-    """A relay that brokers models between peers instead of aggregating them.
+    """Flower strategy that brokers models between peers instead of aggregating them.
 
-    Flower's rounds of configure, aggregate and one global model do not fit: `start` plays the
-    rounds of `brokering`, and the methods that a global model would need have nothing to do.
+    `start` runs the rounds of `brokering` instead of Flower's rounds of configuring and aggregating
+    one global model; the methods for a global model do nothing.
 
     Parameters
     ----------
-    brokering : which peers exchange models in which round.
+    brokering : Brokering
+        Edges of each round.
     """
 
     def __init__(self, brokering: Brokering) -> None:
@@ -55,21 +56,29 @@ class RelayStrategy(Strategy):
 
         Parameters
         ----------
-        grid : Flower's connection to the nodes.
-        timeout : seconds that a node has for one round before the others go on without it.
-        transport : makes what carries requests over `grid`; takes the grid and `timeout`.
-        recorder : is told after every round.
-        ledger : where an interrupted run stopped; a new run starts without.
-        join_timeout : seconds to wait for peers: for all of them to begin with, later for a quorum.
-        quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
-        proves : how a node shows that a peer is its own; without, who comes first is believed.
-        initial_arrays, num_rounds, train_config, evaluate_config, evaluate_fn : Flower's; there
-            is no global model to start from or to evaluate, and rounds and configuration belong
-            to the run: leave them out.
+        grid : Grid
+            Flower's connection to the nodes.
+        initial_arrays, num_rounds, train_config, evaluate_config, evaluate_fn : optional
+            Flower's parameters for a global model; leave them out.
+        timeout : float
+            Seconds that a node has for one round before it is dropped.
+        transport : callable
+            Function from the grid and `timeout` to a `Transport`.
+        recorder : Recorder, optional
+            Receives a commit after every round.
+        ledger : Ledger, optional
+            Progress of an interrupted run to resume.
+        join_timeout : float
+            Seconds to wait for all peers before the first round, and for a quorum later.
+        quorum : int
+            Minimum number of peers for a round to begin; 0 for all in the first round, then any.
+        proves : callable, optional
+            Verifier of a node's claims to its peers, see `strategies.relay.roster.Proof`.
 
         Returns
         -------
-        Mean metrics of each evaluated round in `evaluate_metrics_clientapp`; no arrays.
+        Result
+            Mean metrics of each evaluated round in `evaluate_metrics_clientapp`; no arrays.
 
         Raises
         ------
@@ -77,10 +86,13 @@ class RelayStrategy(Strategy):
             A peer is hosted by no node, there is no quorum, or no node is left.
         """
         if initial_arrays or evaluate_fn or train_config or evaluate_config:
-            raise ValueError("a relay has no global model: it takes no arrays, config or evaluator")
+            raise ValueError(
+                "the relay has no global model: leave out initial_arrays, train_config, "
+                "evaluate_config and evaluate_fn"
+            )
         rounds = self.brokering.rounds
         if num_rounds not in (None, rounds):
-            raise ValueError(f"this strategy was made for {rounds} rounds, not {num_rounds}")
+            raise ValueError(f"num_rounds = {num_rounds}, but the strategy has {rounds} rounds")
         self.summary()
         relay = Broker(
             self.brokering, transport(grid, timeout), recorder, ledger, join_timeout, quorum,
@@ -92,7 +104,7 @@ class RelayStrategy(Strategy):
         return result
 
     def summary(self) -> None:
-        """Log what this relay does."""
+        """Log the strategy, its size and its warnings."""
         _log.info(
             "%s: %d peers, %d rounds, %d allowed pairs",
             type(self.brokering).__name__,
@@ -106,23 +118,23 @@ class RelayStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """No messages: there is no global model to train."""
+        """Return no messages: there is no global model to train."""
         return ()
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """No arrays, no metrics."""
+        """Return no arrays and no metrics."""
         return None, None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """No messages: there is no global model to evaluate."""
+        """Return no messages: there is no global model to evaluate."""
         return ()
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """No metrics."""
+        """Return no metrics."""
         return None

@@ -1,4 +1,4 @@
-"""Requests and responses as messages on Flower's grid."""
+"""Transport of requests and responses as messages on Flower's grid."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from strategies.errors import RelayError, WireError
 from strategies.flower.records import decode_response, encode_request
 from strategies.protocol import Request, Response
 
-_PAUSE = 0.05  # Flower's own loop polls every 3 s
-_SHARE = 0.05  # of the wait so far: asking a SuperLink 20 times a second costs it a fifth of a core
-_LONGEST = 1.0
+_MIN_PAUSE = 0.05  # seconds between polls; Flower's own loop takes 3
+_SHARE = 0.05  # pause as a share of the wait so far: 20 polls a second cost 1/5 core of a SuperLink
+_MAX_PAUSE = 1.0
 _GRACE = 60.0  # seconds: two of Flower's heartbeats
 _ACTOR_DIED = 0  # flwr's ErrorCode.UNKNOWN; a simulation puts the dead actor back into its pool
 
 
 class FlowerTransport:
-    """Carries requests over Flower's grid.
+    """Transport over Flower's grid.
 
     Parameters
     ----------
-    grid : of the ServerApp.
-    timeout : seconds that a node has for each round of a request.
+    grid : Grid
+        Grid of the ServerApp.
+    timeout : float
+        Seconds that a node has per round of a request.
     """
 
     def __init__(self, grid: Grid, timeout: float) -> None:
@@ -36,7 +38,7 @@ class FlowerTransport:
         self._unanswered: dict[str, int] = {}  # message -> node, of messages past their deadline
 
     def nodes(self) -> list[int]:
-        """Nodes that are connected and not busy with a request past its deadline.
+        """Return the nodes that are connected and not busy with a request past its deadline.
 
         Flower loses state updates of a node that has two messages at once.
         """
@@ -59,8 +61,8 @@ class FlowerTransport:
             request.last - request.round + 1 for request in requests.values()
         )
         outcome: dict[int, Response | str] = dict.fromkeys(requests, "cannot be reached")
-        # A message that a node had taken when it died has no response until it expires, and the
-        # node, back again, gets no other until then.
+        # If a node dies with a message, the message stays unanswered until it expires, and the
+        # restarted node gets no other until then.
         waiting = self._push(requests, ttl=2 * seconds + _GRACE)
         began = time.monotonic()
         while waiting and time.monotonic() < began + seconds:
@@ -70,13 +72,14 @@ class FlowerTransport:
                     outcome[node] = _decoded(message, requests[node], self._simulated)
             if waiting:
                 waited = time.monotonic() - began
-                time.sleep(min(max(_PAUSE, _SHARE * waited), _LONGEST, max(seconds - waited, 0)))
+                pause = min(max(_MIN_PAUSE, _SHARE * waited), _MAX_PAUSE)
+                time.sleep(min(pause, max(seconds - waited, 0)))
         outcome |= dict.fromkeys(waiting.values(), f"no response within {seconds:g} s")
         self._unanswered |= waiting
         return outcome
 
     def _push(self, requests: Mapping[int, Request], ttl: float) -> dict[str, int]:
-        """Send; message id -> node, of the messages that could be sent."""
+        """Send requests and return the node by message id, for the messages that were accepted."""
         messages = [
             Message(encode_request(request), node, "train", ttl=ttl, group_id=str(request.round))
             for node, request in requests.items()
@@ -98,5 +101,5 @@ def _decoded(message: Message, request: Request, simulated: bool) -> Response | 
         return decode_response(message.content, request)
     except WireError as error:
         return f"not a response: {error}"
-    except Exception as error:  # of Flower's own decoding: it comes from the node, too
+    except Exception as error:  # Flower's decoding of the node's record
         return f"not a response: {type(error).__name__}: {error}"

@@ -1,9 +1,9 @@
-"""The relay's rounds: a loop over requests and responses that knows no transport and no model.
+"""Rounds of the relay: a loop over requests and responses, independent of transport and models.
 
-One round is at most two exchanges: "answer" with the nodes that host recipients of asked edges,
-then "update" with all nodes. A node that fails or is late is dropped, the round goes on without
-its peers' edges, and the node is invited back ("start") beside the next "update". A round that
-no node survives is played again once there is a quorum; if that happens twice, the run ends.
+A round is at most two exchanges: "answer" with the nodes that host recipients of asked edges, then
+"update" with all nodes. A node that fails or is late is dropped, the round continues without its
+peers' edges, and the node is invited back ("start") together with the next "update". A round in
+which all nodes fail is repeated once there is a quorum; if it happens twice, the run ends.
 """
 
 from __future__ import annotations
@@ -34,19 +34,27 @@ _BREAKS = 100
 
 
 class Broker:
-    """The relay of one run.
+    """Relay of one run.
 
     Parameters
     ----------
-    strategy : which peers exchange models in which round.
-    transport : carries requests to the nodes.
-    recorder : is told after every round.
-    ledger : where an interrupted run stopped; a new run starts without.
-    join_timeout : seconds to wait for peers: for all of them to begin with, later for a quorum.
-    quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
-    patient : whether a node whose set-up fails is invited again until `join_timeout`, since people
-        may mend it; else its second failure ends a run that needs it.
-    proves : how a node shows that a peer is its own; without, who comes first is believed.
+    strategy : Brokering
+        Edges of each round.
+    transport : Transport
+        Carrier of requests to the nodes.
+    recorder : Recorder, optional
+        Receives a commit after every round.
+    ledger : Ledger, optional
+        Progress of an interrupted run to resume.
+    join_timeout : float
+        Seconds to wait for all peers before the first round, and for a quorum later.
+    quorum : int
+        Minimum number of peers for a round to begin; 0 for all in the first round, then any.
+    patient : bool
+        Invite a node whose set-up fails again until `join_timeout`, since people may repair it;
+        otherwise its second failure ends a run that needs it.
+    proves : callable, optional
+        Verifier of a node's claims to its peers; without, the first node to claim a peer hosts it.
     """
 
     def __init__(
@@ -84,20 +92,25 @@ class Broker:
         self._means: dict[int, dict[str, float]] = {}
 
     def run(self) -> dict[int, dict[str, float]]:
-        """Run all rounds; the mean metrics of each evaluated one.
+        """Run all rounds.
+
+        Returns
+        -------
+        dict of int to dict of str to float
+            Mean metrics of each evaluated round.
 
         Raises
         ------
         RelayError
             A peer is hosted by no node, there is no quorum, or no node is left.
         """
-        self._gather(everybody=True)
+        self._gather(all_peers=True)
         if self._ledger.round == 0:
             self._commit(0)
         deserted = -1
         while (first := self._ledger.round + 1) <= self._strategy.rounds:
             if self._too_few():
-                self._gather(everybody=False)
+                self._gather(all_peers=False)
             try:
                 self._run_rounds(first, self._strategy.next_evaluated(first))
             except DesertedError as error:
@@ -108,7 +121,7 @@ class Broker:
         return self._means
 
     def _run_rounds(self, first: int, last: int) -> None:
-        """Run rounds up to an evaluated one, or until peers have to be waited for."""
+        """Run rounds up to `last`, which is evaluated, or until too few peers are left."""
         if len(self._roster.hosts) == 1 and not self._roster.missing:
             self._delegate(first, last)
             return
@@ -118,21 +131,21 @@ class Broker:
             if self._too_few():
                 return
 
-    def _gather(self, *, everybody: bool) -> None:
-        """Wait until every peer is hosted, or at least a quorum; both only for so long."""
+    def _gather(self, *, all_peers: bool) -> None:
+        """Wait until all peers, or at least a quorum, are hosted; at most `join_timeout`."""
         t, roster = self._ledger.round, self._roster
-        enough = self._quorum or (roster.peers if everybody else 1)
+        minimum = self._quorum or (roster.peers if all_peers else 1)
         deadline = time.monotonic() + self._join_timeout
         strikes: Counter[int] = Counter()
-        waits: dict[int, float] = {}  # node -> when it may be invited again
+        waits: dict[int, float] = {}  # node -> time of the next invitation
         while True:
-            here = set(self._transport.nodes())
-            for gone in roster.hosts.keys() - here:
-                # Before the others have come it may come again under another id; later its peers
-                # stay its own.
-                (roster.forget if everybody else roster.drop)(gone)
-            missing, there = roster.missing, len(roster.hosted)
-            if not missing or (there >= enough and not everybody):
+            reachable = set(self._transport.nodes())
+            for gone in roster.hosts.keys() - reachable:
+                # Before the first round it may return under another id; later its peers stay
+                # bound to it.
+                (roster.forget if all_peers else roster.drop)(gone)
+            missing, n_hosted = roster.missing, len(roster.hosted)
+            if not missing or (n_hosted >= minimum and not all_peers):
                 break
             requests = {
                 node: request
@@ -144,38 +157,40 @@ class Broker:
                 if time.monotonic() <= deadline:
                     time.sleep(_JOIN_PAUSE)
                     continue
-                why = f"round {t}, start: no node hosts peers {roster.listed(missing)}"
-                if there < enough:
-                    raise RosterError("; ".join([why, *self._latest_faults]), t, "start")
+                if n_hosted < minimum:
+                    line = f"round {t}, start: no node hosts peers {roster.listed(missing)}"
+                    raise RosterError("; ".join([line, *self._latest_faults]), t, "start")
                 where = {"round": t, "stage": "start", "peers": named(missing)}
-                _log.warning("no node hosts them; going on without", extra=where)
+                _log.warning("no node hosts these peers; continuing without them", extra=where)
                 break
             responses = self._exchange(requests)
             added = {
-                node for node, got in responses.items() if self._add(node, requests[node], got)
+                node
+                for node, response in responses.items()
+                if self._add(node, requests[node], response)
             }
             failed = requests.keys() - added
             strikes.update(failed)
             if self._patient:
                 waits |= dict.fromkeys(failed, time.monotonic() + _JOIN_AGAIN)
-            # Of the set-up, not the moment; a quorum may do without such a node.
+            # A second failure is permanent; a quorum may not need that node.
             elif max(strikes.values(), default=0) >= _JOIN_STRIKES and not self._quorum:
                 raise RelayError(self._latest_faults[-1], t, "start")
-        if roster.samples.any() and everybody:
-            self._tell_samples(t)
+        if roster.samples.any() and all_peers:
+            self._send_samples(t)
         if t:
             self._reports.clear()  # recorded before the restart
 
-    def _tell_samples(self, t: int) -> None:
+    def _send_samples(self, t: int) -> None:
         """Start nodes that see only their own data again, now that all n_i are known."""
         request = Request("start", t, t)
         for node, response in self._exchange(dict.fromkeys(self._roster.hosts, request)).items():
             self._keep(node, response)
-            self._look_back(request, response)
+            self._check_progress(request, response)
         self._require_nodes(t, "start")
 
     def _delegate(self, first: int, last: int) -> None:
-        """Let the node that hosts all peers run some rounds alone, the last one evaluated."""
+        """Let the node that hosts all peers run rounds `first` to `last`, which is evaluated."""
         request = Request("local-rounds", first, last)
         for node, response in self._exchange(dict.fromkeys(self._roster.hosts, request)).items():
             self._keep(node, response)
@@ -184,20 +199,20 @@ class Broker:
         self._commit(last)
 
     def _play(self, this: Round) -> None:
-        """Deliver offers, collect answers, and let everybody update."""
+        """Run one round: deliver offers, collect answers, and let the peers update."""
         roster, schedule = self._roster, self._strategy.schedule
         offers = roster.offers_of(this.t, schedule.max_age)
         this = deliverable(this, roster.hosts, offers)
-        to_ask = answer_requests(this, roster.hosts, offers)
+        asking = answer_requests(this, roster.hosts, offers)
         answers: list[PeerMessage] = []
-        if to_ask:
-            responses = self._exchange(to_ask)
+        if asking:
+            responses = self._exchange(asking)
             answers = [letter for response in responses.values() for letter in response.letters]
             self._require_nodes(this.t, "answer")
             this = deliverable(this, roster.hosts, offers)
         changes = schedule.changes(this.t)
         hosts = {node: peers for node, peers in roster.hosts.items() if changes[[*peers]].any()}
-        requests = update_requests(this, hosts, offers, answers, served=to_ask.keys())
+        requests = update_requests(this, hosts, offers, answers, served=asking.keys())
         if roster.missing:
             requests |= self._invitations(this.t)
         seconds = [0.0]
@@ -211,7 +226,7 @@ class Broker:
         self._require_nodes(this.t, "update")
 
     def _commit(self, t: int) -> None:
-        """Tell the recorder that round `t` is over for good."""
+        """Commit round `t` to the recorder."""
         self._note_presence(t)
         self._ledger = Ledger(
             t, self._messages, self._nbytes, self._sealing, self._ended, self._breaks, self._awake,
@@ -239,40 +254,44 @@ class Broker:
         self._reports, self._refused, self._faults = [], [], []
 
     def _note_ready(self, request: Request, response: Response) -> None:
-        """Let a schedule that goes by the clock know when peers have done their work."""
+        """Record in a schedule by the clock when peers will be ready."""
         schedule = self._strategy.schedule
         if not (isinstance(schedule, ByClock) and response.ready):
             return
         if request.stage == "start":
-            last = {k.sender: k.round for k in response.letters if k.round <= request.round + 1}
-            at = [last.get(peer, 0) for peer in response.peers]
-            schedule.recall(response.peers, response.ready, at)
+            last = {
+                letter.sender: letter.round
+                for letter in response.letters
+                if letter.round <= request.round + 1
+            }
+            rounds = [last.get(peer, 0) for peer in response.peers]
+            schedule.recall(response.peers, response.ready, rounds)
         else:
             schedule.note(request.last, response.peers, response.ready)
 
     def _timed(self, report: Report) -> Report:
-        """A report with what the virtual clock says."""
+        """Add the time of the virtual clock to a report."""
         if self._strategy.schedule.clock is None:
             return report
         return replace(report, metrics={**report.metrics, "virtual_seconds": self._seconds})
 
     def _note_presence(self, t: int) -> None:
-        """Note who ended round `t`, and who took part in the rounds since the last commit."""
-        schedule, hosted = self._strategy.schedule, self._roster.hosted
-        took, ended = np.array(self._awake), np.array(self._ended)
-        here = np.isin(np.arange(self._roster.peers), list(hosted))
+        """Record which peers ended round `t` or were awake since the last commit."""
+        schedule, roster = self._strategy.schedule, self._roster
+        awake, ended = np.array(self._awake), np.array(self._ended)
+        hosted = np.isin(np.arange(roster.peers), list(roster.hosted))
         for s in range(self._ledger.round + 1, t + 1):
-            took += here & schedule.awake(s)
-        ended[here & schedule.changes(t)] = t
-        self._awake, self._ended = tuple(took.tolist()), tuple(ended.tolist())
+            awake += hosted & schedule.awake(s)
+        ended[hosted & schedule.changes(t)] = t
+        self._awake, self._ended = tuple(awake.tolist()), tuple(ended.tolist())
 
     def _invitations(self, t: int) -> dict[int, Request]:
-        """A "start" for each reachable node that does not take part but may."""
+        """Return a "start" for each reachable node that may join but does not take part yet."""
         known = self._roster.hosts.keys() | self._roster.without_peers
         return dict.fromkeys(sorted(set(self._transport.nodes()) - known), Request("start", t, t))
 
     def _exchange(self, requests: Mapping[int, Request]) -> dict[int, Response]:
-        """Send the requests; nodes that fail are dropped, the others' responses come back."""
+        """Send requests and return the vetted responses; drop the nodes that fail."""
         roster = self._roster
         samples = roster.samples if roster.samples.any() else np.empty(0, dtype=np.int64)
         requests = {
@@ -303,41 +322,51 @@ class Broker:
         return responses
 
     def _add(self, node: int, request: Request, response: Response) -> bool:
-        """Let a node take part that was not known or had failed, unless it may not."""
-        if why := self._roster.objection(node, response, self._attempt):
-            self._fault(node, request, why)
+        """Let a new or returning node take part, unless the roster objects."""
+        if objection := self._roster.objection(node, response, self._attempt):
+            self._fault(node, request, objection)
             return False
         self._roster.add(node, response)
         self._reports += response.reports
-        self._look_back(request, response)
+        self._check_progress(request, response)
         return True
 
     def _keep(self, node: int, response: Response) -> None:
-        """Keep what a node that takes part has said."""
+        """Store the response of a node that takes part."""
         self._roster.keep(node, response)
         self._reports += response.reports
 
-    def _look_back(self, request: Request, response: Response) -> None:
-        """Note when peers go on from less than they had reached: the run is no continuation."""
+    def _check_progress(self, request: Request, response: Response) -> None:
+        """Record peers that restarted from an older state than they had reached."""
         standing = response.standing
         if standing is None:
             return
         lost = [peer for peer in response.peers if self._ended[peer] > standing]
         if lost:
-            since = "afresh" if standing < 0 else f"from round {standing}"
+            state = "the initial state" if standing < 0 else f"their state of round {standing}"
             reached = max(self._ended[peer] for peer in lost)
-            who = self._roster.listed(lost)
-            line = f"round {request.round}: peers {who} went on {since}, after round {reached}"
-            _log.warning("%s: what they had learnt since is lost", line)
+            line = (
+                f"round {request.round}: peers {self._roster.listed(lost)} restarted from {state}; "
+                f"later progress, up to round {reached}, is lost"
+            )
+            _log.warning("%s", line)
             self._breaks = (*self._breaks, line)[-_BREAKS:]
 
-    def _fault(self, node: int, request: Request, why: str) -> None:
-        """Go on without a node."""
-        peers, why = self._roster.drop(node), one_line(why)
-        at = {"round": request.round, "stage": request.stage}
-        _log.warning("%s; going on without", why, extra={**at, "peers": named(peers), "node": node})
-        who = f"peers {self._roster.listed(peers)}" if peers else f"node {node}"
-        fault = f"round {request.round}, {request.stage}: {who}: {why}"
+    def _fault(self, node: int, request: Request, reason: str) -> None:
+        """Drop a node that failed, and record the reason."""
+        peers, reason = self._roster.drop(node), one_line(reason)
+        _log.warning(
+            "%s; continuing without this node",
+            reason,
+            extra={
+                "round": request.round,
+                "stage": request.stage,
+                "peers": named(peers),
+                "node": node,
+            },
+        )
+        origin = f"peers {self._roster.listed(peers)}" if peers else f"node {node}"
+        fault = f"round {request.round}, {request.stage}: {origin}: {reason}"
         self._latest_faults = [*self._latest_faults[-2:], fault]
         self._faults.append(fault)
 
@@ -346,5 +375,5 @@ class Broker:
             raise DesertedError(f"{self._latest_faults[-1]}; no node is left", t, stage)
 
     def _too_few(self) -> bool:
-        """Whether a round cannot begin before more peers have come."""
+        """Return True if too few peers are hosted for a round to begin."""
         return len(self._roster.hosted) < max(1, self._quorum)

@@ -1,4 +1,4 @@
-"""What the relay records after every round: where the run stands, and what nodes reported."""
+"""Records of the relay after every round: progress of the run and the nodes' reports."""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ from strategies.protocol import Report
 
 @dataclass(frozen=True)
 class Ledger:
-    """Where a run stands: all that the relay needs to go on after a restart.
+    """Progress of a run: the state that the relay needs to resume it.
 
     Attributes
     ----------
-    round : last committed round.
-    messages : requests sent and responses received.
-    nbytes : payload bytes delivered to nodes; a letter for two peers of one node counts once.
-    sealing : bytes of the sealed letters' keys delivered with them.
-    ended : (n,) the last round that each peer ended, -1 of one that has not come; empty at first.
-    breaks : a line for each time that peers went on from less than that: their state was lost.
-    awake : (n,) rounds in which each peer was awake and took part; empty at first.
-    virtual_seconds : what the virtual clock says.
+    round : int
+        Last committed round.
+    messages : int
+        Number of requests sent and responses received.
+    nbytes : int
+        Payload bytes delivered to nodes; a letter for two peers of one node counts once.
+    sealing : int
+        Bytes of the sealed letters' keys delivered with them.
+    ended : tuple of int, (n,)
+        Last round that each peer ended, -1 for a peer that has not joined; empty at first.
+    breaks : tuple of str
+        A line for each time that peers restarted from an older state.
+    awake : tuple of int, (n,)
+        Number of rounds in which each peer was awake and took part; empty at first.
+    virtual_seconds : float
+        Time of the virtual clock.
     """
 
     round: int = 0
@@ -37,16 +45,22 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Commit:
-    """The end of a round, or of several that one node ran alone.
+    """End of a round, or of several that one node ran alone.
 
     Attributes
     ----------
-    ledger : where the run stands now.
-    reports : of the evaluated rounds since the last commit, by (round, peer).
-    refused : a line for each letter refused since then.
-    present : peers whose node ended the round.
-    faults : a line for each node that failed since then.
-    names : peer -> what people call it, of those that have a name.
+    ledger : Ledger
+        Progress of the run.
+    reports : tuple of Report
+        Reports of the rounds evaluated since the last commit, sorted by (round, peer).
+    refused : tuple of str
+        A line per letter refused since then.
+    present : frozenset of int
+        Peers whose node ended the round.
+    faults : tuple of str
+        A line per node that failed since then.
+    names : Mapping of int to str
+        Display names of the peers that have one.
     """
 
     ledger: Ledger
@@ -58,15 +72,15 @@ class Commit:
 
 
 class Recorder(Protocol):
-    """Stores what the relay commits."""
+    """Storage of the relay's commits."""
 
     def round(self, commit: Commit) -> None:
-        """Keep what was committed."""
+        """Store a commit."""
         ...
 
 
 def means(reports: Iterable[Report]) -> dict[str, float]:
-    """Mean of each metric over the honest peers' reports that have it."""
+    """Average each metric over the reports of honest peers that have it."""
     values: dict[str, list[float]] = {}
     for report in reports:
         for name, value in report.metrics.items():

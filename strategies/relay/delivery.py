@@ -1,4 +1,4 @@
-"""One round's deliveries: which node gets which letters, in which requests."""
+"""Deliveries of a round: the requests and letters for each node."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from strategies.brokering import Round
 from strategies.protocol import PeerMessage, Request, Stage
 
 Hosts = Mapping[int, tuple[int, ...]]
-"""Node -> the peers it hosts."""
+"""Peers of each node."""
 Offers = Mapping[int, PeerMessage]
-"""Peer -> its letter for this round."""
+"""Letter of each peer for this round."""
 
 
 def deliverable(this: Round, hosts: Hosts, offers: Offers) -> Round:
-    """Keep the edges whose ends both take part, and whose letter is there if it must travel.
+    """Keep the edges whose letter can be delivered.
 
-    A sealed letter is there only for those whom its sender trusts. One of an earlier round is there
-    for all who ask nothing back, though its sender is gone.
+    The recipient must be hosted, and the letter available unless both ends share a node. A sealed
+    letter is available only to the recipients that its sender trusts. A letter of an earlier round
+    is delivered even if its sender is gone, except along edges that are answered.
     """
     home = {peer: node for node, peers in hosts.items() for peer in peers}
 
-    def is_alive(s: int, r: int, asked: bool) -> bool:
+    def is_deliverable(s: int, r: int, asked: bool) -> bool:
         if r not in home:
             return False
         if s in home and home[s] == home[r]:
@@ -33,17 +34,16 @@ def deliverable(this: Round, hosts: Hosts, offers: Offers) -> Round:
             return False
         return s in home if offers[s].round == this.t else not asked
 
-    ends = this.edges.tolist()
-    alive = [is_alive(s, r, ask) for (s, r), ask in zip(ends, this.asked.tolist(), strict=True)]
-    mask = np.array(alive, dtype=np.bool_)
+    ends = zip(this.edges.tolist(), this.asked.tolist(), strict=True)
+    mask = np.array([is_deliverable(s, r, asked) for (s, r), asked in ends], dtype=np.bool_)
     return replace(this, edges=this.edges[mask], asked=this.asked[mask])
 
 
 def answer_requests(this: Round, hosts: Hosts, offers: Offers) -> dict[int, Request]:
-    """Requests for the nodes of peers that are asked, with all the offers they need."""
+    """Return the "answer" requests, by node, with the offers to answer."""
     asked = this.edges[this.asked, 1]
     return {
-        node: _request("answer", this, peers, [offers[s] for s in _from_elsewhere(this, peers)])
+        node: _request("answer", this, peers, [offers[s] for s in _remote_senders(this, peers)])
         for node, peers in hosts.items()
         if np.isin(asked, peers).any()
     }
@@ -56,23 +56,26 @@ def update_requests(
     answers: Iterable[PeerMessage],
     served: Collection[int],
 ) -> dict[int, Request]:
-    """Requests for all nodes, with the answers; nodes in `served` have their offers already."""
+    """Return the "update" requests, by node, with answers and offers.
+
+    Nodes in `served` have received their offers already.
+    """
     by_owner: dict[int | None, list[PeerMessage]] = {}
     for answer in answers:
         by_owner.setdefault(answer.recipient, []).append(answer)
     requests = {}
     for node, peers in hosts.items():
-        senders = [] if node in served else _from_elsewhere(this, peers)
+        senders = [] if node in served else _remote_senders(this, peers)
         letters = [offers[sender] for sender in senders]
         letters += [answer for peer in peers for answer in by_owner.get(peer, ())]
         requests[node] = _request("update", this, peers, letters)
     return requests
 
 
-def _from_elsewhere(this: Round, peers: tuple[int, ...]) -> list[int]:
-    """Senders that are not among `peers` but whose offers are delivered there."""
-    here = np.isin(this.edges, peers)
-    senders: list[int] = np.unique(this.edges[here[:, 1] & ~here[:, 0], 0]).tolist()
+def _remote_senders(this: Round, peers: tuple[int, ...]) -> list[int]:
+    """Return the senders to `peers` that are not among them."""
+    hosted = np.isin(this.edges, peers)
+    senders: list[int] = np.unique(this.edges[hosted[:, 1] & ~hosted[:, 0], 0]).tolist()
     return senders
 
 

@@ -1,4 +1,4 @@
-"""Which node hosts which peers, and what the peers have sent for the next round."""
+"""Roster of the nodes that take part, their peers, and the letters for the next round."""
 
 from __future__ import annotations
 
@@ -9,26 +9,33 @@ import numpy as np
 from strategies.protocol import Edges, PeerMessage, Response, no_edges
 
 Proof = Callable[[int, bytes, str], bool]
-"""Whether a claim, made for an attempt at the run, comes from the node of a peer: (peer, claim,
-attempt)."""
+"""Verifier of a node's claim to a peer: (peer, claim, attempt) -> bool."""
 
 
 class Roster:
-    """The nodes that take part in a run of `peers` peers.
+    """Nodes that take part in a run.
+
+    A peer is bound to the first node that claims it, and to the first n_i announced for it.
 
     Parameters
     ----------
-    proves : how a node shows that a peer is its own; without, who comes first is believed.
+    peers : int
+        Number of peers n of the run.
+    proves : callable, optional
+        Verifier of a node's claim to a peer; without, every first claim is accepted.
 
     Attributes
     ----------
-    hosts : node -> its peers, in order of the peers.
-    without_peers : nodes that said that they host none.
-    samples : (n,) each peer's n_i, 0 where it has not been announced.
-    offers : (peer, round) -> its offers that may be heard in this round or later.
-    names : peer -> what people call it, of those whose node has announced it.
-
-    A peer belongs to the node that brought it first, and its n_i is what that one announced first.
+    hosts : dict of int to tuple of int
+        Peers of each node, ordered by peer.
+    without_peers : set of int
+        Nodes that host no peer.
+    samples : ndarray of int, (n,)
+        n_i of each peer, 0 where not announced.
+    offers : dict of (int, int) to PeerMessage
+        Offers by (peer, round) that are valid in this round or later.
+    names : dict of int to str
+        Display names announced by the nodes.
     """
 
     def __init__(self, peers: int, proves: Proof | None = None) -> None:
@@ -44,37 +51,37 @@ class Roster:
 
     @property
     def hosted(self) -> frozenset[int]:
-        """The peers whose node takes part."""
+        """Peers whose node takes part."""
         return frozenset(peer for peers in self.hosts.values() for peer in peers)
 
     @property
     def missing(self) -> frozenset[int]:
-        """The peers whose node does not take part."""
+        """Peers whose node does not take part."""
         return frozenset(range(self.peers)) - self.hosted
 
     @property
     def wants(self) -> Edges:
-        """(W, 2) the edges that peers want in the next round."""
+        """Edges (W, 2) that the peers request for the next round."""
         return np.concatenate([no_edges(), *self._wants.values()])
 
     def objection(self, node: int, response: Response, attempt: str) -> str | None:
-        """Say why a node may not take part with what it answered to a "start", if so."""
+        """Return the reason to reject a node after its response to "start", or None."""
         peers, samples = list(response.peers), response.samples
         if self._proves is not None:
             claims = response.claims or (b"",) * len(peers)
             for peer, claim in zip(peers, claims, strict=True):
                 if not self._proves(peer, claim, attempt):
-                    return f"says that it is peer {peer}, without the key that the relay trusts"
+                    return f"claims peer {peer} without the key that the relay trusts for it"
         taken = [peer for peer in peers if self._owners.get(peer, node) != node]
         if taken:
-            return f"brings peers {taken} of another node: resume the run if theirs has moved"
+            return f"claims peers {taken} of another node: if they have moved, resume the run"
         known = self.samples[peers]
         if samples and ((known > 0) & (known != samples)).any():
-            return f"announced {known.tolist()} samples of peers {peers} before, and others now"
+            return f"changed the numbers of samples of peers {peers}, previously {known.tolist()}"
         return None
 
     def add(self, node: int, response: Response) -> None:
-        """Let a node take part that has answered a "start"."""
+        """Add a node after its response to "start"."""
         if not response.peers:
             self.without_peers.add(node)
             return
@@ -86,40 +93,40 @@ class Roster:
         self.keep(node, response)
 
     def keep(self, node: int, response: Response) -> None:
-        """Keep what a node's peers offer and want for the next round, and what they are called."""
+        """Store the offers, requested edges and names of a node's peers."""
         self.offers |= {(letter.sender, letter.round): letter for letter in response.letters}
         self._wants[node] = response.wants
         if response.names:
             self._rename(response)
 
     def _rename(self, response: Response) -> None:
-        """Call peers as their node does, unless another peer is called so already."""
+        """Set the names announced by a node, except those of other peers."""
         others = set(range(self.peers)).difference(response.peers)
-        taken = {self._called(peer) for peer in others}
+        taken = {self._name(peer) for peer in others}
         for peer, name in zip(response.peers, response.names, strict=True):
             if name and name not in taken:
                 self.names[peer] = name
-            taken.add(self._called(peer))
+            taken.add(self._name(peer))
 
-    def _called(self, peer: int) -> str:
+    def _name(self, peer: int) -> str:
         return self.names.get(peer, f"peer {peer}")
 
     def listed(self, peers: Iterable[int]) -> str:
-        """The peers in order, for people, with their names: "0 (hospital-a), 3"."""
+        """Format peers for messages, in order and with their names: "0 (hospital-a), 3"."""
         names = (f" ({self.names[peer]})" if peer in self.names else "" for peer in sorted(peers))
         return ", ".join(map("{}{}".format, sorted(peers), names)) or "none"
 
     def drop(self, node: int) -> tuple[int, ...]:
-        """Go on without a node; the peers it hosted, which stay its own."""
+        """Remove a node and return its peers, which stay bound to it."""
         self._wants.pop(node, None)
         return self.hosts.pop(node, ())
 
     def forget(self, node: int) -> None:
-        """Go on as if a node had never come."""
+        """Remove a node and release its peers."""
         for peer in self.drop(node):
             del self._owners[peer]
 
     def offers_of(self, t: int, max_age: int) -> dict[int, PeerMessage]:
-        """Each peer's newest offer for round `t`; what is too old by then is forgotten."""
+        """Return each peer's newest offer for round `t`, and delete expired offers."""
         self.offers = {end: letter for end, letter in self.offers.items() if end[1] >= t - max_age}
         return {peer: self.offers[peer, s] for peer, s in sorted(self.offers) if s <= t}

@@ -1,4 +1,4 @@
-"""What the relay accepts of a response. It sees letters, never what is inside them."""
+"""Validation of the nodes' responses by the relay, which never looks inside letters."""
 
 from __future__ import annotations
 
@@ -14,38 +14,44 @@ from strategies.protocol import MATRIX, PeerMessage, Report, Request, Response
 from strategies.schedule import Schedule
 
 _LINES, _LENGTH = 100, 400
-"""What a node says goes into logs and terminals: so many lines, so many characters each."""
+"""Maximum number of lines of a node in logs and terminals, and of characters per line."""
 _NAMED = 10
-"""Things that a response must not contain, of which each gets its line."""
+"""Maximum number of invalid items of a response that are reported individually."""
 _LARGEST = 1e300
-"""Of a measurement or weight: means of these are finite."""
-MOST_SAMPLES = 10**9
-"""Of one peer: weights are proportional to it."""
+"""Maximum of a metric or weight; keeps means finite."""
+MAX_SAMPLES = 10**9
+"""Maximum number of samples of a peer; weights are proportional to it."""
 NAME = 64
-"""Most characters of a peer's name."""
+"""Maximum length of a peer's name."""
 
 
 def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int) -> str | None:
-    """Say why the whole response cannot be used, if so.
+    """Return the reason to reject the whole response, or None.
 
     Parameters
     ----------
-    hosted : the peers that the node was known to host; one that hosted none may bring any of the n.
-    n : number of peers of the run.
+    response : Response
+        Response to check.
+    request : Request
+        Request that it answers.
+    hosted : sequence of int
+        Peers that the node hosts so far; if empty, it may claim any peers.
+    n : int
+        Number of peers of the run.
     """
     if hosted and response.peers != tuple(hosted):
         return f"hosts peers {named(response.peers)} now, not {named(hosted)}"
     if not 0 <= response.elapsed <= _LARGEST:
-        return "has an elapsed time that is none"
+        return f"has an invalid elapsed time, {response.elapsed:g}"
     if response.ready and len(response.ready) != len(response.peers):
-        return f"has {len(response.ready)} rounds to be ready for {len(response.peers)} peers"
+        return f"has {len(response.ready)} ready rounds for {len(response.peers)} peers"
     if request.stage == "start":
         if list(response.peers) != sorted(set(response.peers) & set(range(n))):
-            return f"hosts peers {named(response.peers)}: not some of 0 to {n - 1}, ascending"
+            return f"hosts peers {named(response.peers)}: must be ascending and from 0 to {n - 1}"
         if response.samples and len(response.samples) != len(response.peers):
             return f"has {len(response.samples)} numbers of samples for {len(response.peers)} peers"
-        if not all(0 < samples <= MOST_SAMPLES for samples in response.samples):
-            return f"has a peer whose number of samples is not from 1 to {MOST_SAMPLES}"
+        if not all(0 < samples <= MAX_SAMPLES for samples in response.samples):
+            return f"has a peer whose number of samples is not from 1 to {MAX_SAMPLES}"
         if response.names and len(response.names) != len(response.peers):
             return f"has {len(response.names)} names for {len(response.peers)} peers"
         if response.claims and len(response.claims) != len(response.peers):
@@ -54,15 +60,17 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
 
 
 def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[Response, list[str]]:
-    """Keep what a response to `request` may contain.
+    """Remove the items that a response to `request` must not contain.
 
     Returns
     -------
-    The response without what does not belong there, and a line for each thing refused: by the node
-    (as it said) or here.
+    response : Response
+        Response with the valid items.
+    refused : list of str
+        A line per refused item: letters refused by the node, then items refused here.
     """
     n, peers = strategy.peers, frozenset(response.peers)
-    bad: list[str] = []
+    invalid: list[str] = []
     expected = _expected(response, request, strategy.schedule)
     letters: list[PeerMessage] = []
     for letter in response.letters:
@@ -71,7 +79,7 @@ def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[R
             expected.remove(ends)
             letters.append(letter)
         else:
-            bad.append(str(letter))
+            invalid.append(str(letter))
     due = {(t, peer) for t in _evaluated(request, strategy) for peer in peers}
     reports: list[Report] = []
     for report in response.reports:
@@ -79,38 +87,38 @@ def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[R
             due.remove((report.round, report.peer))
             reports.append(report)
         else:
-            bad.append(f"a report of peer {report.peer}, round {report.round}")
+            invalid.append(f"a report of peer {report.peer}, round {report.round}")
     wants = response.wants
-    kept_w = ((wants >= 0) & (wants < n)).all(axis=1) & (wants[:, 0] != wants[:, 1])
+    valid_w = ((wants >= 0) & (wants < n)).all(axis=1) & (wants[:, 0] != wants[:, 1])
     if strategy.wanted_by is None:
-        kept_w[:] = False
+        valid_w[:] = False
     else:
-        kept_w &= np.isin(wants[:, strategy.wanted_by], response.peers)
-    bad += [f"the want {want}" for want in wants[~kept_w].tolist()]
-    who = f"round {request.round}, {request.stage}: peers {named(response.peers)}"
+        valid_w &= np.isin(wants[:, strategy.wanted_by], response.peers)
+    invalid += [f"the requested edge {edge}" for edge in wants[~valid_w].tolist()]
+    origin = f"round {request.round}, {request.stage}: peers {named(response.peers)}"
     refused = [one_line(line) for line in response.refused[:_LINES]]
-    refused += [one_line(f"{who}: the relay refused {what}") for what in bad[:_NAMED]]
-    if len(bad) > _NAMED:
-        refused.append(f"{who}: the relay refused {len(bad) - _NAMED} other things")
+    refused += [one_line(f"{origin}: the relay refused {item}") for item in invalid[:_NAMED]]
+    if len(invalid) > _NAMED:
+        refused.append(f"{origin}: the relay refused {len(invalid) - _NAMED} other items")
     names = response.names if request.stage == "start" else ()
     kept = replace(
         response,
         letters=tuple(letters),
         reports=tuple(reports),
-        wants=np.unique(wants[kept_w], axis=0),
+        wants=np.unique(wants[valid_w], axis=0),
         names=tuple(one_line(name)[:NAME] for name in names),
     )
     return kept, refused
 
 
 def one_line(text: str) -> str:
-    """What a node said, short and without what a terminal would obey."""
+    """Shorten a node's text to one line, and replace characters that control terminals."""
     line = " ".join(text[:_LENGTH].split())
     return "".join(char if char.isprintable() else "?" for char in line)
 
 
 def named(peers: Iterable[int]) -> str:
-    """The peers in order, for people."""
+    """Format peers for messages, in order."""
     return ", ".join(map(str, sorted(peers))) or "none"
 
 
@@ -126,7 +134,7 @@ def _is_sound(report: Report, strategy: Brokering) -> bool:
 
 
 def is_row(weights: Sequence[float], columns: Sequence[int], n: int) -> bool:
-    """Whether weights are about all peers, or of very many about some of them, ascending."""
+    """Return True if weights cover all peers, or above `MATRIX` peers ascending columns."""
     if n <= MATRIX:
         return not columns and len(weights) == n
     ascending = all(a < b for a, b in pairwise(columns))
@@ -134,10 +142,10 @@ def is_row(weights: Sequence[float], columns: Sequence[int], n: int) -> bool:
 
 
 def _evaluated(request: Request, strategy: Brokering) -> Iterable[int]:
-    """The rounds whose reports may come back."""
+    """Return the rounds whose reports the response may contain."""
     if request.stage == "answer":
         return ()
-    if request.stage == "start":  # a peer that begins afresh measures where it stands
+    if request.stage == "start":  # a peer without a saved state evaluates the initial one
         return (request.round,)
     return filter(strategy.is_evaluated, range(request.round, request.last + 1))
 
@@ -145,7 +153,7 @@ def _evaluated(request: Request, strategy: Brokering) -> Iterable[int]:
 def _expected(
     response: Response, request: Request, schedule: Schedule
 ) -> set[tuple[str, int, int | None, int]]:
-    """(kind, sender, recipient, round) of the letters that may come back."""
+    """Return (kind, sender, recipient, round) of the letters that the response may contain."""
     peers, t = response.peers, request.last + 1
     if request.stage == "answer":
         return {
@@ -155,5 +163,5 @@ def _expected(
         }
     first = t - (schedule.max_age if request.stage == "start" else 0)
     offers = {("offer", peer, None, s) for peer in peers for s in range(max(1, first), t + 1)}
-    coming = zip(peers, response.ready or (t,) * len(peers), strict=True)
-    return offers | {("offer", peer, None, ready) for peer, ready in coming}
+    rounds = zip(peers, response.ready or (t,) * len(peers), strict=True)
+    return offers | {("offer", peer, None, ready) for peer, ready in rounds}

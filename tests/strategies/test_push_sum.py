@@ -69,7 +69,7 @@ def test_where_all_hear_equally_many_it_is_the_plain_mean() -> None:
 def test_edges_without_a_way_back_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "edges.csv"
     file.write_text("round,sender,recipient\n1,0,1\n1,1,0\n1,2,1\n", encoding="utf-8")
-    with pytest.raises(TopologyError, match="peer 2 is heard by 1, but no path leads back"):
+    with pytest.raises(TopologyError, match="peer 2 sends to peer 1, but no path leads back"):
         mixing("file", 3, degree=2, file=str(file))
     apart = "round,sender,recipient\n1,0,1\n2,1,0\n1,2,3\n1,3,4\n2,4,2\n"
     file.write_text(apart, encoding="utf-8")  # two groups that never hear each other

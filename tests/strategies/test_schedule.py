@@ -86,7 +86,7 @@ def test_a_wrong_trace_names_the_line(tmp_path: Path, content: str) -> None:
 def test_a_trace_in_which_nobody_is_ever_awake(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text("peer,from,to\n", encoding="utf-8")
-    with pytest.raises(ScheduleError, match=r"trace\.csv: nobody is ever awake"):
+    with pytest.raises(ScheduleError, match=r"trace\.csv: no peer is ever awake"):
         made(3, 5, kind="trace", file=str(file))
 
 

@@ -165,7 +165,10 @@ def test_a_run_whose_states_are_gone_says_that_it_is_no_continuation(
 ) -> None:
     shutil.rmtree(run / "nodes")
     resumed(flat, run)
-    assert breaks(run) == ["round 4: peers 0, 1, 2 went on afresh, after round 4"]
+    assert breaks(run) == [
+        "round 4: peers 0, 1, 2 restarted from the initial state; later progress, up to round 4, "
+        "is lost"
+    ]
     assert "no continuation" in (run / "report.html").read_text()
 
 

@@ -69,11 +69,11 @@ def test_an_impostor_that_comes_first_is_refused(checked: bool, tmp_path: Path) 
     (fault,) = notes.commits[0].faults
     trained = [node for node in (*nodes, impostor) if (node.home / "run" / "models").exists()]
     if checked:
-        assert fault.endswith("says that it is peer 2, without the key that the relay trusts")
+        assert fault.endswith("claims peer 2 without the key that the relay trusts for it")
         assert trained == nodes
         assert notes.refused == []
     else:
-        assert "node 3: brings peers [2] of another node" in fault
+        assert "node 3: claims peers [2] of another node" in fault
         assert trained == [nodes[0], nodes[1], impostor]
 
 

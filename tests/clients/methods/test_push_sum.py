@@ -84,7 +84,7 @@ def test_those_that_average_are_fedavg_and_its_relatives() -> None:
 
 def test_without_a_way_back_they_are_refused_and_others_go_on(tmp_path: Path) -> None:
     one_way = csv(tmp_path, [(1, 0, 1), (1, 1, 0), (2, 1, 2)])
-    with pytest.raises(ConfigError, match="peer 1 is heard by 2, but no path leads back"):
+    with pytest.raises(ConfigError, match="peer 1 sends to peer 2, but no path leads back"):
         Config.from_flat(digits("fedavg", **one_way)).strategy()
     found = run(digits("fedfomo", **one_way), tmp_path / "run", 2)
     assert np.isfinite(found.metric("test_loss")).all()

@@ -75,7 +75,10 @@ def test_trained_weights_but_a_head_for_other_classes(tmp_path: Path) -> None:
         ({"weights": "/none.safetensors"}, "no such file"),
         ({"frozen": "*"}, "leaves nothing to train"),
         ({"personal": "*"}, "leaves nothing to share"),
-        ({"personal": "fc"}, 'model.personal = "fc": "fc" matches no parameter; the modules are 0, 2'),
+        (
+            {"personal": "fc"},
+            'model.personal = "fc": "fc" matches no parameter; the modules are 0, 2',
+        ),
         ({"lora_rank": 2, "lora_layers": "conv"}, 'model.lora-layers = "conv": "conv" matches'),
     ],
 )

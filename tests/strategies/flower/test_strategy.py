@@ -32,7 +32,7 @@ def test_start_gives_flowers_result() -> None:
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"num_rounds": 3}, "made for 9 rounds, not 3"),
+        ({"num_rounds": 3}, "num_rounds = 3, but the strategy has 9 rounds"),
         ({"evaluate_fn": lambda t, arrays: None}, "no global model"),
         ({"initial_arrays": ArrayRecord([np.zeros(1)])}, "no global model"),
         ({"train_config": ConfigRecord({"lr": 0.1})}, "no global model"),

@@ -272,7 +272,7 @@ def test_nobody_takes_the_place_of_a_node_that_is_waited_for() -> None:
     strategy = make(Everyone, rounds=8)
     nodes = toys(strategy, [0, 1], [2, 3], [4], [0, 1])
     transport = Leaving(InProcessTransport(nodes), {0: range(3, 9), 3: range(3)})
-    with pytest.raises(RosterError, match=r"brings peers \[0, 1\] of another node"):
+    with pytest.raises(RosterError, match=r"claims peers \[0, 1\] of another node"):
         Broker(strategy, transport, Notes(), join_timeout=0.0, quorum=4).run()
     assert {request.stage for request in nodes[3].requests} == {"start"}
 
@@ -321,13 +321,13 @@ def test_a_peer_without_a_node() -> None:
 
 def test_a_peer_with_two_nodes() -> None:
     strategy = make()
-    with pytest.raises(RelayError, match=r"node 1: brings peers \[1\] of another node"):
+    with pytest.raises(RelayError, match=r"node 1: claims peers \[1\] of another node"):
         run(strategy, toys(strategy, [0, 1], [1, 2, 3, 4]))
 
 
 def test_a_cohort_that_is_none() -> None:
     strategy = make()
-    with pytest.raises(RelayError, match="hosts peers 7: not some of 0 to 4"):
+    with pytest.raises(RelayError, match="hosts peers 7: must be ascending and from 0 to 4"):
         run(strategy, toys(strategy, range(4), [7]))
 
 

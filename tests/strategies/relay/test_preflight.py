@@ -49,9 +49,9 @@ def test_who_does_not_answer_well_is_named_harmlessly() -> None:
     )
     assert found.faults == (
         "node 5: no response within 3 s?[2J",
-        "node 7: says that it is peer 0, as another or none is",
-        "node 8: says that it is peer 9, as another or none is",
-        "node 8: says that it is peer -1, as another or none is",
+        "node 7: claims peer 0, as another node does",
+        "node 8: claims peer 9: not from 0 to 1",
+        "node 8: claims peer -1: not from 0 to 1",
     )
     assert found.missing == (1,)
     words = [word for check in found.peers[0].items() for word in check]

@@ -50,15 +50,15 @@ def with_report(**changes: Any) -> Callable[[Response, Request], Response]:
     [
         (
             lambda response, request: replace(response, wants=np.array([[0, 9]])),
-            r"the want \[0, 9\]",
+            r"the requested edge \[0, 9\]",
         ),
         (
             lambda response, request: replace(response, wants=np.array([[2, 3]])),
-            r"the want \[2, 3\]",
+            r"the requested edge \[2, 3\]",
         ),
         (
             lambda response, request: replace(response, wants=np.array([[1, 1]])),
-            r"the want \[1, 1\]",
+            r"the requested edge \[1, 1\]",
         ),
         (with_letter(PeerMessage("offer", 3, None, 2, 8, b"x")), "PeerMessage.*sender=3"),
         (
@@ -116,7 +116,9 @@ def test_nobody_wants_for_others(kind: type[Brokering], pushed: list[int], own: 
     request, wants = Request("update", 1, 1), np.array([pushed, own])
     kept, refused = vetted(Response((0, 1), wants=wants), request, strategy)
     assert kept.wants.tolist() == [own]
-    assert refused == [f"round 1, update: peers 0, 1: the relay refused the want {pushed}"]
+    assert refused == [
+        f"round 1, update: peers 0, 1: the relay refused the requested edge {pushed}"
+    ]
 
 
 def test_a_peer_reports_once_and_only_when_peers_measure_themselves() -> None:
@@ -146,7 +148,8 @@ def test_samples_are_announced_once() -> None:
         return replace(response, samples=(grown, 5)) if request.stage == "start" else response
 
     notes = run(strategy, [Liar(one, claims, at=None), other])
-    assert any("announced [5, 5] samples of peers [0, 1] before" in line for line in notes.faults)
+    line = "changed the numbers of samples of peers [0, 1], previously [5, 5]"
+    assert any(line in fault for fault in notes.faults)
     assert {tuple(request.samples[:2]) for request in other.requests[2:]} == {(5, 5)}
     assert {r.peer for r in notes.reports if r.round == 6} == {2, 3, 4}
 
