@@ -84,7 +84,7 @@ class Brokering(ABC):
     """Models are sent; if not, nodes do not write offers."""
     wanted_by: ClassVar[Literal[0, 1] | None] = None
     """Column of the edge end that may request it (0: sender, 1: recipient); None: no requests."""
-    hears_on_waking: ClassVar[bool] = False
+    receives_on_waking: ClassVar[bool] = False
     """A peer that wakes receives the offers of the previous round, see `Schedule`."""
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ _PURPOSE = 0x11CC
 
 
 def changing(
-    kind: str, peers: int, seed: int, *, degree: int, hears: bool, file: str = ""
+    kind: str, peers: int, seed: int, *, degree: int, directed: bool, file: str = ""
 ) -> Links | None:
     """Make the edges of each round; None for a static topology.
 
@@ -47,8 +47,8 @@ def changing(
         Seed of "epidemic".
     degree : int
         Number of neighbours in "epidemic" and "base".
-    hears : bool
-        The method has no answers, so directed edges are allowed.
+    directed : bool
+        Directed edges are allowed, because the method has no answers.
     file : str
         Path of a CSV, see `strategies.topology.read_rounds`.
 
@@ -63,12 +63,12 @@ def changing(
         return lambda t: graphs[(t - 1) % len(graphs)]
     if kind == "file" and Path(file).suffix == ".csv":
         rounds = read_rounds(Path(file), peers)
-        if not hears and any(_is_directed(matrix_of(edges, peers)) for edges in rounds):
+        if not directed and any(_is_directed(matrix_of(edges, peers)) for edges in rounds):
             raise _directed_error(file)
         return lambda t: matrix_of(rounds[(t - 1) % len(rounds)], peers)
     if kind not in ("one-peer-exponential", "epidemic"):
         return None
-    if not hears:
+    if not directed:
         raise _directed_error(kind)
     at = np.arange(peers)
 

@@ -13,7 +13,7 @@ from strategies.protocol import Edges
 class Everyone(Brokering):
     """All edges of the topology, without answers."""
 
-    hears_on_waking: ClassVar[bool] = True
+    receives_on_waking: ClassVar[bool] = True
 
     def edges(self, t: int, wants: Edges) -> tuple[Edges, Marks]:
         """Return all edges of the topology."""

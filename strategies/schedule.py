@@ -82,7 +82,7 @@ class Schedule:
         Seed of random schedules.
     max_age : int
         Maximum age of an offer in rounds.
-    hears_on_waking : bool
+    receives_on_waking : bool
         A peer that wakes for a round receives the offers of the previous one. True for methods
         whose rounds end in averaging: the peer then trains from that average. Where rounds end in
         training it would train for two rounds.
@@ -94,7 +94,7 @@ class Schedule:
     rounds: int
     seed: int = 0
     max_age: int = 0
-    hears_on_waking: bool = False
+    receives_on_waking: bool = False
     clock: Clock | None = None
     _drawn: dict[int, Bools] = field(default_factory=dict, init=False, repr=False)
 
@@ -123,7 +123,7 @@ class Schedule:
 
     def ending(self, t: int) -> Bools:
         """Return a mask (n,) of the peers that receive the offers of round `t` and update."""
-        return self.awake(t) | self.beginning(t + 1) if self.hears_on_waking else self.awake(t)
+        return self.awake(t) | self.beginning(t + 1) if self.receives_on_waking else self.awake(t)
 
     def measured(self, t: int) -> Bools:
         """Return a mask (n,) of the peers that evaluate after round `t`; all in first and last."""
@@ -291,7 +291,7 @@ def schedule(
     rounds: int,
     seed: int,
     *,
-    hears_on_waking: bool,
+    receives_on_waking: bool,
     clock: Clock | None = None,
     tick: float = 1.0,
     deadline: float = 0.0,
@@ -306,7 +306,7 @@ def schedule(
         Number of peers and of rounds.
     seed : int
         Seed of random schedules.
-    hears_on_waking : bool
+    receives_on_waking : bool
         See `Schedule`.
     clock : Clock or None
         Virtual clock.
@@ -322,7 +322,7 @@ def schedule(
         if clock is None:
             raise ScheduleError('schedule.kind = "clock" needs clock.profile')
         return ByClock(peers, rounds, seed, options.max_age, False, clock, length=tick)
-    run = peers, rounds, seed, options.max_age, hears_on_waking, clock
+    run = peers, rounds, seed, options.max_age, receives_on_waking, clock
     base = _chosen(options, run)
     return ByClock(*run, length=deadline, base=base) if deadline else base
 

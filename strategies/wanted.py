@@ -14,7 +14,7 @@ class Wanted(Brokering):
     """Edges requested by recipients, without answers (DPFL, FedFomo)."""
 
     wanted_by: ClassVar[Literal[0, 1] | None] = 1
-    hears_on_waking: ClassVar[bool] = True
+    receives_on_waking: ClassVar[bool] = True
 
     asks: ClassVar[bool] = False
     """Every recipient answers."""
@@ -29,7 +29,7 @@ class WantedAnswers(Wanted):
     """Edges requested by recipients, with answers (FedeRiCo)."""
 
     asks: ClassVar[bool] = True
-    hears_on_waking: ClassVar[bool] = False
+    receives_on_waking: ClassVar[bool] = False
 
 
 class WantedHelp(WantedAnswers):

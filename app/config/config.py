@@ -254,13 +254,13 @@ class Config(TopLevel):
         try:
             attendance = schedule.schedule(
                 self.schedule, self.peers, rounds, self.seed,
-                hears_on_waking=method.strategy.hears_on_waking,
+                receives_on_waking=method.strategy.receives_on_waking,
                 clock=clock.clock(self.clock, self.peers, self.seed),
                 tick=self.clock.tick, deadline=self.clock.deadline,
             )  # fmt: skip
             links = changing(
                 self.topology, self.peers, self.seed,
-                degree=self.topology_degree, hears=method.strategy.hears_on_waking,
+                degree=self.topology_degree, directed=method.strategy.receives_on_waking,
                 file=self.topology_file,
             )  # fmt: skip
             self.mixing()

@@ -117,7 +117,7 @@ def graph(run: Run) -> list[str]:
     probability = config.get("topology-probability", TopLevel.topology_probability)
     file, seed = config.get("topology-file", ""), config.get("seed", 0)
     try:
-        links = changing(kind, run.peers, seed, degree=degree, hears=True, file=file)
+        links = changing(kind, run.peers, seed, degree=degree, directed=True, file=file)
         if links is not None:
             rounds = range(1, min(config["num-server-rounds"], _ROUNDS_LOOKED_AT) + 1)
             heard = np.stack([links(t).sum(axis=0) for t in rounds])

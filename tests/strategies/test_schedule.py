@@ -20,8 +20,8 @@ from strategies.wanted import Wanted, WantedAnswers, WantedHelp
 N, ROUNDS = 20, 2000
 
 
-def made(peers: int = N, rounds: int = ROUNDS, *, hears: bool = False, **options: Any) -> Schedule:
-    return schedule(Options(**options), peers, rounds, 7, hears_on_waking=hears)
+def made(peers: int = N, rounds: int = ROUNDS, *, waking: bool = False, **options: Any) -> Schedule:
+    return schedule(Options(**options), peers, rounds, 7, receives_on_waking=waking)
 
 
 def test_by_default_everybody_is_awake() -> None:
@@ -38,7 +38,7 @@ def test_a_schedule_is_a_function_of_the_round(options: dict[str, Any]) -> None:
     one, other = made(**options), made(**options)
     forwards = [one.awake(t).tolist() for t in range(1, 40)]
     assert forwards == [other.awake(t).tolist() for t in range(39, 0, -1)][::-1]
-    changed = schedule(Options(**options), N, ROUNDS, 8, hears_on_waking=False)
+    changed = schedule(Options(**options), N, ROUNDS, 8, receives_on_waking=False)
     assert forwards != [changed.awake(t).tolist() for t in range(1, 40)]
 
 
@@ -106,7 +106,7 @@ def test_edges_lead_from_offers_to_those_who_end_the_round(
 ) -> None:
     graph = topology("k-regular", N, 0, degree=6)
     churn = made(kind="churn", mean_up=2.0, mean_down=3.0, max_age=max_age,
-                 hears=kind.hears_on_waking)  # fmt: skip
+                 waking=kind.receives_on_waking)  # fmt: skip
     strategy = kind(peers=N, rounds=ROUNDS, seed=1, topology=graph, schedule=churn)
     everything = listed(graph)
     for t in range(1, 12):
@@ -115,7 +115,7 @@ def test_edges_lead_from_offers_to_those_who_end_the_round(
         if kind in (WantedAnswers, WantedHelp):
             there = there[-1:]
         hears = churn.awake(t)
-        if kind.hears_on_waking:
+        if kind.receives_on_waking:
             hears = hears | churn.awake(t + 1)
         expected = graph & np.any(there, axis=0)[:, None] & hears
         assert (edges == listed(expected)).all()

@@ -187,7 +187,7 @@ def test_the_spectral_gap_of_graphs_that_have_a_formula() -> None:
 
 
 def test_one_peer_exponential_averages_exactly_in_log_n_rounds() -> None:
-    links = changing("one-peer-exponential", 8, 0, degree=1, hears=True)
+    links = changing("one-peer-exponential", 8, 0, degree=1, directed=True)
     assert links is not None
     x = np.random.default_rng(0).normal(size=8)
     mixed = x
@@ -213,7 +213,10 @@ def test_the_base_graph_averages_exactly_whatever_the_number_of_peers(degree: in
 
 
 def test_rounds_of_the_base_graph_lie_in_its_topology_and_come_again() -> None:
-    links, whole = changing("base", 7, 0, degree=2, hears=False), topology("base", 7, 0, degree=2)
+    links, whole = (
+        changing("base", 7, 0, degree=2, directed=False),
+        topology("base", 7, 0, degree=2),
+    )
     length = len(mixing(7, 2))
     assert links is not None
     drawn = [links(t) for t in range(1, length + 1)]
@@ -226,7 +229,7 @@ def test_rounds_of_the_base_graph_lie_in_its_topology_and_come_again() -> None:
 
 
 def test_who_is_asked_is_a_neighbour_of_that_round() -> None:
-    links = changing("base", 7, 0, degree=2, hears=False)
+    links = changing("base", 7, 0, degree=2, directed=False)
     whole = topology("base", 7, 0, degree=2)
     pairs = Pairs(peers=7, rounds=9, seed=0, topology=whole, links=links, sampling="full")
     assert links is not None
@@ -239,15 +242,15 @@ def test_who_is_asked_is_a_neighbour_of_that_round() -> None:
 def test_the_edges_of_each_round_come_from_a_csv(tmp_path: Path) -> None:
     file = tmp_path / "edges.csv"
     file.write_text("round,sender,recipient\n1,0,1\n3,2,0\n3,1,0\n", encoding="utf-8")
-    links = changing("file", 3, 0, degree=2, hears=True, file=str(file))
+    links = changing("file", 3, 0, degree=2, directed=True, file=str(file))
     assert links is not None
     heard = [listed(links(t)).tolist() for t in (1, 2, 3, 4)]
     assert heard == [[[0, 1]], [], [[1, 0], [2, 0]], [[0, 1]]]
     assert listed(np.triu(topology("file", 3, 0, file=str(file)))).tolist() == [[0, 1], [0, 2]]
     with pytest.raises(TopologyError, match="the method needs answers"):
-        changing("file", 3, 0, degree=2, hears=False, file=str(file))
+        changing("file", 3, 0, degree=2, directed=False, file=str(file))
     file.write_text("round,sender,recipient\n1,0,1\n1,1,0\n", encoding="utf-8")
-    assert changing("file", 3, 0, degree=2, hears=False, file=str(file)) is not None
+    assert changing("file", 3, 0, degree=2, directed=False, file=str(file)) is not None
 
 
 @pytest.mark.parametrize(
@@ -268,7 +271,7 @@ def test_a_csv_of_something_else_is_refused(tmp_path: Path, text: str, why: str)
 
 
 def test_an_epidemic_draws_whom_each_peer_hears_anew() -> None:
-    links = changing("epidemic", 9, 5, degree=3, hears=True)
+    links = changing("epidemic", 9, 5, degree=3, directed=True)
     assert links is not None
     drawn = [links(t) for t in range(1, 400)]
     assert all((graph.sum(axis=0) == 3).all() and not graph.diagonal().any() for graph in drawn)
@@ -279,4 +282,4 @@ def test_an_epidemic_draws_whom_each_peer_hears_anew() -> None:
 
 def test_who_asks_has_no_use_for_edges_with_a_direction() -> None:
     with pytest.raises(TopologyError, match="the method needs answers"):
-        changing("epidemic", 9, 5, degree=3, hears=False)
+        changing("epidemic", 9, 5, degree=3, directed=False)
