@@ -153,7 +153,7 @@ class Report:
     columns: tuple[int, ...] = ()
 
     @property
-    def given(self) -> dict[int, float]:
+    def weight_by_peer(self) -> dict[int, float]:
         """Collaboration weights by peer."""
         return dict(zip(self.columns or range(len(self.weights)), self.weights, strict=True))
 

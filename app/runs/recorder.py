@@ -124,7 +124,9 @@ class RunRecorder:
         """Records of the weights: a matrix for each round; of many peers each weight by itself."""
         if self._peers > MATRIX:
             for r in reports:
-                own = [(r.round, r.peer, other, weight) for other, weight in r.given.items()]
+                own = [
+                    (r.round, r.peer, other, weight) for other, weight in r.weight_by_peer.items()
+                ]
                 yield np.array(own, dtype=np.float64).tobytes()
             return
         for t in sorted({report.round for report in reports}):

@@ -32,7 +32,7 @@ def limited(report: Report, disclosure: Disclosure) -> Report:
         return replace(report, metrics=metrics)
     if report.columns:
         return replace(report, metrics=metrics, weights=(1.0,), columns=(report.peer,))
-    own = tuple(float(peer == report.peer) for peer in report.given)
+    own = tuple(float(peer == report.peer) for peer in report.weight_by_peer)
     return replace(report, metrics=metrics, weights=own)
 
 

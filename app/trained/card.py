@@ -49,7 +49,7 @@ def card(
     """
     others = sorted(
         (-weight, peer)
-        for peer, weight in report.given.items()
+        for peer, weight in report.weight_by_peer.items()
         if weight > _LEAST and peer != about.peer
     )
     return {
@@ -69,7 +69,7 @@ def card(
             {"peer": peer, "name": names.get(peer) or f"peer {peer}", "weight": -weight}
             for weight, peer in others[:_NAMED]
         ],
-        "own_weight": _finite(report.given.get(about.peer)),
+        "own_weight": _finite(report.weight_by_peer.get(about.peer)),
         "metrics": {name: _finite(value) for name, value in report.metrics.items()},
         "reported_to_the_relay": "all" if policy is None else policy.reports.disclosure,
         "policy": None if policy is None else policy.flat(),

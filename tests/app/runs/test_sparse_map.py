@@ -73,7 +73,7 @@ def test_they_are_recorded_and_cut_like_everything(
 
 def test_what_is_not_disclosed_is_about_the_peer_alone() -> None:
     told = limited(Report(2, 5, {"test_loss": 1.0}, (0.25, 0.75), (3, 5)), "none")
-    assert told.given == {5: 1.0}
+    assert told.weight_by_peer == {5: 1.0}
 
 
 @pytest.mark.parametrize("columns", [(5, 3), (3, 3), (3, N), (-1, 3), (3,)])
