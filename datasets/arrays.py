@@ -1,4 +1,4 @@
-"""Arrays of institutions: one .npz for each peer, with the names of `datasets.per_peer`."""
+"""Arrays of institutions: an .npz file per peer, with the keys of `datasets.per_peer`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ _NAME = "arrays"
 
 @dataclass(frozen=True)
 class ArraysOptions:
-    """What the run expects of every peer's arrays.
+    """Options of the data set "arrays".
 
     Attributes
     ----------
-    classes : names of the classes in the order of the model's outputs, "healthy, ill"; empty: as
-        the arrays of all peers have them. A deployed node wants them named.
-    validation : share held out for validation where there is no such part; "auto": none here, and
-        what the method needs where a run is configured.
+    classes : str
+        Names of the classes in the order of the model's outputs, "healthy, ill"; empty to use those
+        in the arrays of all peers (simulations only).
+    validation : float or "auto"
+        Share of the training examples held out for validation where a file has no validation part;
+        "auto" is the share that the method needs.
     """
 
     classes: str = ""
@@ -42,11 +44,12 @@ class ArraysOptions:
 def load_arrays(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: ArraysOptions
 ) -> Problem:
-    """The problem of a simulation: every *.npz in data-dir is a peer, named as the file."""
+    """Load a simulation: every *.npz in data-dir is a peer, named like the file."""
     files = sorted(data_dir.glob("*.npz"), key=lambda path: natural(path.name))
     if len(files) != peers:
         raise DataError(
-            f"data-dir {data_dir} has {len(files)} files *.npz: {peers} peers need one each"
+            f"data-dir {data_dir} has {len(files)} files *.npz, but peers = {peers}: each peer "
+            "needs one"
         )
     data = [_read(path, options) | {"name": path.stem} for path in files]
     problem = problem_of_arrays(_NAME, data, Partition(validation=options.validation), peers, seed)
@@ -57,19 +60,20 @@ def load_arrays(
 def load_own_arrays(
     peer: int, peers: int, seed: int, data_dir: Path, options: ArraysOptions
 ) -> Problem:
-    """The problem of a deployed node, whose data-dir has one *.npz."""
+    """Load a deployed node, whose data-dir has one *.npz."""
     files = sorted(data_dir.glob("*.npz"))
     if len(files) != 1:
-        raise DataError(f"{_NAME}: this peer's data-dir must have one *.npz")
+        raise DataError(f"{_NAME}: this peer's data-dir must have one *.npz, not {len(files)}")
     return problem_of_node(_NAME, [_read(files[0], options)], peer, peers, seed)
 
 
 def _read(path: Path, options: ArraysOptions) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            found: dict[str, Any] = {name: archive[name] for name in archive.files}
+            arrays: dict[str, Any] = {name: archive[name] for name in archive.files}
     except (ValueError, OSError, BadZipFile):
         raise DataError(
-            f"{_NAME}: {path.name} cannot be read, or holds more than numbers"
+            f"{_NAME}: {path.name} is damaged, or has arrays that need pickle: write it with "
+            "numpy.savez from arrays of numbers or text"
         ) from None
-    return found | ({"classes": words(options.classes)} if options.classes else {})
+    return arrays | ({"classes": words(options.classes)} if options.classes else {})

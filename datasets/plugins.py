@@ -1,9 +1,9 @@
-"""Plugins: methods, models, data sets and partitions that are not built in, found by name.
+"""Plugins: methods, models, data sets and partitions that are not built in, loaded by name.
 
-A name is that of an entry point of an installed package (groups `coterie.methods`,
-`coterie.models`, `coterie.datasets`, `coterie.partitions`), or "package.module:attribute", looked
-up with the working directory on the path. What a program hands over as an object has a name, too:
-"here:NAME" is known to the process that registered it and to no other.
+A name is an entry point of an installed package (groups `coterie.methods`, `coterie.models`,
+`coterie.datasets`, `coterie.partitions`), or "package.module:attribute", imported with the working
+directory on the path. Objects registered by a program have names "here:NAME", which are valid in
+that process only.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ Kind = Literal["method", "model", "dataset", "partition"]
 
 HERE = "here:"
 PATH = "COTERIE_PATH"
-"""Variable: the working directory of whoever started a run whose processes work elsewhere."""
+"""Environment variable with the user's working directory, for processes that run elsewhere."""
 
 _here: dict[tuple[Kind, str], object] = {}
 _tokens: dict[tuple[Kind, str], bytes] = {}
 
 
 class PluginError(DataError):
-    """A plugin that cannot be had, or is not what it has to be; one line says why."""
+    """A plugin cannot be loaded, or has the wrong type; the message is one line."""
 
 
 def register(kind: Kind, name: str, part: object) -> str:
-    """Name an object of this process; the name to configure a run with."""
+    """Register an object of this process, and return its name in a configuration."""
     _here[kind, HERE + name], _tokens[kind, HERE + name] = part, secrets.token_bytes(16)
     return HERE + name
 
 
 @lru_cache
 def installed(kind: Kind) -> Mapping[str, metadata.EntryPoint]:
-    """Name -> entry point of the installed packages."""
+    """Return the entry points of the installed packages, by name."""
     return {entry.name: entry for entry in metadata.entry_points(group=f"coterie.{kind}s")}
 
 
 def is_named(kind: Kind, name: str) -> bool:
-    """Whether the name may be a plugin's: a module's attribute, or installed."""
+    """Return True if the name has the form of a plugin's or is an installed entry point."""
     return ":" in name or name in installed(kind)
 
 
 def load(kind: Kind, name: str) -> Any:
-    """The plugin of that name.
+    """Load a plugin by name.
 
     Raises
     ------
     PluginError
-        There is none, or its module does not load.
+        It does not exist, or importing it fails.
     """
     if name.startswith(HERE):
         if (kind, name) not in _here:
             raise PluginError(
-                f'{kind} = "{name}" was handed over in another Python process: hand it over again, '
-                'or name it "module:attribute"'
+                f'{kind} = "{name}" was registered in another Python process: pass the object '
+                'again, or name it "module:attribute"'
             )
         return _here[kind, name]
     try:
@@ -74,19 +74,19 @@ def load(kind: Kind, name: str) -> Any:
         return _attribute(kind, name)
     except PluginError:
         raise
-    except Exception as error:  # of code that is not ours: whatever it raises while it loads
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        raise PluginError(f'{kind} = "{name}" does not load: {why}') from error
+    except Exception as error:  # any error of a user's module
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PluginError(f'{kind} = "{name}" does not load: {reason}') from error
 
 
 def _attribute(kind: Kind, name: str) -> Any:
-    """The attribute that "package.module:attribute" names."""
+    """Import "package.module:attribute"."""
     module_name, _, path = name.partition(":")
-    for place in (os.getcwd(), os.environ.get(PATH)):
-        if place and place not in sys.path:
-            sys.path.append(place)  # at the end: a file of the user's hides no library
+    for folder in (os.getcwd(), os.environ.get(PATH)):
+        if folder and folder not in sys.path:
+            sys.path.append(folder)  # at the end, so that user files do not hide libraries
     try:
-        found: Any = import_module(module_name)
+        part: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
@@ -94,25 +94,25 @@ def _attribute(kind: Kind, name: str) -> Any:
             f'{kind} = "{name}": no module "{error.name}" is installed or in {os.getcwd()}'
         ) from None
     for attribute in path.split("."):
-        if not hasattr(found, attribute):
-            near = get_close_matches(attribute, dir(found), n=1)
+        if not hasattr(part, attribute):
+            near = get_close_matches(attribute, dir(part), n=1)
             hint = f', did you mean "{near[0]}"?' if near else ""
             raise PluginError(f'{kind} = "{name}": "{module_name}" has no "{attribute}"{hint}')
-        found = getattr(found, attribute)
-    return found
+        part = getattr(part, attribute)
+    return part
 
 
 def options_of(function: Callable[..., Any], name: str) -> type | None:
-    """The dataclass that annotates a plugin's parameter `options`; None where it has no such.
+    """Return the dataclass that annotates a plugin's parameter `options`, or None.
 
     Raises
     ------
     PluginError
-        It is no frozen dataclass.
+        The annotation is not a frozen dataclass.
     """
     try:
         parameters = inspect.signature(function, eval_str=True).parameters
-    except (NameError, TypeError, ValueError):  # an annotation for type checkers only, or built in
+    except (NameError, TypeError, ValueError):  # an annotation for type checkers, or a built-in
         return None
     if "options" not in parameters:
         return None
@@ -121,12 +121,12 @@ def options_of(function: Callable[..., Any], name: str) -> type | None:
 
 
 def checked_options(table: object, name: str) -> type:
-    """A table of options, if that is what it is.
+    """Return an option table after checking its type.
 
     Raises
     ------
     PluginError
-        It is no frozen dataclass.
+        It is not a frozen dataclass.
     """
     if not (isinstance(table, type) and is_dataclass(table)):
         raise PluginError(f'"{name}": its options must be a dataclass, not {table!r}')
@@ -136,34 +136,34 @@ def checked_options(table: object, name: str) -> type:
 
 
 def call(function: Callable[..., Any], name: str, **arguments: Any) -> Any:
-    """Call a plugin with those of the arguments that it has parameters for, by name.
+    """Call a plugin with the arguments that it has parameters for, by name.
 
     Raises
     ------
     PluginError
-        It wants something else.
+        It has a required parameter of another name.
     """
     parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return function(**arguments)
-    for each in parameters:
+    for parameter in parameters:
         if (
-            each.name not in arguments
-            and each.default is each.empty
-            and each.kind is not each.VAR_POSITIONAL
+            parameter.name not in arguments
+            and parameter.default is parameter.empty
+            and parameter.kind is not parameter.VAR_POSITIONAL
         ):
             raise PluginError(
-                f'"{name}" has a parameter "{each.name}": it may have {", ".join(arguments)}, and '
-                "others with defaults"
+                f'"{name}" has a parameter "{parameter.name}": only {", ".join(arguments)} are '
+                "passed; give it a default, or remove it"
             )
-    wanted = {each.name for each in parameters}
-    return function(**{key: value for key, value in arguments.items() if key in wanted})
+    names = {parameter.name for parameter in parameters}
+    return function(**{key: value for key, value in arguments.items() if key in names})
 
 
 def fingerprint(kind: Kind, name: str) -> bytes:
-    """What changes with the plugin: the file of its module, or the object handed over."""
+    """Return bytes that change with the plugin: its module's file, or a token of the object."""
     if name.startswith(HERE):
         return _tokens[kind, name]
-    found = inspect.getmodule(load(kind, name))
-    file = getattr(found, "__file__", None)
+    module = inspect.getmodule(load(kind, name))
+    file = getattr(module, "__file__", None)
     return Path(file).read_bytes() if file else b""

@@ -1,6 +1,6 @@
-"""How raw examples become a model's inputs, as one peer fitted it on its training examples.
+"""Preprocessing of raw examples to model inputs, fitted on a peer's training examples.
 
-It is plain numbers, so it is saved with the model, and a model can be used without the data.
+It consists of numbers only and is saved with the model, which can then be used without the data.
 """
 
 from __future__ import annotations
@@ -15,21 +15,25 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 NO_CODE = -1
-"""Stands in `Preprocessing.code` for a feature that is a number."""
+"""Value in `Preprocessing.code` for a numeric feature."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of raw rows.
+    """Column of a table.
 
     Attributes
     ----------
-    name : in the header of the table.
-    kind : "number"; "category", whose cells become their place in `categories`; "date", whose cells
-        become days since 1970.
-    categories : what a cell may say, in the order of their codes.
-    unit : of the numbers, for people and for comparing peers.
-    low, high : the numbers that are possible; a cell outside is an error, not a patient.
+    name : str
+        Name in the header.
+    kind : {"number", "category", "date"}
+        A category is encoded as its index in `categories`, a date as days since 1970.
+    categories : tuple of str
+        Valid cells of a category.
+    unit : str
+        Unit of a number, for documentation and to compare peers.
+    low, high : float or None
+        Valid range of a number; a cell outside is an error.
     """
 
     name: str
@@ -42,16 +46,23 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Preprocessing:
-    """The steps from raw examples to what the run's normalisation gets.
+    """Preprocessing of raw examples, before the run's normalisation.
 
-    A table's feature f takes the cell v of column `source[f]`, `fill[f]` where it is missing; of a
-    category it takes whether v is `code[f]`. Then all inputs become (v - mean) / std.
+    Feature f of a table is the cell v of column `source[f]`, or `fill[f]` if the cell is missing;
+    for a category, it is 1 if v equals `code[f]`, else 0. Then inputs become (v - mean) / std.
 
     Attributes
     ----------
-    columns : of the raw rows, in order; empty where examples are no rows of a table.
-    source, code, fill : (features,), None where examples are no rows of a table.
-    mean, std : broadcast over an example, the peer's own; None where the run's are used alone.
+    columns : tuple of Column
+        Columns of the raw rows, in order; empty if the examples are not from a table.
+    source : ndarray of int, (features,), or None
+        Column of each feature; None if the examples are not from a table.
+    code : ndarray of int, (features,), or None
+        Category of each indicator feature, `NO_CODE` for a number.
+    fill : ndarray, (features,), or None
+        Value of each feature for a missing cell.
+    mean, std : ndarray or None
+        The peer's own statistics, broadcast over an example; None if the run has common ones.
     """
 
     columns: tuple[Column, ...] = ()
@@ -62,7 +73,7 @@ class Preprocessing:
     std: Floats | None = None
 
     def apply(self, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Inputs (N, ...) of raw examples; float32 where they are standardised here."""
+        """Transform raw examples to inputs (N, ...); float32 if they are standardised."""
         if self.source is not None and self.code is not None and self.fill is not None:
             raw = raw[:, self.source]
             raw = np.where(np.isnan(raw), self.fill, raw)
@@ -72,21 +83,25 @@ class Preprocessing:
         return np.asarray((raw - self.mean) / self.std, dtype=np.float32)
 
     def as_json(self) -> dict[str, Any]:
-        """What `of_json` reads."""
-        found: dict[str, Any] = {"columns": [vars(column) for column in self.columns]}
+        """Convert to a JSON object."""
+        content: dict[str, Any] = {"columns": [vars(column) for column in self.columns]}
         for name in ("source", "code", "fill", "mean", "std"):
             value = getattr(self, name)
-            found[name] = None if value is None else value.tolist()
-        return found
+            content[name] = None if value is None else value.tolist()
+        return content
 
     @classmethod
-    def of_json(cls, found: Mapping[str, Any]) -> Self:
-        """The inverse of `as_json`."""
+    def of_json(cls, content: Mapping[str, Any]) -> Self:
+        """Convert from the JSON object of `as_json`."""
         columns = tuple(
-            Column(**{**each, "categories": tuple(each["categories"])}) for each in found["columns"]
+            Column(**{**entry, "categories": tuple(entry["categories"])})
+            for entry in content["columns"]
         )
-        whole, broken = (
-            {name: None if found[name] is None else np.array(found[name], kind) for name in names}
-            for names, kind in ((("source", "code"), np.int64), (("fill", "mean", "std"), float))
+        integers, floats = (
+            {
+                name: None if content[name] is None else np.array(content[name], dtype)
+                for name in names
+            }
+            for names, dtype in ((("source", "code"), np.int64), (("fill", "mean", "std"), float))
         )
-        return cls(columns, **whole, **broken)
+        return cls(columns, **integers, **floats)

@@ -1,4 +1,4 @@
-"""What n peers learn from: one pool of examples and each peer's rows in it."""
+"""Learning problem of n peers: one pool of examples and each peer's rows in it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ Floats = npt.NDArray[np.float64]
 
 
 class DataError(ValueError):
-    """A data set or a partition that cannot be had as asked; names the key and the remedy."""
+    """A data set or a partition is missing or invalid; names the key and the remedy."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Who holds which examples, for one of train, validation and test.
+    """Examples of each peer in the training, validation or test set.
 
     Attributes
     ----------
-    rows : peer i's rows in the pool, int64 (n_i,).
-    targets : peer i's targets in the same order, after any permutation or flip of the labels:
-        int64 (n_i,) for classes, float (n_i, k) for regression; language: (n_i, T), the token
-        after each one of the example; segmentation: uint8 (n_i, X, Y, Z), the class of each voxel.
+    rows : tuple of ndarray of int, (n_i,)
+        Each peer's rows in the pool.
+    targets : tuple of ndarray
+        Each peer's targets in the same order, after any permutation or flip of the labels:
+        int64 (n_i,) for classes; float (n_i, k) for regression; (n_i, T), the next token after each
+        one, for language; uint8 (n_i, X, Y, Z), the class of each voxel, for segmentation.
     """
 
     rows: tuple[Ints, ...]
@@ -36,40 +38,51 @@ class Split:
 
     @property
     def sizes(self) -> Ints:
-        """(n,) number of examples of each peer."""
+        """Number of examples of each peer, (n,)."""
         return np.array([len(rows) for rows in self.rows], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What n peers learn from. All arrays are made read-only: a problem is shared and cached.
+    """Learning problem of n peers; all arrays are read-only, since problems are shared and cached.
 
     Attributes
     ----------
-    name : the data set's name.
-    task : "classification", "regression", "quadratic", "language" or "segmentation".
-    inputs : (N, *shape) pool, every example once; images stay uint8 (C, H, W).
-        Quadratic: (N, 2, d) float64 rows [curvature, centre]. Language: (N, T) whole numbers,
-        T tokens in a row; a model gets them as int64 and not normalised. Segmentation:
-        (N, 1, X, Y, Z) volumes.
-    train, validation, test : who holds what. Validation is empty where none was set aside.
-    outputs : number of classes (of a voxel, where it is segmentation; 0 is background), of
-        regression outputs, of tokens in the vocabulary, or dimension of theta.
-    mean, std : float64, broadcast over `shape`: normalised input = (raw - mean) / std. From the
-        source's training examples only, so they depend neither on the seed nor on the partition.
-        Not used for tokens.
-    samples : (n,) the n_i behind the weights p_i: training sizes; quadratic: its `samples`.
-    clusters : (n,) true cluster of each peer where the split makes clusters, else None
-        (label-flip: 0 honest, 1 flipped).
-    start : (n, d) prescribed start (quadratic), else None.
-    noise : (n,) standard deviation of the gradient noise (quadratic), else None.
-    validation_key : the configuration key that sets examples aside for validation, where one does.
-    names : what people call each peer (folders, hospitals, languages); empty where nothing names
-        them.
-    classes : what people call each class, in the order of the outputs; empty where nothing does, or
-        where peers mean different things by a class.
-    preprocessing : how each peer made `inputs` of its raw examples; None of a peer whose data are
-        elsewhere. Empty where `inputs` are the raw examples.
+    name : str
+        Name of the data set.
+    task : {"classification", "regression", "quadratic", "language", "segmentation"}
+        Kind of problem.
+    inputs : ndarray, (N, *shape)
+        Pool of examples, without duplicates; images are uint8 (C, H, W). Quadratic: float64
+        (N, 2, d), [curvature, centre]. Language: integers (N, T), T tokens per example, which are
+        not normalised. Segmentation: volumes (N, 1, X, Y, Z).
+    train, validation, test : Split
+        Examples of each peer; validation may be empty.
+    outputs : int
+        Number of classes (of voxels for segmentation, where 0 is background), of regression
+        outputs, of tokens in the vocabulary, or dimension of theta.
+    mean, std : ndarray of float64
+        Broadcast over `shape`: normalised input = (raw - mean) / std. Computed from the source's
+        training examples, so they depend neither on the seed nor on the partition.
+    samples : ndarray of int, (n,)
+        Numbers n_i that define the weights p_i: training sizes; quadratic: its `samples`.
+    clusters : ndarray of int, (n,), or None
+        True cluster of each peer, if the partition makes clusters (label-flip: 0 honest, 1
+        flipped).
+    start : ndarray, (n, d), or None
+        Prescribed start (quadratic).
+    noise : ndarray, (n,), or None
+        Standard deviation of the gradient noise (quadratic).
+    validation_key : str
+        Configuration key of the validation share; "" if there is none.
+    names : tuple of str
+        Display name of each peer (folder, hospital, language); empty if there are none.
+    classes : tuple of str
+        Name of each class, in the order of the outputs; empty if there are none, or if the labels
+        mean different things to different peers.
+    preprocessing : tuple of Preprocessing or None
+        Preprocessing of each peer's raw examples, None for peers whose data are elsewhere; empty if
+        `inputs` are the raw examples.
     """
 
     name: str
@@ -104,20 +117,21 @@ class Problem:
         return len(self.samples)
 
     def rarest_class(self, peer: int) -> int:
-        """Test examples that a peer has of the class it has fewest of; 0 without classes."""
+        """Return the number of test examples of a peer's rarest class; 0 without classes."""
         if self.task != "classification":
             return 0
         counts = np.bincount(self.test.targets[peer])
         return int(min(counts[counts > 0], default=0))
 
     def describe(self) -> list[dict[str, Any]]:
-        """Statistics of the split, ready for printing or JSON.
+        """Return statistics of the partition, for printing or JSON.
 
         Returns
         -------
-        One row per peer: "peer", "name", "cluster" (or None), "samples" (its n_i), and for each
-        of "train", "validation" and "test" a dict of "size" and "labels", the count of each class
-        (None without classes).
+        list of dict
+            Per peer: "peer", "name", "cluster" (or None), "samples" (n_i), and for each of "train",
+            "validation" and "test" a dict of "size" and "labels", the count of each class (None
+            without classes).
         """
         return [
             {

@@ -1,4 +1,4 @@
-"""A data set as it was published: examples, targets and its own train/test split."""
+"""Data set as published: examples, targets and a train/test split."""
 
 from __future__ import annotations
 
@@ -16,17 +16,26 @@ CHUNK = 4096  # rows converted to float64 at a time
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Examples before they are divided; `datasets.partition.options` divides them among peers.
+    """Data set before it is partitioned among peers (`datasets.partition.split`).
 
     Attributes
     ----------
-    name : the data set's name.
-    inputs : (N, *shape) every example, train and test; images uint8 (C, H, W).
-    targets : (N, ...), see `datasets.problem.Split`.
-    train, test : disjoint rows.
-    outputs, task : see `datasets.problem.Problem`.
-    groups : int64 (N,) who an example comes from (writer, hospital), where that is known.
-    group_names, classes : what people call groups and classes, by number; empty where nothing does.
+    name : str
+        Name of the data set.
+    inputs : ndarray, (N, *shape)
+        Training and test examples; images are uint8 (C, H, W).
+    targets : ndarray, (N, ...)
+        See `datasets.problem.Split`.
+    train, test : ndarray of int
+        Rows of the training and of the test set.
+    outputs : int
+        See `datasets.problem.Problem`.
+    task : {"classification", "regression", "quadratic", "language", "segmentation"}
+        See `datasets.problem.Problem`.
+    groups : ndarray of int, (N,), or None
+        Origin of each example (writer, hospital), if known.
+    group_names, classes : tuple of str
+        Names of the groups and of the classes, by number; may be empty.
     """
 
     name: str
@@ -44,8 +53,8 @@ class Source:
     def normalisation(self) -> tuple[Floats, Floats]:
         """Mean and standard deviation per channel (axis 1) of the training examples.
 
-        Shaped to broadcast over one example: (C, 1, 1) for images. A constant channel has std 1.
-        Tokens are names, not quantities: 0 and 1.
+        Shaped to broadcast over an example: (C, 1, 1) for images. A constant channel has std 1.
+        Tokens are not normalised: 0 and 1.
         """
         if self.task == "language":
             return np.zeros(1), np.ones(1)
@@ -64,5 +73,5 @@ class Source:
 
 
 def spread(rows: Ints, count: int) -> Ints:
-    """`count` of the rows at even distances: a stratified choice if the rows are sorted."""
+    """Select `count` evenly spaced rows; stratified if the rows are sorted by class."""
     return rows[(2 * np.arange(count) + 1) * len(rows) // (2 * max(count, 1))]

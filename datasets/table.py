@@ -1,8 +1,8 @@
-"""The one table of data sets, and `load_problem`.
+"""Table of the data sets, and `load_problem`.
 
-A new data set is a function `read_it(data_dir) -> Source`, or `read_it(data_dir, options)` where
-it has a table of options, and a row with `_divided(read_it)`; a synthetic problem is a function
-with `load`'s signature and a row.
+A new data set is a function `read_it(data_dir) -> Source`, or `read_it(data_dir, options)` if it
+has options, and an entry with `_divided(read_it)`; a synthetic problem is a function with the
+signature of `Dataset.load` and an entry.
 """
 
 from __future__ import annotations
@@ -45,19 +45,25 @@ Read = Callable[..., Source]
 
 @dataclass(frozen=True)
 class Dataset:
-    """A row of `DATASETS`.
+    """Data set: an entry of `DATASETS`.
 
     Attributes
     ----------
-    description, needs : for people: what it is, and what must be there to load it.
-    model : the model that suits it; empty where the problem brings its own parameters.
-    load : (partition, peers, seed, data_dir, options) -> Problem.
-    options : dataclass of the table [<name>]; None where there is none.
-    local_steps : steps a round that `local-steps = 0` stands for.
-    divided : whether the [partition] table says who holds what.
-    deployed : (peer, peers, seed, data_dir, options) -> the Problem of a deployed node whose
-    data-dir
-        holds its own peer's data and nobody else's; None where every node has all of the data.
+    description, needs : str
+        One line for lists, and the requirements to load it.
+    model : str
+        Default model; empty if the problem defines its parameters.
+    load : callable
+        Function from (partition, peers, seed, data_dir, options) to a Problem.
+    options : type or None
+        Option dataclass of the table [<name>].
+    local_steps : int
+        Default of `local-steps`, used for 0.
+    divided : bool
+        The [partition] table divides the examples among the peers.
+    deployed : callable or None
+        Function from (peer, peers, seed, data_dir, options) to the Problem of a deployed node with
+        only its own peer's data in data-dir; None if every node has all data.
     """
 
     description: str
@@ -143,26 +149,26 @@ DATASETS: dict[str, Dataset] = {
         FemnistOptions,
     ),
     "office-home": Dataset(
-        "15,588 images of 65 things in 4 domains, as 512 features each",
+        "15,588 images of 65 objects in 4 domains, as 512 features each",
         "the folders of the 4 domains in data-dir/office-home, resnet18-f37072fd.pth in data-dir",
         "mlp",
         _divided(read_office_home),
     ),
     "heart-disease": Dataset(
-        "740 patients of 4 hospitals, 13 features, healthy or not",
+        "740 patients of 4 hospitals, 13 features, healthy or ill",
         "UCI's four processed.*.data in data-dir/heart-disease",
         "linear",
         _divided(read_heart_disease),
     ),
     "ixi": Dataset(
-        "566 brain scans of 3 hospitals, 48x60x48, and which voxels are brain",
+        "566 brain scans of 3 hospitals, 48x60x48, with masks of the brain",
         "IXI Tiny's *_image.nii.gz and *_label.nii.gz in data-dir/ixi",
         "unet3d",
         _divided(read_ixi),
         IxiOptions,
     ),
     "phantoms": Dataset(
-        "91 volumes of made-up heads from 3 scanners, 8x8x8, and which voxels are brain",
+        "91 synthetic head scans of 3 scanners, 8x8x8, with masks of the brain",
         "nothing: synthetic",
         "unet3d",
         _divided(read_phantoms),
@@ -182,8 +188,8 @@ DATASETS: dict[str, Dataset] = {
         Wiki40bOptions,
     ),
     "image-folder": Dataset(
-        "each peer's own images, a folder for each class",
-        "data-dir: a folder for each peer; on a deployed node its own",
+        "images of each peer, in a folder per class",
+        "data-dir with a folder per peer; on a deployed node the peer's own folder",
         "mlp",
         simulated(read_image_folder),
         ImageFolderOptions,
@@ -191,8 +197,8 @@ DATASETS: dict[str, Dataset] = {
         deployed=deployed(read_image_folder),
     ),
     "table": Dataset(
-        "each peer's own table, CSV or Parquet",
-        "data-dir: a folder for each peer; on a deployed node its own",
+        "a table of each peer, CSV or Parquet",
+        "data-dir with a folder per peer; on a deployed node the peer's own folder",
         "mlp",
         simulated(read_table),
         TableOptions,
@@ -200,8 +206,9 @@ DATASETS: dict[str, Dataset] = {
         deployed=deployed(read_table),
     ),
     "text": Dataset(
-        "each peer's own texts, .txt or .jsonl, as the tokens of a tokenizer.json",
-        "data-dir: a folder for each peer and tokenizer.json; on a deployed node its own",
+        "texts of each peer, .txt or .jsonl, tokenized by tokenizer.json",
+        "data-dir with tokenizer.json and a folder per peer; on a deployed node the peer's own "
+        "folder",
         "transformer",
         simulated(read_text),
         TextOptions,
@@ -209,8 +216,8 @@ DATASETS: dict[str, Dataset] = {
         deployed=deployed(read_text),
     ),
     "arrays": Dataset(
-        "each peer's own arrays, .npz",
-        "data-dir: a file for each peer with x and y; on a deployed node its own",
+        "arrays of each peer, .npz",
+        "data-dir with a file per peer, with x and y; on a deployed node the peer's own file",
         "mlp",
         load_arrays,
         ArraysOptions,
@@ -250,16 +257,16 @@ DATASETS: dict[str, Dataset] = {
         divided=False,
     ),
 }
-"""Name -> data set."""
+"""Data sets by name."""
 
 
 def dataset_of(name: str) -> Dataset:
-    """The data set of that name: built in, or a plugin's.
+    """Look up a data set, built in or of a plugin.
 
     Raises
     ------
     DataError
-        There is none.
+        The data set does not exist.
     """
     if name in DATASETS:
         return DATASETS[name]
@@ -271,19 +278,19 @@ def dataset_of(name: str) -> Dataset:
 
 @lru_cache
 def _foreign(name: str, read: Callable[..., Any]) -> Dataset:
-    """A plugin's data set: a function that may have parameters data_dir, peers, seed and options.
+    """Make a data set of a plugin's function of data_dir, peers, seed and options (each optional).
 
-    It gives a `Source`, or a list with the arrays of each peer (see `datasets.per_peer`). Those
-    that a deployed node reads are its own peer's, and protected like those of institutions.
+    The function returns a `Source`, or a list with the arrays of each peer (see
+    `datasets.per_peer`). On a deployed node the list has its own peer's arrays only.
     """
 
     @lru_cache(maxsize=2)
-    def found(peers: int, seed: int, data_dir: Path, options: object) -> Any:
+    def called(peers: int, seed: int, data_dir: Path, options: object) -> Any:
         data = plugins.call(read, name, data_dir=data_dir, peers=peers, seed=seed, options=options)
         if not isinstance(data, Source | list | tuple):
             raise plugins.PluginError(
-                f'dataset = "{name}" gives a {type(data).__name__}: it must give a Source, or a '
-                "list with a dict of arrays for each peer"
+                f'dataset = "{name}" returns a {type(data).__name__}: it must return a Source, or '
+                "a list with a dict of arrays for each peer"
             )
         return data
 
@@ -291,35 +298,52 @@ def _foreign(name: str, read: Callable[..., Any]) -> Dataset:
     def load(
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
-        data = found(peers, seed, data_dir, options)
+        data = called(peers, seed, data_dir, options)
         if isinstance(data, Source):
             return split(data, partition, peers, seed)
         return problem_of_arrays(name, data, partition, peers, seed)
 
     def deployed(peer: int, peers: int, seed: int, data_dir: Path, options: object) -> Problem:
-        data = found(peers, seed, data_dir, options)
+        data = called(peers, seed, data_dir, options)
         if isinstance(data, Source):
-            raise plugins.PluginError(f"{name} gives a Source: a deployed node needs a list")
+            raise plugins.PluginError(
+                f'dataset = "{name}" returns a Source: a deployed node needs a list with the dict '
+                "of its peer's arrays"
+            )
         return problem_of_node(name, data, peer, peers, seed)
 
     options = plugins.options_of(read, name)
-    return Dataset(f"of {name}", "what it reads", "mlp", load, options, deployed=deployed)
+    return Dataset(f"plugin {name}", "see the plugin", "mlp", load, options, deployed=deployed)
 
 
 def load_problem(
     dataset: str, partition: Partition, peers: int, seed: int, data_dir: Path, options: object
 ) -> Problem:
-    """The problem that `peers` peers learn from: a pure function of its arguments and the files.
-
-    Cached per process, so that asking again is free; all arrays are read-only.
+    """Load a problem: a pure function of the arguments and the files, cached per process.
 
     Parameters
     ----------
-    options : instance of the data set's options dataclass; None where it has none.
+    dataset : str
+        Name of the data set.
+    partition : Partition
+        Division among the peers, if the data set is divided.
+    peers : int
+        Number of peers.
+    seed : int
+        Seed of the partition.
+    data_dir : Path
+        Folder of the data sets.
+    options : dataclass or None
+        Options of the data set.
+
+    Returns
+    -------
+    Problem
+        Problem with read-only arrays.
 
     Raises
     ------
     DataError
-        Unknown data set, missing or broken files, or an impossible partition.
+        The data set is unknown, files are missing or damaged, or the partition is impossible.
     """
     return dataset_of(dataset).load(partition, peers, seed, data_dir, options)

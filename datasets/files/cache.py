@@ -1,4 +1,4 @@
-"""What was slow to read is read once: arrays kept in data-dir, as long as their files stay."""
+"""Cache in data-dir of arrays that are slow to read, valid until their files change."""
 
 from __future__ import annotations
 
@@ -15,49 +15,57 @@ import numpy as np
 import numpy.typing as npt
 
 Arrays = Mapping[str, npt.NDArray[Any]]
-_KEY = "made_of"  # the entry that tells which files and settings the arrays were made of
+_KEY = "made_of"  # entry with a fingerprint of the files and settings
 
 
 def cached(
     data_dir: Path, name: str, files: Sequence[Path], settings: str, make: Callable[[], Arrays]
 ) -> Arrays:
-    """`make()`, or what it gave when the same files were last read with the same settings.
+    """Return the cached arrays of the same files and settings, or make and cache them.
 
-    Kept in `<data_dir>/cache/<name>.npz`; where that cannot be written, nothing is kept.
+    The cache is `<data_dir>/cache/<name>.npz`; if it cannot be written, nothing is cached.
 
     Parameters
     ----------
-    files : what the arrays are made of; a change of name, size or time counts as another file.
-    settings : how; a new version of the reader is another setting.
+    data_dir : Path
+        Folder of the data sets.
+    name : str
+        Name of the cache file.
+    files : sequence of Path
+        Files that the arrays depend on; a change of name, size or time invalidates the cache.
+    settings : str
+        Settings that the arrays depend on, including the version of the reader.
+    make : callable
+        Function that reads the arrays.
     """
-    kept = data_dir / "cache" / f"{name}.npz"
+    path = data_dir / "cache" / f"{name}.npz"
     key = _fingerprint(files, settings)
     with (
         suppress(OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile),
-        kept.open("rb") as file,  # np.load by itself leaves a damaged file open
-        np.load(file) as found,
+        path.open("rb") as file,  # np.load alone leaves a damaged file open
+        np.load(file) as archive,
     ):
-        if str(found[_KEY]) == key:
-            return {entry: found[entry] for entry in found.files if entry != _KEY}
+        if str(archive[_KEY]) == key:
+            return {entry: archive[entry] for entry in archive.files if entry != _KEY}
     arrays = make()
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        _write(kept, {**arrays, _KEY: np.array(key)})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, {**arrays, _KEY: np.array(key)})
     return arrays
 
 
 def _fingerprint(files: Sequence[Path], settings: str) -> str:
     digest = hashlib.sha256(settings.encode())
     for file in files:
-        found = file.stat()
+        status = file.stat()
         digest.update(
-            f"\n{file.parent.name}/{file.name} {found.st_size} {found.st_mtime_ns}".encode()
+            f"\n{file.parent.name}/{file.name} {status.st_size} {status.st_mtime_ns}".encode()
         )
     return digest.hexdigest()
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    """All at once: another process may be reading, or writing the same."""
+    """Write atomically, since other processes may read or write the same file."""
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:

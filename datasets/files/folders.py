@@ -1,4 +1,4 @@
-"""Folders that a user has filled: finding them, and the images in one folder for each class."""
+"""Folders of data sets in data-dir, and image files in them."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".dcm")
 
 
 def folder_with(
-    name: str, data_dir: Path, folders: Sequence[str], wanted: Sequence[str], remedy: str
+    name: str, data_dir: Path, folders: Sequence[str], entries: Sequence[str], remedy: str
 ) -> Path:
-    """The first of some folders of data-dir in which all of `wanted` is there.
+    """Return the first of some folders of data-dir that has all `entries`.
 
     Raises
     ------
     DataError
-        None has it: one line says what is expected where, and how to get it.
+        None has them; the message names the expected files and how to get them.
     """
     for folder in folders:
-        if all((data_dir / folder / entry).exists() for entry in wanted):
+        if all((data_dir / folder / entry).exists() for entry in entries):
             return data_dir / folder
     places = " or ".join(str(data_dir / folder) for folder in folders)
     raise DataError(
-        f"dataset {name} is not here: expected {', '.join(wanted)} in {places}; {remedy}"
+        f"dataset {name} is missing: expected {', '.join(entries)} in {places}; {remedy}"
     )
 
 
 def images_in(folder: Path) -> list[Path]:
-    """The image files of a folder in the order of their names.
+    """Return the image files of a folder, sorted by name.
 
     Raises
     ------
     DataError
-        The folder is missing or has none.
+        The folder is missing or has no images.
     """
-    found = sorted(p for p in folder.glob("*") if p.suffix.lower() in IMAGES)
-    if not found:
-        raise DataError(f"{folder}: expected images ({', '.join(IMAGES)}), found none")
-    return found
+    images = sorted(path for path in folder.glob("*") if path.suffix.lower() in IMAGES)
+    if not images:
+        raise DataError(f"{folder}: no images, expected {', '.join(IMAGES)}")
+    return images
 
 
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
-    """A colour image (3, height, width).
+    """Read a colour image, (3, height, width).
 
     Raises
     ------
     DataError
-        It is damaged or no image.
+        The file is damaged or not an image.
     """
     from PIL import Image  # slow to import
 
     try:
         with Image.open(path) as image:
             return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    except (OSError, SyntaxError, ValueError) as error:  # Pillow's for a damaged PNG is SyntaxError
-        raise DataError(f"{path}: not an image that can be read ({error})") from None
+    except (OSError, SyntaxError, ValueError) as error:  # SyntaxError: Pillow, for a damaged PNG
+        raise DataError(f"{path}: not a readable image ({error})") from None

@@ -1,4 +1,4 @@
-"""Where the files of a published data set are, and getting them where there is a network."""
+"""Location and download of the files of published data sets."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ from pathlib import Path
 
 from datasets.problem import DataError
 
-SYSTEM = Path("/usr/share/datasets")  # where Debian's dataset-* packages put their files
-PATIENCE = 20.0  # seconds without an answer from a server
+SYSTEM = Path("/usr/share/datasets")  # folder of Debian's dataset-* packages
+TIMEOUT = 20.0  # seconds without an answer from a server
 
 
 @dataclass(frozen=True)
 class Published:
-    """The files of a data set that torchvision can download.
+    """Files of a data set that torchvision can download.
 
     Attributes
     ----------
-    name : our name; also a folder that may hold the files, in data-dir or in `SYSTEM`.
-    torchvision : the class in `torchvision.datasets`.
-    folder : where torchvision puts the files, in data-dir.
-    files : names of the files, each plain or with .gz.
-    package : Debian package that has them in `SYSTEM`, if there is one.
+    name : str
+        Name of the data set, and of a folder with the files in data-dir or `SYSTEM`.
+    torchvision : str
+        Name of the class in `torchvision.datasets`.
+    folder : str
+        Folder in data-dir to which torchvision downloads the files.
+    files : tuple of str
+        Names of the files, each plain or with .gz.
+    package : str
+        Debian package that installs them in `SYSTEM`; may be empty.
     """
 
     name: str
@@ -34,49 +39,49 @@ class Published:
     package: str = ""
 
     def locate(self, data_dir: Path) -> list[Path]:
-        """Paths of the files, from the first folder that has them all, else downloaded.
+        """Return the paths of the files in the first folder that has all, else download them.
 
         Raises
         ------
         DataError
-            They are nowhere and cannot be downloaded: says what is expected where.
+            They are missing and the download failed; the message names the expected files.
         """
         folders = [data_dir / self.name, data_dir / self.folder]
         for folder in (*folders, SYSTEM / self.name):
-            if found := self._in(folder):
-                return found
+            if paths := self._in(folder):
+                return paths
         try:
             self._download(data_dir)
             downloaded = self._in(data_dir / self.folder)
             if not downloaded:
-                raise RuntimeError("files are missing after it")
+                raise RuntimeError("files are missing after the download")
         except (OSError, RuntimeError) as error:
             package = f"`apt-get install {self.package}`, or " if self.package else ""
             raise DataError(
-                f"dataset {self.name} is not here: {package}put {', '.join(self.files)} "
+                f"dataset {self.name} is missing: {package}put {', '.join(self.files)} "
                 f"(plain or .gz) in {folders[0]} or {folders[1]} "
                 f"(the download failed: {' '.join(str(error).split())})"
             ) from None
         return downloaded
 
     def _in(self, folder: Path) -> list[Path]:
-        found = [
+        paths = [
             path
             for file in self.files
             for path in (folder / file, folder / f"{file}.gz")
             if path.is_file()
         ]
-        names = {path.name.removesuffix(".gz"): path for path in reversed(found)}
-        return [names[file] for file in self.files] if len(names) == len(self.files) else []
+        by_name = {path.name.removesuffix(".gz"): path for path in reversed(paths)}
+        return [by_name[file] for file in self.files] if len(by_name) == len(self.files) else []
 
     def _download(self, data_dir: Path) -> None:
-        """Into a folder of its own first: several processes may be at it at once."""
-        from torchvision import datasets as torchvision_datasets  # slow, and brings torch
+        """Download to a temporary folder first, since several processes may do so at once."""
+        from torchvision import datasets as torchvision_datasets  # slow import, of torch too
 
         target = data_dir / self.folder
         data_dir.mkdir(parents=True, exist_ok=True)
         before = socket.getdefaulttimeout()
-        socket.setdefaulttimeout(PATIENCE)
+        socket.setdefaulttimeout(TIMEOUT)
         try:
             with tempfile.TemporaryDirectory(dir=data_dir) as folder:
                 getattr(torchvision_datasets, self.torchvision)(folder, download=True)

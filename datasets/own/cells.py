@@ -1,4 +1,4 @@
-"""Tables opened, and their cells as numbers: what cannot be read is named by line."""
+"""Reading of tables and encoding of their cells as numbers, with errors by line."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ if TYPE_CHECKING:
 
 FORMATS = (".csv", ".parquet")
 Floats = npt.NDArray[np.float64]
-Wrong = dict[int, list[str]]
-"""Row -> what is wrong in it; for the institution's own eyes."""
+Errors = dict[int, list[str]]
+"""Errors by row; they quote cells and must stay on the institution's node."""
 _EPOCH = datetime.date(1970, 1, 1)
 
 
 def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
-    """A CSV or Parquet file.
+    """Read a CSV or Parquet file.
 
     Parameters
     ----------
-    as_text : columns of a CSV whose cells are not to be taken for numbers.
+    path : Path
+        File with the suffix .csv or .parquet.
+    as_text : collection of str
+        Columns of a CSV that are not parsed as numbers.
 
     Raises
     ------
     DataError
-        It cannot be read.
+        The file cannot be read, or has duplicate columns.
     """
     import pyarrow as pa  # slow to import
     from pyarrow import csv, parquet
@@ -44,55 +47,67 @@ def open_table(path: Path, as_text: Collection[str] = ()) -> pa.Table:
         if path.suffix == ".csv":
             types = dict.fromkeys(as_text, pa.string())
             convert = csv.ConvertOptions(column_types=types, strings_can_be_null=True)
-            found = csv.read_csv(path, convert_options=convert)
+            table = csv.read_csv(path, convert_options=convert)
         else:
-            found = parquet.read_table(path)
+            table = parquet.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise RefusedError(f"table: {path.name} cannot be read", [str(error)]) from None
-    twice = sorted(name for name, count in Counter(found.column_names).items() if count > 1)
-    if twice:
-        raise RefusedError(f"table: {path.name} has {len(twice)} columns more than once", twice)
-    return found
+    duplicates = sorted(name for name, count in Counter(table.column_names).items() if count > 1)
+    if duplicates:
+        raise RefusedError(
+            f"table: {path.name} has duplicate columns ({len(duplicates)})", duplicates
+        )
+    return table
 
 
 def require(table: pa.Table, names: Sequence[str], path: Path) -> None:
-    """See that a table has some columns.
+    """Check that a table has some columns.
 
     Raises
     ------
-    DataError : one is missing.
+    DataError
+        A column is missing.
     """
     missing = [name for name in names if name not in table.column_names]
     if missing:
         raise DataError(f"table: {path.name} has no column {', '.join(missing)}")
 
 
-def encoded(table: pa.Table, columns: Sequence[Column]) -> tuple[Floats, Wrong]:
-    """Cells of some columns (N, columns), NaN where one is missing or wrong, and what is wrong.
+def encoded(table: pa.Table, columns: Sequence[Column]) -> tuple[Floats, Errors]:
+    """Encode the cells of some columns as numbers.
 
-    Numbers are as they are, categories by their code, dates in days since 1970.
+    Categories become their code, dates days since 1970.
+
+    Returns
+    -------
+    values : ndarray, (N, columns)
+        Encoded cells; NaN where a cell is missing or invalid.
+    errors : dict of int to list of str
+        Descriptions of the invalid cells, by row.
     """
-    wrong: Wrong = defaultdict(list)
+    errors: Errors = defaultdict(list)
     values = np.empty((table.num_rows, len(columns)))
-    for place, column in enumerate(columns):
-        values[:, place] = _numbers(table, column, wrong)
+    for index, column in enumerate(columns):
+        values[:, index] = _numbers(table, column, errors)
         if column.kind == "number":
             low = -np.inf if column.low is None else column.low
             high = np.inf if column.high is None else column.high
-            own = values[:, place]
-            for row in np.flatnonzero((own < low) | (own > high)):
-                wrong[int(row)].append(f"{column.name} {own[row]:g} is not {low} to {high}")
-                own[row] = np.nan
-    return values, wrong
+            cells = values[:, index]
+            for row in np.flatnonzero((cells < low) | (cells > high)):
+                errors[int(row)].append(f"{column.name} {cells[row]:g} is not {low} to {high}")
+                cells[row] = np.nan
+    return values, errors
 
 
-def named(wrong: Wrong, path: Path) -> list[str]:
-    """What is wrong, a text for each row, by line of a CSV file."""
-    where, first = ("line", 2) if path.suffix == ".csv" else ("row", 1)
-    return [f"{path.name}, {where} {row + first}: {'; '.join(wrong[row])}" for row in sorted(wrong)]
+def named(errors: Errors, path: Path) -> list[str]:
+    """Format errors, one text per row, with the line of a CSV file."""
+    unit, first = ("line", 2) if path.suffix == ".csv" else ("row", 1)
+    return [
+        f"{path.name}, {unit} {row + first}: {'; '.join(errors[row])}" for row in sorted(errors)
+    ]
 
 
-def _numbers(table: pa.Table, column: Column, wrong: Wrong) -> Floats:
+def _numbers(table: pa.Table, column: Column, errors: Errors) -> Floats:
     import pyarrow as pa
 
     cells = table.column(column.name)
@@ -100,10 +115,10 @@ def _numbers(table: pa.Table, column: Column, wrong: Wrong) -> Floats:
         if pa.types.is_boolean(cells.type):
             cells = cells.cast(pa.uint8())
         try:
-            found: Floats = cells.cast(pa.float64()).to_numpy()
-            return np.where(np.isfinite(found), found, np.nan)
+            floats: Floats = cells.cast(pa.float64()).to_numpy()
+            return np.where(np.isfinite(floats), floats, np.nan)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            pass  # one by one, to see which
+            pass  # parse each cell, to find the invalid ones
     read = {"number": _number, "category": _category, "date": _date}[column.kind]
     values = np.full(len(cells), np.nan)
     for row, cell in enumerate(cells.cast(pa.string()).to_pylist()):
@@ -111,7 +126,7 @@ def _numbers(table: pa.Table, column: Column, wrong: Wrong) -> Floats:
             try:
                 values[row] = read(cell.strip(), column)
             except ValueError:
-                wrong[row].append(f"{column.name} {cell!r} is no {column.kind}")
+                errors[row].append(f"{column.name} {cell!r} is not a {column.kind}")
     return values
 
 

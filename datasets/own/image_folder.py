@@ -1,10 +1,10 @@
-"""Images of institutions: one folder per class, named as the class.
+"""Images of institutions: one folder per class, named like the class.
 
     data-dir/train/<class>/*.png    data-dir/test/<class>/*.png    data-dir/validation/<class>/...
 
 or just data-dir/<class>/*.png, of which a share is held out for the test. PNG, JPEG and TIFF, grey
-(of 8 or 16 bits) or colour, and DICOM where pydicom is installed, all of the shape that the run
-says, or brought to it.
+(8 or 16 bits) or colour, and DICOM if pydicom is installed. All have the shape of the run, or are
+resized to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datasets.own.institutions import (  # fmt: skip
     Holding,
     NormalisedOptions,
     RefusedError,
-    held,
+    make_holding,
     numbers,
     words,
 )
@@ -34,21 +34,26 @@ if TYPE_CHECKING:
 
 _BANDS = {("1",): 1, ("L",): 1, ("I",): 1, ("F",): 1, ("R", "G", "B"): 3}
 _DEEP = ("I", "I;16", "I;16B", "F")
-"""Pillow's modes of more than 8 bits."""
+"""Pillow's modes with more than 8 bits."""
 
 
 @dataclass(frozen=True)
 class ImageFolderOptions(NormalisedOptions):
-    """What the run expects of every institution's images.
+    """Options of the data set "image-folder".
 
     Attributes
     ----------
-    classes : names of the classes in the order of the model's outputs, "normal, pneumonia".
-    shape : channels, height and width of every image, "1x28x28"; 1 channel is grey, 3 are colour.
-    fit : what is done to images of other sides: "exact" refuses them, "resize" scales each side,
-        "crop" scales the shorter one and takes the middle.
-    mean : mean of the pixels (0 to 255), a number per channel; empty: each peer's own.
-    std : standard deviation of the pixels, a number per channel; empty: each peer's own.
+    classes : str
+        Names of the classes in the order of the model's outputs, "normal, pneumonia".
+    shape : str
+        Channels, height and width of every image, "1x28x28"; 1 channel is grey, 3 are colour.
+    fit : {"exact", "resize", "crop"}
+        For images of another size: reject them, scale both sides, or scale the shorter side and
+        crop the centre.
+    mean : str
+        Mean of the pixels (0 to 255), a number per channel; empty for each peer's own.
+    std : str
+        Standard deviation of the pixels, a number per channel; empty for each peer's own.
     """
 
     classes: str = ""
@@ -59,20 +64,20 @@ class ImageFolderOptions(NormalisedOptions):
         sides = self.shape.split("x")
         if len(sides) != 3 or not all(side.isdecimal() and int(side) > 0 for side in sides):
             raise ValueError(
-                f'shape wants channels, height and width "1x28x28", not "{self.shape}"'
+                f'shape must be channels, height and width like "1x28x28", not "{self.shape}"'
             )
         if int(sides[0]) not in (1, 3):
             raise ValueError(f"shape: images have 1 channel (grey) or 3 (colour), not {sides[0]}")
         self.check_normalised(int(sides[0]))
 
     def check_peers(self, peers: int) -> None:
-        """A run names its classes."""
+        """Check that the run names its classes."""
         if len(set(words(self.classes))) != len(words(self.classes)) or not words(self.classes):
             raise ValueError('classes must name each class once, like "normal, pneumonia"')
 
     @property
     def sides(self) -> tuple[int, int, int]:
-        """(channels, height, width)."""
+        """Channels, height and width."""
         channels, height, width = map(int, self.shape.split("x"))
         return channels, height, width
 
@@ -85,7 +90,7 @@ def read_image_folder(
     Raises
     ------
     DataError
-        A class or an image is not what the run expects, or nothing is there.
+        There are no images, or a class or an image does not fit the run.
     """
     classes, channels = words(options.classes), options.sides[0]
     mean, std = (
@@ -99,24 +104,24 @@ def read_image_folder(
         for name in PARTS
         if name == "train" or (split and (folder / name).is_dir())
     }
-    return expected, held(expected, parts, options, seed, peer)
+    return expected, make_holding(expected, parts, options, seed, peer)
 
 
 def _read_part(
     folder: Path, options: ImageFolderOptions, classes: list[str]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     folders = sorted(path for path in folder.glob("*") if path.is_dir())
-    strange = [path.name for path in folders if path.name not in classes]
-    if strange:
+    unknown = [path.name for path in folders if path.name not in classes]
+    if unknown:
         raise RefusedError(
-            f"image-folder: {len(strange)} class folders are none of the run's classes "
-            f"{', '.join(classes)}",
-            strange,
+            f"image-folder: {len(unknown)} of {len(folders)} folders are not named like the run's "
+            f"classes {', '.join(classes)}",
+            unknown,
         )
     files = [
-        (path, classes.index(own.name))
-        for own in folders
-        for path in sorted(own.glob("*"))
+        (path, classes.index(class_folder.name))
+        for class_folder in folders
+        for path in sorted(class_folder.glob("*"))
         if path.suffix.lower() in IMAGES
     ]
     if not files:
@@ -124,20 +129,23 @@ def _read_part(
             f"image-folder: no images in this peer's data-dir, expected folders "
             f"{', '.join(classes)} with {', '.join(IMAGES)}"
         )
-    found = [read_pixels(path, options) for path, _ in files]
-    bad = [f"{path} {x}" for (path, _), x in zip(files, found, strict=True) if isinstance(x, str)]
+    results = [read_pixels(path, options) for path, _ in files]
+    bad = [f"{path} {x}" for (path, _), x in zip(files, results, strict=True) if isinstance(x, str)]
     if bad:
         raise RefusedError(
-            f"image-folder: {len(bad)} of {len(files)} images are not {options.shape} as the run "
-            "expects",
+            f"image-folder: {len(bad)} of {len(files)} images are not {options.shape}, the shape "
+            "of the run",
             bad,
         )
-    images = [x for x in found if not isinstance(x, str)]
+    images = [x for x in results if not isinstance(x, str)]
     return np.stack(images), np.array([label for _, label in files], dtype=np.int64)
 
 
 def read_pixels(path: Path, options: ImageFolderOptions) -> npt.NDArray[Any] | str:
-    """(channels, height, width), or what is wrong; uint8, and float32 of more than 8 bits."""
+    """Read an image as (channels, height, width), or return the reason why it does not fit.
+
+    Images of 8 bits are uint8, others float32.
+    """
     from PIL import Image, ImageOps  # slow to import
 
     channels, height, width = options.sides
@@ -151,20 +159,20 @@ def read_pixels(path: Path, options: ImageFolderOptions) -> npt.NDArray[Any] | s
             ):
                 return f"is {bands}x{image.height}x{image.width}"
             deep = image.mode in _DEEP
-            readied = image.convert("F" if deep else "L" if bands == 1 else "RGB")
+            converted = image.convert("F" if deep else "L" if bands == 1 else "RGB")
             if options.fit == "resize":
-                readied = readied.resize((width, height), Image.Resampling.BILINEAR)
-            elif options.fit == "crop":  # the middle, after the shorter side fits
-                readied = ImageOps.fit(readied, (width, height), Image.Resampling.BILINEAR)
-            pixels = np.asarray(readied)
+                converted = converted.resize((width, height), Image.Resampling.BILINEAR)
+            elif options.fit == "crop":  # the centre, after the shorter side fits
+                converted = ImageOps.fit(converted, (width, height), Image.Resampling.BILINEAR)
+            pixels = np.asarray(converted)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        # Pillow's for a damaged PNG is SyntaxError.
+        # Pillow raises SyntaxError for a damaged PNG.
         return f"cannot be read ({error})"
     return pixels[None] if bands == 1 else pixels.transpose(2, 0, 1)
 
 
 def _opened(path: Path) -> Image.Image:
-    """An image, or the picture in a DICOM file, in the units that the file gives it."""
+    """Open an image, or the slice in a DICOM file in the units of the file."""
     from PIL import Image
 
     if path.suffix.lower() != ".dcm":
@@ -181,6 +189,6 @@ def _opened(path: Path) -> Image.Image:
     except (InvalidDicomError, AttributeError, RuntimeError) as error:
         raise ValueError(str(error)) from None
     if values.ndim != 2:
-        raise ValueError(f"it has shape {'x'.join(map(str, values.shape))}, not that of one slice")
+        raise ValueError(f"its shape {'x'.join(map(str, values.shape))} is not that of one slice")
     scale, shift = float(scan.get("RescaleSlope", 1)), float(scan.get("RescaleIntercept", 0))
     return Image.fromarray((values * scale + shift).astype(np.float32))

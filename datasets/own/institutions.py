@@ -1,12 +1,12 @@
-"""Data that institutions hold themselves: one folder each, which no other node reads.
+"""Data that institutions hold themselves: a folder each, which no other node reads.
 
-In a simulation data-dir has a folder for each peer, in the order of their names ("2" comes before
-"10"), which become the peers' names. On a deployed node data-dir is the folder of its own peer,
-whose name nobody learns, and the problem it builds knows of the others only that they are there.
+In a simulation data-dir has a folder per peer, sorted by name ("2" before "10"); the folder names
+become the peers' names. On a deployed node data-dir is the folder of its own peer, whose name is
+not sent, and the problem has no data of the other peers.
 
-A folder that does not fit the run is refused before anything is learnt. The refusal goes to the
-relay, so it says what the run expects and how many entries differ; which ones stays in the log of
-the node.
+A folder that does not fit the run is rejected before training. The message may leave the node, so
+it states what the run expects and the number of entries that differ; the entries themselves are
+only written to the node's log.
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ _log = logging.getLogger("coterie.data")
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What one institution holds.
+    """Data of one institution.
 
     Attributes
     ----------
-    inputs : (N, *shape), normalised by the institution's own statistics unless the run gives some.
-    targets : int64 (N,) classes, or float (N, k).
-    rows : rows of each of `PARTS`, which share nothing.
-    preprocessing : what made `inputs` of the raw examples.
+    inputs : ndarray, (N, *shape)
+        Inputs, standardised by the institution's own statistics unless the run defines common ones.
+    targets : ndarray
+        Classes, int64 (N,), or numbers, float (N, k).
+    rows : Mapping of str to ndarray of int
+        Disjoint rows of each of `PARTS`.
+    preprocessing : Preprocessing
+        Preprocessing from raw examples to `inputs`.
     """
 
     inputs: npt.NDArray[Any]
@@ -54,13 +58,15 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOptions:
-    """Options that every data set of institutions has.
+    """Options of all data sets of institutions.
 
     Attributes
     ----------
-    test : share of the examples that is held out for testing where there is no such part.
-    validation : share held out for validation where there is no such part; "auto": none here, and
-        what the method needs where a run is configured.
+    test : float
+        Share of the examples held out for testing if there is no test part.
+    validation : float or "auto"
+        Share of the examples held out for validation if there is no validation part; "auto" is the
+        share that the method needs.
     """
 
     test: float = 0.2
@@ -68,58 +74,68 @@ class HeldOptions:
 
     @property
     def validation_share(self) -> float:
-        """`validation` as a number."""
+        """`validation` as a number; 0 for "auto"."""
         return 0.0 if self.validation == "auto" else self.validation
 
     def check_held(self) -> None:
-        """The parts leave something to train on."""
+        """Check that the shares leave training examples."""
         share = self.validation_share
         if not (0 <= self.test < 1 and 0 <= share < 1 and self.test + share < 1):
             raise ValueError("test and validation must be at least 0 and together below 1")
 
     def check_node(self) -> None:
-        """See that they say all that a node must know which sees no other peer's data.
+        """Check that the options suffice for a node that sees only its own peer's data.
 
         Raises
         ------
-        DataError : they do not.
+        DataError
+            An option is missing.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormalisedOptions(HeldOptions):
-    """Options of data that are numbers.
+    """Options of numeric data.
 
     Attributes
     ----------
-    mean : mean per channel or column, in raw units; empty: each peer's own.
-    std : standard deviation per channel or column, in raw units; empty: each peer's own.
+    mean : str
+        Mean per channel or column, in raw units; empty for each peer's own.
+    std : str
+        Standard deviation per channel or column, in raw units; empty for each peer's own.
     """
 
     mean: str = ""
     std: str = ""
 
     def check_normalised(self, channels: int | None) -> None:
-        """Both mean and std or neither, and parts that leave something to train on."""
+        """Check mean, std and the shares of the parts."""
         self.check_held()
         mean, std = numbers("mean", self.mean, channels), numbers("std", self.std, channels)
         if (mean is None) != (std is None):
-            raise ValueError("give both mean and std, or neither: then each peer takes its own")
+            raise ValueError("set both mean and std, or neither to use each peer's own")
         if std is not None and std.min() <= 0:
             raise ValueError("std must be above 0")
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a run expects of every institution.
+    """Requirements of a run on every institution's data.
 
     Attributes
     ----------
-    name : of the data set.
-    task, outputs : as in `Problem`.
-    mean, std : per channel or column, in raw units; None: each institution's own.
-    classes : their names; empty where the target is a number.
-    columns : of a table, in the model's order.
+    name : str
+        Name of the data set.
+    task : {"classification", "regression", "language"}
+        See `Problem`.
+    outputs : int
+        See `Problem`.
+    mean, std : ndarray or None
+        Statistics per channel or column, in raw units; None for each institution's own.
+    classes : tuple of str
+        Names of the classes; empty for regression.
+    columns : tuple of Column
+        Columns of a table, in the model's order.
     """
 
     name: str
@@ -132,40 +148,41 @@ class Expected:
 
 
 Read = Callable[[Path, Any, int, int], tuple[Expected, Holding]]
-"""(folder, options, seed, peer) -> what the run expects, and what is there."""
+"""Function from (folder, options, seed, peer) to the run's requirements and a peer's data."""
 
 
 def simulated(read: Read) -> Callable[[Partition, int, int, Path, object], Problem]:
-    """The loader of a simulation: every peer's folder in data-dir."""
+    """Make the loader of a simulation, with every peer's folder in data-dir."""
 
     @lru_cache(maxsize=2)
     def load(
         partition: Partition, peers: int, seed: int, data_dir: Path, options: object
     ) -> Problem:
         if not data_dir.is_dir():
-            raise DataError(f"there is no data-dir {data_dir}")
-        found = [path for path in data_dir.glob("*") if path.is_dir()]
-        folders = sorted(found, key=lambda path: natural(path.name))
+            raise DataError(f"data-dir {data_dir} does not exist")
+        paths = [path for path in data_dir.glob("*") if path.is_dir()]
+        folders = sorted(paths, key=lambda path: natural(path.name))
         if len(folders) != peers:
             raise DataError(
-                f"data-dir {data_dir} has {len(folders)} folders: {peers} peers need one each"
+                f"data-dir {data_dir} has {len(folders)} folders, but peers = {peers}: each peer "
+                "needs one"
             )
         read_p = []
         for peer, folder in enumerate(folders):
             try:
                 read_p.append(read(folder, options, seed, peer))
-            except DataError as error:  # everybody's data is here: there is nobody to hide from
-                which = f": {_listed(error.entries)}" if isinstance(error, RefusedError) else ""
-                raise DataError(f"{folder.name}: {error}{which}") from None
+            except DataError as error:  # a simulation may show the entries
+                entries = f": {_listed(error.entries)}" if isinstance(error, RefusedError) else ""
+                raise DataError(f"{folder.name}: {error}{entries}") from None
         expected = read_p[0][0]
-        for folder, (own, _) in zip(folders, read_p, strict=True):
-            if differing := sorted(_names(own) ^ _names(expected)):
+        for folder, (requirements, _) in zip(folders, read_p, strict=True):
+            if differing := sorted(_names(requirements) ^ _names(expected)):
                 raise DataError(
-                    f"{expected.name}: {folders[0].name} and {folder.name} do not have the same "
-                    f"columns ({_listed(differing)}): name those to learn from"
+                    f"{expected.name}: {folders[0].name} and {folder.name} have different columns "
+                    f"({_listed(differing)}): name the columns to use in {expected.name}.columns"
                 )
         holdings = {peer: holding for peer, (_, holding) in enumerate(read_p)}
-        problem = joined(expected, holdings, peers)
+        problem = join_holdings(expected, holdings, peers)
         return replace(problem, names=tuple(folder.name for folder in folders))
 
     return load
@@ -176,7 +193,7 @@ def _names(expected: Expected) -> set[str]:
 
 
 def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
-    """The loader of a deployed node: data-dir is the folder of `peer`."""
+    """Make the loader of a deployed node, whose data-dir is the folder of `peer`."""
 
     @lru_cache(maxsize=2)
     def load(peer: int, peers: int, seed: int, data_dir: Path, options: object) -> Problem:
@@ -187,25 +204,25 @@ def deployed(read: Read) -> Callable[[int, int, int, Path, object], Problem]:
         except RefusedError as error:
             for entry in error.entries[:_NAMED]:
                 _log.error("%s: %s", error, entry)
-            raise DataError(f"{error}; the log of this node says which") from None
-        return joined(expected, {peer: holding}, peers)
+            raise DataError(f"{error}; the log of this node lists the entries") from None
+        return join_holdings(expected, {peer: holding}, peers)
 
     return load
 
 
-def joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> Problem:
-    """The problem of `peers` peers, of which some are seen."""
+def join_holdings(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> Problem:
+    """Make the problem of `peers` peers from the data of some of them, by peer."""
     first = next(iter(holdings.values()))
-    starts = np.cumsum([0, *(len(each.inputs) for each in holdings.values())])
+    starts = np.cumsum([0, *(len(holding.inputs) for holding in holdings.values())])
     start = dict(zip(holdings, starts.tolist(), strict=False))
 
     def part(name: str) -> Split:
         rows, targets = [], []
         for peer in range(peers):
             if peer in holdings:
-                own = holdings[peer].rows[name]
-                rows.append(own + start[peer])
-                targets.append(holdings[peer].targets[own])
+                peer_rows = holdings[peer].rows[name]
+                rows.append(peer_rows + start[peer])
+                targets.append(holdings[peer].targets[peer_rows])
             else:
                 rows.append(np.empty(0, dtype=np.int64))
                 targets.append(first.targets[:0])
@@ -215,7 +232,7 @@ def joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> P
     return Problem(
         name=expected.name,
         task=expected.task,
-        inputs=np.concatenate([each.inputs for each in holdings.values()]),
+        inputs=np.concatenate([holding.inputs for holding in holdings.values()]),
         train=train,
         validation=validation,
         test=test,
@@ -231,24 +248,32 @@ def joined(expected: Expected, holdings: Mapping[int, Holding], peers: int) -> P
     )
 
 
-def held(
+def make_holding(
     expected: Expected,
     parts: Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]],
     options: HeldOptions,
     seed: int,
     peer: int,
 ) -> Holding:
-    """Put an institution's parts together; a test or validation part that is not there is drawn.
+    """Join an institution's parts, draw missing test and validation parts, and preprocess.
 
     Parameters
     ----------
-    parts : name -> inputs and targets, the training part always among them.
-    options : say how much of the training part to draw for a part that is missing.
+    expected : Expected
+        Requirements of the run.
+    parts : Mapping of str to (ndarray, ndarray)
+        Inputs and targets of each part; "train" is required.
+    options : HeldOptions
+        Shares of the training part to draw for missing parts.
+    seed : int
+        Seed of the draws.
+    peer : int
+        Id of the peer.
 
     Raises
     ------
     DataError
-        There is nothing to train on, or nothing to test with.
+        There are no training or no test examples.
     """
     ends = np.cumsum([0, *(len(parts[name][1]) for name in PARTS if name in parts)])
     present = [name for name in PARTS if name in parts]
@@ -262,17 +287,16 @@ def held(
     rows["train"] = np.sort(shuffled)
     for name in ("train", "test"):
         if not len(rows[name]):
-            raise DataError(f"{expected.name}: this peer has no example to {name} with")
+            raise DataError(f"{expected.name}: this peer has no {name} examples")
     inputs, targets = (np.concatenate([parts[name][k] for name in present]) for k in (0, 1))
-    fitted = _fitted(inputs, rows["train"], expected)
-    return Holding(fitted.apply(inputs), targets, rows, fitted)
+    preprocessing = _fitted(inputs, rows["train"], expected)
+    return Holding(preprocessing.apply(inputs), targets, rows, preprocessing)
 
 
 def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preprocessing:
-    """The preprocessing that these training examples, and the run where it says so, ask for.
+    """Fit the preprocessing on the training rows, except statistics that the run defines.
 
-    A missing number becomes its column's mean, the run's or that of the training rows; a missing
-    category is none of them.
+    A missing number is filled with its column's mean; a missing category is none of its categories.
     """
     columns = expected.columns
     source = code = fill = None
@@ -280,22 +304,22 @@ def _fitted(raw: npt.NDArray[Any], train: Ints, expected: Expected) -> Preproces
         width = [len(column.categories) or 1 for column in columns]
         source = np.repeat(np.arange(len(columns)), width)
         codes = [range(len(c.categories)) if c.categories else [NO_CODE] for c in columns]
-        code = np.array([each for own in codes for each in own], dtype=np.int64)
+        code = np.array([each for of_column in codes for each in of_column], dtype=np.int64)
         means = _means(raw, train) if expected.mean is None else expected.mean
         fill = np.where(code == NO_CODE, means[source], NO_CODE)
     filled = Preprocessing(columns, source, code, fill)
     if expected.mean is not None and expected.std is not None:
         return filled
-    # Every channel or column gets mean 0 and deviation 1 over the training examples.
+    # Standardise every channel or column over the training examples.
     inputs = filled.apply(raw)
     axes = (0, *range(2, inputs.ndim))
-    own = inputs[train].astype(np.float64)
-    mean, std = own.mean(axis=axes, keepdims=True), own.std(axis=axes, keepdims=True)
+    values = inputs[train].astype(np.float64)
+    mean, std = values.mean(axis=axes, keepdims=True), values.std(axis=axes, keepdims=True)
     return replace(filled, mean=mean[0], std=np.where(std > 0, std, 1.0)[0])
 
 
 def _means(raw: npt.NDArray[Any], train: Ints) -> Floats:
-    """(columns,) mean of the numbers that are not missing; 0 of none."""
+    """Return the mean of the numbers that are not missing, (columns,); 0 if all are."""
     known = ~np.isnan(raw[train])
     total = np.where(known, raw[train], 0.0).sum(axis=0)
     means: Floats = total / np.maximum(known.sum(axis=0), 1)
@@ -307,11 +331,12 @@ class RefusedError(DataError):
 
     Attributes
     ----------
-    entries : that it is about; a deployed node tells them to its log only.
+    entries : list of str
+        Entries that do not fit; a deployed node writes them only to its log.
     """
 
-    def __init__(self, what: str, entries: Iterable[str]) -> None:
-        super().__init__(what)
+    def __init__(self, message: str, entries: Iterable[str]) -> None:
+        super().__init__(message)
         self.entries = list(entries)
 
 
@@ -321,30 +346,30 @@ def _listed(entries: Sequence[str]) -> str:
 
 
 def words(text: str) -> list[str]:
-    """The entries of "a, b, c"."""
+    """Split "a, b, c" into its entries."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def numbers(name: str, text: str, count: int | None = None) -> Floats | None:
-    """The numbers in "0.5, 0.25"; None where there are none.
+    """Parse numbers like "0.5, 0.25"; None for an empty text.
 
     Raises
     ------
     ValueError
-        Something else is there, or it is not `count` numbers.
+        An entry is not a number, or there are not `count` numbers.
     """
     try:
-        found = np.array([float(word) for word in words(text)])
+        values = np.array([float(word) for word in words(text)])
     except ValueError:
-        raise ValueError(f'{name} wants numbers like "0.5, 0.25", not "{text}"') from None
-    if not len(found):
+        raise ValueError(f'{name} must be numbers like "0.5, 0.25", not "{text}"') from None
+    if not len(values):
         return None
-    if count is not None and len(found) != count:
-        raise ValueError(f"{name} has {len(found)} numbers, the examples have {count} channels")
-    return found
+    if count is not None and len(values) != count:
+        raise ValueError(f"{name} has {len(values)} numbers, the examples have {count} channels")
+    return values
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
-    """Sort key: runs of digits count as numbers."""
+    """Return a sort key by which digits compare as numbers."""
     parts = re.split(r"(\d+)", name)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]

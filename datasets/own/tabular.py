@@ -1,7 +1,7 @@
 """Tables of institutions: train.csv or train.parquet, test.* and validation.*, or one data.*.
 
-Every file has the columns that the run names, in any order and among others: numbers to learn
-from, and the label. A missing number is refused, or becomes its column's mean. With a schema
+Every file has the columns that the run names, in any order: numeric features and the label. Other
+columns are ignored. A missing number is rejected, or replaced by its column's mean. With a schema
 (`datasets.own.schema`) columns may be categories and dates too, and cells are checked.
 """
 
@@ -22,7 +22,7 @@ from datasets.own.institutions import (  # fmt: skip
     Holding,
     NormalisedOptions,
     RefusedError,
-    held,
+    make_holding,
     numbers,
     words,
 )
@@ -38,23 +38,31 @@ _log = logging.getLogger("coterie.data")
 
 @dataclass(frozen=True)
 class TableOptions(NormalisedOptions):
-    """What the run expects of every institution's table.
+    """Options of the data set "table".
 
     Attributes
     ----------
-    columns : names of the columns to learn from, "age, bmi, glucose", in the model's order; "all",
-        in a simulation: every column but the label, by name.
-    label : name of the column to predict.
-    classes : values of the label in the order of the model's outputs, "no, yes"; empty: the label
-        is a number to be predicted.
-    missing : what a missing number is: "refuse" the table, or take the "mean" of its column (the
-        run's `mean`, else of the peer's training rows); a missing category is then none of them.
-    schema : whether schema.toml describes the columns: the digest that every peer's must have
-        (python -m app schema), in a simulation also "file"; empty: all columns are numbers.
-    bad_rows : of a table with a schema, rows whose cells it does not allow, or that have no label:
-        "refuse" the table, or "leave-out" those rows. The node's log names them by line.
-    mean : mean of each column; empty: each peer's own.
-    std : standard deviation of each column; empty: each peer's own.
+    columns : str
+        Names of the feature columns, "age, bmi, glucose", in the model's order; "all", in a
+        simulation, for every column except the label, sorted by name.
+    label : str
+        Name of the column to predict.
+    classes : str
+        Values of the label in the order of the model's outputs, "no, yes"; empty for regression.
+    missing : {"refuse", "mean"}
+        If numbers are missing: reject the table, or fill them with the mean of the column (the
+        run's `mean`, else that of the peer's training rows); a missing category is then none of its
+        categories.
+    schema : str
+        Digest of schema.toml, which describes the columns and must be the same for all peers
+        (python -m app schema); in a simulation also "file". Empty if all columns are numbers.
+    bad_rows : {"refuse", "leave-out"}
+        With a schema, if rows have invalid cells or no label: reject the table, or skip these rows.
+        The node's log lists them by line.
+    mean : str
+        Mean of each column; empty for each peer's own.
+    std : str
+        Standard deviation of each column; empty for each peer's own.
     """
 
     columns: str = ""
@@ -68,19 +76,19 @@ class TableOptions(NormalisedOptions):
         self.check_normalised(None if self.columns == "all" else len(words(self.columns)) or None)
 
     def check_peers(self, peers: int) -> None:
-        """A run names its columns."""
+        """Check that the run names its columns."""
         columns = words(self.columns)
         if not columns or len(set(columns)) != len(columns) or self.label in columns:
             raise ValueError(
-                'columns must name each column but the label once, like "age, bmi", or be "all"'
+                'columns must be "all", or unique names without the label, like "age, bmi"'
             )
         if self.columns == "all" and self.mean:
-            raise ValueError('columns = "all": mean and std need columns that are named')
+            raise ValueError('columns = "all": mean and std need named columns')
         if len(set(words(self.classes))) != len(words(self.classes)):
             raise ValueError("classes must name each class once")
 
     def check_node(self) -> None:
-        """A node cannot see which columns the others have."""
+        """Check that columns are named, since a node cannot see those of other peers."""
         if self.columns == "all":
             raise DataError('table.columns = "all" is for simulations: name the columns')
 
@@ -93,7 +101,7 @@ def read_table(
     Raises
     ------
     DataError
-        Columns, values or labels are not what the run expects, or no table is there.
+        The table is missing, or its columns, values or labels do not fit the run.
     """
     files = {name: _file(folder, name) for name in PARTS}
     files["train"] = files["train"] or _file(folder, "data")
@@ -122,7 +130,7 @@ def read_table(
         name: read(table, files[name] or folder, expected, options)
         for name, table in tables.items()
     }
-    return expected, held(expected, parts, options, seed, peer)
+    return expected, make_holding(expected, parts, options, seed, peer)
 
 
 def _file(folder: Path, name: str) -> Path | None:
@@ -131,24 +139,25 @@ def _file(folder: Path, name: str) -> Path | None:
 
 
 def _described(folder: Path, options: TableOptions) -> Schema:
-    """The schema that the run wants; empty where it wants none.
+    """Read the run's schema; empty if it has none.
 
     Raises
     ------
-    DataError : this peer's is another one, or does not have the run's columns.
+    DataError
+        This peer's schema has another digest, or lacks a column.
     """
     if not options.schema:
         return {}
     if options.mean:
-        raise DataError("table: mean and std are for tables without a schema")
+        raise DataError("table: mean and std cannot be set with a schema")
     schema = read_schema(folder)
     if options.schema not in ("file", digest(schema)):
         raise DataError(
-            f"table: schema.toml is not the one that the run wants ({options.schema}): compare it "
-            "with the other institutions"
+            f"table: schema.toml does not have the digest table.schema = {options.schema}: compare "
+            "it with the other institutions"
         )
-    wanted = [options.label, *(words(options.columns) if options.columns != "all" else ())]
-    if missing := [name for name in wanted if name not in schema]:
+    required = [options.label, *(words(options.columns) if options.columns != "all" else ())]
+    if missing := [name for name in required if name not in schema]:
         raise DataError(f"table: schema.toml does not describe {', '.join(missing)}")
     return schema
 
@@ -156,24 +165,25 @@ def _described(folder: Path, options: TableOptions) -> Schema:
 def _checked_part(
     table: pa.Table, path: Path, expected: Expected, options: TableOptions
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Inputs and targets of a table with a schema."""
+    """Read inputs and targets of a table with a schema."""
     schema = _described(path.parent, options)
     label = schema[options.label]
     if expected.classes:
         label = replace(label, kind="category", categories=expected.classes)
     columns = (*expected.columns, label)
     require(table, [column.name for column in columns], path)
-    values, wrong = encoded(table, columns)
-    checked = values if options.missing == "refuse" else values[:, -1:]
-    for row in np.flatnonzero(np.isnan(checked).any(axis=1)):
-        wrong.setdefault(int(row), []).append("has gaps")
-    if wrong:
-        what = f"table: {len(wrong)} of {len(values)} rows of {path.name} are not as in schema.toml"
+    values, errors = encoded(table, columns)
+    required = values if options.missing == "refuse" else values[:, -1:]
+    for row in np.flatnonzero(np.isnan(required).any(axis=1)):
+        errors.setdefault(int(row), []).append("has missing values")
+    if errors:
+        message = f"table: {len(errors)} of {len(values)} rows of {path.name} violate schema.toml"
+        entries = named(errors, path)
         if options.bad_rows == "refuse":
-            raise RefusedError(f'{what}; table.bad-rows = "leave-out" goes on', named(wrong, path))
-        for entry in named(wrong, path):
+            raise RefusedError(f'{message}; table.bad-rows = "leave-out" skips them', entries)
+        for entry in entries:
             _log.warning("left out: %s", entry)
-        values = np.delete(values, sorted(wrong), axis=0)
+        values = np.delete(values, sorted(errors), axis=0)
     inputs, targets = values[:, :-1], values[:, -1]
     return inputs, targets.astype(np.int64) if expected.classes else targets[:, None]
 
@@ -181,47 +191,49 @@ def _checked_part(
 def _read_part(
     table: pa.Table, path: Path, expected: Expected, options: TableOptions
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Inputs and targets of a table of numbers."""
+    """Read inputs and targets of a table of numbers."""
     columns = [column.name for column in expected.columns]
     require(table, [*columns, options.label], path)
     inputs = np.stack([_numbers(table, name, path) for name in columns], axis=1)
     if options.missing == "refuse":
         for name, values in zip(columns, inputs.T, strict=True):
-            _check_whole(values, name, path, '; table.missing = "mean" fills them')
+            _check_complete(values, name, path, '; table.missing = "mean" fills them')
     classes = expected.classes
     if not classes:
         values = _numbers(table, options.label, path)
-        _check_whole(values, options.label, path)
+        _check_complete(values, options.label, path)
         return inputs, values[:, None]
     labels = [str(value) for value in table.column(options.label).cast("string").to_pylist()]
-    strange = sorted({label for label in labels if label not in classes})
-    if strange:
-        rows = sum(label in strange for label in labels)
+    unknown = sorted({label for label in labels if label not in classes})
+    if unknown:
+        rows = sum(label in unknown for label in labels)
         raise RefusedError(
             f"table: {rows} of {len(labels)} rows of {path.name} have labels other than the run's "
             f"classes {', '.join(classes)}",
-            strange,
+            unknown,
         )
     return inputs, np.array([classes.index(label) for label in labels], dtype=np.int64)
 
 
 def _numbers(table: pa.Table, name: str, path: Path) -> npt.NDArray[np.float64]:
-    """(N,) a column as numbers; NaN where one is missing."""
-    values, wrong = encoded(table.select([name]), [Column(name)])
-    if wrong:
+    """Return a column as numbers, (N,); NaN where one is missing."""
+    values, errors = encoded(table.select([name]), [Column(name)])
+    if errors:
         raise RefusedError(
-            f"table: column {name} of {path.name} is not numbers: leave it out, describe it in "
-            "schema.toml, or write what it says as 0 and 1, the same way in every institution",
-            named(wrong, path),
+            f"table: column {name} of {path.name} is not numeric: leave it out, describe it in "
+            "schema.toml, or encode it as 0 and 1, the same way in every institution",
+            named(errors, path),
         )
     return values[:, 0]
 
 
-def _check_whole(values: npt.NDArray[np.float64], name: str, path: Path, remedy: str = "") -> None:
-    bad = np.flatnonzero(np.isnan(values))
-    if len(bad):
+def _check_complete(
+    values: npt.NDArray[np.float64], name: str, path: Path, remedy: str = ""
+) -> None:
+    missing = np.flatnonzero(np.isnan(values))
+    if len(missing):
         raise RefusedError(
-            f"table: column {name} of {path.name} has {len(bad)} of {len(values)} values missing"
-            f"{remedy}",
-            [f"row {row + 1}" for row in bad],
+            f"table: column {name} of {path.name} has {len(missing)} of {len(values)} values "
+            f"missing{remedy}",
+            [f"row {row + 1}" for row in missing],
         )

@@ -1,11 +1,11 @@
-"""Text files of institutions as rows of tokens: a model learns the token after each one of a row.
+"""Text files of institutions as rows of tokens, for next-token prediction.
 
     data-dir/train/*.txt    data-dir/test/*.txt    data-dir/validation/...
 
 or just data-dir/*.txt, of which a share is held out for the test. A .txt file is a document; a
-.jsonl file has a document in each line, {"text": "..."}. A tokenizer.json (of the tokenizers
-library) beside the peers' folders, or in a peer's own, makes them tokens; where it adds marks of
-beginning and end, they stand between documents.
+.jsonl file has a document per line, {"text": "..."}. They are encoded by a tokenizer.json (of the
+tokenizers library) next to the peers' folders or in a peer's folder; special tokens that it adds
+separate documents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from datasets.own.institutions import PARTS, Expected, HeldOptions, Holding, RefusedError, held
+from datasets.own.institutions import (
+    PARTS,
+    Expected,
+    HeldOptions,
+    Holding,
+    RefusedError,
+    make_holding,
+)
 from datasets.problem import DataError
 
 if TYPE_CHECKING:
@@ -35,15 +42,18 @@ _log = logging.getLogger("coterie.data")
 
 @dataclass(frozen=True)
 class TextOptions(HeldOptions):
-    """What the run expects of every institution's texts.
+    """Options of the data set "text".
 
     Attributes
     ----------
-    context : tokens of an example.
-    tokenizer : SHA-256 of the tokenizer.json that every peer must have (sha256sum tokenizer.json);
-        empty, in a simulation: the one in data-dir.
-    bad_lines : of lines that are not UTF-8, or of a .jsonl no JSON object with a text: "refuse" the
-        files, or "leave-out" those lines. The node's log names them.
+    context : int
+        Tokens per example.
+    tokenizer : str
+        SHA-256 of the tokenizer.json that every peer must have (sha256sum tokenizer.json); empty,
+        in a simulation, for the one in data-dir.
+    bad_lines : {"refuse", "leave-out"}
+        If lines are not UTF-8, or in a .jsonl file not JSON objects with a text: reject the data,
+        or skip these lines. The node's log lists them.
     """
 
     context: int = 128
@@ -56,7 +66,7 @@ class TextOptions(HeldOptions):
             raise ValueError("context must be at least 1")
 
     def check_node(self) -> None:
-        """A node cannot see which tokenizer the others have."""
+        """Check that the tokenizer is set, since a node cannot see those of other peers."""
         if not self.tokenizer:
             raise DataError(
                 "text.tokenizer must be the SHA-256 of the tokenizer.json that all institutions "
@@ -70,7 +80,7 @@ def read_text(folder: Path, options: TextOptions, seed: int, peer: int) -> tuple
     Raises
     ------
     DataError
-        A line cannot be read, the tokenizer is not the run's, or nothing is there.
+        A line cannot be read, the tokenizer is not the run's, or there are too few tokens.
     """
     tokenizer = _tokenizer(_tokenizer_file(folder, options))
     outputs = max(tokenizer.get_vocab().values()) + 1
@@ -82,21 +92,24 @@ def read_text(folder: Path, options: TextOptions, seed: int, peer: int) -> tuple
     }
     _check_lines(texts.values(), options)
     parts = {}
-    for name, found in texts.items():
-        ids = [token for document in found.documents for token in tokenizer.encode(document).ids]
+    for name, part in texts.items():
+        ids = [token for document in part.documents for token in tokenizer.encode(document).ids]
         parts[name] = _examples(np.array(ids, dtype=np.int32), name, options.context)
     expected = Expected("text", "language", outputs, np.zeros(1), np.ones(1))
-    return expected, held(expected, parts, options, seed, peer)
+    return expected, make_holding(expected, parts, options, seed, peer)
 
 
 class _Texts:
-    """The documents in a folder.
+    """Documents of a folder.
 
     Attributes
     ----------
-    documents : in the order of files and lines.
-    lines : how many there are.
-    bad : file, line and reason of each line that cannot be read.
+    documents : list of str
+        Documents, in the order of files and lines.
+    lines : int
+        Number of lines.
+    bad : list of str
+        File, line and error of each line that cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -113,36 +126,36 @@ class _Texts:
                 self.lines += 1
                 try:
                     good.append(read(line))
-                except (ValueError, RecursionError) as error:  # of deeply nested JSON
+                except (ValueError, RecursionError) as error:  # RecursionError: nested JSON
                     self.bad.append(f"{path.name}, line {number}: {error}")
             self.documents += filter(None, good) if path.suffix == ".jsonl" else ["\n".join(good)]
 
 
 def _decoded(line: bytes) -> str:
-    return line.decode("utf-8-sig")  # a mark of byte order begins many files
+    return line.decode("utf-8-sig")  # files may start with a byte order mark
 
 
 def _document(line: bytes) -> str:
-    """The text in a line of a .jsonl file; empty where the line is."""
+    """Parse a line of a .jsonl file; an empty line is an empty document."""
     decoded = _decoded(line)
     if not decoded.strip():
         return ""
-    found = json.loads(decoded)
-    if not isinstance(found, dict) or not isinstance(found.get("text"), str):
-        raise ValueError('no object with a "text"')
-    text: str = found["text"]
-    text.encode()  # JSON can spell characters that Unicode has not
+    content = json.loads(decoded)
+    if not isinstance(content, dict) or not isinstance(content.get("text"), str):
+        raise ValueError('not an object with a "text"')
+    text: str = content["text"]
+    text.encode()  # JSON may contain lone surrogates, which are not valid Unicode
     return text
 
 
 def _check_lines(texts: Iterable[_Texts], options: TextOptions) -> None:
-    bad = [entry for found in texts for entry in found.bad]
+    bad = [entry for part in texts for entry in part.bad]
     if not bad:
         return
-    what = f"text: {len(bad)} of {sum(found.lines for found in texts)} lines cannot be read"
+    message = f"text: {len(bad)} of {sum(part.lines for part in texts)} lines cannot be read"
     if options.bad_lines == "refuse":
-        raise RefusedError(f'{what}; text.bad-lines = "leave-out" goes on', bad)
-    _log.warning(what)
+        raise RefusedError(f'{message}; text.bad-lines = "leave-out" skips them', bad)
+    _log.warning(message)
     for entry in bad:
         _log.warning("left out: %s", entry)
 
@@ -150,35 +163,36 @@ def _check_lines(texts: Iterable[_Texts], options: TextOptions) -> None:
 def _examples(
     tokens: npt.NDArray[np.int32], part: str, context: int
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Rows (N, context) of tokens, and of the tokens that follow; what is left at the end goes."""
+    """Cut tokens into rows (N, context) and the tokens after each, dropping the remainder."""
     count = (len(tokens) - 1) // context
     if count < 1:
         raise DataError(
-            f"text.context = {context}: this peer has fewer than {context + 1} tokens to {part} "
-            "with, which an example needs"
+            f"text.context = {context}: this peer's {part} part has fewer than {context + 1} "
+            "tokens, the minimum for an example"
         )
     inputs = tokens[: count * context].reshape(count, context)
     return inputs, tokens[1 : count * context + 1].reshape(count, context)
 
 
 def _tokenizer_file(folder: Path, options: TextOptions) -> bytes:
-    """The tokenizer that the run wants.
+    """Read the run's tokenizer.
 
     Raises
     ------
-    DataError : it is not there, or another one.
+    DataError
+        The file is missing, or has another digest.
     """
-    beside = folder.parent / TOKENIZER
-    # Without a digest only the one that all peers share, so that all have the same.
-    paths = [folder / TOKENIZER, beside] if options.tokenizer else [beside]
+    shared = folder.parent / TOKENIZER
+    # Without a digest, only the shared file guarantees that all peers use the same one.
+    paths = [folder / TOKENIZER, shared] if options.tokenizer else [shared]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise DataError(f"text: there is no {TOKENIZER} in data-dir")
     content = path.read_bytes()
     if options.tokenizer not in ("", hashlib.sha256(content).hexdigest()):
         raise DataError(
-            f"text: {TOKENIZER} is not the one that the run wants ({options.tokenizer}): take that "
-            "of the other institutions"
+            f"text: {TOKENIZER} does not have the digest text.tokenizer = {options.tokenizer}: use "
+            "the file of the other institutions"
         )
     return content
 
@@ -188,9 +202,9 @@ def _tokenizer(content: bytes) -> Tokenizer:
     from tokenizers import Tokenizer  # slow to import
 
     try:
-        found = Tokenizer.from_buffer(content)
+        tokenizer = Tokenizer.from_buffer(content)
     except Exception as error:  # the library raises bare Exception
-        raise DataError(f"text: {TOKENIZER} is no tokenizer: {error}") from None
-    found.no_truncation()  # a document is as long as it is
-    found.no_padding()
-    return found
+        raise DataError(f"text: {TOKENIZER} is not a tokenizer: {error}") from None
+    tokenizer.no_truncation()  # a document has any length
+    tokenizer.no_padding()
+    return tokenizer

@@ -1,4 +1,4 @@
-"""The kinds of partition: what each peer holds and what it calls the classes."""
+"""Kinds of partition: the examples of each peer, and its numbering of the classes."""
 
 from __future__ import annotations
 
@@ -25,59 +25,59 @@ from datasets.source import Source
 
 
 def iid(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """Shuffled and dealt evenly."""
+    """Shuffle, and divide evenly."""
     return Shares(_deal(source.train, peers, stream(seed, DIVIDE)), [source.test] * peers)
 
 
 def _deal(rows: Ints, peers: int, rng: np.random.Generator) -> list[Ints]:
-    """Shuffle and cut into shares whose sizes differ by at most one."""
+    """Shuffle rows, and cut them into shares whose sizes differ by at most one."""
     return np.array_split(rng.permutation(rows), peers)
 
 
 def label_flip(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """As iid, but a fraction of the peers calls class c classes - 1 - c, everywhere."""
+    """Divide as `iid`; a fraction of the peers has class c labelled as classes - 1 - c."""
     clusters = np.zeros(peers, dtype=np.int64)
     flipped = round(partition.flip_fraction * peers)
     clusters[stream(seed, ASSIGN).choice(peers, flipped, replace=False)] = 1
-    straight = np.arange(source.outputs)
+    identity = np.arange(source.outputs)
     shares = iid(source, partition, peers, seed)
-    labels_pc = np.stack([straight, straight[::-1]])[clusters]
+    labels_pc = np.stack([identity, identity[::-1]])[clusters]
     return Shares(shares.train, shares.test, clusters, labels_pc)
 
 
 def natural(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """One group of the source (a writer, a hospital) per peer; peers are drawn if groups abound.
+    """Assign a group of the source (a writer, a hospital) to each peer, drawn if there are more.
 
-    With `missing_classes`, every group first loses so many classes, drawn for each (FEMNIST in
-    DPFL, appendix F.2).
+    With `missing_classes`, that number of classes is first removed from every group at random
+    (FEMNIST in DPFL, appendix F.2).
     """
     if source.groups is None:
         raise DataError(
-            f"partition.kind = 'natural': {source.name} does not say whose its examples are; "
-            "take another partition or data set"
+            f"partition.kind = 'natural': {source.name} has no natural groups; choose another "
+            "partition or data set"
         )
-    left = _left(source, source.groups, partition.missing_classes, seed)
-    train, test = source.train[left[source.train]], source.test[left[source.test]]
-    held, counts = np.unique(source.groups[train], return_counts=True)
-    groups = np.intersect1d(held[counts >= partition.min_samples], source.groups[test])
+    remaining = _remaining(source, source.groups, partition.missing_classes, seed)
+    train, test = source.train[remaining[source.train]], source.test[remaining[source.test]]
+    in_train, counts = np.unique(source.groups[train], return_counts=True)
+    groups = np.intersect1d(in_train[counts >= partition.min_samples], source.groups[test])
     if peers > len(groups):
         raise DataError(
             f"peers = {peers}: {source.name} has {len(groups)} natural groups with test examples "
             f"and partition.min-samples = {partition.min_samples} training examples; choose at "
-            f"most {len(groups)} or lower it"
+            f"most {len(groups)} peers or lower partition.min-samples"
         )
     chosen = np.sort(stream(seed, ASSIGN).choice(groups, peers, replace=False))
 
-    def own(rows: Ints) -> list[Ints]:
+    def rows_of_groups(rows: Ints) -> list[Ints]:
         assert source.groups is not None
         return [rows[source.groups[rows] == group] for group in chosen]
 
     names = tuple(source.group_names[group] for group in chosen) if source.group_names else ()
-    return Shares(own(train), own(test), names=names)
+    return Shares(rows_of_groups(train), rows_of_groups(test), names=names)
 
 
-def _left(source: Source, groups: Ints, missing: int, seed: int) -> npt.NDArray[np.bool_]:
-    """(N,) which examples are left when every group loses `missing` classes."""
+def _remaining(source: Source, groups: Ints, missing: int, seed: int) -> npt.NDArray[np.bool_]:
+    """Return a mask (N,) of the examples after `missing` classes are removed from each group."""
     if not missing:
         return np.ones(len(groups), dtype=bool)
     if source.task != "classification" or missing >= source.outputs:
@@ -87,19 +87,21 @@ def _left(source: Source, groups: Ints, missing: int, seed: int) -> npt.NDArray[
             "choose fewer, or 0"
         )
     draws_gc = stream(seed, RELABEL).random((int(groups.max()) + 1, source.outputs))
-    lost_gc = draws_gc.argsort(axis=1).argsort(axis=1) < missing
-    left: npt.NDArray[np.bool_] = ~lost_gc[groups, source.targets]
-    return left
+    removed_gc = draws_gc.argsort(axis=1).argsort(axis=1) < missing
+    remaining: npt.NDArray[np.bool_] = ~removed_gc[groups, source.targets]
+    return remaining
 
 
 def label_groups(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """Consecutive classes form disjoint groups; each peer has one, no group stays empty.
+    """Divide consecutive classes into disjoint groups, and assign one to each peer.
 
-    A group's training examples are dealt evenly among its peers, which share all its test
-    examples. FedeRiCo (section 5) draws each peer's group, All-for-one (definition S1) deals them
-    in turn, CoBo (section 4.2) fixes how many peers each group has.
+    No group is without peers. A group's training examples are divided evenly among its peers, which
+    share all its test examples. FedeRiCo (section 5) draws each peer's group, All-for-one
+    (definition S1) assigns them in turn, CoBo (section 4.2) fixes the number of peers per group.
     """
-    clusters = _clusters(partition, peers, source.outputs, f"{source.name} has so many classes")
+    clusters = _clusters(
+        partition, peers, source.outputs, f"the number of classes of {source.name}"
+    )
     rng = stream(seed, ASSIGN)
     drawn = rng.integers(clusters, size=peers - clusters)
     member_p = _members(
@@ -111,22 +113,24 @@ def label_groups(source: Source, partition: Partition, peers: int, seed: int) ->
     test = list(train)
     for group in range(clusters):
         members = np.flatnonzero(member_p == group)
-        own, own_test = (
+        group_train, group_test = (
             rows[group_c[source.targets[rows]] == group] for rows in (source.train, source.test)
         )
-        for peer, rows in zip(members, _deal(own, len(members), rng), strict=True):
-            train[peer], test[peer] = rows, own_test
+        for peer, rows in zip(members, _deal(group_train, len(members), rng), strict=True):
+            train[peer], test[peer] = rows, group_test
     return Shares(train, test, member_p)
 
 
 def label_permutation(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """Clusters of peers, by default balanced, that each have all data under its own class names.
+    """Divide the peers into clusters that each have all data, with permuted labels.
 
-    A cluster's training examples are dealt evenly among its members (CoBo section 5.1); every
-    peer is tested on the whole test set. No two clusters share a permutation.
+    A cluster's training examples are divided evenly among its members (CoBo section 5.1); every
+    peer has the whole test set. The permutations of the clusters are different.
     """
-    most = factorial(min(source.outputs, 12))
-    clusters = _clusters(partition, peers, most, "there are no more permutations of the classes")
+    permutations = factorial(min(source.outputs, 12))
+    clusters = _clusters(
+        partition, peers, permutations, "the number of permutations of the classes"
+    )
     member_p = _members(partition, peers, np.arange(peers) * clusters // peers)
     rng = stream(seed, DIVIDE)
     train = [source.train[:0]] * peers
@@ -135,27 +139,29 @@ def label_permutation(source: Source, partition: Partition, peers: int, seed: in
         for peer, rows in zip(members, _deal(source.train, len(members), rng), strict=True):
             train[peer] = rows
     rng = stream(seed, RELABEL)
-    names: dict[tuple[int, ...], None] = {}
-    while len(names) < clusters:
-        names[tuple(rng.permutation(source.outputs))] = None
-    return Shares(train, [source.test] * peers, member_p, np.array(list(names))[member_p])
+    orders: dict[tuple[int, ...], None] = {}
+    while len(orders) < clusters:
+        orders[tuple(rng.permutation(source.outputs))] = None
+    return Shares(train, [source.test] * peers, member_p, np.array(list(orders))[member_p])
 
 
-def _clusters(partition: Partition, peers: int, most: int, why: str) -> int:
+def _clusters(partition: Partition, peers: int, limit: int, reason: str) -> int:
     if partition.clusters > peers:
         raise DataError(
-            f"partition.clusters = {partition.clusters}: {peers} peers cannot fill so many; "
-            f"choose at most {min(peers, most)}, or more `peers`"
+            f"partition.clusters = {partition.clusters}: more than the {peers} peers; choose at "
+            f"most {min(peers, limit)}, or more `peers`"
         )
-    if partition.clusters > most:
-        raise DataError(f"partition.clusters = {partition.clusters}: at most {most}, {why}")
+    if partition.clusters > limit:
+        raise DataError(
+            f"partition.clusters = {partition.clusters}: choose at most {limit}, {reason}"
+        )
     return partition.clusters
 
 
-def _members(partition: Partition, peers: int, otherwise: Ints) -> Ints:
-    """(n,) the cluster of each peer, as `cluster_sizes` has it."""
+def _members(partition: Partition, peers: int, default: Ints) -> Ints:
+    """Return the cluster of each peer, (n,), according to `cluster_sizes`."""
     if not partition.cluster_sizes:
-        return otherwise
+        return default
     if partition.cluster_sizes == "even":
         return np.arange(peers) % partition.clusters
     sizes = [int(size) for size in partition.cluster_sizes.split("-")]
@@ -169,7 +175,17 @@ def _members(partition: Partition, peers: int, otherwise: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class PartitionKind:
-    """A row of `KINDS`: one line for people, and the division itself."""
+    """Kind of partition: an entry of `KINDS`.
+
+    Attributes
+    ----------
+    description : str
+        One line for lists.
+    divide : callable
+        Function from (source, partition, peers, seed) to `Shares`.
+    needs_classes : bool
+        Only classification problems can be divided like this.
+    """
 
     description: str
     divide: Callable[[Source, Partition, int, int], Shares]
@@ -177,29 +193,31 @@ class PartitionKind:
 
 
 KINDS: dict[str, PartitionKind] = {
-    "iid": PartitionKind("dealt evenly at random", iid, needs_classes=False),
+    "iid": PartitionKind("divided evenly at random", iid, needs_classes=False),
     "dirichlet": PartitionKind("each class divided by Dir(alpha) over the peers", dirichlet),
     "pathological": PartitionKind("classes-per-peer classes for each peer", pathological),
-    "natural": PartitionKind("the source's own groups", natural, needs_classes=False),
-    "label-groups": PartitionKind("disjoint groups of classes, one for each peer", label_groups),
+    "natural": PartitionKind(
+        "a natural group (writer, hospital) for each peer", natural, needs_classes=False
+    ),
+    "label-groups": PartitionKind("a group of classes for each peer; disjoint", label_groups),
     "label-groups-dirichlet": PartitionKind(
         "each group of classes divided by Dir(alpha) over the peers", label_groups_dirichlet
     ),
     "label-permutation": PartitionKind(
-        "clusters share the data, each permutes the labels", label_permutation
+        "clusters of peers with all classes; each permutes the labels", label_permutation
     ),
-    "label-flip": PartitionKind("iid, and some peers have their labels reversed", label_flip),
+    "label-flip": PartitionKind("iid; some peers have their labels reversed", label_flip),
 }
-"""Name -> what it does and how."""
+"""Kinds of partition by name."""
 
 
 def kind_of(name: str) -> PartitionKind:
-    """The kind of partition of that name: built in, or a plugin's.
+    """Look up a kind of partition, built in or of a plugin.
 
     Raises
     ------
     DataError
-        There is none.
+        The kind does not exist.
     """
     if name in KINDS:
         return KINDS[name]
@@ -211,28 +229,31 @@ def kind_of(name: str) -> PartitionKind:
 
 @lru_cache
 def _foreign(name: str, function: Callable[..., Any]) -> PartitionKind:
-    """A plugin's kind: a function that may have parameters source, peers, seed and options.
+    """Make a kind of a plugin's function of source, peers, seed and options (each optional).
 
-    It gives `Shares`, or the training rows of each peer, who are then all tested on everything.
+    The function returns `Shares`, or the training rows of each peer; then every peer has the whole
+    test set.
     """
 
     def divide(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-        found = plugins.call(
+        result = plugins.call(
             function, name, source=source, peers=peers, seed=seed, options=partition.options
         )
         shares = (
-            found
-            if isinstance(found, Shares)
-            else Shares([np.asarray(rows) for rows in found], [source.test] * peers)
+            result
+            if isinstance(result, Shares)
+            else Shares([np.asarray(rows) for rows in result], [source.test] * peers)
         )
-        for which, parts, known in (
+        for part, rows_p, known in (
             ("train", shares.train, source.train),
             ("test", shares.test, source.test),
         ):
-            if len(parts) != peers:
-                raise DataError(f"{name} gives {len(parts)} peers {which} rows: there are {peers}")
-            if not all(np.isin(rows, known).all() for rows in parts):
-                raise DataError(f"{name} gives a peer {which} rows that are not in source.{which}")
+            if len(rows_p) != peers:
+                raise DataError(
+                    f"{name} returns {part} rows for {len(rows_p)} peers, but peers = {peers}"
+                )
+            if not all(np.isin(rows, known).all() for rows in rows_p):
+                raise DataError(f"{name} returns {part} rows that are not in source.{part}")
         return shares
 
-    return PartitionKind(f"of {name}", divide, needs_classes=False)
+    return PartitionKind(f"plugin {name}", divide, needs_classes=False)

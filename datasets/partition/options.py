@@ -1,7 +1,7 @@
-"""The [partition] table: how the examples of a source are divided among peers.
+"""Options of a partition: the [partition] table.
 
-Every division is a pure function of (source, partition, peers, seed): each purpose draws from
-its own generator, `numpy.random.default_rng([seed, purpose])`.
+A partition is a pure function of (source, partition, peers, seed): each purpose draws from its own
+generator, `numpy.random.default_rng([seed, purpose])`.
 """
 
 from __future__ import annotations
@@ -14,38 +14,48 @@ import numpy as np
 from datasets.problem import DataError, Ints
 from datasets.source import Source
 
-DIVIDE, ASSIGN, RELABEL, KEEP, LEND = range(5)  # never renumber: every split would change
+DIVIDE, ASSIGN, RELABEL, KEEP, LEND = range(5)  # never renumber: every partition would change
 
 
 def stream(seed: int, purpose: int) -> np.random.Generator:
-    """The generator of one purpose of a split."""
+    """Return the random generator of one purpose."""
     return np.random.default_rng([seed, purpose])
 
 
 @dataclass(frozen=True)
 class Partition:
-    """The [partition] table.
+    """Division of a data set among the peers.
 
     Attributes
     ----------
-    kind : how the examples are divided among the peers: a name of
-        `datasets.partition.kinds.KINDS`, or a plugin's.
-    clusters : label-groups, label-permutation: number of clusters of peers; label-groups-dirichlet:
-        number of groups of classes.
-    cluster_sizes : label-groups, label-permutation: peers of each cluster, "6-6-7-7"; "even" deals
-        the peers to the clusters in turn; "" draws the peers of label-groups and makes successive
-        peers of label-permutation a cluster.
-    alpha : dirichlet, label-groups-dirichlet: concentration; small is uneven.
-    classes_per_peer : pathological: classes each peer holds.
-    samples_per_peer : at most so many training examples a peer, validation included, a random
-        subset of its share; 0 = all.
-    validation : fraction of each peer's training examples set aside for validation; "auto" is
-        none here, and what the method needs where a run is configured.
-    flip_fraction : label-flip: fraction of the peers whose labels are flipped.
-    min_samples : dirichlet, label-groups-dirichlet, pathological: redraw until every share is at
-        least this large; natural: pass over groups with fewer training examples.
-    missing_classes : natural: classes that each peer has lost, drawn for each.
-    options : of a plugin's kind: its own dataclass; the table [partition-options].
+    kind : str
+        A name of `datasets.partition.kinds.KINDS`, or of a plugin.
+    clusters : int
+        label-groups, label-permutation: number of clusters of peers; label-groups-dirichlet: number
+        of groups of classes.
+    cluster_sizes : str
+        label-groups, label-permutation: number of peers per cluster, "6-6-7-7"; "even" assigns the
+        peers to the clusters in turn; "" draws the clusters of label-groups, and takes consecutive
+        peers for label-permutation.
+    alpha : float
+        dirichlet, label-groups-dirichlet: concentration; small values give uneven shares.
+    classes_per_peer : int
+        pathological: number of classes per peer.
+    samples_per_peer : int
+        Maximum number of training examples per peer, including validation, drawn from its share; 0
+        for all.
+    validation : float or "auto"
+        Fraction of each peer's training examples held out for validation; "auto" is the fraction
+        that the method needs.
+    flip_fraction : float
+        label-flip: fraction of the peers whose labels are flipped.
+    min_samples : int
+        dirichlet, label-groups-dirichlet, pathological: redraw until every share has this size;
+        natural: skip groups with fewer training examples.
+    missing_classes : int
+        natural: number of classes removed from each peer at random.
+    options : dataclass or None
+        Options of a plugin's kind: the table [partition-options].
     """
 
     kind: str = "label-permutation"
@@ -65,26 +75,32 @@ class Partition:
             size.isdecimal() and int(size) > 0 for size in self.cluster_sizes.split("-")
         ):
             raise ValueError(
-                f'cluster-sizes wants "even" or numbers like "6-6-7-7", not "{self.cluster_sizes}"'
+                f'cluster-sizes must be "even" or numbers like "6-6-7-7", not '
+                f'"{self.cluster_sizes}"'
             )
 
     @property
     def validation_share(self) -> float:
-        """`validation` as a number."""
+        """`validation` as a number; 0 for "auto"."""
         return 0.0 if self.validation == "auto" else self.validation
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What a kind decides; `split` then caps, sets validation aside and relabels.
+    """Division by a kind of partition, before `split` limits shares and holds out validation.
 
     Attributes
     ----------
-    train, test : rows of each peer.
-    clusters : (n,) true cluster of each peer.
-    labels_pc : (n, classes) what peer p calls class c; None = the published labels.
-    divided_test : the test set is divided too, so a peer may need to be lent an example.
-    names : what people call each peer; empty where nothing names them.
+    train, test : list of ndarray of int
+        Rows of each peer.
+    clusters : ndarray of int, (n,), or None
+        True cluster of each peer.
+    labels_pc : ndarray of int, (n, classes), or None
+        Label of each class at each peer; None for the published labels.
+    divided_test : bool
+        The test set is divided too, so a peer may lack a test example of its classes.
+    names : tuple of str
+        Display name of each peer; may be empty.
     """
 
     train: list[Ints]
@@ -96,12 +112,12 @@ class Shares:
 
 
 def check(partition: Partition, source: Source, peers: int, seed: int) -> None:
-    """Refuse values that no source, or not this one, can meet.
+    """Check the options, also against a source.
 
     Raises
     ------
     DataError
-        Names the first such key and the remedy.
+        A value is out of range; names the key and the range.
     """
     p, size = partition, len(source.train)
     share = p.validation_share
@@ -109,7 +125,7 @@ def check(partition: Partition, source: Source, peers: int, seed: int) -> None:
         ("peers", peers, peers >= 1, "at least 1"),
         ("seed", seed, seed >= 0, "0 or more"),
         ("partition.clusters", p.clusters, p.clusters >= 1, "at least 1"),
-        ("partition.alpha", p.alpha, 0 < p.alpha < np.inf, "positive (0.1 uneven, 100 even)"),
+        ("partition.alpha", p.alpha, 0 < p.alpha < np.inf, "above 0 (0.1: uneven, 100: even)"),
         ("partition.classes-per-peer", p.classes_per_peer, p.classes_per_peer >= 1, "at least 1"),
         (
             "partition.samples-per-peer",
@@ -122,6 +138,6 @@ def check(partition: Partition, source: Source, peers: int, seed: int) -> None:
         ("partition.min-samples", p.min_samples, p.min_samples >= 1, "at least 1"),
         ("partition.missing-classes", p.missing_classes, p.missing_classes >= 0, "0 or more"),
     )
-    for key, value, fine, wanted in rules:
-        if not fine:
-            raise DataError(f"{key} = {value}: must be {wanted}")
+    for key, value, is_valid, rule in rules:
+        if not is_valid:
+            raise DataError(f"{key} = {value}: must be {rule}")

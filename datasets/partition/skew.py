@@ -1,8 +1,8 @@
-"""Uneven class proportions: Dirichlet and pathological divisions of both training and test set.
+"""Label skew: Dirichlet and pathological partitions of both training and test set.
 
 Dir(alpha) over the peers for each class (Hsu et al. 2019), or for each group of classes (FedEM,
-Marfoq et al. 2021, as FedeRiCo's appendix C takes it), and "Patho(k)" of DPFL (appendix F.5): k
-classes a peer, each class divided by Dir(0.5) among its holders.
+Marfoq et al. 2021, as used in FedeRiCo's appendix C), and "Patho(k)" of DPFL (appendix F.5): k
+classes per peer, each class divided by Dir(0.5) among its holders.
 
 Legend: c = classes, u = units that are divided (classes or groups of them), p = peers.
 """
@@ -16,32 +16,32 @@ from datasets.partition.options import ASSIGN, DIVIDE, Partition, Shares, stream
 from datasets.problem import DataError, Ints
 from datasets.source import Source
 
-TRIES = 1000  # draws of a division before giving up on `min_samples`
+TRIES = 1000  # maximum number of draws to satisfy `min_samples`
 HOLDER_ALPHA = 0.5  # DPFL's division of a class among its holders
 
 
 def dirichlet(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """Every peer may hold every class, in proportions drawn from Dir(alpha)."""
+    """Divide each class among all peers, in proportions drawn from Dir(alpha)."""
     holders = np.ones((source.outputs, peers), dtype=bool)
     classes = np.arange(source.outputs)
     return _divide(source, classes, holders, partition.alpha, partition.min_samples, seed)
 
 
 def groups_of_classes(classes: int, groups: int) -> Ints:
-    """(c,) the group of each class: consecutive classes, as many in each as can be."""
+    """Return the group of each class, (c,): consecutive classes, in groups of about equal size."""
     return np.arange(classes) * groups // classes
 
 
 def label_groups_dirichlet(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """Every peer holds some of each of `clusters` groups of classes, its share from Dir(alpha).
+    """Divide each of `clusters` groups of classes among all peers by Dir(alpha).
 
-    Within a group, classes are mixed as they come; a peer has no true cluster.
+    Within a group, classes are not stratified; a peer has no true cluster.
     """
     groups = partition.clusters
     if groups > source.outputs:
         raise DataError(
-            f"partition.clusters = {groups}: at most {source.outputs}, {source.name} has so many "
-            "classes"
+            f"partition.clusters = {groups}: choose at most {source.outputs}, the number of "
+            f"classes of {source.name}"
         )
     holders = np.ones((groups, peers), dtype=bool)
     group_c = groups_of_classes(source.outputs, groups)
@@ -49,7 +49,7 @@ def label_groups_dirichlet(source: Source, partition: Partition, peers: int, see
 
 
 def pathological(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
-    """`classes_per_peer` classes a peer; as many holders for each class as can be."""
+    """Divide the classes so that each peer has `classes_per_peer`, with balanced holders."""
     k = partition.classes_per_peer
     present = np.unique(source.targets[source.train])
     if k > len(present):
@@ -66,7 +66,7 @@ def pathological(source: Source, partition: Partition, peers: int, seed: int) ->
     rng = stream(seed, ASSIGN)
     holders = np.zeros((source.outputs, peers), dtype=bool)
     for peer in range(peers):
-        # The classes with fewest holders so far, ties by chance: no class stays without.
+        # The classes with the fewest holders so far, ties at random, so that each has a holder.
         order = np.lexsort((rng.random(len(present)), holders[present].sum(axis=1)))
         holders[present[order[:k]], peer] = True
     classes = np.arange(source.outputs)
@@ -78,14 +78,25 @@ def _divide(
     unit_c: Ints,
     holders_up: npt.NDArray[np.bool_],
     alpha: float,
-    least: int,
+    min_samples: int,
     seed: int,
 ) -> Shares:
     """Divide each unit by Dir(alpha) among its holders; the test set in the same proportions.
 
     Parameters
     ----------
-    unit_c : the unit that each class is part of.
+    source : Source
+        Data set to divide.
+    unit_c : ndarray of int, (c,)
+        Unit of each class.
+    holders_up : ndarray of bool, (u, p)
+        Mask of the peers that hold each unit.
+    alpha : float
+        Concentration.
+    min_samples : int
+        Minimum number of training examples per peer.
+    seed : int
+        Seed of the draws.
     """
     rng = stream(seed, DIVIDE)
 
@@ -102,12 +113,12 @@ def _divide(
             ]
         )
         counts_up = np.diff(cuts_up, axis=1, prepend=0)
-        if counts_up.sum(axis=0).min() >= least:
+        if counts_up.sum(axis=0).min() >= min_samples:
             break
     else:
         raise DataError(
-            f"partition.min-samples = {least}: no division of {source.name} in {TRIES} draws "
-            f"gives each of {holders_up.shape[1]} peers so many; lower it or `peers`, or raise "
+            f"partition.min-samples = {min_samples}: none of {TRIES} divisions of {source.name} "
+            f"gives each of {holders_up.shape[1]} peers that number; lower it or `peers`, or raise "
             "`partition.alpha` (dirichlet kinds) or `partition.classes-per-peer` (pathological)"
         )
     sizes_u1 = np.array([[max(len(rows), 1)] for rows in rows_u])
@@ -118,42 +129,42 @@ def _divide(
 def _cuts(
     size: int, holders_p: npt.NDArray[np.bool_], alpha: float, rng: np.random.Generator
 ) -> Ints:
-    """(p,) where each peer's part of `size` examples ends; a non-holder's part is empty."""
+    """Draw the end of each peer's part of `size` examples, (p,); other peers' parts are empty."""
     if not holders_p.any():
         return np.zeros(len(holders_p), dtype=np.int64)
     ends = np.floor(size * np.cumsum(rng.dirichlet(np.full(holders_p.sum(), alpha))))
-    ends[-1] = size  # the sum of the proportions is 1 but for rounding
+    ends[-1] = size  # the proportions sum to 1 up to rounding
     return np.concatenate([[0], ends])[np.cumsum(holders_p)].astype(np.int64)
 
 
 def _gather(rows_u: list[Ints], cuts_up: Ints) -> list[Ints]:
-    """Each peer's parts of all units, put together."""
-    parts = [np.split(rows, cuts)[:-1] for rows, cuts in zip(rows_u, cuts_up, strict=True)]
-    return [np.concatenate(own) for own in zip(*parts, strict=True)]
+    """Concatenate each peer's parts of all units."""
+    parts_up = [np.split(rows, cuts)[:-1] for rows, cuts in zip(rows_u, cuts_up, strict=True)]
+    return [np.concatenate(parts_u) for parts_u in zip(*parts_up, strict=True)]
 
 
 def ensure_test_examples(
     labels: Ints, train: list[Ints], test: list[Ints], rng: np.random.Generator
 ) -> list[Ints]:
-    """Let every peer be tested on something it trains on.
+    """Give every peer a test example of a class that it trains on.
 
-    A peer without a test example of any class it trains on gets one of its most frequent such
-    class, from the peer that has most of them: given away where that one keeps another of the
-    class, shared otherwise.
+    A peer without one gets an example of its most frequent class, from the peer with the most test
+    examples of that class. That peer loses the example if it has another one of the class;
+    otherwise both share it.
     """
     test = list(test)
-    for peer, own in enumerate(train):
-        if np.isin(labels[test[peer]], labels[own]).any():
+    for peer, rows in enumerate(train):
+        if np.isin(labels[test[peer]], labels[rows]).any():
             continue
-        classes, counts = np.unique(labels[own], return_counts=True)
+        classes, counts = np.unique(labels[rows], return_counts=True)
         for label in classes[np.argsort(-counts, kind="stable")]:
-            held = [np.flatnonzero(labels[rows] == label) for rows in test]
-            lender = max(range(len(test)), key=lambda p: len(held[p]))
-            if not len(held[lender]):
-                continue  # the test set has none of this class
-            chosen = rng.choice(held[lender])
+            at_p = [np.flatnonzero(labels[test_rows] == label) for test_rows in test]
+            lender = max(range(len(test)), key=lambda p: len(at_p[p]))
+            if not len(at_p[lender]):
+                continue  # the test set has no example of this class
+            chosen = rng.choice(at_p[lender])
             test[peer] = np.append(test[peer], test[lender][chosen])
-            if len(held[lender]) > 1:
+            if len(at_p[lender]) > 1:
                 test[lender] = np.delete(test[lender], chosen)
             break
     return test

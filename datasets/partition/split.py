@@ -1,4 +1,4 @@
-"""From a source and a partition to the problem that peers learn from."""
+"""Division of a source among peers: from a `Source` and a `Partition` to a `Problem`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
     Raises
     ------
     DataError
-        The request is impossible; the message names the key and the remedy.
+        The partition is impossible; the message names the key and the remedy.
     """
     kind = kind_of(partition.kind)
     check(partition, source, peers, seed)
     if kind.needs_classes and source.task != "classification":
         raise DataError(
             f"partition.kind = {partition.kind!r} needs classes, {source.name} has none; "
-            "take 'iid' or 'natural'"
+            "choose 'iid' or 'natural'"
         )
     shares = kind.divide(source, partition, peers, seed)
     train, validation = _keep(shares.train, partition, seed)
@@ -36,7 +36,7 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
             if not len(rows[peer]):
                 raise DataError(
                     f"partition.kind = {partition.kind!r}: peer {peer} of {peers} gets no {name} "
-                    f"example of {source.name}; lower `peers` or take another partition"
+                    f"example of {source.name}; lower `peers` or choose another partition"
                 )
 
     def part(rows: list[Ints]) -> Split:
@@ -65,12 +65,12 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
 
 
 def _keep(shares: list[Ints], partition: Partition, seed: int) -> tuple[list[Ints], list[Ints]]:
-    """Cap each share and set its validation part aside: (train, validation)."""
+    """Limit each share and hold out its validation part: (train, validation)."""
     rng = stream(seed, KEEP)
     share = partition.validation_share
     train, validation = [], []
-    for peer, own in enumerate(shares):
-        rows = rng.permutation(own)[: partition.samples_per_peer or None]
+    for peer, available in enumerate(shares):
+        rows = rng.permutation(available)[: partition.samples_per_peer or None]
         held_out = 0
         if share > 0 and len(rows):
             if len(rows) == 1:

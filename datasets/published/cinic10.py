@@ -24,7 +24,7 @@ REMEDY = "unpack CINIC-10.tar.gz (https://datashare.ed.ac.uk/handle/10283/3192) 
 
 
 def read_cinic10(data_dir: Path) -> Source:
-    """CINIC-10: (3, 32, 32), 10 classes, 180,000 + 90,000; PNG files in a folder a class."""
+    """Read CINIC-10: (3, 32, 32), 10 classes, 180,000 + 90,000; PNG files in a folder per class."""
     folder = folder_with("cinic10", data_dir, ("cinic10", "CINIC-10"), PARTS, REMEDY)
     files = [
         (part, label, path)

@@ -1,8 +1,8 @@
 """FEMNIST: handwritten characters by 3,550 writers, from LEAF's JSON files (Caldas et al. 2018).
 
 A file is {"users": [name], "num_samples": [...], "user_data": {name: {"x": [[784 numbers from 0,
-ink, to 1, paper]], "y": [0 to 61]}}}; the folder train has some examples of each writer, test the
-rest. `partition.kind = "natural"` makes each writer a peer.
+ink, to 1, paper]], "y": [0 to 61]}}}; the folder train has some examples of each writer, the folder
+test the others. With `partition.kind = "natural"` each writer is a peer.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class FemnistOptions:
-    """The [femnist] table.
+    """Options of FEMNIST.
 
     Attributes
     ----------
-    classes : which characters are kept: "all" 62, the 10 "digits", or the 10 letters "a-to-j" that
-        FedProx and Ditto take.
+    classes : {"all", "digits", "a-to-j"}
+        Characters: all 62, the 10 digits, or the 10 letters of FedProx and Ditto.
     """
 
     classes: Literal["all", "digits", "a-to-j"] = "all"
 
 
 def read_femnist(data_dir: Path, options: object) -> Source:
-    """FEMNIST: (1, 28, 28), up to 62 classes, about 800,000; the groups are the writers."""
+    """Read FEMNIST: (1, 28, 28), up to 62 classes, about 800,000; the groups are the writers."""
     assert isinstance(options, FemnistOptions)
     folder = folder_with(
         "femnist", data_dir, ("femnist", "femnist/data"), ("train", "test"), REMEDY
@@ -51,27 +51,25 @@ def read_femnist(data_dir: Path, options: object) -> Source:
     for part, files in parts.items():
         if not files:
             raise DataError(f"dataset femnist: no *.json in {folder / part}; {REMEDY}")
-    kept = cached(data_dir, "femnist", [*parts["train"], *parts["test"]], "1", lambda: _read(parts))
+    files = [*parts["train"], *parts["test"]]
+    arrays = cached(data_dir, "femnist", files, "1", lambda: _read(parts))
     first, last = CLASSES[options.classes]
-    rows = (kept["labels"] >= first) & (kept["labels"] < last)
-    test = kept["test"][rows]
+    rows = (arrays["labels"] >= first) & (arrays["labels"] < last)
+    test = arrays["test"][rows]
     return Source(
         name="femnist",
-        inputs=kept["images"][rows],
-        targets=kept["labels"][rows] - first,
+        inputs=arrays["images"][rows],
+        targets=arrays["labels"][rows] - first,
         train=np.flatnonzero(~test),
         test=np.flatnonzero(test),
         outputs=last - first,
-        groups=kept["writers"][rows],
+        groups=arrays["writers"][rows],
         classes=tuple(digits + ascii_uppercase + ascii_lowercase)[first:last],
     )
 
 
 def _read(parts: dict[str, list[Path]]) -> Arrays:
-    """All files: images, labels, whether they are for testing, and whose they are.
-
-    Writers are numbered in the order of their names.
-    """
+    """Read all files: images, labels, a mask of the test set, and writers, numbered by name."""
     shares = [
         (name, part == "test", *_checked(path, user))
         for part, files in parts.items()

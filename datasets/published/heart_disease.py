@@ -1,12 +1,12 @@
 """Heart disease in four hospitals (UCI; Janosi, Steinbrunn, Pfisterer, Detrano 1988).
 
-Prepared as FLamby describes it (Ogier du Terrail et al. 2022): columns 11 to 13 (slope, ca, thal),
-mostly missing, are left out, then patients with a missing value; chest pain and resting ECG become
-indicators, the first of each dropped, which makes 13 features; the diagnosis is healthy (0) or not
-(1). 740 patients remain, 34 % of each hospital's are for testing, 486 for training. Each hospital
-standardises by its own training patients.
+Prepared as in FLamby (Ogier du Terrail et al. 2022): columns 11 to 13 (slope, ca, thal), which are
+mostly missing, are dropped, then patients with a missing value; chest pain and resting ECG become
+indicators, without the first of each, which gives 13 features; the diagnosis is healthy (0) or ill
+(1). Of the remaining 740 patients, 34 % of each hospital's are in the test set, which leaves 486
+for training. Each hospital standardises by its own training patients.
 
-Deviation: which patients are for testing is fixed and stratified by the diagnosis.
+Deviation: the test set is fixed and stratified by the diagnosis.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 FILES = tuple(f"processed.{hospital}.data" for hospital in HOSPITALS)
 REMEDY = "download them from https://archive.ics.uci.edu/dataset/45/heart+disease"
 COLUMNS, KEPT, DIAGNOSIS = 14, 10, 13
-CHEST_PAIN, RESTING_ECG = 2, 6  # columns that are names, not quantities
+CHEST_PAIN, RESTING_ECG = 2, 6  # categorical columns
 TESTED = 0.34
 
 
 def read_heart_disease(data_dir: Path) -> Source:
-    """Heart disease: 13 features, 2 classes, 486 + 254; the groups are the hospitals."""
+    """Read heart disease: 13 features, 2 classes, 486 + 254; the groups are the hospitals."""
     folder = folder_with("heart-disease", data_dir, ("heart-disease", "."), FILES, REMEDY)
-    inputs, targets, tested = [], [], []
+    inputs, targets, tests = [], [], []
     for file in FILES:
         patients = _read(folder / file)
         ill = (patients[:, DIAGNOSIS] > 0).astype(np.int64)
@@ -40,8 +40,8 @@ def read_heart_disease(data_dir: Path) -> Source:
         mean, std = features[~test].mean(axis=0), features[~test].std(axis=0)
         inputs.append((features - mean) / np.where(std > 0, std, 1.0))
         targets.append(ill)
-        tested.append(test)
-    test = np.concatenate(tested)
+        tests.append(test)
+    test = np.concatenate(tests)
     return Source(
         name="heart-disease",
         inputs=np.concatenate(inputs),
@@ -56,19 +56,21 @@ def read_heart_disease(data_dir: Path) -> Source:
 
 
 def _hospital_of(targets: list[Ints]) -> Ints:
-    return np.repeat(np.arange(len(targets)), [len(own) for own in targets])
+    return np.repeat(np.arange(len(targets)), [len(labels) for labels in targets])
 
 
 def _features(patients: Floats) -> Floats:
-    """(n, 13): eight quantities and yes/no answers, then the indicators."""
-    named = {CHEST_PAIN: (2, 3, 4), RESTING_ECG: (1, 2)}  # 1 and 0 are dropped
-    quantities = np.delete(patients[:, :KEPT], list(named), axis=1)
-    indicators = [patients[:, column] == value for column in named for value in named[column]]
-    return np.column_stack([quantities, *indicators])
+    """Return the features (n, 13): eight numbers, then the indicators."""
+    categories = {CHEST_PAIN: (2, 3, 4), RESTING_ECG: (1, 2)}  # without the first, 1 and 0
+    numbers = np.delete(patients[:, :KEPT], list(categories), axis=1)
+    indicators = [
+        patients[:, column] == value for column in categories for value in categories[column]
+    ]
+    return np.column_stack([numbers, *indicators])
 
 
 def _read(path: Path) -> Floats:
-    """(n, 14) the patients whose first ten values and diagnosis are known; nan elsewhere."""
+    """Read the patients whose first ten values and diagnosis are known, (n, 14); nan elsewhere."""
     rows = []
     for number, line in enumerate(path.read_text(encoding="ascii", errors="replace").splitlines()):
         if not line.strip():
@@ -76,16 +78,16 @@ def _read(path: Path) -> Floats:
         try:
             values = [np.nan if v.strip() == "?" else float(v) for v in line.split(",")]
         except ValueError as error:
-            raise DataError(f"{path}, line {number + 1}: {error}; fetch it again") from None
+            raise DataError(f"{path}, line {number + 1}: {error}; download it again") from None
         if len(values) != COLUMNS:
             raise DataError(
                 f"{path}, line {number + 1}: {len(values)} values, expected {COLUMNS}; "
-                "take the processed.* files, not the others"
+                "use the processed.* files"
             )
         rows.append(values)
     patients = np.array(rows).reshape(-1, COLUMNS)
     known = ~np.isnan(patients[:, [*range(KEPT), DIAGNOSIS]]).any(axis=1)
     if known.sum() < 2:
-        raise DataError(f"{path}: fewer than two complete patients; fetch it again")
-    found: Floats = patients[known]
-    return found
+        raise DataError(f"{path}: fewer than two complete patients; download it again")
+    complete: Floats = patients[known]
+    return complete

@@ -1,4 +1,4 @@
-"""Image data sets read from the files they were published in: IDX (MNIST's) and CIFAR's."""
+"""Image data sets in their published file formats: IDX (MNIST's) and CIFAR's."""
 
 from __future__ import annotations
 
@@ -48,28 +48,28 @@ CIFAR100 = Published("cifar100", "CIFAR100", "cifar-100-python", ("train", "test
 
 
 def read_fashion_mnist(data_dir: Path) -> Source:
-    """Fashion-MNIST: (1, 28, 28), 10 kinds of clothing, 60,000 + 10,000."""
+    """Read Fashion-MNIST: (1, 28, 28), 10 kinds of clothing, 60,000 + 10,000."""
     return replace(_read_idx_source(FASHION_MNIST, data_dir), classes=CLOTHES)
 
 
 def read_mnist(data_dir: Path) -> Source:
-    """MNIST: (1, 28, 28), 10 handwritten digits, 60,000 + 10,000."""
+    """Read MNIST: (1, 28, 28), 10 handwritten digits, 60,000 + 10,000."""
     return _read_idx_source(MNIST, data_dir)
 
 
 def read_cifar10(data_dir: Path) -> Source:
-    """CIFAR-10: (3, 32, 32), 10 classes, 50,000 + 10,000."""
+    """Read CIFAR-10: (3, 32, 32), 10 classes, 50,000 + 10,000."""
     source = _read_cifar_source(CIFAR10, "labels", 10, data_dir)
     return replace(source, classes=PHOTOGRAPHED)
 
 
 def read_cifar100(data_dir: Path) -> Source:
-    """CIFAR-100: (3, 32, 32), 100 fine classes, 50,000 + 10,000."""
+    """Read CIFAR-100: (3, 32, 32), 100 fine classes, 50,000 + 10,000."""
     return _read_cifar_source(CIFAR100, "fine_labels", 100, data_dir)
 
 
 def _source(name: str, parts: list[tuple[Images, Ints]], outputs: int) -> Source:
-    """The parts in their order; the last one is the test set."""
+    """Make a source of parts, the last of which is the test set."""
     rows = np.arange(sum(len(labels) for _, labels in parts))
     train, test = np.split(rows, [len(rows) - len(parts[-1][1])])
     return Source(
@@ -84,9 +84,9 @@ def _source(name: str, parts: list[tuple[Images, Ints]], outputs: int) -> Source
 
 def _checked(path: Path, images: Images, labels: Ints, outputs: int) -> tuple[Images, Ints]:
     if len(images) != len(labels):
-        raise DataError(f"{path}: {len(labels)} labels for {len(images)} images; fetch it again")
+        raise DataError(f"{path}: {len(labels)} labels for {len(images)} images; download it again")
     if len(labels) and not 0 <= labels.min() <= labels.max() < outputs:
-        raise DataError(f"{path}: labels outside 0 to {outputs - 1}; fetch it again")
+        raise DataError(f"{path}: labels outside 0 to {outputs - 1}; download it again")
     return images, labels
 
 
@@ -105,22 +105,24 @@ def _read_idx_source(published: Published, data_dir: Path) -> Source:
 
 
 def read_idx(path: Path, dimensions: int) -> Images:
-    """Array of unsigned bytes in an IDX file, plain or .gz (format: LeCun's MNIST page).
+    """Read the unsigned bytes of an IDX file, plain or .gz (format: LeCun's MNIST page).
 
     Raises
     ------
     DataError
-        Another format, or not complete.
+        The file has another format or is truncated.
     """
     raw = _unpacked(path)
     start = 4 + 4 * dimensions
     if raw[:4] != bytes((0, 0, 8, dimensions)) or len(raw) < start:
-        raise DataError(f"{path}: no IDX file of bytes in {dimensions} dimensions; fetch it again")
+        raise DataError(
+            f"{path}: not an IDX file of bytes in {dimensions} dimensions; download it again"
+        )
     shape = tuple(int(size) for size in np.frombuffer(raw, ">u4", dimensions, offset=4))
     if len(raw) - start != math.prod(shape):
         raise DataError(
-            f"{path}: {len(raw) - start} bytes of data, its header says {math.prod(shape)}; "
-            "fetch it again"
+            f"{path}: {len(raw) - start} bytes of data, but the header declares "
+            f"{math.prod(shape)}; download it again"
         )
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
 
@@ -132,7 +134,7 @@ def _unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(raw)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: broken gzip file ({error}); fetch it again") from None
+        raise DataError(f"{path}: damaged gzip file ({error}); download it again") from None
 
 
 def _read_cifar_source(
@@ -143,7 +145,7 @@ def _read_cifar_source(
 
 
 def _read_cifar(path: Path, label_key: str, outputs: int) -> tuple[Images, Ints]:
-    """One batch of CIFAR's Python version: a dict with "data" (n, 3072) and a list of labels."""
+    """Read a batch of CIFAR's Python version: a dict with "data" (n, 3072) and a list of labels."""
     raw = _unpacked(path)
     try:
         batch: Any = _ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
@@ -152,11 +154,11 @@ def _read_cifar(path: Path, label_key: str, outputs: int) -> tuple[Images, Ints]
         if images.dtype != np.uint8:
             raise TypeError(f"images are {images.dtype}")
     except Exception as error:  # a damaged pickle may raise anything
-        raise DataError(f"{path}: not a CIFAR batch ({error}); fetch it again") from None
+        raise DataError(f"{path}: not a CIFAR batch ({error}); download it again") from None
     return _checked(path, images, labels, outputs)
 
 
-ALLOWED = {  # what CIFAR's files ask for, by the names NumPy had then
+ALLOWED = {  # globals of CIFAR's files, by their old names in NumPy
     ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
@@ -164,7 +166,7 @@ ALLOWED = {  # what CIFAR's files ask for, by the names NumPy had then
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Unpickles NumPy arrays, lists, dicts and text; anything else is refused, never run."""
+    """Unpickler of NumPy arrays, lists, dicts and text; rejects all other objects, runs nothing."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:

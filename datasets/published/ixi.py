@@ -1,8 +1,8 @@
-"""IXI Tiny: brain scans of three London hospitals, and which voxels are brain.
+"""IXI Tiny: brain scans of three London hospitals, with masks of the brain.
 
 T1-weighted volumes and masks in NIfTI files (TorchIO's reduction of IXI; Perez-Garcia et al. 2021),
-prepared as FLamby describes it: each volume standardised by itself and brought to 48 x 60 x 48
-voxels; a fifth of each hospital's subjects is for testing, 453 of 566 for training.
+prepared as in FLamby: each volume is standardised separately and resized to 48 x 60 x 48 voxels; a
+fifth of each hospital's subjects is in the test set, which leaves 453 of 566 for training.
 """
 
 from __future__ import annotations
@@ -21,42 +21,43 @@ from datasets.source import Source, spread
 
 HOSPITALS = ("Guys", "HH", "IOP")
 SUBJECT = re.compile(r"(IXI\d+-(Guys|HH|IOP)-\d+)_image\.nii(\.gz)?$")
-SCANS = ("T1", "image")  # the folder of a volume: FLamby's name, TorchIO's name
+SCANS = ("T1", "image")  # folder of a volume in FLamby and in TorchIO
 FOLDERS = ("ixi", "ixi_tiny", "IXI_sample")
 TESTED = 0.2
 
 
 @dataclass(frozen=True)
 class IxiOptions:
-    """The [ixi] table.
+    """Options of IXI Tiny.
 
     Attributes
     ----------
-    size : voxels that volumes are brought to, "48-60-48" as in FLamby.
+    size : str
+        Voxels of the resized volumes, "48-60-48" as in FLamby.
     """
 
     size: str = "48-60-48"
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*){2}", self.size):
-            raise ValueError(f'size wants three sides like "48-60-48", not "{self.size}"')
+            raise ValueError(f'size must be three sides like "48-60-48", not "{self.size}"')
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Voxels along each axis."""
+        """Number of voxels along each axis."""
         return tuple(int(side) for side in self.size.split("-"))
 
 
 def read_ixi(data_dir: Path, options: object) -> Source:
-    """IXI Tiny: (1, 48, 60, 48), 2 classes of voxels, 453 + 113; the groups are the hospitals."""
+    """Read IXI Tiny: (1, 48, 60, 48), 2 classes of voxels, 453 + 113; the groups are hospitals."""
     assert isinstance(options, IxiOptions)
     pairs = next(filter(None, (_pairs(data_dir / folder) for folder in FOLDERS)), [])
     if not pairs:
         raise DataError(
-            "dataset ixi is not here: expected image/IXI002-Guys-0828_image.nii.gz and "
+            "dataset ixi is missing: expected image/IXI002-Guys-0828_image.nii.gz and "
             "label/IXI002-Guys-0828_label.nii.gz, and so on, in "
-            f"{' or '.join(str(data_dir / folder) for folder in FOLDERS)}; get them with TorchIO "
-            "(torchio.datasets.IXITiny) or FLamby (fed_ixi)"
+            f"{' or '.join(str(data_dir / folder) for folder in FOLDERS)}; download them with "
+            "TorchIO (torchio.datasets.IXITiny) or FLamby (fed_ixi)"
         )
 
     def make() -> Arrays:
@@ -68,8 +69,8 @@ def read_ixi(data_dir: Path, options: object) -> Source:
     arrays = cached(data_dir, "ixi", files, f"1 {options.size}", make)
     hospital = np.array([HOSPITALS.index(name) for name, *_ in pairs], dtype=np.int64)
     test = np.zeros(len(pairs), dtype=bool)
-    for own in (np.flatnonzero(hospital == number) for number in range(len(HOSPITALS))):
-        test[spread(own, round(TESTED * len(own)))] = True
+    for rows in (np.flatnonzero(hospital == number) for number in range(len(HOSPITALS))):
+        test[spread(rows, round(TESTED * len(rows)))] = True
     return Source(
         name="ixi",
         inputs=arrays["volumes"],
@@ -84,11 +85,11 @@ def read_ixi(data_dir: Path, options: object) -> Source:
 
 
 def _pairs(folder: Path) -> list[tuple[str, Path, Path]]:
-    """Hospital, volume and mask of each subject, in the order of their names."""
+    """Return hospital, volume and mask of each subject, sorted by name."""
     volumes = {
-        found[1]: (found[2], path)
+        match[1]: (match[2], path)
         for path in sorted(folder.rglob("*_image.nii*"))
-        if (found := SUBJECT.search(path.name)) and path.parent.name in SCANS
+        if (match := SUBJECT.search(path.name)) and path.parent.name in SCANS
     }
     masks = {
         path.name.partition("_label")[0]: path for path in sorted(folder.rglob("*_label.nii*"))
@@ -117,16 +118,16 @@ def _voxels(path: Path) -> npt.NDArray[np.float64]:
     try:
         voxels = np.asarray(nibabel.load(path).dataobj, dtype=np.float64)  # type: ignore[attr-defined]
     except (OSError, EOFError, ValueError, ImageFileError) as error:
-        raise DataError(f"{path}: not a NIfTI file that can be read ({error})") from None
+        raise DataError(f"{path}: not a readable NIfTI file ({error})") from None
     if voxels.ndim == 4 and voxels.shape[3] == 1:
         voxels = voxels[..., 0]
     if voxels.ndim != 3 or not np.isfinite(voxels).all():
-        raise DataError(f"{path}: expected a volume of finite numbers, found {voxels.shape}")
+        raise DataError(f"{path}: not a volume of finite numbers; its shape is {voxels.shape}")
     return voxels
 
 
 def _resized(voxels: npt.NDArray[Any], sides: tuple[int, ...], order: int) -> npt.NDArray[Any]:
-    """The volume at another resolution: nearest neighbours (order 0) or linear (order 1)."""
+    """Resize a volume by nearest neighbours (order 0) or linear interpolation (order 1)."""
     from scipy.ndimage import zoom
 
     if voxels.dtype == np.bool_:

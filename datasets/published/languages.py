@@ -1,8 +1,8 @@
-"""One manual in many languages: Debian's installation guide, real text that a package ships.
+"""Debian's installation guide in many languages: real text from a Debian package.
 
-It stands for CoBo's Wiki-40B experiment (section 4.3) where nothing can be downloaded: Catalan,
-Spanish, German and Dutch have about 450 kB each. Tokens are bytes. A fifth of each text, in
-stretches spread over it, is for testing.
+It replaces Wiki-40B in CoBo's experiment (section 4.3) without a download: Catalan, Spanish, German
+and Dutch have about 450 kB each. Tokens are bytes. The test set is a fifth of each text, in blocks
+spread over it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from datasets.published.tokens import Tokens, language_source, languages_of, tok
 from datasets.source import Source
 
 MANUALS = Path("/usr/share/doc/installation-guide-amd64")
-STRETCH = 4096  # bytes; of five successive stretches the last is for testing
-PART = 5
+BLOCK = 4096  # bytes
+EVERY = 5  # every fifth block is in the test set
 _RULES = re.compile(
     "[\N{BOX DRAWINGS LIGHT HORIZONTAL}-\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}]+|[-=_*.]{4,}"
 )
@@ -29,13 +29,16 @@ _RULES = re.compile(
 
 @dataclass(frozen=True)
 class LanguagesOptions:
-    """The [languages] table.
+    """Options of the data set "languages".
 
     Attributes
     ----------
-    codes : the languages, one peer each under partition.kind = "natural".
-    context : tokens of an example.
-    test_examples : of each language, the first of its test part; 0: all.
+    codes : str
+        Languages, "ca-es-de-nl"; a peer each with partition.kind = "natural".
+    context : int
+        Tokens per example.
+    test_examples : int
+        Maximum number of test examples per language; 0 for all.
     """
 
     codes: str = "ca-es-de-nl"
@@ -51,7 +54,7 @@ class LanguagesOptions:
 
 
 def read_languages(data_dir: Path, options: object) -> Source:
-    """The manuals: rows of bytes; the groups are the languages."""
+    """Read the manuals: rows of bytes; the groups are the languages."""
     assert isinstance(options, LanguagesOptions)
     tokens = tokeniser()
     languages = languages_of(options.codes)
@@ -62,27 +65,28 @@ def read_languages(data_dir: Path, options: object) -> Source:
 
 
 def _divided(tokens: Tokens) -> tuple[Tokens, Tokens]:
-    """(training, test) stretches; a text of less than five gives its last fifth."""
-    stretch = min(STRETCH, max(1, len(tokens) // PART))
-    test = np.arange(len(tokens)) // stretch % PART == PART - 1
+    """Return (training, test) tokens; the test part of a short text is its last fifth."""
+    block = min(BLOCK, max(1, len(tokens) // EVERY))
+    test = np.arange(len(tokens)) // block % EVERY == EVERY - 1
     return tokens[~test], tokens[test]
 
 
 def _text(data_dir: Path, code: str) -> str:
-    """The manual in one language: its paragraphs, one a line."""
+    """Read the manual in one language, with a paragraph per line."""
     file = f"install.{code}.txt"
     folders = (data_dir / "languages", MANUALS / code)
-    found = [f for folder in folders for f in (folder / file, folder / f"{file}.gz") if f.is_file()]
-    if not found:
+    paths = (path for folder in folders for path in (folder / file, folder / f"{file}.gz"))
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
         raise DataError(
-            f"dataset languages is not here: expected {file}.gz or {file} in {folders[0]} or "
+            f"dataset languages is missing: expected {file}.gz or {file} in {folders[0]} or "
             f"{folders[1]}; `apt-get install installation-guide-amd64`"
         )
-    raw = found[0].read_bytes()
+    raw = path.read_bytes()
     try:
-        raw = gzip.decompress(raw) if found[0].suffix == ".gz" else raw
+        raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
         text = raw.decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"{found[0]}: not a text in UTF-8 ({error}); fetch it again") from None
+        raise DataError(f"{path}: not a text in UTF-8 ({error}); install it again") from None
     paragraphs = (" ".join(_RULES.sub(" ", part).split()) for part in re.split(r"\n\s*\n", text))
     return "\n".join(filter(None, paragraphs))

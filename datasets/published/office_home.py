@@ -1,8 +1,8 @@
-"""Office-Home: 65 kinds of things in four domains (Venkateswara et al. 2017), as features.
+"""Office-Home: 65 kinds of objects in four domains (Venkateswara et al. 2017), as features.
 
-As FedeRiCo (appendix D) uses it: all domains together, and each image is what a ResNet-18 trained
-on ImageNet hands its last layer. The features are computed once and kept in data-dir. Every fifth
-image of each domain and class is for testing.
+As in FedeRiCo (appendix D): all domains together, and each image represented by the input of the
+last layer of a ResNet-18 trained on ImageNet. The features are cached in data-dir. Every fifth
+image of each domain and class is in the test set.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ BATCH = 64
 
 
 def read_office_home(data_dir: Path) -> Source:
-    """Office-Home: 512 features, 65 classes, 15,588 images; the groups are the domains."""
+    """Read Office-Home: 512 features, 65 classes, 15,588 images; the groups are the domains."""
     folder = folder_with("office-home", data_dir, FOLDERS, DOMAINS, REMEDY)
     weights = folder_with(
-        "office-home (its feature extractor)",
+        "office-home (feature extractor)",
         data_dir,
         (".", folder.name),
         (WEIGHTS,),
@@ -65,8 +65,8 @@ def read_office_home(data_dir: Path) -> Source:
 
 
 def _features(paths: Sequence[Path], weights: Path) -> npt.NDArray[np.float32]:
-    """What the extractor makes of each image (N, 512), prepared as for its own training."""
-    import torch  # slow; only where there is nothing in the cache
+    """Compute the features of images, (N, 512), with the extractor's own preprocessing."""
+    import torch  # slow import, not needed if the features are cached
     from PIL import Image
     from torchvision.models import ResNet18_Weights, resnet18
 
@@ -77,7 +77,7 @@ def _features(paths: Sequence[Path], weights: Path) -> npt.NDArray[np.float32]:
     except Exception as error:  # a damaged file may raise anything
         line = " ".join(str(error).split())[:200]
         raise DataError(
-            f"{weights}: not a ResNet-18's weights ({line}); {WEIGHTS_REMEDY}"
+            f"{weights}: not the weights of a ResNet-18 ({line}); {WEIGHTS_REMEDY}"
         ) from None
     network.fc = torch.nn.Identity()
     network.eval().to(device)
@@ -88,11 +88,11 @@ def _features(paths: Sequence[Path], weights: Path) -> npt.NDArray[np.float32]:
             with Image.open(path) as image:
                 return prepare(image.convert("RGB"))  # type: ignore[no-any-return]
         except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"{path}: not an image that can be read ({error})") from None
+            raise DataError(f"{path}: not a readable image ({error})") from None
 
-    found = np.empty((len(paths), 512), dtype=np.float32)
+    features = np.empty((len(paths), 512), dtype=np.float32)
     with torch.no_grad():
         for first in range(0, len(paths), BATCH):
             images = torch.stack([prepared(path) for path in paths[first : first + BATCH]])
-            found[first : first + BATCH] = network(images.to(device)).cpu().numpy()
-    return found
+            features[first : first + BATCH] = network(images.to(device)).cpu().numpy()
+    return features

@@ -1,8 +1,8 @@
-"""Data sets that scikit-learn ships: real, small, and there without a network.
+"""Data sets included in scikit-learn: real, small, and available offline.
 
-They are read here because scikit-learn's import takes a second, in every process of a run. The test
-set is every fifth example in the order (label, position): stratified, and the same for ever,
-whatever the seed.
+They are read without importing scikit-learn, which takes a second in every process of a run. The
+test set is every fifth example in the order (label, position): stratified, and independent of the
+seed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from datasets.source import Source
 
 
 def read_digits(data_dir: Path) -> Source:
-    """Digits 0 to 9 (UCI optical recognition), (1, 8, 8) uint8 of 0 to 16; 1,437 + 360."""
+    """Read digits 0 to 9 (UCI optical recognition): (1, 8, 8) uint8 from 0 to 16; 1,437 + 360."""
     table = np.loadtxt(_file("digits.csv.gz"), delimiter=",", dtype=np.uint8)
     images = table[:, :-1].reshape(-1, 1, 8, 8)
     return _source("digits", images, table[:, -1].astype(np.int64), 10)
 
 
 def read_breast_cancer(data_dir: Path) -> Source:
-    """Biopsies (UCI Breast Cancer Wisconsin): 30 features, malignant (0) or benign; 455 + 114."""
+    """Read UCI's Breast Cancer Wisconsin: 30 features, malignant (0) or benign; 455 + 114."""
     table = np.loadtxt(_file("breast_cancer.csv"), delimiter=",", skiprows=1)
     source = _source("breast-cancer", table[:, :-1], table[:, -1].astype(np.int64), 2)
     return replace(source, classes=("malignant", "benign"))
@@ -40,7 +40,7 @@ def _source(name: str, inputs: npt.NDArray[Any], labels: Ints, outputs: int) -> 
 
 
 def _file(name: str) -> Path:
-    """A file of `sklearn.datasets`."""
+    """Return the path of a file of `sklearn.datasets`."""
     spec = find_spec("sklearn")
     assert spec is not None, "scikit-learn is a dependency"
     assert spec.origin is not None

@@ -1,7 +1,7 @@
-"""Text as rows of tokens for language models: each example predicts the token after each of its.
+"""Text as rows of tokens for language models, which predict the token after each one.
 
-Tokens are UTF-8 bytes (256 of them), or GPT-2's byte pairs (50,257), which need the two files that
-are published with GPT-2.
+Tokens are UTF-8 bytes (256), or GPT-2's byte pairs (50,257), which need the two files published
+with GPT-2.
 """
 
 from __future__ import annotations
@@ -25,21 +25,26 @@ GPT2_REMEDY = "download both from https://huggingface.co/openai-community/gpt2"
 
 
 def vocabulary_files(vocabulary: Vocabulary, data_dir: Path) -> list[Path]:
-    """The files that a vocabulary needs, in data-dir/gpt2.
+    """Return the files of a vocabulary, in data-dir/gpt2.
 
     Raises
     ------
     DataError
-        One is missing.
+        A file is missing.
     """
     if vocabulary == "bytes":
         return []
-    folder = folder_with("gpt2 (its tokens)", data_dir, ("gpt2",), GPT2_FILES, GPT2_REMEDY)
+    folder = folder_with("gpt2 (vocabulary)", data_dir, ("gpt2",), GPT2_FILES, GPT2_REMEDY)
     return [folder / file for file in GPT2_FILES]
 
 
 def tokeniser(files: Sequence[Path] = ()) -> Callable[[str], Tokens]:
-    """Text -> its tokens, (n,): byte pairs (int32) of these vocabulary files, else bytes (uint8).
+    """Make the function from a text to its tokens, (n,).
+
+    Parameters
+    ----------
+    files : sequence of Path
+        Vocabulary files, for byte pairs (int32); empty for bytes (uint8).
 
     Raises
     ------
@@ -65,33 +70,44 @@ def language_source(
     context: int,
     vocabulary: Vocabulary,
 ) -> Source:
-    """Each language's (training, test) tokens, cut into examples of `context` tokens.
+    """Cut the tokens of each language into examples; the groups are the languages.
 
-    What is left at an end is not used. The groups are the languages.
+    Parameters
+    ----------
+    name : str
+        Name of the data set.
+    languages : sequence of str
+        Language codes.
+    streams : sequence of (ndarray, ndarray)
+        Training and test tokens of each language; the remainders are not used.
+    context : int
+        Tokens per example.
+    vocabulary : {"bytes", "gpt2"}
+        Vocabulary of the tokens.
 
     Raises
     ------
     DataError
-        A language has not enough tokens for an example of each.
+        A language has too few tokens for an example.
     """
     inputs: list[Tokens] = []
     targets: list[Tokens] = []
     groups: list[int] = []
-    tested: list[bool] = []
+    is_test: list[bool] = []
     for group, pair in enumerate(streams):
         for test, tokens in zip((False, True), pair, strict=True):
             count = (len(tokens) - 1) // context
             if count < 1:
                 raise DataError(
-                    f"{name}.context = {context}: language {group} has {len(tokens)} "
-                    f"{'test' if test else 'training'} tokens, one more than `context` at least"
+                    f"{name}.context = {context}: language {languages[group]} has {len(tokens)} "
+                    f"{'test' if test else 'training'} tokens, but an example needs {context + 1}"
                 )
             inputs.append(tokens[: count * context].reshape(count, context))
             targets.append(tokens[1 : count * context + 1].reshape(count, context))
             groups += [group] * count
-            tested += [test] * count
-    test_n = np.array(tested)
-    owners: Ints = np.array(groups, dtype=np.int64)
+            is_test += [test] * count
+    test_n = np.array(is_test)
+    groups_n: Ints = np.array(groups, dtype=np.int64)
     return Source(
         name=name,
         inputs=np.concatenate(inputs),
@@ -100,20 +116,21 @@ def language_source(
         test=np.flatnonzero(test_n),
         outputs=SIZES[vocabulary],
         task="language",
-        groups=owners,
+        groups=groups_n,
         group_names=tuple(languages),
     )
 
 
 def languages_of(codes: str) -> tuple[str, ...]:
-    """Language codes in "ca-es-de-nl".
+    """Split "ca-es-de-nl" into language codes.
 
     Raises
     ------
     ValueError
-        None, one twice, or something that is no code.
+        A code is missing, duplicate or invalid.
     """
-    found = tuple(codes.split("-"))
-    if len(set(found)) < len(found) or not all(c.replace("_", "").isalpha() for c in found):
-        raise ValueError(f'codes wants different languages like "ca-es-de-nl", not "{codes}"')
-    return found
+    languages = tuple(codes.split("-"))
+    is_valid = all(code.replace("_", "").isalpha() for code in languages)
+    if len(set(languages)) < len(languages) or not is_valid:
+        raise ValueError(f'codes must be different languages like "ca-es-de-nl", not "{codes}"')
+    return languages

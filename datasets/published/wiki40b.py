@@ -1,7 +1,7 @@
-"""Wiki-40B: Wikipedia in over 40 languages (Guo et al. 2020), as CoBo (section 4.3) uses it.
+"""Wiki-40B: Wikipedia in over 40 languages (Guo et al. 2020), as used by CoBo (section 4.3).
 
-A file of plain text for each language and part: articles as the data set's `text` field has them,
-with its marks _START_ARTICLE_, _START_SECTION_, _START_PARAGRAPH_ and _NEWLINE_, or without.
+A plain text file per language and part, with the articles of the data set's `text` field, with or
+without its marks _START_ARTICLE_, _START_SECTION_, _START_PARAGRAPH_ and _NEWLINE_.
 """
 
 from __future__ import annotations
@@ -24,25 +24,28 @@ from datasets.published.tokens import (
 from datasets.source import Source
 
 _MARKS = re.compile(r"\s*_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_\s*")
-BYTES_PER_TOKEN = 8  # read at least so many for each token that is wanted
-TESTED = 10  # training tokens for each test token
+BYTES_PER_TOKEN = 8  # bytes to read per token, an upper bound
+TESTED = 10  # training tokens per test token
 REMEDY = (
-    'write the `text` of tfds.load("wiki40b/<language>", split="train" and "test") into them, '
-    "an article a line"
+    'write the `text` of tfds.load("wiki40b/<language>", split="train" and "test") to them, '
+    "an article per line"
 )
 
 
 @dataclass(frozen=True)
 class Wiki40bOptions:
-    """The [wiki40b] table.
+    """Options of Wiki-40B.
 
     Attributes
     ----------
-    codes : the languages, one peer each under partition.kind = "natural".
-    context : tokens of an example.
-    tokens : training tokens of each language, the first of its file; a tenth as many are for
-        testing.
-    vocabulary : "gpt2" needs vocab.json and merges.txt in data-dir/gpt2.
+    codes : str
+        Languages, "ca-es-de-nl"; a peer each with partition.kind = "natural".
+    context : int
+        Tokens per example.
+    tokens : int
+        Training tokens per language, from the start of its file; the test set has a tenth of it.
+    vocabulary : {"bytes", "gpt2"}
+        Tokens; "gpt2" needs vocab.json and merges.txt in data-dir/gpt2.
     """
 
     codes: str = "ca-es-de-nl"
@@ -57,11 +60,11 @@ class Wiki40bOptions:
 
 
 def read_wiki40b(data_dir: Path, options: object) -> Source:
-    """Wiki-40B: rows of tokens; the groups are the languages."""
+    """Read Wiki-40B: rows of tokens; the groups are the languages."""
     assert isinstance(options, Wiki40bOptions)
     codes = languages_of(options.codes)
-    wanted = [f"{code}/{part}.txt" for code in codes for part in ("train", "test")]
-    folder = folder_with("wiki40b", data_dir, ("wiki40b",), wanted, REMEDY)
+    names = [f"{code}/{part}.txt" for code in codes for part in ("train", "test")]
+    folder = folder_with("wiki40b", data_dir, ("wiki40b",), names, REMEDY)
     vocabulary = vocabulary_files(options.vocabulary, data_dir)
     limits = {"train": options.tokens, "test": max(options.tokens // TESTED, options.context + 1)}
 
@@ -69,10 +72,10 @@ def read_wiki40b(data_dir: Path, options: object) -> Source:
         encode = tokeniser(vocabulary)
         return {
             file: encode(_text(folder / file, limits[Path(file).stem]))[: limits[Path(file).stem]]
-            for file in wanted
+            for file in names
         }
 
-    files = [*(folder / file for file in wanted), *vocabulary]
+    files = [*(folder / file for file in names), *vocabulary]
     settings = f"1 {options.vocabulary} {limits}"
     arrays = cached(data_dir, "wiki40b", files, settings, read)
     streams: list[tuple[Tokens, Tokens]] = [
@@ -82,13 +85,13 @@ def read_wiki40b(data_dir: Path, options: object) -> Source:
 
 
 def _text(path: Path, tokens: int) -> str:
-    """As much of the text as has so many tokens, without marks."""
+    """Read the beginning of a text, with at least `tokens` tokens, without marks."""
     with path.open("rb") as file:
         raw = file.read(BYTES_PER_TOKEN * tokens)
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
-        if error.end < len(raw) - 3:  # not just a character cut in two
+        if error.end < len(raw) - 3:  # not just a character cut at the end
             raise DataError(f"{path}: not a text in UTF-8 ({error}); write it again") from None
         text = raw[: error.start].decode()
     return _MARKS.sub("\n", text).strip()

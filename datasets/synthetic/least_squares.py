@@ -2,9 +2,9 @@
 
 Peer i, of cluster k = i mod `clusters`, observes y = <x, theta_k> exactly, with x ~ N(0, I) and
 theta_k ~ U(-10, 10)^d. Its squared loss (<x, theta> - y)^2 has curvature beta = 2, and its gradient
-noise is multiplicative: it vanishes at theta_k, so learning converges linearly.
+noise is multiplicative: it vanishes at theta_k, so SGD converges linearly.
 
-Deviation: the paper draws every observation afresh; here a peer has `samples` of them, whose
+Deviation: the paper draws new observations in every step; here a peer has `samples` of them, whose
 optimum is theta_k too. The peers of a cluster share one test set.
 """
 
@@ -24,13 +24,16 @@ _CENTRE, _TRAIN, _TEST = range(3)  # purposes of streams
 
 @dataclass(frozen=True)
 class LeastSquaresOptions:
-    """The [least-squares] table.
+    """Options of the least-squares problem.
 
     Attributes
     ----------
-    dimension : d, features of an observation.
-    clusters : number of centres theta_k.
-    samples : observations of each peer.
+    dimension : int
+        Number of features d.
+    clusters : int
+        Number of centres theta_k.
+    samples : int
+        Observations per peer.
     """
 
     dimension: int = 2
@@ -42,15 +45,15 @@ class LeastSquaresOptions:
             raise ValueError("dimension, clusters and samples must be at least 1")
 
     def check_peers(self, peers: int) -> None:
-        """Refuse a cluster without peers."""
+        """Check that every cluster has a peer."""
         if self.clusters > peers:
-            raise ValueError(f"clusters = {self.clusters}, but peers = {peers}")
+            raise ValueError(f"clusters = {self.clusters} must be at most peers = {peers}")
 
 
 def load_least_squares(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object
 ) -> Problem:
-    """The problem of `options`; partition and data_dir play no part.
+    """Make the problem of `options`; partition and data_dir are ignored.
 
     Centres and a peer's observations depend on the seed, not on the number of peers.
 

@@ -1,14 +1,13 @@
 """Noisy quadratics: users and their helpers (papers: wga-bias-correction, section 6).
 
 A group is one user with loss a0/2 (x - c0)^2 and N helpers with a1/2 (x - c1)^2 each; every
-gradient carries noise N(0, sigma^2). Every coordinate of x is a trial of its own: losses are sums
-over coordinates, noise and starts N(0, 1) are drawn for each, and methods that weigh whole
-gradients mix all coordinates alike. So one run makes `trials` runs of the paper's 1-D problem, and
+gradient has noise N(0, sigma^2). Every coordinate of x is an independent trial: losses are sums
+over coordinates, noise and starts N(0, 1) are drawn for each, and methods that weight whole
+gradients mix all coordinates alike. So one run is `trials` runs of the paper's 1-D problem, and
 a user's test loss is their mean, the quantity in the paper's figures.
 
-A list in `helpers`, `helper-curvature` or `helper-centre` makes a group of each entry. Peers are
-numbered group by group, the user first; several groups are true clusters. Helpers have no test
-data.
+A list in `helpers`, `helper-curvature` or `helper-centre` makes one group per entry. Peers are
+numbered by group, the user first; several groups are true clusters. Helpers have no test data.
 """
 
 from __future__ import annotations
@@ -25,17 +24,24 @@ from datasets.problem import DataError, Floats, Ints, Problem, Split
 
 @dataclass(frozen=True)
 class NoisyQuadraticOptions:
-    """The [noisy-quadratic] table; the defaults are the paper's figure 2.
+    """Options of the noisy quadratic problem; the defaults are the paper's figure 2.
 
     Attributes
     ----------
-    helpers : N, or a list like "1,10,50" with an entry for each group.
-    helper_curvature : a1, curvature of the helpers' loss, or such a list.
-    helper_centre : c1, where the helpers' loss is least, or such a list.
-    user_curvature : a0, curvature of the user's loss.
-    user_centre : c0, where the user's loss is least.
-    noise : sigma, standard deviation of a gradient's noise.
-    trials : independent copies of the 1-D problem.
+    helpers : int or str
+        Number of helpers N, or a list like "1,10,50" with an entry per group.
+    helper_curvature : float or str
+        Curvature a1 of the helpers' loss, or a list.
+    helper_centre : float or str
+        Minimum c1 of the helpers' loss, or a list.
+    user_curvature : float
+        Curvature a0 of the user's loss.
+    user_centre : float
+        Minimum c0 of the user's loss.
+    noise : float
+        Standard deviation sigma of the gradient noise.
+    trials : int
+        Number of independent copies of the 1-D problem.
     """
 
     helpers: int | str = 10
@@ -49,7 +55,7 @@ class NoisyQuadraticOptions:
     def __post_init__(self) -> None:
         helpers_g, curvature_g, _ = self.groups()
         if np.any((helpers_g < 1) | (helpers_g % 1 != 0)):
-            raise ValueError("helpers must be whole numbers of at least 1")
+            raise ValueError("helpers must be integers of at least 1")
         if min(*curvature_g, self.user_curvature) < 0:
             raise ValueError("helper-curvature and user-curvature must not be negative")
         if self.noise < 0:
@@ -58,18 +64,20 @@ class NoisyQuadraticOptions:
             raise ValueError("trials must be at least 1")
 
     def groups(self) -> tuple[Floats, ...]:
-        """(G,) each of N, a1 and c1."""
+        """Return N, a1 and c1 of each group, (G,) each."""
         lists = [
             _numbers("helpers", self.helpers),
             _numbers("helper-curvature", self.helper_curvature),
             _numbers("helper-centre", self.helper_centre),
         ]
         if len({len(values) for values in lists} - {1}) > 1:
-            raise ValueError("helpers, helper-curvature and helper-centre list as many groups each")
+            raise ValueError(
+                "lists in helpers, helper-curvature and helper-centre must have the same length"
+            )
         return tuple(np.broadcast_arrays(*lists))
 
     def check_peers(self, peers: int) -> None:
-        """Refuse a number of peers other than that of all users and helpers."""
+        """Check that the number of peers is that of all users and helpers."""
         helpers_g = self.groups()[0]
         if peers != helpers_g.sum() + len(helpers_g):
             raise ValueError(
@@ -81,7 +89,7 @@ class NoisyQuadraticOptions:
 def load_noisy_quadratic(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object
 ) -> Problem:
-    """The groups of `options`; the seed draws the starts, partition and data_dir play no part.
+    """Make the problem of `options`; the seed draws the starts, partition and data_dir are ignored.
 
     Pool row i is peer i's [curvature, centre]; row n + i has the curvature divided by the trials,
     so that the training loss is the sum over trials and the test loss their mean.
@@ -89,7 +97,7 @@ def load_noisy_quadratic(
     Raises
     ------
     DataError
-        `peers` is not what the groups add up to.
+        `peers` differs from the total number of users and helpers.
     """
     assert isinstance(options, NoisyQuadraticOptions)
     try:
@@ -102,11 +110,11 @@ def load_noisy_quadratic(
     user = rows == (np.cumsum(sizes) - sizes)[group]
     curvature = np.where(user, options.user_curvature, a1_g[group])
     centre = np.where(user, options.user_centre, c1_g[group])
-    once = np.tile(np.stack([curvature, centre], axis=1)[:, :, None], options.trials)
+    pool = np.tile(np.stack([curvature, centre], axis=1)[:, :, None], options.trials)
     return Problem(
         name="noisy-quadratic",
         task="quadratic",
-        inputs=np.concatenate([once, once / [[options.trials], [1]]]),
+        inputs=np.concatenate([pool, pool / [[options.trials], [1]]]),
         train=_split(rows, np.ones_like(user)),
         validation=_split(rows, np.zeros_like(user)),
         test=_split(rows + peers, user),
@@ -120,9 +128,9 @@ def load_noisy_quadratic(
     )
 
 
-def _split(rows: Ints, held: npt.NDArray[np.bool_]) -> Split:
-    """One example for each peer that holds any."""
-    shares = [rows[i : i + held[i]] for i in range(len(rows))]
+def _split(rows: Ints, holds: npt.NDArray[np.bool_]) -> Split:
+    """Give one example to each peer of a mask."""
+    shares = [rows[i : i + holds[i]] for i in range(len(rows))]
     return Split(tuple(shares), tuple(np.zeros((len(share), 1)) for share in shares))
 
 
@@ -132,5 +140,5 @@ def _numbers(key: str, value: float | str) -> Floats:
     except ValueError:
         numbers = np.array([np.nan])
     if not np.isfinite(numbers).all():
-        raise ValueError(f'{key} wants a number or a list like "1,10,50", not "{value}"')
+        raise ValueError(f'{key} must be a number or a list like "1,10,50", not "{value}"')
     return numbers

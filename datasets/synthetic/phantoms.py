@@ -1,11 +1,10 @@
-"""Phantoms: made-up volumes of heads from three scanners, and which voxels are brain.
+"""Phantoms: synthetic head scans of three scanners, with masks of the brain.
 
-A synthetic stand-in for IXI where its scans cannot be had, small enough for a CPU: as many
-hospitals, of sizes in the same proportion, the same task. A head is an ellipsoid of brain in a
-shell of skull, both moved and stretched at random, under Gaussian noise; each volume is
-standardised by itself, as IXI's are. Scanners differ in how bright they show the two: what is brain
-to one is skull to another.
-Nothing measured on them says anything about brain scans.
+A stand-in for IXI that needs no download and runs on a CPU, with the same task and the same number
+of hospitals, of proportional sizes. A head is an ellipsoid of brain in a shell of skull, with
+random position and size and Gaussian noise; each volume is standardised separately, like IXI's. The
+scanners differ in the brightness of brain and skull, so that the brain of one looks like the skull
+of another. Results on phantoms say nothing about brain scans.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from datasets.problem import Floats
 from datasets.source import Source, spread
 
 SIDE = 8  # voxels
-SUBJECTS = (50, 29, 12)  # of each scanner; IXI Tiny's three hospitals have 311, 181 and 74
-BRIGHTNESS = ((1.0, 0.5), (0.5, 1.0), (0.75, 0.75))  # of brain and skull, by scanner
+SUBJECTS = (50, 29, 12)  # per scanner; IXI Tiny's three hospitals have 311, 181 and 74
+BRIGHTNESS = ((1.0, 0.5), (0.5, 1.0), (0.75, 0.75))  # of brain and skull, per scanner
 NOISE = 0.3
 TESTED = 0.2
 _SEED = 0x1C1
 
 
 def read_phantoms(data_dir: Path) -> Source:
-    """Phantoms: (1, 8, 8, 8), 2 classes of voxels, 73 + 18; the groups are the scanners."""
+    """Make the phantoms: (1, 8, 8, 8), 2 classes of voxels, 73 + 18; the groups are scanners."""
     scanner = np.repeat(np.arange(len(SUBJECTS)), SUBJECTS)
     depth_n = [_depths(np.random.default_rng([_SEED, n, 0])) for n in range(len(scanner))]
     volumes = [
@@ -34,8 +33,8 @@ def read_phantoms(data_dir: Path) -> Source:
         for n, depth in enumerate(depth_n)
     ]
     test = np.zeros(len(scanner), dtype=bool)
-    for own in (np.flatnonzero(scanner == number) for number in range(len(SUBJECTS))):
-        test[spread(own, round(TESTED * len(own)))] = True
+    for rows in (np.flatnonzero(scanner == number) for number in range(len(SUBJECTS))):
+        test[spread(rows, round(TESTED * len(rows)))] = True
     return Source(
         name="phantoms",
         inputs=np.stack(volumes)[:, None].astype(np.float32),
@@ -49,16 +48,16 @@ def read_phantoms(data_dir: Path) -> Source:
 
 
 def _depths(rng: np.random.Generator) -> Floats:
-    """How far each voxel is from the middle of the brain; 1 at its surface."""
-    middle = (SIDE - 1) / 2 + rng.uniform(-0.7, 0.7, 3)
+    """Return the distance of each voxel from the centre of the brain; 1 at its surface."""
+    centre = (SIDE - 1) / 2 + rng.uniform(-0.7, 0.7, 3)
     radii = rng.uniform(1.6, 2.6, 3)
-    away = (np.indices((SIDE,) * 3).T - middle) / radii
+    away = (np.indices((SIDE,) * 3).T - centre) / radii
     depths: Floats = np.sqrt(np.square(away).sum(axis=-1)).T
     return depths
 
 
 def _scan(depth: Floats, brain: float, skull: float, rng: np.random.Generator) -> Floats:
-    """What a scanner shows."""
+    """Simulate the scan of a head, standardised."""
     shell = (depth > 1) & (depth <= 1.5)
     voxels = brain * (depth <= 1) + skull * shell + NOISE * rng.standard_normal(depth.shape)
     scan: Floats = (voxels - voxels.mean()) / voxels.std()

@@ -1,16 +1,16 @@
-"""One quadratic per peer, read from a JSON file: exact checks of every method.
+"""Quadratic losses from a JSON file, one per peer, for exact checks of methods.
 
 Peer i's loss is f_i(theta) = 1/2 sum_j a_ij (theta_j - c_ij)^2 and its stochastic gradient adds
-s_i N(0, I). The file maps
+s_i N(0, I). The keys of the file are
 
     curvature          [[a_i1 .. a_id], ...]    n rows, >= 0
     centre             [[c_i1 .. c_id], ...]    n rows
     noise              [s_1 .. s_n]             >= 0
     start              [d numbers], or n such rows for one start each
-    samples            [n_1 .. n_n]             optional, whole numbers >= 1, default 1
+    samples            [n_1 .. n_n]             optional, integers >= 1, default 1
     validation_centre  [[..], ...]              optional, n rows: centres of the validation loss
 
-A key of another name is left alone unless it looks like a misspelt one.
+Other keys are ignored unless they look like a misspelling of one of these.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ OPTIONAL = ("samples", "validation_centre")
 
 @dataclass(frozen=True)
 class QuadraticOptions:
-    """The [quadratic] table.
+    """Options of the quadratic problem.
 
     Attributes
     ----------
-    file : path of the JSON file.
+    file : path
+        JSON file of the losses.
     """
 
     file: Annotated[str, Path] = ""
@@ -45,24 +46,24 @@ class QuadraticOptions:
 def load_quadratic(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object
 ) -> Problem:
-    """The problem in `options.file`, float64; partition, seed and data_dir play no part.
+    """Read the problem in `options.file`, float64; partition, seed and data_dir are ignored.
 
     Pool row i is peer i's [curvature, centre]; row n + i the same with the validation centre,
-    where the file has one.
+    if the file has one.
 
     Raises
     ------
     DataError
-        The file is missing, malformed, or made for another number of peers.
+        The file is missing, invalid, or has another number of peers.
     """
     assert isinstance(options, QuadraticOptions)
     if not options.file:
         raise DataError('quadratic.file: name the JSON file, e.g. quadratic.file="problem.json"')
     table = _Table(options.file)
-    curvature = table.matrix("curvature", peers, None, least=0.0)
+    curvature = table.matrix("curvature", peers, None, minimum=0.0)
     d = curvature.shape[1]
     centre = table.matrix("centre", peers, d)
-    noise = table.vector("noise", peers, least=0.0)
+    noise = table.vector("noise", peers, minimum=0.0)
     start = table.start(peers, d)
     samples = table.samples(peers)
     rows = np.arange(peers)
@@ -93,7 +94,7 @@ def _one_each(rows: Ints) -> Split:
 
 
 class _Table:
-    """The file's keys, each read with its checks."""
+    """Content of the file, with checked access to its keys."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -117,11 +118,11 @@ class _Table:
     def error(self, key: str, problem: str) -> DataError:
         return DataError(f"quadratic.file: {self.file}: `{key}`: {problem}")
 
-    def vector(self, key: str, size: int, least: float = -np.inf) -> Floats:
-        return self._numbers(key, self.values[key], size, least, "the list")
+    def vector(self, key: str, size: int, minimum: float = -np.inf) -> Floats:
+        return self._numbers(key, self.values[key], size, minimum, "the list")
 
-    def matrix(self, key: str, n: int, d: int | None, least: float = -np.inf) -> Floats:
-        """(n, d) rows of equal length; d = None takes the first row's."""
+    def matrix(self, key: str, n: int, d: int | None, minimum: float = -np.inf) -> Floats:
+        """Return a matrix (n, d); d = None takes the length of the first row."""
         rows = self.values[key]
         if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
             raise self.error(key, "must be a list of one list per peer")
@@ -131,7 +132,7 @@ class _Table:
         if not size:
             raise self.error(key, "has an empty row")
         return np.stack(
-            [self._numbers(key, row, size, least, f"row {i}") for i, row in enumerate(rows)]
+            [self._numbers(key, row, size, minimum, f"row {i}") for i, row in enumerate(rows)]
         )
 
     def start(self, n: int, d: int) -> Floats:
@@ -143,24 +144,24 @@ class _Table:
     def samples(self, n: int) -> Ints:
         if "samples" not in self.values:
             return np.ones(n, dtype=np.int64)
-        values = self.vector("samples", n, least=1)
+        values = self.vector("samples", n, minimum=1)
         if np.any((values != np.floor(values)) | (values > 2**53)):
-            raise self.error("samples", "must be whole numbers of at most 2^53")
+            raise self.error("samples", "must be integers of at most 2^53")
         return values.astype(np.int64)
 
-    def _numbers(self, key: str, values: Any, size: int, least: float, what: str) -> Floats:
+    def _numbers(self, key: str, values: Any, size: int, minimum: float, part: str) -> Floats:
         if not isinstance(values, list):
             raise self.error(key, "must be a list of numbers")
         if len(values) != size:
-            raise self.error(key, f"{what} has {len(values)} numbers, {size} expected")
+            raise self.error(key, f"{part} has {len(values)} numbers, expected {size}")
         if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in values):
-            raise self.error(key, f"{what} holds something that is no number")
+            raise self.error(key, f"{part} has an entry that is not a number")
         try:
             numbers = np.array(values, dtype=np.float64)
-        except OverflowError:  # a whole number beyond float64
-            raise self.error(key, f"{what} holds a number that is not finite") from None
+        except OverflowError:  # an integer beyond float64
+            raise self.error(key, f"{part} has a number that is not finite") from None
         if not np.all(np.isfinite(numbers)):
-            raise self.error(key, f"{what} holds a number that is not finite")
-        if np.any(numbers < least):
-            raise self.error(key, f"{what} holds a number below {least:g}")
+            raise self.error(key, f"{part} has a number that is not finite")
+        if np.any(numbers < minimum):
+            raise self.error(key, f"{part} has a number below {minimum:g}")
         return numbers

@@ -1,9 +1,9 @@
-"""Lines on successive intervals of a sine curve (papers: federico, figure 1).
+"""Regression on successive intervals of a sine curve (papers: federico, figure 1).
 
-Peer i sees noisy points of sin(x) on the i-th of n equal intervals of [0, 2 pi `periods`): one line
-fits no two far intervals, but neighbours are nearly alike.
+Peer i has noisy points of sin(x) on the i-th of n equal intervals of [0, 2 pi `periods`): the best
+lines of distant intervals differ, those of neighbours are similar.
 
-The figure gives no numbers; the defaults are ours.
+The paper states no numbers; the defaults are ours.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ _TESTS = 200
 
 @dataclass(frozen=True)
 class SineOptions:
-    """The [sine] table.
+    """Options of the sine problem.
 
     Attributes
     ----------
-    samples : training points of each peer.
-    noise : standard deviation of the points around the curve.
-    periods : periods of the curve that are divided among the peers.
+    samples : int
+        Training points per peer.
+    noise : float
+        Standard deviation of the points around the curve.
+    periods : float
+        Number of periods of the curve, divided among the peers.
     """
 
     samples: int = 20
@@ -46,9 +49,9 @@ class SineOptions:
 def load_sine(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object
 ) -> Problem:
-    """The problem of `options`; partition and data_dir play no part.
+    """Make the problem of `options`; partition and data_dir are ignored.
 
-    Test points are as noisy as training points.
+    Test points have the same noise as training points.
     """
     assert isinstance(options, SineOptions)
     size = options.samples + _TESTS

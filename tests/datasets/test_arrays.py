@@ -42,7 +42,7 @@ def test_a_node_has_what_its_peer_has_in_a_simulation(tmp_path: Path) -> None:
 
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     write(tmp_path, one=SOUND | {"y": np.array([{}] * 20)})
-    with pytest.raises(DataError, match=r"one\.npz cannot be read"):
+    with pytest.raises(DataError, match=r"one\.npz is damaged"):
         ROW.load(Partition(), 1, 0, tmp_path, CLASSES)
 
 

@@ -93,7 +93,7 @@ def test_what_is_wrong_is_one_line(items: list[str], said: str) -> None:
         ({"method-options.strength": -1.0}, "method-options: strength must not be negative"),
         ({"dataset-options.size": None}, "dataset-options.size has no default: set it"),
         ({"dataset": "tests.plugins:wants_folder"}, 'has a parameter "folder"'),
-        ({"dataset": "tests.plugins:number"}, "gives a int: it must give a Source, or a list"),
+        ({"dataset": "tests.plugins:number"}, "returns a int: it must return a Source, or a list"),
         ({"dataset": "digits", "partition.kind": "tests.plugins:foreign_rows"}, "source.train"),
         ({"model": "tests.plugins:no_network"}, "returns a int: it must return a torch.nn.Module"),
         ({"model": "tests.plugins:too_narrow"}, 'in layer "1" (Linear): mat1 and mat2 shapes'),
@@ -158,7 +158,7 @@ def test_tuning_takes_a_plugin_s_grid() -> None:
 
 
 def test_what_another_process_was_given_is_named() -> None:
-    with pytest.raises(ConfigError, match="handed over in another Python process"):
+    with pytest.raises(ConfigError, match="registered in another Python process"):
         Config.from_flat({"method": "here:Unknown"})
 
 

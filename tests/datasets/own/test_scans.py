@@ -96,7 +96,7 @@ def of_another_size(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (two_frames, "cannot be read .it has shape 2x4x5"),
+        (two_frames, "cannot be read .its shape 2x4x5"),
         (no_dicom, "cannot be read .File is missing DICOM File Meta"),
         (cut, "cannot be read .The number of bytes of pixel data is less than expected"),
         (of_another_size, "is 1x6x7"),

@@ -133,15 +133,15 @@ def test_what_does_not_fit_is_one_line(tmp_path: Path, caplog: pytest.LogCapture
     with pytest.raises(DataError, match=r"^a: text: expected \.txt or \.jsonl files"):
         load(tmp_path)
     write_part(tmp_path / "a", "a b c")
-    with pytest.raises(DataError, match=r"context = 4: this peer has fewer than 5 tokens to train"):
+    with pytest.raises(DataError, match=r"context = 4: .* train part has fewer than 5 tokens"):
         load(tmp_path)
     with pytest.raises(DataError, match=r"text.tokenizer must be the SHA-256"):
         alone(tmp_path / "a", OPTIONS)
     write_tokenizer(tmp_path / "a", WORDS[:-1])
-    with pytest.raises(DataError, match=r"tokenizer.json is not the one that the run wants"):
+    with pytest.raises(DataError, match=r"tokenizer.json does not have the digest text.tokenizer"):
         alone(tmp_path / "a", TextOptions(tokenizer=digest))
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(DataError, match=r"^a: text: tokenizer.json is no tokenizer: "):
+    with pytest.raises(DataError, match=r"^a: text: tokenizer.json is not a tokenizer: "):
         load(tmp_path, TextOptions(context=2))
     for options in ({"context": 0}, {"test": 0.5, "validation": 0.5}):
         with pytest.raises(ValueError, match="must be at least"):

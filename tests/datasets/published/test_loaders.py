@@ -78,21 +78,21 @@ def test_the_first_complete_folder_counts(tmp_path: Path) -> None:
     for count, folder in enumerate(folders, start=1):
         assert len(read_mnist(data).train) == count
         (folder / f"{IDX_FILES[2]}.gz").unlink()
-    with pytest.raises(DataError, match="dataset mnist is not here"):
+    with pytest.raises(DataError, match="dataset mnist is missing"):
         read_mnist(data)
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        (0, gz(idx(TRAIN[0]))[:-20], "broken gzip file"),
-        (0, b"<html>not found</html>", "broken gzip file"),
-        (0, gz(idx(TRAIN[0])[:-1]), "31359 bytes of data, its header says 31360"),
+        (0, gz(idx(TRAIN[0]))[:-20], "damaged gzip file"),
+        (0, b"<html>not found</html>", "damaged gzip file"),
+        (0, gz(idx(TRAIN[0])[:-1]), "31359 bytes of data, but the header declares 31360"),
         (0, gz(idx(TRAIN[0]) + b"x"), "31361 bytes of data"),
-        (0, gz(idx(TRAIN[1])), "no IDX file of bytes in 3 dimensions"),
-        (0, gz(b""), "no IDX file"),
-        (0, gz(bytes((0, 0, 8, 3, 0))), "no IDX file"),
-        (0, gz(bytes((0, 0, 13, 3)) + idx(TRAIN[0])[4:]), "no IDX file of bytes"),
+        (0, gz(idx(TRAIN[1])), "not an IDX file of bytes in 3 dimensions"),
+        (0, gz(b""), "not an IDX file"),
+        (0, gz(bytes((0, 0, 8, 3, 0))), "not an IDX file"),
+        (0, gz(bytes((0, 0, 13, 3)) + idx(TRAIN[0])[4:]), "not an IDX file of bytes"),
         (0, gz(idx(TRAIN[0][:-1])), "40 labels for 39 images"),
         (3, gz(idx(TEST[1] + 1)), "labels outside 0 to 9"),
     ],
@@ -117,9 +117,7 @@ def test_missing_files_say_what_is_expected_where(tmp_path: Path) -> None:
     assert str(tmp_path / "data" / "fashion-mnist") in message
     assert str(tmp_path / "data" / "FashionMNIST/raw") in message
     assert all(name in message for name in IDX_FILES)
-    with pytest.raises(
-        DataError, match=r"dataset cifar10 is not here: put data_batch_1, .*refused"
-    ):
+    with pytest.raises(DataError, match=r"dataset cifar10 is missing: put data_batch_1, .*refused"):
         read_cifar10(tmp_path / "data")
     assert not list((tmp_path / "data").iterdir())
 

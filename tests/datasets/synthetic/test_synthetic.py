@@ -90,12 +90,12 @@ def test_lists_make_groups() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"helpers": "1,2", "helper-centre": "1,2,3"}, "as many groups"),
-        ({"helpers": 0}, "helpers must be whole numbers of at least 1"),
-        ({"helpers": "1.5"}, "helpers must be whole numbers of at least 1"),
-        ({"helpers": "many"}, 'helpers wants a number or a list like "1,10,50", not "many"'),
-        ({"helper-centre": "1,,2"}, "helper-centre wants"),
-        ({"helper-curvature": "nan"}, "helper-curvature wants"),
+        ({"helpers": "1,2", "helper-centre": "1,2,3"}, "must have the same length"),
+        ({"helpers": 0}, "helpers must be integers of at least 1"),
+        ({"helpers": "1.5"}, "helpers must be integers of at least 1"),
+        ({"helpers": "many"}, 'helpers must be a number or a list like "1,10,50", not "many"'),
+        ({"helper-centre": "1,,2"}, "helper-centre must be"),
+        ({"helper-curvature": "nan"}, "helper-curvature must be"),
         ({"helper-curvature": -1.0}, "must not be negative"),
         ({"user-curvature": -1.0}, "must not be negative"),
         ({"noise": -1.0}, "noise must not be negative"),
@@ -153,7 +153,7 @@ def test_sine_points_lie_on_successive_intervals() -> None:
     [
         ("least-squares", {"dimension": 0}, "must be at least 1"),
         ("least-squares", {"samples": 0}, "must be at least 1"),
-        ("least-squares", {"clusters": 9}, "clusters = 9, but peers = 8"),
+        ("least-squares", {"clusters": 9}, "clusters = 9 must be at most peers = 8"),
         ("sine", {"samples": 0}, "samples must be at least 1"),
         ("sine", {"noise": -0.1}, "noise must not be negative"),
         ("sine", {"periods": 0.0}, "periods must be above 0"),
