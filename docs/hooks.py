@@ -55,6 +55,9 @@ _GROUPS = {
     ),
     "Models": ("model", MODELS),
 }
+_ATTRIBUTE = re.compile(r"^(\w[\w, ]*) : (.*)((?:\n    .*)*)", re.M)
+_TYPE_OF = re.compile(r'(?:(?:int|float|str|bool|path|dataclass|None|"\w+"|\{.*\})(?:, | or |$))+')
+"""Type of an attribute, as against the first line of a description without one."""
 _TYPES = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path"}
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
@@ -168,15 +171,16 @@ def relinked(markdown: str, folder: str, here: str) -> str:
 
 
 def descriptions(table: type) -> dict[str, str]:
-    """Field -> what the dataclass and those it inherits from say of it under "Attributes"."""
-    said: dict[str, str] = {}
+    """Return the descriptions of a dataclass's fields from its "Attributes", bases included."""
+    texts: dict[str, str] = {}
     bases = [Training, TopLevel] if table is TopLevel else reversed(table.__mro__)
     for cls in bases:
         doc = inspect.cleandoc(vars(cls).get("__doc__") or "")
         _, _, attributes = doc.partition("Attributes\n----------\n")
-        for names, text in re.findall(r"^(\w[\w, ]*) : (.*(?:\n    .*)*)", attributes, re.M):
-            said |= {name.strip(): " ".join(text.split()) for name in names.split(",")}
-    return {field.name: said[field.name] for field in fields(table) if field.name in said}
+        for names, kind, text in _ATTRIBUTE.findall(attributes):
+            described = text if _TYPE_OF.fullmatch(kind) else f"{kind} {text}"
+            texts |= {name.strip(): " ".join(described.split()) for name in names.split(",")}
+    return {field.name: texts[field.name] for field in fields(table) if field.name in texts}
 
 
 def _rows(name: str, table: type) -> str:

@@ -34,9 +34,9 @@ class Options:
     Attributes
     ----------
     kind : {"all", "sample", "churn", "trace", "clock"}
-        Peers that are awake in a round: all; a random "sample" per round; peers that leave and
-        return at random ("churn"); as listed in a file ("trace"); or the peers that have finished
-        their work ("clock": asynchronous, a round is a tick of the virtual clock).
+        Peers that are awake in a round: "all"; "sample", a random sample per round; "churn", peers
+        that leave and return at random; "trace", as listed in a file; "clock", the peers that have
+        finished their work (asynchronous; a round is a tick of the virtual clock).
     fraction : float
         Fraction of the peers in a "sample", at least one peer.
     mean_up, mean_down : float

@@ -43,7 +43,7 @@ class Options(Asking):
     beta : float
         Rate of the moving average in (0, 1].
     bias : {"estimated", "oracle"}
-        Bias estimated by the moving average, or the true one.
+        "estimated" is the moving average, "oracle" the true bias.
     oracle_noise : float
         Standard deviation of the noise on a helper's part of the true bias.
     """

@@ -57,17 +57,19 @@ class Options:
     epsilon : float
         Probability of sampling uniformly.
     coin : {"per-round", "per-slot"}
-        Draw that probability once per round, or for each of the M neighbours.
+        Sample uniformly or greedily as drawn once per round, or once for each of the M neighbours.
     beta : float
         Weight of the newest loss in the tracked one.
     tracking : {"ema", "accumulate"}
-        Exponential moving average of the losses, or their sum over rounds (without `beta`).
+        "ema" is the exponential moving average of the losses, "accumulate" their sum over rounds
+        (without `beta`).
     loss : {"mean", "sum"}
         Mean over the peer's examples (soft weights) or sum (one-hot weights within a few rounds).
     sharpness : float
         Factor on the tracked loss inside the softmax.
     answer : {"full-batch", "epoch"}
-        Gradient on all of the peer's data, or sum of the gradients along an epoch.
+        "full-batch" is the gradient on all of the peer's data, "epoch" the sum of the gradients
+        along an epoch.
     ensemble : int
         Number of other peers' models kept for prediction; 0 for all.
     """

@@ -53,7 +53,8 @@ class Options:
     epsilon_decay : float
         Decrease of epsilon per round.
     baseline : {"trained", "previous"}
-        Model that the others are compared with: the peer's model after or before local training.
+        Model that the others are compared with: the peer's model after ("trained") or before
+        ("previous") local training.
     """
 
     models: int = 5

@@ -50,7 +50,7 @@ class Asking:
     targets : str
         Peers that ask for gradients, "all" or ids like "0,3"; the others train alone.
     helpers : {"all", "cluster"}
-        Peers that they ask: all neighbours, or only those in the true cluster.
+        Peers that they ask: "all" neighbours, or only those in the true "cluster".
     weights : {"uniform", "inverse-variance"}
         Weights of the helpers in their average: equal, or by the variance of their gradients.
     alpha : float or "auto"

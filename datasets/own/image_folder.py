@@ -48,8 +48,8 @@ class ImageFolderOptions(NormalisedOptions):
     shape : str
         Channels, height and width of every image, "1x28x28"; 1 channel is grey, 3 are colour.
     fit : {"exact", "resize", "crop"}
-        For images of another size: reject them, scale both sides, or scale the shorter side and
-        crop the centre.
+        "exact" rejects images of another size, "resize" scales both sides, "crop" scales the
+        shorter side and crops the centre.
     mean : str
         Mean of the pixels (0 to 255), a number per channel; empty for each peer's own.
     std : str

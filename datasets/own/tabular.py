@@ -50,15 +50,15 @@ class TableOptions(NormalisedOptions):
     classes : str
         Values of the label in the order of the model's outputs, "no, yes"; empty for regression.
     missing : {"refuse", "mean"}
-        If numbers are missing: reject the table, or fill them with the mean of the column (the
-        run's `mean`, else that of the peer's training rows); a missing category is then none of its
-        categories.
+        "refuse" rejects a table with missing cells, "mean" fills missing numbers with the mean of
+        the column (the run's `mean`, else that of the peer's training rows); a missing category is
+        then none of its categories.
     schema : str
         Digest of schema.toml, which describes the columns and must be the same for all peers
         (python -m app schema); in a simulation also "file". Empty if all columns are numbers.
     bad_rows : {"refuse", "leave-out"}
-        With a schema, if rows have invalid cells or no label: reject the table, or skip these rows.
-        The node's log lists them by line.
+        "refuse" rejects a table with rows that have no label or cells that the schema does not
+        allow, "leave-out" skips these rows. The node's log lists them by line.
     mean : str
         Mean of each column; empty for each peer's own.
     std : str

@@ -52,8 +52,8 @@ class TextOptions(HeldOptions):
         SHA-256 of the tokenizer.json that every peer must have (sha256sum tokenizer.json); empty,
         in a simulation, for the one in data-dir.
     bad_lines : {"refuse", "leave-out"}
-        If lines are not UTF-8, or in a .jsonl file not JSON objects with a text: reject the data,
-        or skip these lines. The node's log lists them.
+        "refuse" rejects data with lines that are not UTF-8, or in a .jsonl file not JSON objects
+        with a text, "leave-out" skips these lines. The node's log lists them.
     """
 
     context: int = 128
