@@ -66,7 +66,7 @@ class Estimator:
             for part, batch in zip(self.parts, batches, strict=True)
         }
 
-    def ratios(self, r_pn: Floats, own: dict[str, Tensor], answers: Letters) -> Floats:
+    def ratios(self, r_pn: Floats, local: dict[str, Tensor], answers: Letters) -> Floats:
         """Return the ratios (P, n) after a refresh; nan where never estimated.
 
         Peers that did not answer keep their previous ratio.
@@ -75,7 +75,7 @@ class Estimator:
         ----------
         r_pn : ndarray, (P, n)
             Previous ratios.
-        own : dict of str to Tensor, (P, d)
+        local : dict of str to Tensor, (P, d)
             Gradients of the hosted peers at their own models.
         answers : Letters
             Gradients of the peers they asked.
@@ -84,8 +84,8 @@ class Estimator:
             return r_pn
         inner, rows = self.engine.inner, np.searchsorted(self.engine.peers, answers.recipients)
         first, last = self.parts[0], self.parts[-1]
-        squared_p = inner(own[first], own[last]).cpu().numpy()
-        away_e, away2_e = (answers.each(part) - own[part][rows] for part in (first, last))
+        squared_p = inner(local[first], local[last]).cpu().numpy()
+        away_e, away2_e = (answers.each(part) - local[part][rows] for part in (first, last))
         ratio_e = ratio(inner(away_e, away2_e).cpu().numpy(), squared_p[rows])
         at, r_pn = (rows, answers.senders), r_pn.copy()
         mixed_e = self.memory * r_pn[at] + (1 - self.memory) * ratio_e

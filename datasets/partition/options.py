@@ -29,7 +29,8 @@ class Partition:
     Attributes
     ----------
     kind : str
-        A name of `datasets.partition.kinds.KINDS`, or of a plugin.
+        Division of the examples among the peers: a name of `datasets.partition.kinds.KINDS`, or of
+        a plugin.
     clusters : int
         label-groups, label-permutation: number of clusters of peers; label-groups-dirichlet: number
         of groups of classes.

@@ -77,7 +77,7 @@ def test_the_site_is_whole_and_needs_no_network(site: Path) -> None:
 def test_pages_made_from_code_say_what_it_says(site: Path) -> None:
     keys = Assets(site / "reference" / "keys.html").text
     assert "learning-rate" in keys
-    assert "How the examples are divided" in keys
+    assert "Division of the examples among the peers" in keys
     cobo = Assets(site / "methods" / "cobo.html").text
     assert "b*d*(shown + met)" in cobo  # its row of the cost table
     assert "Step size of the weights" in cobo  # its options
