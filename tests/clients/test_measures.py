@@ -1,4 +1,4 @@
-"""The measures of a last report are scikit-learn's."""
+"""Metrics of a final report, with scikit-learn as a reference."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_classes(k: int) -> None:
 
 
 def test_a_peer_that_has_not_every_class() -> None:
-    """What is not there is no reason to have no number."""
+    """Missing classes do not make all metrics nan."""
     p_nk, labels = probabilities(40, 4)
     there = labels < 3
     p_nk, labels = p_nk[there], labels[there]
     said, found = p_nk.argmax(axis=1), measures.classification(p_nk, labels)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a class that is predicted and never there
+        warnings.simplefilter("ignore")  # a class that is predicted but never occurs
         expected = metrics.balanced_accuracy_score(labels, said)
     assert found["balanced_accuracy"] == pytest.approx(expected)
     assert found["macro_f1"] == pytest.approx(metrics.f1_score(labels, said, average="macro"))
@@ -53,7 +53,7 @@ def test_a_peer_that_has_not_every_class() -> None:
 
 
 def test_calibration() -> None:
-    """70 % sure and right in 7 of 10 is no error; always right it is one of 0.3."""
+    """Confidence 0.7 and 7 of 10 correct is error 0; all correct is error 0.3."""
     p_nk = np.tile([0.3, 0.7], (10, 1))
     seven, all_ = np.arange(10) < 7, np.ones(10, dtype=int)
     error = "expected_calibration_error"

@@ -1,4 +1,4 @@
-"""A file of arrays for each peer; what arrays may be is tested with `datasets.per_peer`."""
+"""Files of arrays; tests/coterie tests valid arrays (`datasets.per_peer`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our package is called `datasets`, as Hugging Face's is. Each must stay out of the other's way."""
+"""Our package `datasets` has the name of Hugging Face's; neither must hide the other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ assert not {{"torch", "torchvision", "flwr"}} & set(sys.modules)
 
 @pytest.mark.parametrize("place", ["on PYTHONPATH", "after ours", "put first later on"])
 def test_a_foreign_datasets_package(tmp_path: Path, place: str) -> None:
-    """Ours is found when the repository comes first, and then stays ours."""
+    """Ours is imported if the repository is first on the path, and stays imported."""
     foreign = tmp_path / "site" / "datasets"
     foreign.mkdir(parents=True)
     (foreign / "__init__.py").write_text("raise RuntimeError('the other package')")

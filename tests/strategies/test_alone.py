@@ -1,4 +1,4 @@
-"""strategies/ works without the rest of the project and, but for strategies.flower, without it."""
+"""strategies/ works without other packages and, except strategies.flower, without Flower."""
 
 from __future__ import annotations
 

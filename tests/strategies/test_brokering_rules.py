@@ -120,7 +120,7 @@ def test_pairs_are_sampled_independently_with_the_probability() -> None:
 
 
 def test_pairs_of_many_peers_are_sampled_by_skipping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pair as often as with a draw for each; every pair where the probability is 1."""
+    """The same frequency as with independent draws; every pair at probability 1."""
     monkeypatch.setattr(strategies.pairs, "_EACH", 5)
     counts = np.zeros((6, 6))
     for t in range(1, 501):
@@ -135,7 +135,7 @@ def test_pairs_of_many_peers_are_sampled_by_skipping(monkeypatch: pytest.MonkeyP
 
 
 def test_ten_thousand_peers_sample_as_many_pairs_as_expected() -> None:
-    """Of 50 million pairs; an array of all would take 800 MB."""
+    """50 million pairs, of which an array would take 800 MB."""
     many = Pairs(
         peers=10_000, rounds=9, seed=0, topology=topology("full", 10_000, 0),
         sampling="constant", probability=1e-4,

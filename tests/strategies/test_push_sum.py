@@ -1,4 +1,4 @@
-"""Push-sum: what its weights keep, where they lead, and where there are none."""
+"""Push-sum: invariants and limits of its weights, and graphs without any."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strategies.topology import Matrix, topology
 
 
 def two_rounds(peers: int, seed: int) -> list[Matrix]:
-    """Random edges, and a cycle through all peers of which each round has every second edge."""
+    """Make two graphs of random edges, each with every second edge of a cycle."""
     g = np.random.default_rng(seed)
     graphs = [g.random((peers, peers)) < 0.3 for _ in range(2)]
     for i in range(peers):
@@ -43,7 +43,7 @@ def test_the_weighted_sum_is_kept_and_all_approach_the_mean(peers: int, seed: in
 
 
 def test_it_is_the_plain_loop_of_kempe_and_others() -> None:
-    """Sums and weights halve where one peer hears, and so on; their ratio is the estimate."""
+    """Sums and weights are divided among the recipients; their ratio is the estimate."""
     graphs, x = two_rounds(5, 3), np.arange(5.0)
     push, z, w = PushSum(graphs), np.arange(5.0), np.ones(5)
     for t in range(1, 20):
@@ -57,7 +57,7 @@ def test_it_is_the_plain_loop_of_kempe_and_others() -> None:
         x, w = parts, shares
         assert z == pytest.approx(x / w, abs=1e-12)
         assert push(t + 1)[1] == pytest.approx(w, abs=1e-14)
-    assert push(7)[1] == pytest.approx(PushSum(graphs)(7)[1], abs=0)  # whichever round comes first
+    assert push(7)[1] == pytest.approx(PushSum(graphs)(7)[1], abs=0)  # in any order of calls
 
 
 def test_where_all_hear_equally_many_it_is_the_plain_mean() -> None:
@@ -72,7 +72,7 @@ def test_edges_without_a_way_back_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="peer 2 sends to peer 1, but no path leads back"):
         mixing("file", 3, degree=2, file=str(file))
     apart = "round,sender,recipient\n1,0,1\n2,1,0\n1,2,3\n1,3,4\n2,4,2\n"
-    file.write_text(apart, encoding="utf-8")  # two groups that never hear each other
+    file.write_text(apart, encoding="utf-8")  # two components
     push = mixing("file", 5, degree=2, file=str(file))
     assert push is not None
     w = push(10)[1]

@@ -1,4 +1,4 @@
-"""Who is awake in which round."""
+"""Schedules: awake peers of each round."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_trace_is_its_file(tmp_path: Path) -> None:
     trace = made(3, 5, kind="trace", file=str(file))
     awake = [np.flatnonzero(trace.awake(t)).tolist() for t in range(1, 6)]
     assert awake == [[0], [0, 2], [0], [], [0]]
-    assert trace.awake(6).all()  # everybody comes to hear how it ended
+    assert trace.awake(6).all()  # all, for the final update
     assert [trace.last_change([2], t) for t in (1, 2, 3, 4)] == [1, 2, 2, 2]
 
 

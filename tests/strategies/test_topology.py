@@ -191,7 +191,7 @@ def test_one_peer_exponential_averages_exactly_in_log_n_rounds() -> None:
     assert links is not None
     x = np.random.default_rng(0).normal(size=8)
     mixed = x
-    for t in (4, 5, 6):  # from any round on
+    for t in (4, 5, 6):  # starting at any round
         assert (links(t).sum(axis=0) == 1).all()
         mixed = (mixed + links(t).T @ mixed) / 2
     assert mixed == pytest.approx(np.full(8, x.mean()))
@@ -199,7 +199,7 @@ def test_one_peer_exponential_averages_exactly_in_log_n_rounds() -> None:
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 5])
 def test_the_base_graph_averages_exactly_whatever_the_number_of_peers(degree: int) -> None:
-    """The law of Takezawa et al. (theorem 1): nobody has more than k neighbours, 2 log n + 2."""
+    """Takezawa et al., theorem 1: degree at most k, at most 2 log n + 2 rounds."""
     for peers in range(degree + 1, 40):
         rounds = mixing(peers, degree)
         assert len(rounds) <= 2 * math.log(peers, degree + 1) + 2 + 1e-9

@@ -1,4 +1,4 @@
-"""A node without torch: peers whose model is one number, with every kind of exchange."""
+"""Node without torch, whose peers have a model of one number and all kinds of exchange."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NBYTES = 8
 
 @dataclass
 class ToyNode:
-    """x_i <- x_i / 2 + (sum of what i heard) / 10 + (sum of the answers i got) / 100 + round.
+    """Node with the update x_i <- x_i / 2 + (sum of models) / 10 + (sum of answers) / 100 + round.
 
-    The answer of k to x_i is x_i * (k + 1) + x_k. Peer i wants to hear peer (i + t) mod n in
-    round t, or to be answered by it. Sums run in order of the sender, as every node's must.
+    The answer of k to x_i is x_i * (k + 1) + x_k. Peer i requests the model, or the answer, of peer
+    (i + t) mod n in round t. Sums run in order of the sender, as on every node.
     """
 
     strategy: Brokering
@@ -83,7 +83,7 @@ class ToyNode:
         return Response(tuple(self.peers), (), self._wants(request.last + 1), reports)
 
     def _hear(self, request: Request) -> dict[int, dict[int, float]]:
-        """Recipient -> sender -> model, of the edges that end here."""
+        """Return the received models by recipient and sender."""
         x = self.versions[request.round - 1]
         edges = request.edges.tolist()
         foreign = {p.sender: _opened(p) for p in request.letters if p.kind == "offer"}
@@ -95,7 +95,7 @@ class ToyNode:
     def _answers(
         self, t: int, asked: Edges, heard: dict[int, dict[int, float]]
     ) -> dict[tuple[int, int], float]:
-        """(owner, answerer) -> answer, of the answerers that are here."""
+        """Return the answers of the hosted peers, by (owner, answerer)."""
         x = self.versions[t - 1]
         ends = [(i, k) for i, k in asked.tolist() if k in self.peers]
         return {(i, k): heard[k][i] * (k + 1) + x[k] for i, k in ends}

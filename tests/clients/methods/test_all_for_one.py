@@ -1,4 +1,4 @@
-"""All-for-one: against a plain loop, and the laws of its estimates and weights."""
+"""All-for-one: a plain loop, and the laws of its estimates and weights."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def engine_of(flat: dict[str, Any]) -> Engine:
 
 
 def camps(path: Path) -> dict[str, Any]:
-    """Six peers around two centres, all different, who come from afar; unequal samples."""
+    """Make six different peers around two centres, with distant starts and unequal samples."""
     g = np.random.default_rng(5)
     centre = np.repeat(2 * g.normal(size=(2, 4)), 3, axis=0) + 0.5 * g.normal(size=(6, 4))
     flat: dict[str, Any] = write_quadratic(
@@ -63,7 +63,7 @@ def camps(path: Path) -> dict[str, Any]:
 
 
 def twin(flat: dict[str, Any]) -> tuple[Floats, Floats]:
-    """One peer and one helper after the other; the final models and weights."""
+    """Run the method peer by peer and helper by helper; return the final models and weights."""
     problem = problem_of(Config.from_flat(flat))
     n = problem.peers
     assert problem.start is not None
@@ -122,7 +122,7 @@ def test_it_equals_a_plain_loop(tmp_path: Path, more: dict[str, Any], nodes: int
     assert np.abs(found.theta() - x).max() < 1e-10
     assert np.abs(found.weights() - alpha).max() < 1e-10
     first = found.weights(found.rounds[1])
-    assert np.abs(alpha - first).max() > 0.1  # collaborators have come and gone
+    assert np.abs(alpha - first).max() > 0.1  # collaborators have changed
 
 
 def test_weight_on_oneself_alone_is_local_training_bit_for_bit(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_the_oracle_trains_one_model_for_each_cluster(tmp_path: Path) -> None:
         "partition.clusters": 2, "partition.samples-per-peer": 12, "num-server-rounds": 5,
         "local-steps": 1, "batch-size": 5, "evaluate-every": 5,
     }  # fmt: skip
-    found = run(flat | {"batch-size": 12}, tmp_path)  # full batches: no draw differs
+    found = run(flat | {"batch-size": 12}, tmp_path)  # full batches: no random draws
     truth = np.array([[0, 0, 0, 1, 1]])
     mates = truth == truth.T
     assert np.array_equal(found.weights(), mates / mates.sum(axis=1, keepdims=True))
@@ -167,7 +167,7 @@ def test_a_gradient_scaled_by_s_has_ratio_one_minus_its_square(tmp_path: Path, s
 
 def test_ratio_where_gradients_vanish() -> None:
     apart, squared = np.array([0.0, 2.0, 1.0, 1.0, 3.0, -1.0]), np.array([0.0, 0, -1, 2, 2, 2])
-    # Both vanish, mine alone, mine lost in noise, half as far as long, too far, never above 1.
+    # Both 0, only G_i 0, G_i below its noise, half as far as long, too far, clipped to 1.
     expected = np.array([1, 0, np.nan, 0.5, 0, 1])
     np.testing.assert_array_equal(ratio(apart, squared), expected)
 
@@ -210,7 +210,7 @@ def test_the_noise_of_a_step_is_that_of_weighted_independent_gradients(tmp_path:
 
 
 def test_products_across_halves_are_unbiased(tmp_path: Path) -> None:
-    """Means over 1500 refreshes lie within 4 standard errors; the plain ones are off by 2 s and s.
+    """Means over 1500 refreshes are within 4 standard errors; the plain ones differ by 2 s and s.
 
     s = d sigma^2 is the trace of a gradient's variance.
     """
@@ -242,13 +242,13 @@ def test_halves_are_disjoint_and_cover_what_was_drawn() -> None:
         for e in range(3)
     ]
     assert [len(a | b) for a, b in drawn] == [8, 6, 1]
-    assert [len(a & b) for a, b in drawn] == [0, 0, 1]  # a single example serves in both
+    assert [len(a & b) for a, b in drawn] == [0, 0, 1]  # a single example is in both
     again = engine.batches(2, Purpose.ESTIMATE, batch_size=8, halves=True)[0]
-    assert not torch.equal(first.rows_eb[1], again.rows_eb[1])  # all data, cut anew
+    assert not torch.equal(first.rows_eb[1], again.rows_eb[1])  # all data, split differently
 
 
 def together(path: Path, signal: float, estimator: str, refreshes: int = 1) -> float:
-    """Share of identical peers' pairs that collaborate, |grad|^2 being `signal` times its noise."""
+    """Return the share of collaborating pairs of equal peers, |grad|^2 = `signal` * noise."""
     n, d = 40, 200
     centre = np.full((n, d), sqrt(signal))
     flat = quadratic(path, centre, 1.0)
@@ -298,7 +298,7 @@ def test_bytes_are_those_of_the_edges_that_are_needed(
         answer = 1 + vectors * refreshed
         expected += letter * (asks.sum(axis=1) + answer * asks.sum(axis=0))
         np.testing.assert_array_equal(found.metric("bytes_sent", t), expected)
-    assert not all(found.weights(t).all() for t in range(1, 8))  # somebody was not asked
+    assert not all(found.weights(t).all() for t in range(1, 8))  # some peer was not asked
 
 
 def test_a_missing_helper_is_left_out_of_the_average(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_missing_helper_is_left_out_of_the_average(tmp_path: Path) -> None:
         cohort.answer(t, np.array(edges))
         cohort.update(t, {})
     x = cohort.state.x.numpy()
-    alpha = np.array([1, 2]) / 3  # peer 0 heard from itself and 1; the others from nobody
+    alpha = np.array([1, 2]) / 3  # peer 0 received from 1; the others nothing
     step = alpha @ (before[0] - centre[:2])
     np.testing.assert_allclose(x[0], before[0] - 0.1 * step, rtol=1e-12)
     np.testing.assert_allclose(x[1:], before[1:] - 0.1 * (before[1:] - centre[1:]), rtol=1e-12)

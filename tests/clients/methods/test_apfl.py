@@ -1,4 +1,4 @@
-"""APFL: against a plain loop, and its two ends."""
+"""APFL: a plain loop, and its two limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.inline import Floats, run
 
 
 def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
-    """Mixtures, global models, and the shares alpha."""
+    """Return mixtures, global models, and the shares alpha of a plain loop."""
     q, momentum = quadratics(flat), flat["momentum"]
     w, v = q.start.copy(), q.start.copy()
     pace_w, pace_v = np.zeros_like(w), np.zeros_like(v)
@@ -57,7 +57,7 @@ def test_at_its_ends_it_is_local_training_and_fedavg(
 
 
 def test_the_shares_stay_between_0_and_1(tmp_path: Path) -> None:
-    """A peer whose optimum is far from the others' wants more than its whole own model."""
+    """A peer with a distant optimum would increase its share beyond 1."""
     flat = quadratic(tmp_path, "apfl", **{"apfl.alpha": 0.9, "apfl.adaptive": True})
     alpha = twin(flat | {"num-server-rounds": 60})[2]
     assert alpha.max() == 1.0

@@ -1,4 +1,4 @@
-"""What all relatives of FedAvg share: what travels, who leaks what, and a peer alone."""
+"""Baselines derived from FedAvg: letters, isolation of peers, and a single peer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_buffers_never_travel(tmp_path: Path, method: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("method", GLOBAL)
 def test_the_global_model_of_a_peer_alone_is_local_training(tmp_path: Path, method: str) -> None:
-    """But for the penalty, which one step a round does not feel, and Per-FedAvg's own step."""
+    """Except the penalty, which is 0 at one step per round, and Per-FedAvg's inner step."""
     alone = {"peers": 1, "partition.clusters": 1, "local-steps": 1}
     if method == "perfedavg":
         alone["perfedavg.alpha"] = 0
@@ -52,7 +52,7 @@ def test_the_global_model_of_a_peer_alone_is_local_training(tmp_path: Path, meth
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "ditto", "knn-per"])
 def test_a_peer_alone_is_local_training(tmp_path: Path, method: str) -> None:
-    """At one step a round Ditto's two models are one, and stay it."""
+    """At one step per round Ditto's two models are and stay equal."""
     alone = {"peers": 1, "partition.clusters": 1, "local-steps": 1}
     found = run(digits(method, **alone), tmp_path / "one")
     (mine,), (local,) = found.models(), run(digits("local", **alone), tmp_path / "local").models()

@@ -1,4 +1,4 @@
-"""Bias correction: its law on quadratics, its floors, plain loops, the oracle, refusals.
+"""Bias correction: its law and floors on quadratics, plain loops, the oracle, invalid options.
 
 The law of u = (x - x*_0, c - d) in one coordinate, d the gradient of the helpers' average at x*_0:
 u_{t+1} = M u_t + B (n_0, n_avg), from x - x*_0 = e and g_avg = a1 e + d + n_avg, g_0 = a0 e + n_0:
@@ -7,7 +7,7 @@ u_{t+1} = M u_t + B (n_0, n_avg), from x - x*_0 = e and g_avg = a1 e + d + n_avg
     c - d <- (1 - beta) (c - d) + beta ((a1 - a0) e + n_avg - n_0),
 
 Var (n_0, n_avg) = Q = diag(sigma^2, sigma^2 / N). Starts: e ~ N(-x*_0, 1), c = 0. u is normal; of K
-independent trials a sample mean strays by more than 5 sqrt(V_ii / K) and a sample covariance by
+independent trials a sample mean deviates by more than 5 sqrt(V_ii / K) and a sample covariance by
 more than 5 sqrt((V_ii V_jj + V_ij^2) / K) with probability below 1e-6.
 """
 
@@ -32,7 +32,7 @@ D = A1 * (C0 - C1)
 
 
 def noisy(**more: Any) -> dict[str, Any]:
-    """One user, three helpers, `TRIALS` trials of a step."""
+    """Make one user, three helpers, and `TRIALS` trials of a step."""
     flat = {
         "method": "bias-correction", "dataset": "noisy-quadratic", "peers": 4, "local-steps": 1,
         "learning-rate": 0.05, "num-server-rounds": 1000, "bias-correction.targets": "0",
@@ -43,7 +43,7 @@ def noisy(**more: Any) -> dict[str, Any]:
 
 
 def law(alpha: float, beta: float, eta: float, helpers: int, a1: float = A1) -> tuple[Floats, ...]:
-    """M and B Q B'."""
+    """Return M and B Q B'."""
     M = np.array(
         [[1 - eta * ((1 - alpha) * A0 + alpha * a1), eta * alpha], [beta * (a1 - A0), 1 - beta]]
     )
@@ -52,7 +52,7 @@ def law(alpha: float, beta: float, eta: float, helpers: int, a1: float = A1) -> 
 
 
 def floor(alpha: float, beta: float, eta: float, helpers: int) -> float:
-    """Stationary loss a0/2 V_00 with V = M V M' + B Q B'; the mean vanishes."""
+    """Return the stationary loss a0/2 V_00, V = M V M' + B Q B'; the mean is 0."""
     M, BQB = law(alpha, beta, eta, helpers)
     V = np.linalg.solve(np.eye(4) - np.kron(M, M), BQB.ravel()).reshape(2, 2)
     assert np.abs(np.linalg.eigvals(M)).max() < 1
@@ -87,7 +87,7 @@ def test_stationary_losses_of_the_paper() -> None:
 
 
 def test_the_loss_falls_to_the_floor() -> None:
-    """At eta = beta = 0.2 the slower mode of M has a time constant of 10 rounds."""
+    """At eta = beta = 0.2 the slow mode of M has a time constant of 10 rounds."""
     flat = noisy(learning_rate=0.2, num_server_rounds=100, bias_correction__beta=0.2)
     x = Stepping(flat).to(100).x[0].numpy()
     expected = floor(0.6, 0.2, 0.2, 3)
@@ -96,7 +96,7 @@ def test_the_loss_falls_to_the_floor() -> None:
 
 
 def test_moving_the_helpers_moves_nothing_in_the_end() -> None:
-    """The same noise, other helpers: runs differ by M^t (0, d - d'), no more than the start did."""
+    """The same noise, other helpers: runs differ by M^t (0, d - d'), which vanishes."""
     flat = noisy(learning_rate=0.2, bias_correction__beta=0.2, noisy_quadratic__trials=5)
     one, other = (Stepping(flat | {"noisy-quadratic.helper-centre": c}) for c in (5.0, -20.0))
     M, _ = law(0.6, 0.2, 0.2, 3)

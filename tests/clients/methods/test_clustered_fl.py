@@ -1,4 +1,4 @@
-"""Clustered FL: when a cluster splits, how it is cut, and FedAvg inside the parts."""
+"""Clustered FL: the condition for a split, the bipartition, and FedAvg inside the parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cosines(u: Floats) -> Floats:
 
 
 def least_alike(u: Floats) -> tuple[float, Bools]:
-    """The best of all bipartitions: the smallest largest cosine across."""
+    """Return the bipartition with the smallest maximum cosine across, by exhaustive search."""
     alpha, cuts = cosines(u), {}
     for rest in product([False, True], repeat=len(u) - 1):
         part = np.array([True, *rest])
@@ -57,7 +57,7 @@ def test_two_groups_of_ways_are_told_apart() -> None:
     g = np.random.default_rng(0)
     group = g.integers(2, size=12) > 0
     u = np.where(group[:, None], 1.0, -1.0) * np.ones(5) + g.normal(0, 0.3, (12, 5))
-    u *= g.uniform(0.1, 10, (12, 1))  # how far they went does not matter
+    u *= g.uniform(0.1, 10, (12, 1))  # lengths do not matter
     assert np.array_equal(bipartition(u @ u.T), group == group[0])
 
 
@@ -77,13 +77,13 @@ def rule_of(directory: Path, options: Options, peers: int = 4, **more: Any) -> C
 
 
 def heard(x: torch.Tensor, edges: Bools) -> Letters:
-    """Letters along edges [recipient, sender]."""
+    """Make letters along edges [recipient, sender]."""
     recipients, senders = np.nonzero(edges & ~np.eye(len(x), dtype=bool))
     return Letters(senders, recipients, senders, np.arange(len(x)), {"x": x})
 
 
 def members(rule: ClusteredFL, x: Floats, round_: int = 1, edges: Bools | None = None) -> Bools:
-    """Who is with whom after a round in which models went from 0 to x."""
+    """Return the clusters after a round in which models moved from 0 to x."""
     shown = torch.tensor(x)
     everybody = np.ones((len(x), len(x)), dtype=bool)
     state = replace(rule.init(), x=shown)
@@ -93,7 +93,7 @@ def members(rule: ClusteredFL, x: Floats, round_: int = 1, edges: Bools | None =
 
 @pytest.mark.parametrize("round_", [1, 2])
 def test_a_cluster_splits_exactly_when_the_criterion_says_so(tmp_path: Path, round_: int) -> None:
-    """Ways +-(2, 0) + (0, 0.3): the mean is 0.3 long, each of them sqrt(4.09)."""
+    """Updates +-(2, 0) + (0, 0.3): the mean has length 0.3, each of them sqrt(4.09)."""
     x = np.array([[2.0, 0.3], [2, 0.3], [-2, 0.3], [-2, 0.3]])
     longest = 4.09**0.5
     together, apart = np.ones((4, 4)), np.kron(np.eye(2), np.ones((2, 2)))
@@ -117,7 +117,7 @@ def test_the_mean_weighs_by_samples(tmp_path: Path) -> None:
 
 
 def test_whoever_is_not_heard_has_no_say_and_stays(tmp_path: Path) -> None:
-    """Without peer 3 the others split 0, 1 from 2; peer 3 hears nobody and knows of nothing."""
+    """Without peer 3 the others split 0, 1 from 2; peer 3 receives nothing and does not split."""
     x = np.array([[1.0, 0], [1, 0], [-2, 0], [9, 9]])
     edges = np.ones((4, 4), dtype=bool)
     edges[3, :3] = edges[:3, 3] = False
@@ -127,7 +127,7 @@ def test_whoever_is_not_heard_has_no_say_and_stays(tmp_path: Path) -> None:
 
 
 def test_whoever_is_in_another_cluster_does_not_count(tmp_path: Path) -> None:
-    """Letters that were not asked for: neither the mean of ways nor that of models has them."""
+    """Unrequested letters count neither in the mean update nor in the mean model."""
     rule = rule_of(tmp_path, Options(0.1, 0.5))
     x = torch.tensor([[1.0, 0], [1, 0.1], [-2, 0], [0, 0]], dtype=torch.float64)
     apart = np.kron(np.eye(2), np.ones((2, 2))) > 0
@@ -139,7 +139,7 @@ def test_whoever_is_in_another_cluster_does_not_count(tmp_path: Path) -> None:
 
 
 def twin(flat: dict[str, Any]) -> tuple[Floats, list[set[int]], int]:
-    """Models and clusters kept in one place, as a server would; and the round of the first cut."""
+    """Return models, clusters and the round of the first split of a central implementation."""
     q, eps1, eps2 = Plain(flat), flat["clustered-fl.eps1"], flat["clustered-fl.eps2"]
     x, clusters, cut = q.start.copy(), [set(range(q.n))], 0
     for t in range(1, q.rounds + 1):
@@ -192,9 +192,9 @@ def test_before_a_split_it_is_fedavg(tmp_path: Path) -> None:
 
 
 def test_parts_go_their_own_way(tmp_path: Path) -> None:
-    """The first cut is that of the camps, and each converges to the minimum of its mean loss.
+    """The first split is that of the camps, and each converges to the minimum of its mean loss.
 
-    From then on a peer hears its own part only.
+    From then on a peer receives from its own part only.
     """
     options = {"clustered-fl.eps1": 0.05, "clustered-fl.eps2": 0.2, "evaluate-every": 149}
     flat = camps(tmp_path, "clustered-fl", **options, **{"local-steps": 1, "momentum": 0.0})

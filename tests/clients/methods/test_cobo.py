@@ -1,4 +1,4 @@
-"""CoBo: against a plain NumPy loop, and the laws of its penalty and of its weights."""
+"""CoBo: a plain NumPy loop, and the laws of its penalty and its weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROUNDS = 30
 
 
 def two_clusters(path: Path, **more: Any) -> dict[str, Any]:
-    """Six peers around two centres, with starts and curvatures of their own."""
+    """Make six peers around two centres, with different starts and curvatures."""
     g = np.random.default_rng(3)
     centre = np.repeat(g.normal(size=(2, 5)), 3, axis=0) + 0.2 * g.normal(size=(6, 5))
     flat: dict[str, Any] = write_quadratic(
@@ -38,7 +38,7 @@ def two_clusters(path: Path, **more: Any) -> dict[str, Any]:
 
 
 def twin(flat: dict[str, Any]) -> tuple[Floats, Floats]:
-    """Algorithm 1 with every pair in every round, one peer and one pair after the other."""
+    """Run algorithm 1 with every pair in every round, peer by peer and pair by pair."""
     problem = problem_of(Config.from_flat({"method": "cobo", **flat}))
     n = problem.peers
     assert problem.start is not None
@@ -75,7 +75,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats]:
 
 
 def by_bisection(row: Floats) -> Floats:
-    """Projection onto the simplex: the threshold at which what exceeds it sums to 1."""
+    """Project onto the simplex by bisection on the threshold."""
     low, high = row.min() - 1, row.max()
     for _ in range(200):
         middle = (low + high) / 2
@@ -104,7 +104,7 @@ def test_it_equals_a_plain_loop(tmp_path: Path, more: dict[str, Any], nodes: int
     assert np.abs(found.theta() - x).max() < 1e-10
     assert np.abs(found.weights() - w).max() < 1e-10
     off = ~np.eye(6, dtype=bool)
-    assert w[off].max() > 0  # W has moved, and not to 0 everywhere
+    assert w[off].max() > 0  # W has changed, and not to 0 everywhere
     assert w[off].min() < 0.5
 
 
@@ -138,7 +138,7 @@ def test_the_penalty_alone_keeps_the_sum_of_all_models(tmp_path: Path, sampling:
 
 
 def test_clusters_separate_and_each_contracts_at_the_known_rate(tmp_path: Path) -> None:
-    """c equal quadratics of curvature L: differences shrink by |1 - eta (L + rho c)| a step."""
+    """c equal quadratics of curvature L: differences shrink by |1 - eta (L + rho c)| per step."""
     size, curvature, eta, rho = 3, 0.5, 0.1, 1.0
     g = np.random.default_rng(1)
     centre = np.repeat([[2.0, 1.0], [-2.0, -1.0]], size, axis=0)
@@ -156,7 +156,7 @@ def test_clusters_separate_and_each_contracts_at_the_known_rate(tmp_path: Path) 
         exact += [t] if np.array_equal(stepping.rule.weights(state), truth) else []
         blocks = state.x.numpy().reshape(2, size, 2)
         apart.append(blocks - blocks.mean(axis=1, keepdims=True))
-    assert exact == list(range(exact[0], 101))  # once it is exact it stays so
+    assert exact == list(range(exact[0], 101))  # it stays exact
     assert exact[0] < 80
     ends = apart[exact[0] - 1], apart[exact[0] + 9]
     rate = abs(1 - eta * (curvature + rho * size))
@@ -175,7 +175,7 @@ def rule_of(
 
 
 def letters(ends: list[tuple[int, int]], stack: torch.Tensor, name: str) -> Letters:
-    """Letters (sender, recipient), row of the stack = position."""
+    """Make letters (sender, recipient); row of the stack = position."""
     senders, recipients = np.array(ends, dtype=np.int64).reshape(-1, 2).T
     return Letters(senders, recipients, np.arange(len(ends)), senders, {name: stack})
 
@@ -206,7 +206,7 @@ def test_a_pair_moves_only_if_both_answered(tmp_path: Path) -> None:
     x = letters([(k, i) for i in range(3) for k in range(3) if k != i], state.x[[0] * 6], "x")
     gradient = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     sent = letters([(0, 1), (1, 0), (2, 0)], gradient, "g")
-    got = letters([(1, 0), (0, 1)], gradient[[1, 0]], "g")  # what 2 asked of 0 was lost
+    got = letters([(1, 0), (0, 1)], gradient[[1, 0]], "g")  # the answer of 0 to 2 was lost
     w = rule.update(state, 1, x, sent, got).w.numpy()
     assert w.tolist() == [[0, 0.9, 1], [0.9, 0, 1], [1, 1, 0]]
     assert rule.update(state, 1, x, nothing, got).w.tolist() == state.w.tolist()
@@ -220,7 +220,7 @@ def test_only_who_was_heard_pulls(tmp_path: Path) -> None:
     nothing = letters([], torch.empty(0, 1), "g")
     heard = Letters(np.array([2, 0]), np.array([0, 2]), np.array([2, 0]), np.arange(3), {"x": x})
     after = rule.update(state, 1, heard, nothing, nothing)
-    # 0 and 2 pull each other by eta rho |difference| = 0.1 * 0.5 * 5; 1 heard nobody
+    # 0 and 2 pull each other by eta rho |difference| = 0.1 * 0.5 * 5; 1 received nothing
     assert after.x.flatten().tolist() == pytest.approx([0.25, 1.0, 4.75])
 
 
@@ -258,7 +258,7 @@ def test_the_simplex_projection_is_the_nearest_point(count: int) -> None:
     assert np.allclose(project_onto_simplex(projected), projected, atol=1e-12)
     for row, found in zip(rows, projected, strict=True):
         assert np.allclose(found, by_bisection(row), atol=1e-11)
-        # the variational inequality of a projection, at every corner of the simplex
+        # variational inequality of a projection, at every vertex of the simplex
         assert (((row - found) @ (np.eye(count) - found).T) <= 1e-9).all()
 
 

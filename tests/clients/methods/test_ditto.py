@@ -1,4 +1,4 @@
-"""Ditto: against a plain loop, and its limits."""
+"""Ditto: a plain loop, and its limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.inline import Floats, run
 
 
 def twin(flat: dict[str, Any], strength: float) -> tuple[Floats, Floats]:
-    """Own and global models."""
+    """Return personal and global models of a plain loop."""
     q, eta, momentum = quadratics(flat), flat["learning-rate"], flat["momentum"]
     w, v = q.start.copy(), q.start.copy()
     pace_w, pace_v = np.zeros_like(w), np.zeros_like(v)

@@ -1,4 +1,4 @@
-"""DPFL and the random graph against plain loops over peers, and their limits."""
+"""DPFL and the random graph: plain loops over peers, and their limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ N, D, ROUNDS, RATE, STEPS, INIT = 6, 3, 6, 0.1, 2, 4
 
 @pytest.fixture
 def problem(tmp_path: Path) -> tuple[Flat, dict[str, Floats]]:
-    """Two loose camps of quadratics; validation loss is not quite the training loss."""
+    """Make two camps of quadratics, whose validation and training losses differ slightly."""
     g = np.random.default_rng(7)
     camp = np.where(np.arange(N)[:, None] % 2, 1.0, -1.0)
     parts = {
@@ -57,7 +57,7 @@ def problem(tmp_path: Path) -> tuple[Flat, dict[str, Floats]]:
 
 
 class Twin:
-    """DPFL peer by peer and set by set; only the order of trials is taken from the product."""
+    """DPFL peer by peer and set by set; only the order of trials is that of the implementation."""
 
     def __init__(self, parts: dict[str, Floats], flat: Flat) -> None:
         self.a, self.c, self.v = parts["curvature"], parts["centre"], parts["validation_centre"]
@@ -166,7 +166,7 @@ def test_a_run_is_the_plain_loop(
 
 
 def plain(flat: Flat, **keys: bool | int | float | str) -> Flat:
-    """The same problem for another method: one local step from the first round on."""
+    """Return the options of another method: one local step from the first round on."""
     kept = {k: v for k, v in flat.items() if not k.startswith("dpfl.")}
     return (
         kept
@@ -216,7 +216,7 @@ def test_who_heard_nobody_keeps_looking(
     none, own = np.empty(0, dtype=np.int64), np.array([0, 2])
 
     def update(state: object, t: int, senders: Sequence[int]) -> object:
-        state, shown = rule.offer(state, t)  # peer 0 hears `senders`, peer 2 nobody
+        state, shown = rule.offer(state, t)  # peer 0 receives from `senders`, peer 2 nothing
         rows = np.searchsorted(own, senders)
         heard = Letters(np.array(senders, dtype=np.int64), np.zeros_like(rows), rows, own, shown)
         return rule.update(state, t, heard, Letters(none, none, none, none, {}), heard)

@@ -1,4 +1,4 @@
-"""FedAvg and its oracle: against a plain loop, and what averaging keeps."""
+"""FedAvg and the oracle: a plain loop, and invariants of averaging."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def quadratic(path: Path, **more: Any) -> dict[str, Any]:
 
 
 def twin(flat: dict[str, Any], heard: Bools) -> Floats:
-    """Local steps, then each peer's weighted mean over those it heard and itself."""
+    """Run local steps, then average each peer with its senders."""
     problem = problem_of(Config.from_flat(flat))
     assert problem.start is not None
     x, a, c = problem.start.copy(), problem.inputs[:4, 0], problem.inputs[:4, 1]
@@ -52,7 +52,7 @@ def twin(flat: dict[str, Any], heard: Bools) -> Floats:
 
 
 def test_over_the_base_graph_averages_are_exact_after_its_rounds(tmp_path: Path) -> None:
-    """Five peers with one neighbour a round: with their shares p_k they would not be."""
+    """Five peers with one neighbour per round; with weights p_k averages would not be exact."""
     starts = np.random.default_rng(1).normal(size=(5, 3))
     flat: dict[str, Any] = write_quadratic(
         tmp_path / "problem.json", np.ones((5, 3)), starts, starts, samples=[1, 2, 3, 4, 5]

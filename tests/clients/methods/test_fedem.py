@@ -1,4 +1,4 @@
-"""FedEM: against a plain loop, FedAvg as its limit, and a likelihood that never falls."""
+"""FedEM: a plain loop, FedAvg as its limit, and a likelihood that never decreases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 
 
 def twin(flat: dict[str, Any], k: int) -> tuple[Floats, Floats, Floats]:
-    """Components (n, k, d), mixture weights (n, k), and who teaches whom (n, n)."""
+    """Return components (n, k, d), mixture weights (n, k) and collaboration weights (n, n)."""
     q = Plain(flat)
     x, pi = np.tile(q.start[np.arange(k) % q.n], (q.n, 1, 1)), np.full((q.n, k), 1 / k)
     velocity, w = np.zeros_like(x), np.eye(q.n)
@@ -123,7 +123,7 @@ def everybody_hears(offers: dict[str, torch.Tensor]) -> Letters:
 
 
 def log_likelihood(rule: FedEM, state: FedEMState) -> float:
-    """sum_i p_i log sum_k pi_ik exp(-f_i(theta_k))."""
+    """Return sum_i p_i log sum_k pi_ik exp(-f_i(theta_k))."""
     a, c = rule.engine.data._pool[:, 0], rule.engine.data._pool[:, 1]
     total = 0.0
     for i, n_i in enumerate(rule.engine.samples):
@@ -149,14 +149,14 @@ def test_the_likelihood_never_falls(tmp_path: Path, k: int) -> None:
         assert np.allclose(state.pi.sum(axis=1), 1, atol=1e-15)
     assert np.diff(values).min() > -1e-14
     assert values[-1] > values[0] + 0.1
-    # Every camp ends with components of its own.
+    # Different camps end with different components.
     assert np.abs(state.pi @ state.pi.T)[CAMP[:, None] != CAMP].max() < 0.05
 
 
 def test_on_digits_the_training_loss_is_minus_the_likelihood_and_never_rises(
     tmp_path: Path,
 ) -> None:
-    """Cross-entropy of the averaged probabilities; small steps on all data."""
+    """The loss is the cross-entropy of the averaged probabilities; small steps on all data."""
     more = {"fedem.components": 2, "batch-size": 32, "local-steps": 1, "momentum": 0.0}
     flat = digits("fedem", **more) | {"evaluate-every": 1, "num-server-rounds": 25}
     found = run(flat | {"learning-rate": 0.2, "dtype": "float64"}, tmp_path)
@@ -189,7 +189,7 @@ def test_the_saved_components_make_the_reported_predictions(tmp_path: Path) -> N
 
 
 def test_responsibilities_weigh_example_by_example() -> None:
-    """One round of peers of unequal size, by hand: pi is the mean of q, q scales the gradients."""
+    """A round of peers of unequal size, by hand: pi is the mean of q, q scales the gradients."""
     training = Training(batch_size=16, local_steps=1)
     problem = classification((11, 5, 8))
     engine = Engine(problem, "linear", None, range(3), training, device="cpu", dtype="float64")

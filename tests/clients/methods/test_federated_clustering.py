@@ -1,4 +1,4 @@
-"""Federated clustering: the clipped mean as published, a plain loop, and its limits."""
+"""Federated clustering: the published clipped mean, a plain loop, and limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.problems import write_quadratic
 
 
 def centre(z: Floats, own: int, quantile: float, iterations: int) -> Floats:
-    """Threshold-Clustering with vectors, as in the paper and CoBo's code."""
+    """Run Threshold-Clustering with vectors, as in the paper and CoBo's code."""
     v = z[own].copy()
     for _ in range(iterations):
         distances = np.linalg.norm(z - v, axis=1)
@@ -40,7 +40,7 @@ def test_the_weights_give_the_published_centre(seed: int) -> None:
 
 
 def test_equal_distances_are_on_the_same_side() -> None:
-    """Six points at distance 1 from the own one: rounding must not choose among them."""
+    """Six points at distance 1 from the peer's own: rounding must not choose among them."""
     g = np.random.default_rng(0)
     directions = np.linalg.qr(g.normal(size=(6, 6)))[0]
     z = np.vstack([np.zeros(6), directions, 5 * directions]) + g.normal(size=6)
@@ -77,7 +77,7 @@ def test_it_equals_a_plain_loop(tmp_path: Path, steps: int, topology: str, nodes
 
 
 def alike(directory: Path, method: str, **more: Any) -> dict[str, Any]:
-    """Peers of equal size that take one step a round."""
+    """Make peers of equal size that take one step per round."""
     g = np.random.default_rng(1)
     directory.mkdir(exist_ok=True)
     flat: dict[str, Any] = write_quadratic(
@@ -113,7 +113,7 @@ def test_one_peer_alone_trains(tmp_path: Path) -> None:
 
 
 def test_far_camps_are_told_apart(tmp_path: Path) -> None:
-    """Half of the peers are like oneself, and the 0.4 quantile of six distances is the third."""
+    """Half of the peers are alike, and the 0.4 quantile of six distances is the third."""
     flat = camps(tmp_path, "federated-clustering", **{"federated-clustering.quantile": 0.4})
     weights = run(flat | {"num-server-rounds": 2}, tmp_path).weights()
     same = CAMP[:, None] == CAMP
@@ -122,7 +122,7 @@ def test_far_camps_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_true_radius_holds_the_true_cluster(tmp_path: Path) -> None:
-    """6 peers in pairs: rank 1, where the quantile of CoBo's code, 0.2 * 5 = 1, is too."""
+    """6 peers in pairs: rank 1, like the quantile of CoBo's code, 0.2 * 5 = 1."""
     truth = {"federated-clustering.radius": "truth", "peers": 6}
     found = run(digits("federated-clustering", **truth), tmp_path / "a")
     quantile = run(digits("federated-clustering", peers=6), tmp_path / "b")

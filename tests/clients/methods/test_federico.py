@@ -1,4 +1,4 @@
-"""FedeRiCo: against a plain loop, EM's laws, sampling, and the mixture it predicts with."""
+"""FedeRiCo: a plain loop, the laws of EM, sampling, and prediction by the mixture."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ N, D = 5, 3
 
 
 def camps(path: Path, order: Any = slice(None), **more: Any) -> dict[str, Any]:
-    """Five peers around two centres, everybody with everybody; `order` renames them."""
+    """Make five peers around two centres, fully connected; `order` renumbers them."""
     g = np.random.default_rng(11)
     centre = np.repeat(2 * g.normal(size=(2, D)), [2, 3], axis=0) + 0.3 * g.normal(size=(N, D))
     curvature, start = g.uniform(0.5, 1.5, (N, D)), g.normal(size=(N, D))
@@ -52,7 +52,7 @@ def softmax(z: Floats) -> Floats:
 
 
 def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
-    """One peer after the other; models, weights, and losses of the mixtures."""
+    """Run the method peer by peer; return models, weights, and losses of the mixtures."""
     problem = problem_of(Config.from_flat(flat))
     assert problem.start is not None
     a, c = problem.inputs[:N, 0], problem.inputs[:N, 1]
@@ -117,7 +117,7 @@ def test_it_equals_a_plain_loop(tmp_path: Path, more: dict[str, Any], nodes: int
     assert np.abs(found.theta() - phi).max() < 1e-10
     assert np.abs(found.weights() - w).max() < 1e-10
     np.testing.assert_allclose(found.metric("test_loss"), mixtures, rtol=1e-10)
-    assert w.min() < 0.1  # they have chosen
+    assert w.min() < 0.1  # weights are not uniform
 
 
 def test_permuting_the_peers_permutes_everything(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def flat_models(found: Run) -> list[torch.Tensor]:
 def test_without_neighbours_it_is_local_training(
     tmp_path: Path, federico: dict[str, Any], local: dict[str, Any], exactly: bool
 ) -> None:
-    """Full batches, one step a round. Peer 0's start is the one that local training shares."""
+    """Full batches, one step per round. Peer 0 has the common start of local training."""
     flat: dict[str, Any] = {
         "peers": 3, "num-server-rounds": 4, "evaluate-every": 4, "mlp.hidden": "8",
         "partition.samples-per-peer": 20, "partition.clusters": 1, "local-steps": 1, **federico,
@@ -166,7 +166,7 @@ def test_without_neighbours_it_is_local_training(
         assert ours.metric("test_loss")[0] == pytest.approx(theirs.metric("test_loss")[0])
     else:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    assert not torch.allclose(one, flat_models(ours)[1])  # the others have starts of their own
+    assert not torch.allclose(one, flat_models(ours)[1])  # the others have different starts
 
 
 def test_one_peer_alone_just_trains(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_one_peer_alone_just_trains(tmp_path: Path) -> None:
 
 
 def likelihood(w: Floats, losses: Floats) -> float:
-    """Sum_i log sum_j Pi_ij exp(-l_ij), with the prior Pi = w of the last E-step (equation 4)."""
+    """Return sum_i log sum_j Pi_ij exp(-l_ij), prior Pi = w of the last E-step (equation 4)."""
     return float(np.log((w * np.exp(-losses)).sum(axis=1)).sum())
 
 
@@ -226,7 +226,7 @@ def test_sum_and_mean_are_the_same_where_the_loss_is_one_number(tmp_path: Path) 
 
 
 def test_sum_is_the_likelihood_of_all_examples() -> None:
-    """Losses and answers of "sum" are n_i times those of "mean" (weights set aside by 1 peer)."""
+    """Losses and answers of "sum" are n_i times those of "mean" (1 peer, so weights are 1)."""
     problem, training = classification([4, 7]), Training(learning_rate=0.1)
     moved = {}
     for loss in ("mean", "sum"):
@@ -246,13 +246,13 @@ def test_sum_is_the_likelihood_of_all_examples() -> None:
 
 
 def wanted(rule: FedeRiCo, state: FedeRiCoState, rounds: int, first: int = 100) -> list[list[int]]:
-    """Whom peer 0 wants to hear, round by round."""
+    """Return the peers that peer 0 requests in each round."""
     found = [rule.wants(state, t) for t in range(first, first + rounds)]
     return [sorted(edges[edges[:, 1] == 0, 0].tolist()) for edges in found]
 
 
 def sampler(path: Path, **options: Any) -> tuple[FedeRiCo, FedeRiCoState]:
-    """Peer 0 likes 1 best, then 2, 3 and 4."""
+    """Make a rule whose peer 0 ranks peers 1, 2, 3, 4."""
     rule = FedeRiCo(engine_of(camps(path)), Options(**options), 1000)
     tracked = np.tile(np.arange(N, dtype=float), (N, 1))
     return rule, replace(rule.init(), tracked=tracked, last=tracked)
@@ -265,11 +265,11 @@ def test_the_coin_chooses_between_the_best_and_anyone(tmp_path: Path) -> None:
     pairs = Counter(map(tuple, wanted(rule, state, 1200)))
     assert len(pairs) == 6  # each pair of four: 200 times, deviation sqrt(1200 * 5) / 6 = 13
     assert max(abs(count - 200) for count in pairs.values()) < 4 * 13
-    # A round's coin: explores with 0.3, and then finds [1, 2] one time in six.
+    # One draw per round: explores with 0.3, and then samples [1, 2] one time in six.
     rule, state = sampler(tmp_path, neighbours=2, epsilon=0.3)
     greedy = wanted(rule, state, 1200).count([1, 2]) / 1200
     assert greedy == pytest.approx(0.7 + 0.3 / 6, abs=4 * 0.0125)
-    # A coin for each slot: best-best 0.49; best-any 0.21 / 3; any-best 0.21 (1/4 + 1/4), as the
+    # One draw per slot: best-best 0.49; best-any 0.21 / 3; any-best 0.21 (1/4 + 1/4), as the
     # best of the rest completes the pair from either half; any-any 0.09 / 6.
     rule, state = sampler(tmp_path, neighbours=2, epsilon=0.3, coin="per-slot")
     greedy = wanted(rule, state, 1200).count([1, 2]) / 1200
@@ -284,7 +284,7 @@ def test_peers_never_heard_come_first_and_later_last(tmp_path: Path) -> None:
     assert wanted(rule, unheard, 3, first=N - 2) == [[4]] * 3
     assert wanted(rule, unheard, 3, first=N + 1) == [[1]] * 3
     assert rule.weights(unheard)[0, 4] == 0
-    assert wanted(rule, rule.init(), N, first=1) != [[1]] * N  # equal ones are ranked by lot
+    assert wanted(rule, rule.init(), N, first=1) != [[1]] * N  # ties at random
 
 
 def test_more_neighbours_than_peers_are_all_of_them_and_none_beyond_the_topology(
@@ -314,12 +314,12 @@ def talk(cohort: Cohort, t: int, edges: list[list[int]]) -> None:
 
 
 def test_it_predicts_with_the_mixture_of_what_it_heard() -> None:
-    """Probabilities are averaged by softmax(-tracked loss) over own and heard models only."""
+    """Probabilities are averaged by softmax(-tracked loss) over own and received models only."""
     problem = classification([6, 6, 6, 6], tests=[9, 9, 9, 9])
     engine = Engine(problem, "linear", None, range(4), Training(learning_rate=0.5))
     cohort = Cohort(engine, FedeRiCo(engine, Options(neighbours=2), 9), 9)
     shown = cohort.state.x.clone()
-    talk(cohort, 1, [[1, 0], [2, 0]])  # nobody hears peer 3, and only peer 0 hears anybody
+    talk(cohort, 1, [[1, 0], [2, 0]])  # only peer 0 receives models
     w = cohort.rule.weights(cohort.state)
     assert np.array_equal(w > 0, np.array([[1, 1, 1, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]))
     np.testing.assert_allclose(w[0, :3], softmax(-0.6 * cohort.state.last[0, :3]))
@@ -365,7 +365,7 @@ def test_a_diverged_model_gets_no_weight_and_spoils_nothing(tmp_path: Path) -> N
     state = rule.init()
     stack = state.x.clone()
     stack[1] = 1e200  # its loss overflows
-    senders, recipients = np.array([1, 2, 1]), np.array([0, 0, 3])  # to peer 3 it comes alone
+    senders, recipients = np.array([1, 2, 1]), np.array([0, 0, 3])  # the only one for peer 3
     letters = Letters(senders, recipients, senders, np.arange(N), {"x": stack})
     after = rule.received(state, letters)
     w = rule.weights(after)

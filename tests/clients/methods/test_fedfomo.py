@@ -1,4 +1,4 @@
-"""FedFomo: against a plain loop, weights by hand, and whom a peer pulls."""
+"""FedFomo: a plain loop, weights by hand, and the choice of models to pull."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 
 
 def twin(flat: dict[str, Any], baseline: str) -> tuple[Floats, Floats, Floats]:
-    """Models, weights, and their sum over the rounds, where everybody pulls all it may."""
+    """Return models, weights, and their sum over rounds in which peers pull all models."""
     q = Plain(flat)
     x, total = q.start.copy(), np.zeros((q.n, q.n))
     for _ in range(q.rounds):
@@ -55,12 +55,12 @@ def test_it_equals_a_plain_loop(tmp_path: Path, baseline: str, topology: str, no
     found = run(flat, tmp_path, nodes)
     assert np.abs(found.theta() - x).max() < 1e-10
     assert np.abs(found.weights() - w).max() < 1e-9
-    assert np.count_nonzero(total * (1 - np.eye(6))) >= 3  # somebody listens to somebody
+    assert np.count_nonzero(total * (1 - np.eye(6))) >= 3  # some weights are positive
     assert np.count_nonzero(total[CAMP[:, None] != CAMP]) == 0
 
 
 def test_weights_by_hand() -> None:
-    """(5 - 3) / 4, (5 - 6) / 2, nothing at distance 0, nothing where a loss overflowed."""
+    """(5 - 3) / 4, (5 - 6) / 2, 0 at distance 0, 0 for an infinite loss."""
     others, distances = np.array([3.0, 6.0, 5.0, np.inf]), np.array([4.0, 2.0, 0.0, 1.0])
     value = first_order(np.full(4, 5.0), others, distances)
     assert value.tolist() == [0.5, -0.5, 0.0, 0.0]
@@ -69,7 +69,7 @@ def test_weights_by_hand() -> None:
 def rule_of(
     directory: Path, options: Options, centre: Sequence[float], peers: Sequence[int] | None = None
 ) -> FedFomo:
-    """f_i(x) = (x - c_i)^2 / 2 in one dimension, from 0."""
+    """Make the rule on f_i(x) = (x - c_i)^2 / 2 in one dimension, from 0."""
     n = len(centre)
     flat: dict[str, Any] = write_quadratic(
         directory / "problem.json", [[1.0]] * n, [[c] for c in centre], [0.0]
@@ -83,7 +83,7 @@ def rule_of(
 
 
 def test_a_round_by_hand(tmp_path: Path) -> None:
-    """Peer 0 at 4 wants 0: models 1 and 3 help, (8 - 1/2) / 3 = 2.5 and (8 - 9/2) / 1 = 3.5."""
+    """Peer 0 at 4 has optimum 0: models 1 and 3 help, (8 - 1/2) / 3 = 2.5, (8 - 9/2) / 1 = 3.5."""
     rule = rule_of(tmp_path, Options(models=0), [0.0, 1.0, 6.0, 3.0])
     x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
     state = replace(rule.init(), x=x)
@@ -97,14 +97,14 @@ def test_a_round_by_hand(tmp_path: Path) -> None:
     total = 2.5 + 3.5 - worse
     expected = [0, 2.5 / total, worse / total, 3.5 / total]
     assert after.affinity[0].tolist() == pytest.approx(expected, rel=1e-14)
-    # The others heard nobody: they keep their models, and whom they wanted sinks below nobody.
+    # The others received nothing: they keep their models, and affinities drop to the lowest.
     assert after.x[1:].flatten().tolist() == [1.0, 6.0, 3.0]
     assert np.array_equal(after.w[1:], np.eye(4)[1:])
     assert (after.affinity[1:] == 0).all()
 
 
 def test_the_step_towards_an_old_model_is_shorter(tmp_path: Path) -> None:
-    """The round above, model 3 being three rounds old, a = 1: it counts a fourth."""
+    """The round above with model 3 three rounds old and a = 1: its weight is a fourth."""
     rule = rule_of(tmp_path, Options(models=0), [0.0, 1.0, 6.0, 3.0])
     rule.engine.staleness_discount = 1.0
     x = torch.tensor([[4.0], [1.0], [6.0], [3.0]], dtype=torch.float64)
@@ -150,7 +150,7 @@ def test_a_peer_pulls_m_others_whatever_it_explores(tmp_path: Path) -> None:
 
 
 def test_exploration_has_its_chance_and_fades(tmp_path: Path) -> None:
-    """One slot among 20: the favourite is left with probability epsilon * 19/20."""
+    """One slot among 20: the best peer is not picked with probability epsilon * 19/20."""
     affinity = np.eye(21)[np.arange(1, 22) % 21]
     rule = rule_of(tmp_path, Options(1, 0.4, 0.0), [0.0] * 21)
     rounds = range(1, 101)
@@ -177,7 +177,7 @@ def test_ties_and_choices_do_not_depend_on_who_hosts_whom(tmp_path: Path) -> Non
 
 
 def test_a_peer_whom_nobody_helps_trains_alone(tmp_path: Path) -> None:
-    """Centres far apart: at every model of another camp a peer loses more."""
+    """Distant centres: every other peer's model has a higher loss."""
     n = 4
     flat: dict[str, Any] = write_quadratic(
         tmp_path / "far.json", np.ones((n, 2)), 10 * np.eye(n)[:, :2] - 20 * np.eye(n)[:, 2:],
@@ -192,7 +192,7 @@ def test_a_peer_whom_nobody_helps_trains_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("baseline", ["trained", "previous"])
 def test_one_peer_alone_trains(tmp_path: Path, baseline: str) -> None:
-    """Against its previous model, its own better trained one gets all the weight."""
+    """Compared with the previous model, the peer's better trained one gets all weight."""
     options = {"fedfomo.baseline": baseline}
     found = run(one_peer(tmp_path / "a", "fedfomo", **options), tmp_path / "a")
     local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")

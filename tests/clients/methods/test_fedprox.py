@@ -1,4 +1,4 @@
-"""FedProx: against a plain loop, and where it is FedAvg."""
+"""FedProx: a plain loop, and FedAvg as its limit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int) -> None:
     flat = quadratic(tmp_path, "fedprox", **{"fedprox.mu": 0.7})
     found = run(flat, tmp_path, nodes).theta()
     assert np.abs(found - twin(flat, 0.7)).max() < 1e-12
-    assert np.abs(found - twin(flat, 0.0)).max() > 1e-3  # the penalty is there to be seen
+    assert np.abs(found - twin(flat, 0.0)).max() > 1e-3  # the penalty has an effect
 
 
 def test_without_penalty_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_without_penalty_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_one_local_step_does_not_feel_the_penalty(tmp_path: Path) -> None:
-    """It starts where the penalty is least."""
+    """The penalty is 0 at the start of the round."""
     prox = run(digits("fedprox", **{"fedprox.mu": 9.0, "local-steps": 1}), tmp_path / "prox")
     assert stacked(prox).equal(stacked(run(digits("fedavg", **{"local-steps": 1}), tmp_path / "a")))
 

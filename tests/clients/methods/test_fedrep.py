@@ -1,4 +1,4 @@
-"""FedRep: against a plain loop, what travels, and its limits."""
+"""FedRep: a plain loop, the letters, and limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def engine_of(flat: dict[str, Any]) -> Engine:
 
 
 def twin(flat: dict[str, Any]) -> list[nn.Module]:
-    """Modules with frozen parts and one torch optimizer a part; the draws are the engine's."""
+    """Run modules with frozen parts and a torch optimizer per part, with the engine's batches."""
     config, engine = Config.from_flat(flat), engine_of(flat)
     x_pd, _ = engine.initial()
     modules, optimizers = [], []
@@ -110,7 +110,7 @@ def test_with_an_empty_head_it_is_fedavg(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_network_of_one_layer_is_all_head(tmp_path: Path, nodes: int) -> None:
-    """On a quadratic problem an epoch is a step, so head training is local training."""
+    """On a quadratic problem an epoch is one step, so head training is local training."""
     found = run(quadratic(tmp_path, "fedrep", **{"fedrep.head-epochs": 3}), tmp_path / "a", nodes)
     local = run(quadratic(tmp_path, "local"), tmp_path / "b")
     assert np.array_equal(found.theta(), local.theta())

@@ -1,4 +1,4 @@
-"""FedAvg + FT and FedProx + FT: against a plain loop, what is best, and what it costs."""
+"""FedAvg + FT and FedProx + FT: a plain loop, the best model, and costs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.inline import Floats, run
 
 
 def twin(flat: dict[str, Any], mu: float, epochs: int) -> Floats:
-    """FedProx keeping each peer's best global model, then steps from there with a new velocity."""
+    """Run FedProx, keep each peer's best global model, and fine-tune it with zero momentum."""
     q, eta, momentum = quadratics(flat), flat["learning-rate"], flat["momentum"]
     pool = problem_of(Config.from_flat(flat)).inputs
     w, velocity = q.start.copy(), np.zeros_like(q.start)
@@ -65,13 +65,13 @@ def test_without_a_penalty_both_are_one(tmp_path: Path) -> None:
 
 
 def test_what_is_tuned_did_best_on_the_own_validation_data(tmp_path: Path) -> None:
-    """The report of FedAvg says which round that was; without epochs it is the personal model."""
+    """FedAvg's report gives the best round; with 0 epochs its model is the personal one."""
     more = {"num-server-rounds": 8, "evaluate-every": 1, "learning-rate": 1.5}
     tuned = run(digits("fedavg-ft", **more, **{"fedavg-ft.epochs": 0}), tmp_path / "tuned")
     plain = run(digits("fedavg", **more), tmp_path / "plain")
     losses = np.array([plain.metric("validation_loss", t) for t in plain.rounds])
     best = losses.argmin(axis=0)
-    assert len(set(best)) > 1  # peers differ, and not all like the last one best
+    assert len(set(best)) > 1  # not the last model for all peers
     for name in ("validation_loss", "test_loss", "test_accuracy"):
         expected = [plain.metric(name, t)[peer] for peer, t in enumerate(best)]
         assert tuned.metric(name).tolist() == expected
@@ -97,7 +97,7 @@ def test_a_diverged_model_is_not_the_best(tmp_path: Path) -> None:
 
 
 def test_every_report_is_that_of_a_run_that_ends_there(tmp_path: Path) -> None:
-    """Tuning leaves the shared model alone, and its cost is on each costs once."""
+    """Tuning does not change the shared model, and each evaluation counts its own cost once."""
     tuned = digits("fedavg-ft", **{"fedavg-ft.epochs": 2})
     often = run(tuned | {"evaluate-every": 1}, tmp_path / "often")
     fedavg = run(digits("fedavg", **{"evaluate-every": 1}), tmp_path / "fedavg")
@@ -106,7 +106,7 @@ def test_every_report_is_that_of_a_run_that_ends_there(tmp_path: Path) -> None:
         assert often.metric("test_loss", t).tolist() == short.metric("test_loss").tolist()
         costs = often.metric("gradient_evaluations", t)
         assert costs.tolist() == short.metric("gradient_evaluations").tolist()
-        examples = 16  # 20 less 20 % for validation; 2 epochs
+        examples = 16  # 20 minus 20 % for validation; 2 epochs
         assert (costs - fedavg.metric("gradient_evaluations", t) == 2 * examples).all()
         shared = often.metric("global_test_loss", t)
         assert shared.tolist() == fedavg.metric("test_loss", t).tolist()

@@ -1,4 +1,4 @@
-"""IFCA: against a plain loop, FedAvg as its limit, and clusters it has to find."""
+"""IFCA: a plain loop, FedAvg as its limit, and recovery of clusters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING = Letters(NONE, NONE, NONE, NONE, {})
 
 
 def twin(flat: dict[str, Any], k: int) -> tuple[Floats, Floats, Floats]:
-    """Personal models, weights, and every peer's k cluster models."""
+    """Return personal models, weights, and every peer's k cluster models."""
     q = Plain(flat)
     centres = np.tile(q.start[:k], (q.n, 1, 1))
 
@@ -66,9 +66,9 @@ def test_one_cluster_is_fedavg(tmp_path: Path, topology: str) -> None:
 
 
 def test_it_finds_the_camps(tmp_path: Path) -> None:
-    """One step a round: each cluster model is SGD on its camp's mean loss, so it finds its minimum.
+    """One step per round is SGD on a camp's mean loss, so each model converges to its minimum.
 
-    The models start at peers 0 and 1, both of the first camp; one of them has to move over.
+    The models start at peers 0 and 1, both of the first camp, so one changes camps.
     """
     flat = camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 2})
     flat |= {"num-server-rounds": 70, "local-steps": 1, "momentum": 0.0, "learning-rate": 0.6}
@@ -80,13 +80,13 @@ def test_it_finds_the_camps(tmp_path: Path) -> None:
 
 
 def test_models_that_start_alike_part(tmp_path: Path) -> None:
-    """All train the first; those whom it then fits worse than the start take the next one."""
+    """All train the first model; peers that it then fits worse than the start choose the next."""
     flat = camps(tmp_path, "ifca", **{"ifca.clusters": 3})
     found = run(flat, tmp_path)
     assert np.abs(found.theta() - twin(flat, 3)[0]).max() < 1e-12
     assert np.array_equal(found.weights() > 0, CAMP[:, None] == CAMP)
     first = run(flat | {"num-server-rounds": 1}, tmp_path / "first")
-    left = CAMP == 0  # what they are left with, nobody has trained yet
+    left = CAMP == 0  # their model was not trained yet
     assert (first.weights()[~left] > 0).all()
     assert np.array_equal(first.weights()[left], np.eye(6)[left])
 
@@ -118,9 +118,9 @@ def rule_of(tmp_path: Path) -> Ifca:
 
 
 def test_means_are_means_and_a_model_that_nobody_chose_stays(tmp_path: Path) -> None:
-    """Everybody shows the same model for cluster 1: its mean is that model, not a multiple.
+    """All peers send the same model for cluster 1: its mean is that model, not a multiple.
 
-    A choice that no peer can make (a letter of somebody else's program) counts for no cluster.
+    An invalid choice (a letter of another program) counts for no cluster.
     """
     rule = rule_of(tmp_path)
     state = rule.init()

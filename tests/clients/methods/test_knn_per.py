@@ -1,4 +1,4 @@
-"""kNN-Per: against scikit-learn, and where it is FedAvg."""
+"""kNN-Per: scikit-learn as a reference, and FedAvg as its limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.baselines import digits, quadratic, stacked
 from tests.inline import Floats, run
 from tests.problems import classification
 
-SIZES, CLASSES = (23, 5, 12), 3  # one peer has fewer examples than there are neighbours
+SIZES, CLASSES = (23, 5, 12), 3  # one peer has fewer examples than neighbours
 WIDTH = 6
 
 
@@ -37,7 +37,7 @@ def engine_of(problem: Problem, chunk: int = 0, memory: int = 0) -> Engine:
 
 
 def parts_of(engine: Engine, x_d: torch.Tensor) -> tuple[nn.Module, nn.Module]:
-    """A peer's network up to its last layer, and the last layer."""
+    """Split a peer's network into its body and its last layer."""
     module = build("mlp", MlpOptions(str(WIDTH)), "classification", (1, 4, 4), CLASSES).double()
     nn.utils.vector_to_parameters(x_d, module.parameters())
     assert isinstance(module, nn.Sequential)
@@ -50,7 +50,7 @@ def examples(problem: Problem, split: SplitName, peer: int) -> tuple[torch.Tenso
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("memory", [0, 1])  # 1 byte: one example of one model at a time
+@pytest.mark.parametrize("memory", [0, 1])  # 1 byte: one example per chunk
 def test_it_predicts_what_scikit_learn_does(share: float, memory: int) -> None:
     problem = classification(SIZES, tests=(7, 9, 4), classes=CLASSES)
     engine = engine_of(problem, memory=memory)

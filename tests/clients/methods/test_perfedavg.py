@@ -1,4 +1,4 @@
-"""Per-FedAvg: against a plain loop, and where it is FedAvg."""
+"""Per-FedAvg: a plain loop, and FedAvg as its limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.problems import write_quadratic
 
 
 def twin(flat: dict[str, Any], alpha: float) -> tuple[Floats, Floats]:
-    """Personal and shared models. f(w - alpha grad f(w)) is a quadratic too."""
+    """Return personal and shared models; f(w - alpha grad f(w)) is a quadratic too."""
     q = quadratics(flat)
     w, velocity = q.start.copy(), np.zeros_like(q.start)
     for _ in range(flat["num-server-rounds"]):

@@ -1,4 +1,4 @@
-"""pFedGraph: against a plain loop and a quadratic program, and its limits."""
+"""pFedGraph: a plain loop, a quadratic program, and limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.inline import Floats, run
 
 
 def on_simplex(v: Floats) -> Floats:
-    """Projection by bisection on the threshold."""
+    """Project by bisection on the threshold."""
     low, high = v.min() - 1, v.max()
     for _ in range(200):
         t = (low + high) / 2
@@ -34,12 +34,12 @@ def cosine(a: Floats, b: Floats) -> float:
 
 
 def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
-    """Models, weights, and the similarities they came from."""
+    """Return models, weights, and similarities of a plain loop."""
     q, alpha, strength = Plain(flat), flat["pfedgraph.alpha"], flat["pfedgraph.lambda"]
     x, u = q.start.copy(), np.zeros_like(q.start)
 
     def turn(i: int, x: Floats) -> Floats:
-        """Gradient of - lambda <u, x> / |x|, coordinate by coordinate."""
+        """Return the gradient of - lambda <u, x> / |x|, coordinate by coordinate."""
         length = np.linalg.norm(x)
         return np.asarray(-strength * (u[i] / length - (u[i] @ x) * x / length**3))
 
@@ -67,11 +67,11 @@ def test_it_equals_a_plain_loop(tmp_path: Path, topology: str, starts: str, node
     assert np.abs(found.theta() - x).max() < 1e-10
     assert np.abs(found.weights() - w).max() < 1e-10
     plain = twin(flat | {"pfedgraph.lambda": 0.0})[0]
-    assert np.abs(plain - x).max() > 1e-3  # the turn matters
+    assert np.abs(plain - x).max() > 1e-3  # the term has an effect
 
 
 def test_the_weights_solve_the_papers_program(tmp_path: Path) -> None:
-    """min_w sum_j w_ij d_ij + alpha |w_i - p|^2 over the simplex, by another solver."""
+    """min_w sum_j w_ij d_ij + alpha |w_i - p|^2 over the simplex, solved by scipy's `minimize`."""
     flat = camps(tmp_path, "pfedgraph", **{"pfedgraph.alpha": 0.8, "pfedgraph.lambda": 0.01})
     found, (_, _, d) = run(flat, tmp_path).weights(), twin(flat)
     p = np.array(SAMPLES) / np.sum(SAMPLES)
@@ -98,7 +98,7 @@ def test_a_large_alpha_without_a_turn_is_fedavg(tmp_path: Path) -> None:
 
 
 def test_a_small_alpha_takes_the_own_model_alone(tmp_path: Path) -> None:
-    """Nobody moves more like a peer than itself: the weights become local training's."""
+    """No peer is more similar to a peer than itself: the weights become local training's."""
     options = {"pfedgraph.alpha": 1e-7, "pfedgraph.lambda": 0.0}
     found = run(camps(tmp_path / "a", "pfedgraph", **options), tmp_path / "a")
     local = run(camps(tmp_path / "b", "local"), tmp_path / "b")
@@ -131,7 +131,7 @@ def test_the_turn_is_the_gradient_of_a_cosine(tmp_path: Path) -> None:
 
 
 def test_peers_that_have_not_moved_are_averaged_by_samples(tmp_path: Path) -> None:
-    """At the minimum nothing moves: no cosine exists, and the weights are p."""
+    """At the minimum updates are 0: cosines are 0, and the weights are p."""
     rule = rule_of(tmp_path)
     state = rule.init()
     recipients, senders = np.nonzero(~np.eye(6, dtype=bool))

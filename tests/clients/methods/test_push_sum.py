@@ -1,4 +1,4 @@
-"""Methods that average, over edges that have a direction: stochastic gradient push."""
+"""Averaging methods on directed edges: stochastic gradient push."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AVERAGING = sorted(name for name, method in METHODS.items() if method.rule.mixes
 
 
 def csv(directory: Path, edges: list[tuple[int, int, int]]) -> dict[str, Any]:
-    """Edges (round, sender, recipient) as a topology file; the keys that choose it."""
+    """Write edges (round, sender, recipient) to a topology file; return its keys."""
     file = directory / "edges.csv"
     lines = ["round,sender,recipient", *(",".join(map(str, edge)) for edge in edges)]
     file.write_text("\n".join(lines), encoding="utf-8")
@@ -101,7 +101,7 @@ def test_the_file_of_the_page_is_one_that_averages_take(tmp_path: Path) -> None:
 
 
 def test_who_sleeps_takes_its_weight_along(tmp_path: Path) -> None:
-    """Push-sum goes on over those who are there; one node and several give the same."""
+    """Push-sum continues over the awake peers; one node and several give the same."""
     keys = csv(tmp_path, THREE) | {"schedule.kind": "churn", "schedule.mean-up": 2.0}
     one = run(digits("fedavg", **keys), tmp_path / "1").metric("test_loss")
     three = run(digits("fedavg", **keys), tmp_path / "3", 3).metric("test_loss")

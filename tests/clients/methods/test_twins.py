@@ -1,4 +1,4 @@
-"""Every network: stacked training against a plain PyTorch loop over peers, and its options."""
+"""All networks: stacked training equals a plain PyTorch loop over peers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_network_is_here() -> None:
 
 
 def problem_of(model: str, shape: tuple[int, ...]) -> Problem:
-    """Two peers; noise as images, tokens or volumes."""
+    """Make two peers with random images, tokens or volumes."""
     problem = classification([BATCH + 2, BATCH + 1], shape=shape, tests=[2, 2])
     g = np.random.default_rng(1)
 
@@ -87,7 +87,7 @@ def case(name: str, path: Path) -> tuple[str, Any, Problem]:
 
 
 def set_trained(module: nn.Module, x_d: Tensor) -> list[nn.Parameter]:
-    """Write a row of the stack into the trainable tensors; these."""
+    """Write a row of the stack to the trainable tensors, and return them."""
     own = [value for value in module.parameters() if value.requires_grad]
     for value, part in zip(own, x_d.split([v.numel() for v in own]), strict=True):
         value.data = part.view(value.shape).clone()
@@ -139,7 +139,7 @@ def test_stacked_training_equals_a_plain_loop(name: str, chunk: int, tmp_path: P
 
 
 class Adopted(nn.Module):
-    """A module whose torch dropout is replaced by the one with keys: other masks are no twin."""
+    """Module with the engine's keyed dropout instead of torch's, for equal masks."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

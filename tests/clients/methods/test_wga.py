@@ -1,4 +1,4 @@
-"""WGA: its law on quadratics, its bias floor, plain loops, shares and refusals.
+"""WGA: its law on quadratics, its bias floor, plain loops, shares and invalid options.
 
 The law, with e = x - x*_0, one coordinate of user 0 with curvature a0 and N helpers that average
 to curvature a1 and have gradient d at x*_0:
@@ -6,8 +6,8 @@ to curvature a1 and have gradient d at x*_0:
     e_{t+1} = (1 - eta abar) e_t - eta (alpha d + (1 - alpha) n_0 + alpha n_avg),
     abar = (1 - alpha) a0 + alpha a1,  Var n_0 = sigma^2,  Var n_avg = sigma^2 / N,
 
-so e_t is normal with mean and variance as `moments` says. Of K independent normal trials the mean
-strays from it by more than 5 sqrt(V / K), and the variance by more than 5 V sqrt(2 / K), with
+so e_t is normal with the mean and variance of `moments`. Over K independent normal trials the mean
+deviates by more than 5 sqrt(V / K), and the variance by more than 5 V sqrt(2 / K), with
 probability below 1e-6.
 """
 
@@ -33,7 +33,7 @@ D = A1 * (C0 - C1)  # gradient of the helpers' average at the user's optimum
 
 
 def noisy(**more: Any) -> dict[str, Any]:
-    """One user, three helpers, `TRIALS` trials of a step."""
+    """Make one user, three helpers, and `TRIALS` trials of a step."""
     flat = {
         "method": "wga", "dataset": "noisy-quadratic", "peers": 4, "local-steps": 1,
         "learning-rate": 0.05, "num-server-rounds": 1000, "wga.targets": "0", "wga.alpha": 0.3,
@@ -45,7 +45,7 @@ def noisy(**more: Any) -> dict[str, Any]:
 def moments(
     t: int, *, alpha: float, eta: float = 0.05, helpers: int = 3, a1: float = A1, d: float = D
 ) -> tuple[float, float]:
-    """Mean and variance of e_t from e_0 ~ N(-x*_0, 1)."""
+    """Return mean and variance of e_t from e_0 ~ N(-x*_0, 1)."""
     abar = (1 - alpha) * A0 + alpha * a1
     s2 = ((1 - alpha) ** 2 + alpha**2 / helpers) * SIGMA**2
     mean, variance = -C0, 1.0
@@ -100,7 +100,7 @@ def test_moving_the_helpers_moves_the_fixed_point() -> None:
     one = Stepping(flat).to(70).x[0]
     other = Stepping(flat | {"noisy-quadratic.helper-centre": 9.0}).to(70).x[0]
     abar = 0.7 * A0 + 0.3 * A1
-    expected = -0.3 * A1 * (5.0 - 9.0) / abar  # (1 - eta abar)^70 of it are left: 7e-10
+    expected = -0.3 * A1 * (5.0 - 9.0) / abar  # up to (1 - eta abar)^70 = 7e-10
     assert np.allclose((other - one).numpy(), expected, rtol=1e-8)
 
 
@@ -172,7 +172,7 @@ def test_alpha_0_is_local_bit_for_bit(tmp_path: Path, steps: int) -> None:
 
 
 def test_helpers_that_do_not_answer_are_left_out() -> None:
-    """Round 1: helper 2 is away; round 2: nobody answers and the step is a local one."""
+    """Round 1: helper 2 is missing; round 2: no answers, so the step is local."""
     there = Stepping(noisy(), lambda t, edges: (edges[:, 1] != 2) & (t == 1))
     first = there.to(1)
     assert np.allclose(first.w[0], [0.7, 0.15, 0.0, 0.15], atol=1e-15)
@@ -213,7 +213,7 @@ def test_measured_variance_and_bias(tmp_path: Path) -> None:
     """
     flat = noisy(learning_rate=1e-4, wga__alpha="auto", noisy_quadratic__helper_curvature=A0)
     stepping = Stepping(flat)
-    stepping.cohort.engine.noise = None  # pretend that the problem does not state it
+    stepping.cohort.engine.noise = None  # as if the problem did not state it
     stepping.cohort.restart()
     stepping.cohort.begin(1)
     state = stepping.to(6)
@@ -226,7 +226,7 @@ def test_measured_variance_and_bias(tmp_path: Path) -> None:
 
 
 def test_auto_without_bias_trusts_everyone_alike(tmp_path: Path) -> None:
-    """Noise-free copies: nothing speaks against the helpers, alpha* = N / (N + 1) from round 3."""
+    """Noise-free copies: no bias, so alpha* = N / (N + 1) from round 3."""
     g = np.random.default_rng(0)
     centre, start = np.tile(g.normal(size=2), (3, 1)), np.tile(g.normal(size=2), (3, 1))
     flat = write_quadratic(tmp_path / "problem.json", np.ones((3, 2)), centre, start)

@@ -1,4 +1,4 @@
-"""A tiny GPT-2 in the file format of the public one."""
+"""Tiny GPT-2 in the file format of the public one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 def write_gpt2(
     path: Path, *, vocabulary: int, context: int, width: int, layers: int, prefix: str = ""
 ) -> dict[str, Tensor]:
-    """Random weights under Hugging Face's names: linear maps are (inputs, outputs); these."""
+    """Write random weights with Hugging Face's names and (inputs, outputs) layers; return them."""
     g = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Trained weights, frozen layers and adapters of any network."""
+"""Pretrained weights, frozen layers and adapters of any network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trainable(module: nn.Module) -> list[str]:
     ("pattern", "expected"),
     [
         ("fc", NAMES[3:]),
-        ("head", NAMES[3:]),  # nothing is called so: the last layer
+        ("head", NAMES[3:]),  # no such name: the last layer
         ("fc.bias", NAMES[4:]),
         ("encoder.*.mlp", [NAMES[0], NAMES[2]]),
         ("norm, fc.bias", [NAMES[1], NAMES[4]]),

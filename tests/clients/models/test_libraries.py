@@ -1,4 +1,4 @@
-"""Networks of libraries by name: built for any channels and classes, tried, and trained."""
+"""Networks of other libraries: built for any channels and classes, and trained."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_there_is_not(name: str, said: str) -> None:
 
 
 def test_a_classifier_from_a_folder(tmp_path: Path) -> None:
-    """It gets images of the side and the channels that it was trained on."""
+    """Images are resized to the side and channels of its pretraining."""
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
@@ -58,7 +58,7 @@ def test_a_classifier_from_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_language_model_from_a_folder(tmp_path: Path) -> None:
-    """With adapters on GPT-2's linear maps, which transformers keep the other way round."""
+    """With adapters on GPT-2's linear layers, which transformers stores transposed."""
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(
         vocab_size=9, n_positions=8, n_embd=8, n_layer=1, n_head=2, attn_pdrop=0.0

@@ -1,4 +1,4 @@
-"""The networks by name: sizes from the papers, every image shape, clear refusals."""
+"""Networks by name: sizes from the papers, image shapes, and error messages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_named_model_can_be_built() -> None:
         # 9 (3*64 + 64*128 + 2*128^2 + 128*256 + 256*512 + 2*512^2) weights, (1 + 2) 2,240 biases
         # and batch norm, (512 + 1) 100: CoBo's appendix
         ("resnet9", (3, 32, 32), 100, 6_621_540),
-        # torchvision's 11,689,512 less the stem's 3*64 (49 - 9) and 513 (1000 - 10) of the head
+        # torchvision's 11,689,512 minus the stem's 3*64 (49 - 9) and 513 (1000 - 10) of the head
         ("resnet18", (3, 32, 32), 10, 11_689_512 - 3 * 64 * (49 - 9) - 513 * (1000 - 10)),
         # 27 (8 + 8*16 + 16*16 + 16*32 + 32*32 + 32*64 + 96*32 + 32*32 + 48*16 + 16*16) weights, the
         # first bias, 2 (16 + 16 + 32 + 32 + 64 + 32 + 32 + 16 + 16), 10 PReLUs, (16 + 1) 2: FLamby
@@ -95,7 +95,7 @@ def test_every_model_learns_from_every_image_shape(model: str, shape: Shape) -> 
     assert torch.isfinite(found).all()
     for name, value in network.named(found).items():
         if model == "resnet9" and name.endswith(".0.bias"):
-            continue  # batch norm follows and takes such a bias away
+            continue  # the batch norm after it removes such a bias
         assert value.flatten(1).abs().amax(dim=1).gt(0).all(), name
     assert not torch.allclose(found[0], found[1])
 
@@ -171,6 +171,6 @@ def test_small_images_are_padded_or_enlarged_never_cut() -> None:
 
 
 def test_starts_are_spread_as_torch_spreads_them() -> None:
-    """Weights of a linear layer lie within 1 / sqrt(features)."""
+    """Weights of a linear layer are within 1 / sqrt(features)."""
     module = build("linear", None, "classification", (1, 8, 8), 10)
     assert next(module.parameters()).abs().max() <= 1 / math.sqrt(64)

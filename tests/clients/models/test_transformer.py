@@ -1,4 +1,4 @@
-"""Transformers: GPT-2 by its formulas, adapters on a base that all peers share."""
+"""Transformers: GPT-2 by its formulas, and adapters on a shared base."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gpt2(file: Path, **options: float) -> Transformer:
 
 
 def by_hand(w: dict[str, Tensor], tokens_t: Tensor, heads: int) -> Tensor:
-    """GPT-2 for one row of tokens, straight from the tensors of its file."""
+    """Compute GPT-2 for one row of tokens from the tensors of its file."""
 
     def normed(x: Tensor, name: str) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
@@ -130,12 +130,12 @@ def test_peers_share_one_base_and_hold_adapters_only(tmp_path: Path) -> None:
         assert value.requires_grad or torch.equal(value, base[name]), name
     own, start = engine.losses(fit.x, buffers, "train"), engine.losses(x_pd, buffers, "train")
     assert (own.losses < start.losses).all()
-    # What a chunk holds does not count the base, which no further model adds to.
+    # The size of a chunk excludes the base, which all models share.
     assert engine.holds(2) < 4 * frozen
 
 
 def test_a_further_peer_adds_no_base(tmp_path: Path) -> None:
-    """What eight peers hold for a step, activations included, is less than one more base."""
+    """Eight peers need less memory for a step, activations included, than another base."""
     write_gpt2(tmp_path / "w.safetensors", vocabulary=11, context=8, width=256, layers=2)
     problem = classification([1] * 8, shape=(6,), classes=11)
     rows = np.arange(len(problem.inputs) * 6).reshape(-1, 6) % 11
@@ -154,7 +154,7 @@ def test_a_further_peer_adds_no_base(tmp_path: Path) -> None:
 
 
 def test_a_saved_transformer_is_a_base(tmp_path: Path) -> None:
-    """What a run of the small transformer saves: untied, linear maps (outputs, inputs)."""
+    """A saved small transformer: untied head, linear layers (outputs, inputs)."""
     own = build("transformer", TransformerOptions(2, 128, 2), "language", (8,), 11).eval()
     save_file(own.state_dict(), tmp_path / "peer-0000.safetensors")
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
@@ -177,7 +177,7 @@ def test_the_next_token_is_not_seen() -> None:
 
 
 def test_a_small_transformer_learns_a_rule() -> None:
-    """Each token follows from the one before: the loss falls below that of guessing by far."""
+    """Each token determines the next: the loss falls far below that of guessing."""
     problem = language()
     rows = (np.arange(6) + np.arange(len(problem.inputs))[:, None]) % 11
     train = replace(problem.train, targets=tuple((rows[r] + 1) % 11 for r in problem.train.rows))

@@ -16,7 +16,7 @@ CHANCE, BEST = np.array([4, 1, 3, 2]), np.array([1, 2, 3, 4])
         ([], []),
         ([False, False, False], [1, 2, 3]),
         ([True, True, True], [4, 1, 3]),
-        ([False, True, True], [1, 4, 3]),  # the second of chance is taken already
+        ([False, True, True], [1, 4, 3]),  # the second of `shuffled` is taken already
         ([True, False, True, False], [4, 1, 3, 2]),
     ],
 )

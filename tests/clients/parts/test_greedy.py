@@ -1,4 +1,4 @@
-"""The greedy choice against the paper's algorithms as written, and its laws."""
+"""Greedy choice: the paper's algorithms as written, and its laws."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Reward = Callable[[int, Floats], float]
 
 @dataclass(frozen=True)
 class Case:
-    """n peers that all choose: models (n, d), who tries whom in which order, and what is good."""
+    """n peers that choose: models (n, d), orders of trial, and losses."""
 
     models: Floats
     samples: Floats
@@ -29,7 +29,7 @@ class Case:
     dtype: torch.dtype = torch.float64
 
     def reward(self, k: int, members: set[int]) -> float:
-        """R(S) from the set itself: no running sums."""
+        """Return R(S) from the set itself, without running sums."""
         own = sorted(members)
         share = self.samples[own] / self.samples[own].sum()
         return -self.loss(k, share @ self.models[own])
@@ -50,7 +50,7 @@ class Case:
 
 
 def ggc(case: Case, k: int, most: int, *, strict: bool = False) -> tuple[set[int], int]:
-    """Algorithm 2: rewards of sets; X and the passes over the validation data with R cached."""
+    """Run algorithm 2 on sets; return X and the validation passes with R cached."""
     order, coins = case.drawn[k]
     x, y, passes = {k}, {k, *order.tolist()}, 0
     for j, coin in zip(order.tolist(), coins, strict=True):
@@ -67,7 +67,7 @@ def ggc(case: Case, k: int, most: int, *, strict: bool = False) -> tuple[set[int
 
 
 def bggc(case: Case, k: int, most: int) -> set[int]:
-    """Algorithm 3: batches of at most B_c models and sums w_X, w_Y, as printed."""
+    """Run algorithm 3 with batches of at most B_c models and sums w_X, w_Y, as printed."""
     order, coins = case.drawn[k]
     p, w = case.samples, case.models
 
@@ -95,7 +95,7 @@ def bggc(case: Case, k: int, most: int) -> set[int]:
 
 
 def random_case(seed: int, n: int = 7, d: int = 3) -> Case:
-    """A bumpy loss: adding and dropping may both gain, so that the coins matter."""
+    """Make a non-convex loss: adding and dropping may both gain, so that the draws matter."""
     g = np.random.default_rng(seed)
     centre, slope = g.normal(size=(n, d)), 3 * g.normal(size=(n, d))
     drawn = []
@@ -110,7 +110,7 @@ def random_case(seed: int, n: int = 7, d: int = 3) -> Case:
 
 
 def quadratic_case(models: npt.ArrayLike, centres: npt.ArrayLike, seed: int = 0) -> Case:
-    """f_k = |x - centre_k|^2 / 2, everybody tries everybody, equal weights."""
+    """Make f_k = |x - centre_k|^2 / 2, all peers as candidates, equal weights."""
     g, models, centres = np.random.default_rng(seed), np.array(models), np.array(centres)
     n = len(models)
     drawn = [(g.permutation(np.delete(np.arange(n), k)), g.random(n - 1)) for k in range(n)]
@@ -170,7 +170,7 @@ def test_equal_peers_are_all_accepted(dtype: torch.dtype, strict: bool) -> None:
 
 
 def test_harmful_peers_are_left_out_and_helpful_ones_taken() -> None:
-    # Two camps: each model misses its own centre a little, in directions that cancel.
+    # Two camps: models deviate slightly from their centre, in directions that cancel.
     camp = np.repeat([-10.0, 10.0], 4)[:, None]
     models = camp + np.tile([0.4, -0.4, 0.3, -0.3], 2)[:, None]
     for seed in range(5):
@@ -181,7 +181,7 @@ def test_harmful_peers_are_left_out_and_helpful_ones_taken() -> None:
 
 
 def test_the_graph_is_directed() -> None:
-    # Peer 0 is where it wants to be; peer 1 wants to be where 0 is.
+    # Peer 0 is at its optimum, which is also that of peer 1.
     choice = quadratic_case([[0.0], [1.0]], [[0.0], [0.0]]).choose(2)
     assert choice.chosen_pn.tolist() == [[True, False], [True, True]]
 

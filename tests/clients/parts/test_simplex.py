@@ -1,4 +1,4 @@
-"""Projection onto the probability simplex: what it must satisfy, and another way to find it."""
+"""Projection onto the probability simplex: optimality conditions, and another algorithm."""
 
 from __future__ import annotations
 

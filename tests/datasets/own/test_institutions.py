@@ -1,4 +1,4 @@
-"""Data that institutions hold: what fits a run is read, what does not is refused in one line."""
+"""Data of institutions: reading, and one-line errors for data that do not fit the run."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def large(folder: Path) -> None:
 
 
 def bomb(folder: Path) -> None:
-    """A few kB that would be 400 MB."""
+    """Write an image of a few kB that would decompress to 400 MB."""
     Image.new("1", (20_000, 20_000)).save(folder / "ill" / "Jane Doe.png")
 
 
@@ -180,7 +180,7 @@ def strange(folder: Path) -> None:
 def test_images_that_do_not_fit_are_refused(
     spoil: Callable[[Path], None], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The line goes to the relay: it must not name what the institution holds; the log does."""
+    """The line is sent to the relay, so only the log may show the institution's entries."""
     hospital(tmp_path, 0)
     spoil(tmp_path)
     with caplog.at_level(logging.ERROR), pytest.raises(DataError, match=why) as refused:
@@ -246,7 +246,7 @@ def test_all_columns_are_those_that_every_peer_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [False, True])
 def test_missing_numbers_become_the_mean(tmp_path: Path, given: bool) -> None:
-    """The run's, 2 with deviation 4; else that of the training rows, (1 + 3) / 2."""
+    """The run's mean, 2 with standard deviation 4, or that of the training rows, (1 + 3) / 2."""
     write_csv(tmp_path / "train.csv", [(1, "no"), ("", "yes"), (3, "no")], ("x", "ill"))
     write_csv(tmp_path / "test.csv", [("nan", "no")], ("x", "ill"))
     mean, std = ("2", "4") if given else ("", "")

@@ -1,4 +1,4 @@
-"""Images of more than 8 bits, from PNG and DICOM; what cannot be read is named by file."""
+"""Images of more than 8 bits, from PNG and DICOM, and errors by file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_dicom(path: Path, pixels: Pixels, **more: Any) -> None:
 
 
 def write_hospital(folder: Path, write: Writer, suffix: str) -> Pixels:
-    """Four training images of each class and one to test with; those of `ill`."""
+    """Write four training images and one test image per class; return those of `ill`."""
     for of_class in ("train/normal", "train/ill", "test/ill"):
         (folder / of_class).mkdir(parents=True)
     pixels = np.random.default_rng(0).integers(1 << 16, size=(8, 4, 5), dtype=np.uint16)
@@ -55,7 +55,7 @@ def write_hospital(folder: Path, write: Writer, suffix: str) -> Pixels:
 
 
 def read(folder: Path) -> npt.NDArray[Any]:
-    """The training images of class `ill` of one simulated peer."""
+    """Read the training images of class `ill` of one simulated peer."""
     problem = DATASETS["image-folder"].load(Partition(), 1, 0, folder, OPTIONS)
     assert problem.train.targets[0].tolist() == [1] * 4 + [0] * 4
     found: npt.NDArray[Any] = problem.inputs[problem.train.rows[0][:4], 0]

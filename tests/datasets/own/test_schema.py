@@ -1,4 +1,4 @@
-"""Tables as hospitals have them: gaps, categories, dates, wrong cells."""
+"""Tables with missing values, categories, dates and invalid cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text of institutions: every token is in its place, and what does not fit is named on the node."""
+"""Texts of institutions: rows of tokens, and errors that are listed on the node only."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ OPTIONS = TextOptions(context=4)
 
 
 def write_tokenizer(folder: Path, words: list[str] = WORDS) -> str:
-    """A word is a token, and a document ends with <end>; its SHA-256."""
+    """Write a tokenizer of words that appends <end> to documents; return its SHA-256."""
     found = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, words[0]))
     found.pre_tokenizer = pre_tokenizers.Whitespace()
     found.decoder = decoders.Fuse()
     found.post_processor = processors.TemplateProcessing(
         single="$A <end>", special_tokens=[("<end>", 0)]
     )
-    found.enable_truncation(3)  # many files have such settings: they are for other uses
+    found.enable_truncation(3)  # common in published files, for other uses
     found.enable_padding(length=7)
     folder.mkdir(parents=True, exist_ok=True)
     found.save(str(folder / "tokenizer.json"))

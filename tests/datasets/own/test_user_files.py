@@ -1,4 +1,4 @@
-"""Data sets that users bring: tiny files in the true formats, right, damaged and missing."""
+"""Data sets downloaded by users: tiny files in the real formats, valid, damaged and missing."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_damaged_images_are_refused(tmp_path: Path) -> None:
 
 
 def test_femnist(tmp_path: Path) -> None:
-    """One pixel in 1,000ths says which image it is; writers are numbered by name."""
+    """A pixel in 1,000ths identifies the image; writers are numbered by name."""
 
     def image(mark: float) -> list[float]:
         return [1.0] * 5 + [mark] + [0.0] * 778
@@ -128,7 +128,10 @@ def test_femnist(tmp_path: Path) -> None:
     assert len(letters.test) == 1
     partition = Partition(kind="natural", samples_per_peer=0, min_samples=1)
     problem = load_problem("femnist", partition, 2, 0, tmp_path, FemnistOptions())
-    assert [len(rows) for rows in problem.train.rows] == [1, 2]  # Amy and Zoe: Bob has no test
+    assert [len(rows) for rows in problem.train.rows] == [
+        1,
+        2,
+    ]  # Amy and Zoe; Bob has no test set
 
 
 @pytest.mark.parametrize(
@@ -198,10 +201,10 @@ def test_office_home_says_that_the_extractor_is_missing(tmp_path: Path) -> None:
 
 
 def test_heart_disease(tmp_path: Path) -> None:
-    """The features of a patient by hand, before they are standardised."""
+    """Features of a patient computed by hand, before standardisation."""
     tiny.write_heart_disease(tmp_path)
     cleveland = tmp_path / "heart-disease" / "processed.cleveland.data"
-    # Age 50, 60, 70, 80; the third has no chest pain known, the fourth lacks what is left out.
+    # Age 50, 60, 70, 80; the third lacks chest pain, the fourth only columns that are dropped.
     lines = [tiny.patient(50, 1, 0, 0), tiny.patient(60, 4, 2, 3)]
     lines += [tiny.patient(70, 2, 1, 1, missing=[2]), tiny.patient(80, 3, 1, 1, missing=[10, 11])]
     cleveland.write_text("\n".join(lines) + "\n")
@@ -210,7 +213,7 @@ def test_heart_disease(tmp_path: Path) -> None:
     mine = source.groups == 0
     np.testing.assert_array_equal(source.targets[mine], [0, 1, 1])
     assert source.inputs.shape[1] == 13
-    # ceil(0.34 * 3) = 2 for testing; one trains, and is standardised by itself: all zeros.
+    # ceil(0.34 * 3) = 2 test patients; the training one is standardised by itself: all zeros.
     (trained,) = source.train[mine[source.train]]
     np.testing.assert_array_equal(source.inputs[trained], 0)
     raw = np.array(
@@ -236,7 +239,7 @@ def test_hospitals_standardise_by_their_own_training_patients(tmp_path: Path) ->
         tested = source.test[source.groups[source.test] == hospital]
         assert set(source.targets[tested]) == {0, 1}
     changed = (tmp_path / "heart-disease" / "processed.va.data").read_text().splitlines()
-    row = source.test[source.groups[source.test] == 3][0] - 36  # a test patient of the last one
+    row = source.test[source.groups[source.test] == 3][0] - 36  # a patient of the last one
     changed[row] = changed[row].replace(changed[row].split(",")[0], "99.0", 1)
     (tmp_path / "heart-disease" / "processed.va.data").write_text("\n".join(changed))
     other = read_heart_disease(tmp_path)
@@ -370,7 +373,7 @@ def test_languages(tmp_path: Path) -> None:
             text = decoded(source, rows[source.groups[rows] == group])
             assert set(text) <= set(letters) | set(" \n")
     text = decoded(source, source.train[source.groups[source.train] == 0])
-    assert "\n" in text  # between paragraphs, and there alone
+    assert "\n" in text  # only between paragraphs
     assert len(text) / text.count("\n") > 100
     assert 0.15 < len(source.test) / len(source.inputs) < 0.25
     blank = np.array([0.0]), np.array([1.0])
@@ -394,7 +397,7 @@ def test_a_language_is_tested_on_as_many_examples_as_asked_for(tmp_path: Path) -
 
 
 def test_test_stretches_of_a_text_are_its_own(tmp_path: Path) -> None:
-    """Numbers in order: those for testing are stretches of 4,096 bytes, the fifth of each five."""
+    """The text is numbers in order; every fifth block of 4,096 bytes is in the test set."""
     folder = tmp_path / "languages"
     folder.mkdir()
     (folder / "install.en.txt").write_text(" ".join(f"{k:07d}" for k in range(10_000)))
@@ -404,7 +407,7 @@ def test_test_stretches_of_a_text_are_its_own(tmp_path: Path) -> None:
         for rows in (source.train, source.test)
     ]
     assert not np.isin(numbers[1], numbers[0]).any()
-    # 80,000 bytes: stretches 4, 9, 14 whole, and 19, where 77,824 to 80,000 is left.
+    # 80,000 bytes: blocks 4, 9, 14 in full, and 19 from 77,824 to 80,000.
     assert set(numbers[1] * 8 // 4096) <= {4, 9, 14, 19}
     assert len(numbers[1]) == pytest.approx((3 * 4096 + 2176) / 8, abs=16)
 
@@ -499,7 +502,7 @@ def test_a_character_cut_in_two_is_no_damage(tmp_path: Path) -> None:
         read_wiki40b(tmp_path, table)
 
 
-# ---- What they share --------------------------------------------------------------------------
+# ---- Common -----------------------------------------------------------------------------------
 
 WRITE: dict[str, Callable[[Path], object]] = {
     "cinic10": tiny.write_cinic10,

@@ -1,4 +1,4 @@
-"""What every partition promises, whatever the source, the seed and the number of peers."""
+"""Invariants of all partitions, for any source, seed and number of peers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL = Partition(samples_per_peer=0, min_samples=2)
 
 
 def make_source(classes: int = CLASSES, each: int = 40, each_test: int = 12) -> Source:
-    """Every class equally often; test examples lie between the training examples."""
+    """Make a balanced source; test examples lie between the training examples."""
     labels = np.tile(np.arange(classes), each + each_test)
     test = np.zeros(len(labels), dtype=bool)
     test[np.random.default_rng(5).permutation(each + each_test)[:each_test]] = True
@@ -61,7 +61,7 @@ def requests(draw: st.DrawFn) -> tuple[Partition, int, int]:
 
 
 def together(problem: Problem) -> list[Ints]:
-    """Each peer's training and validation rows."""
+    """Return each peer's training and validation rows."""
     return [
         np.concatenate(pair)
         for pair in zip(problem.train.rows, problem.validation.rows, strict=True)
@@ -78,7 +78,7 @@ def same(a: Problem, b: Problem) -> bool:
 
 
 def naming(problem: Problem, peer: int) -> dict[int, int]:
-    """What a peer calls each published class, checked to be the same in all its splits."""
+    """Return a peer's label of each published class, checked to be the same in all its splits."""
     names: dict[int, int] = {}
     for part in (problem.train, problem.validation, problem.test):
         published = SOURCE.targets[part.rows[peer]]
@@ -103,7 +103,7 @@ def test_every_split_is_sound(request: tuple[Partition, int, int]) -> None:
         assert np.isin(test, SOURCE.test).all()
         trained = SOURCE.targets[problem.train.rows[peer]]
         assert np.isin(SOURCE.targets[test], trained).any() or partition.kind in (
-            "label-groups",  # tested on the whole group, whatever few examples it has
+            "label-groups",  # has the whole group's test set, with any number of examples
             "natural",
         )
         assert len(test)
@@ -160,7 +160,7 @@ def test_the_seed_decides_who_holds_what(kind: str) -> None:
 
 
 def test_the_seed_decides_what_is_kept_and_held_out() -> None:
-    """Two peers with one natural group each: nothing else is left to chance."""
+    """Two peers with one natural group each, so that nothing else is random."""
     source = replace(SOURCE, groups=np.arange(len(SOURCE.targets)) % 2)
     partition = Partition(kind="natural", samples_per_peer=20, validation=0.5)
     problems = [split(source, partition, 2, seed) for seed in range(3)]
@@ -206,7 +206,7 @@ def test_dirichlet_concentration(alpha: float, peers: int) -> None:
     """E[sum q^2] = (alpha + 1) / (n alpha + 1) for q ~ Dir(alpha) over n peers.
 
     400 independent classes; sum q^2 has standard deviation below 0.3, so 4 standard errors are
-    0.06. Rounding to 200 examples a class moves it by less than 0.01.
+    0.06. Rounding to 200 examples per class changes it by less than 0.01.
     """
     source = make_source(classes=20, each=200, each_test=1)
     partition = replace(ALL, kind="dirichlet", alpha=alpha, min_samples=1)
@@ -268,7 +268,7 @@ def test_two_label_groups_are_the_papers() -> None:
 
 
 def test_cobos_cross_device_clusters() -> None:
-    """10 clusters of 6, 6, 7, 7, ... 10, 10 peers, each with 10 of 100 classes, dealt evenly."""
+    """10 clusters of 6, 6, 7, 7, ... 10, 10 peers, each with 10 of 100 classes, divided evenly."""
     source = make_source(classes=100, each=20, each_test=2)
     sizes = "6-6-7-7-8-8-9-9-10-10"
     partition = replace(ALL, kind="label-groups", clusters=10, cluster_sizes=sizes)
@@ -337,7 +337,7 @@ def test_label_groups_divided_by_dirichlet(alpha: float, peers: int) -> None:
             < 0.15
         )
         tests = [np.bincount(t // 5, minlength=4) for t in problem.test.targets]
-        assert np.abs(np.stack(tests) - counts_pu * 50 / 500).max() <= 2  # rounded; one may be lent
+        assert np.abs(np.stack(tests) - counts_pu * 50 / 500).max() <= 2  # one may be moved
     assert np.mean(squares) == pytest.approx((alpha + 1) / (peers * alpha + 1), abs=0.14)
 
 
@@ -446,7 +446,7 @@ def test_regression_is_divided_without_classes() -> None:
 
 
 LABELS = np.array([0, 0, 0, 1, 1, 2])
-"""Of six pool rows, for lending by hand."""
+"""Labels of six pool rows, to move test examples by hand."""
 
 
 @pytest.mark.parametrize(
@@ -475,7 +475,7 @@ def test_lending(train: list[list[int]], test: list[list[int]], expected: list[A
 
 
 def test_a_peer_is_tested_on_what_the_cap_left_it() -> None:
-    """Two examples a peer of a very uneven division: most classes it was tested on are gone."""
+    """Two examples per peer of a skewed division: most classes of its test set are gone."""
     for seed in range(20):
         partition = Partition(kind="dirichlet", alpha=0.2, samples_per_peer=2, min_samples=2)
         problem = split(SOURCE, partition, 8, seed)

@@ -1,4 +1,4 @@
-"""Tiny files in the formats the data sets were published in, right and damaged."""
+"""Tiny files in the published formats of the data sets, valid and damaged."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from tests.published_files import (
     write_idx,
 )
 
-PUBLISHED = "torchvision.datasets"  # by name: importing it takes seconds
+PUBLISHED = "torchvision.datasets"  # by name, since the import takes seconds
 
 
 @pytest.fixture(autouse=True)
 def _nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No system files, and every download meets a closed port."""
+    """Hide system files, and direct downloads to a closed port."""
     monkeypatch.setattr(locate, "SYSTEM", tmp_path / "system")
     monkeypatch.setenv("no_proxy", "*")
     for name in ("MNIST", "FashionMNIST"):
@@ -68,7 +68,7 @@ def test_idx_files_are_found_and_read(tmp_path: Path, folder: str, packed: bool)
 
 
 def test_the_first_complete_folder_counts(tmp_path: Path) -> None:
-    """Each place holds as many images as its position, so that they can be told apart."""
+    """Each folder has as many images as its index, to identify it."""
     data = tmp_path / "data"
     folders = [data / "mnist", data / "MNIST" / "raw", tmp_path / "system" / "mnist"]
     for count, folder in enumerate(folders, start=1):
@@ -124,7 +124,7 @@ def test_missing_files_say_what_is_expected_where(tmp_path: Path) -> None:
 
 class Silent(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Keep the test's output clean."""
+        """Suppress the server's log."""
 
 
 @pytest.fixture
@@ -255,6 +255,6 @@ def test_the_real_fashion_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(np.bincount(source.targets[source.train]), [6000] * 10)
     np.testing.assert_array_equal(np.bincount(source.targets[source.test]), [1000] * 10)
     mean, std = source.normalisation
-    # As published all over: 0.2860 and 0.3530 of the range 0 to 1.
+    # The well-known values: 0.2860 and 0.3530 of the range 0 to 1.
     assert mean.item() / 255 == pytest.approx(0.2860, abs=5e-5)
     assert std.item() / 255 == pytest.approx(0.3530, abs=5e-5)

@@ -1,4 +1,4 @@
-"""The synthetic problems: what their optima, losses and groups are, by construction."""
+"""Synthetic problems: optima, losses and groups, which are known by construction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few hundred bad letters of every kind; `python -m benchmarks.hostile_letters` sends 10,000."""
+"""A few hundred invalid letters of each kind; `benchmarks.hostile_letters` sends 10,000."""
 
 from __future__ import annotations
 

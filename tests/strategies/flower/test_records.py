@@ -74,7 +74,7 @@ def responses(draw: st.DrawFn) -> Response:
 
 
 def comparable(message: Request | Response) -> dict[str, Any]:
-    """The fields; arrays as lists, payloads as bytes."""
+    """Return the fields, with arrays as lists and payloads as bytes."""
     fields = dict(vars(message))
     for key, value in fields.items():
         if isinstance(value, np.ndarray):
@@ -89,7 +89,7 @@ def comparable(message: Request | Response) -> dict[str, Any]:
 
 
 def through_protobuf(record: RecordDict) -> RecordDict:
-    """What a deployment does to each record."""
+    """Serialise and parse a record, as a deployment does."""
     return RecordDict({key: inflated(value) for key, value in record.items()})
 
 
@@ -142,7 +142,7 @@ def test_a_fault_is_a_line() -> None:
 
 
 class Weighed:
-    """All that the relay may know of a payload; whoever reads it raises a TypeError."""
+    """Payload with a size only; reading its content raises a TypeError."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

@@ -1,4 +1,4 @@
-"""The relay as Flower sees it; what it does with a real grid is in test_conformance.py."""
+"""The relay as a Flower strategy; test_conformance.py runs it on a real grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a grid is given and what it may bring; how a real one behaves is in transports/."""
+"""Messages to and from fake grids; transports/ tests real ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strategies.protocol import Request
 
 
 class FullGrid:
-    """Keeps what it is given and accepts nothing."""
+    """Grid that records messages and accepts none."""
 
     def __init__(self) -> None:
         self.offered: list[Message] = []
@@ -26,7 +26,7 @@ class FullGrid:
 
 
 class Answering(FullGrid):
-    """Brings the same reply from everybody."""
+    """Grid that returns the same reply for every message."""
 
     def __init__(self, reply: RecordDict | Error) -> None:
         super().__init__()
@@ -42,12 +42,12 @@ class Answering(FullGrid):
 
 @pytest.fixture(autouse=True)
 def _somebody(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_run_id", "_task_id", "_node_id"):  # a message says whose it is
+    for name in ("_run_id", "_task_id", "_node_id"):  # a message names its sender
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 def test_a_message_lives_as_long_as_its_rounds_may_take_and_flower_to_notice() -> None:
-    """Twice 5 s a round, of the longest order under way, and a minute."""
+    """Twice 5 s per round of the longest request, plus a minute."""
     grid = FullGrid()
     transport = FlowerTransport(cast(Grid, grid), timeout=5.0)
     requests = {7: Request("local-rounds", 3, 12), 8: Request("update", 3, 3)}
@@ -57,7 +57,7 @@ def test_a_message_lives_as_long_as_its_rounds_may_take_and_flower_to_notice() -
 
 
 def test_nothing_that_a_node_sends_is_worse_than_its_own_fault() -> None:
-    """Not even the code by which a simulation says that a worker process died."""
+    """Not even the error code of a simulation for a dead worker process."""
     for reply, line in (
         (Error(0, "dead\n actor"), "Flower error 0: dead actor"),
         (Error(2, None), "Flower error 2: "),
@@ -69,7 +69,7 @@ def test_nothing_that_a_node_sends_is_worse_than_its_own_fault() -> None:
 
 
 class Undecodable(RecordDict):
-    """What Flower cannot make sense of when it is looked into."""
+    """Message whose content Flower fails to decode."""
 
     def __contains__(self, key: object) -> bool:
         raise OverflowError("too large")

@@ -21,7 +21,7 @@ from tests.strategies.toy_node import ToyNode
 
 @dataclass
 class Notes:
-    """A recorder in memory."""
+    """Recorder in memory."""
 
     commits: list[Commit] = field(default_factory=list)
     ledgers: list[Ledger] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The relay's rounds: who is asked what, who fails, who comes back, where a run stands."""
+"""Rounds of the relay: requests, failures, returning nodes and progress."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_pull_round_is_one_message_each_way_for_each_node() -> None:
 
 def test_an_asked_round_is_two_messages_and_resends_no_model() -> None:
     strategy = make(WantedAnswers, rounds=1)
-    nodes = toys(strategy, [0, 1], [2, 3, 4])  # in round 1 each peer i wants i + 1
+    nodes = toys(strategy, [0, 1], [2, 3, 4])  # in round 1 each peer i requests i + 1
     (start, end) = run(strategy, nodes).ledgers
     assert [[request.stage for request in node.requests] for node in nodes] == 2 * [
         ["start", "answer", "update"]
@@ -168,7 +168,7 @@ def test_a_node_that_fails_is_left_out_and_welcomed_back(
     assert notes.ledgers[-1].round == 8
     requests = [(o.stage, o.round) for o in nodes[1].requests if o.stage != "answer"]
     if (stage, 3) not in [(o.stage, o.round) for o in nodes[1].requests]:
-        return  # this rule asks nobody
+        return  # this rule has no answers
     back = 3 if stage == "answer" else 4
     tried = [] if stage == "answer" else [("update", 3)]
     assert requests == [
@@ -225,7 +225,7 @@ def test_what_a_failing_node_says_is_one_short_harmless_line() -> None:
 
 
 def test_a_round_that_nobody_survives_is_played_again() -> None:
-    """Every node fails in round 5 once: the results are those of a run without the trouble."""
+    """Every node fails in round 5 once: the results equal those of a run without failures."""
     strategy = make()
     nodes = toys(strategy, [0, 1, 2], [3, 4])
     for node in nodes:
@@ -260,7 +260,7 @@ def test_a_quorum_begins_without_the_others_and_welcomes_them_later() -> None:
 
 
 def test_nobody_takes_the_place_of_a_node_that_is_waited_for() -> None:
-    """After round 3, in which another was late, a node has left and somebody comes in its name."""
+    """After round 3, in which another node was late, a node leaves and an impostor joins."""
 
     @dataclass
     class Leaving(Moody):
@@ -333,7 +333,7 @@ def test_a_cohort_that_is_none() -> None:
 
 @dataclass
 class Moody:
-    """A transport whose node k cannot be reached in the rounds of `away[k]`, as with Flower."""
+    """Transport whose node k is unreachable in the rounds of `away[k]`, as with Flower."""
 
     transport: InProcessTransport
     away: Mapping[int, range]
@@ -357,7 +357,7 @@ def test_a_node_that_is_away_for_some_rounds_is_not_asked_meanwhile() -> None:
         ("start", 0),
         ("update", 1),
         ("update", 2),
-        ("start", 7),  # the transport saw it again after round 6
+        ("start", 7),  # reachable again after round 6
         ("update", 8),
     ]
     assert {peer for t, peer in notes.losses() if t == 4} == {0, 1}

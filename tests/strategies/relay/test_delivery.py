@@ -1,4 +1,4 @@
-"""Sealed letters on their way: nobody gets a key that is not its own."""
+"""Delivery of sealed letters: every recipient gets its own key only."""
 
 from __future__ import annotations
 

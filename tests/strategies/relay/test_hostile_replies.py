@@ -1,4 +1,4 @@
-"""Hundreds of forged replies; `python -m benchmarks.hostile_replies` forges 20,000."""
+"""Hundreds of forged replies; `benchmarks.hostile_replies` forges 20,000."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is ready: what nodes answer, and what they make of the question."""
+"""Readiness checks: the request to the nodes and their responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strategies.relay.preflight import survey
 
 @dataclass
 class Answers:
-    """A transport whose nodes answer what they answer."""
+    """Transport with prepared responses."""
 
     found: Mapping[int, Response | str]
     asked: dict[int, Request] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What peers are called: as their node says, harmlessly, and no two alike."""
+"""Names of peers: announced by their nodes, printable and unique."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the relay refuses of what a node answers."""
+"""Invalid items in responses that the relay removes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.strategies.toy_node import ToyNode
 
 @dataclass
 class Liar:
-    """Changes what a node says in round 1, or another, or always."""
+    """Transport that forges a node's response in one round, or in all."""
 
     node: ToyNode
     lie: Callable[[Response, Request], Response]
@@ -105,10 +105,10 @@ def test_what_does_not_belong_is_dropped_and_noted(
 @pytest.mark.parametrize(
     ("kind", "pushed", "own"),
     [
-        (Wanted, [0, 3], [3, 0]),  # that 3 hears 0 is for 3 to want
+        (Wanted, [0, 3], [3, 0]),  # the recipient requests
         (Pairs, [0, 3], [3, 0]),
         (WantedAnswers, [0, 3], [3, 0]),
-        (WantedHelp, [3, 0], [0, 3]),  # that 0 answers 3, too
+        (WantedHelp, [3, 0], [0, 3]),  # the sender requests
     ],
 )
 def test_nobody_wants_for_others(kind: type[Brokering], pushed: list[int], own: list[int]) -> None:
@@ -138,7 +138,7 @@ def test_nobody_has_more_samples_than_a_hospital_can(samples: tuple[int, ...]) -
 
 
 def test_samples_are_announced_once() -> None:
-    """Who comes back with more does not get more weight: it stays away."""
+    """A node that returns with another number of samples is rejected."""
     strategy = make(rounds=6)
     one, other = toys(strategy, [0, 1], [2, 3, 4])
     one.before = failing(("update", 2))
@@ -155,7 +155,7 @@ def test_samples_are_announced_once() -> None:
 
 
 def test_a_node_cannot_become_another_when_it_is_started_again() -> None:
-    """With its second "start", once all numbers of samples are known, come offers, too."""
+    """The response to its second "start", when all n_i are known, contains offers too."""
     strategy = make(rounds=2)
     one, other = toys(strategy, [0, 1], [2, 3, 4])
 

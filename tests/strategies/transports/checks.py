@@ -1,6 +1,6 @@
-"""What every transport has to do: `CHECKS`, and `NETWORK_CHECKS` where messages may come late.
+"""Conformance checks of transports: `CHECKS`, and `NETWORK_CHECKS` where messages may be late.
 
-A check gets a `Network`, uses its transport as a relay does, and leaves the network as it was.
+A check uses the transport of a `Network` as a relay does, and restores the network.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from strategies.relay.commit import Commit
 from tests.strategies.transports.node import COHORTS, STRATEGY, digest, toy
 
 _BIG = 24 * 2**20
-"""Bytes of a letter that Flower sends in pieces."""
+"""Bytes of a letter that Flower sends in several chunks."""
 _STRANGER = 12345
 PATIENCE = 120.0
-"""Seconds in which everything that happens at all has happened, on a busy machine, too."""
+"""Seconds to wait for an event, also on a busy machine."""
 
 
 class Network(Protocol):
@@ -31,32 +31,33 @@ class Network(Protocol):
 
     Attributes
     ----------
-    directory : where the nodes' files may lie.
+    directory : Path
+        Folder for the nodes' files.
     """
 
     directory: Path
 
     @property
     def deadline(self) -> float:
-        """Seconds in which a node that is well answers."""
+        """Seconds within which a healthy node answers."""
         ...
 
     def transport(self, seconds: float = PATIENCE) -> Transport:
-        """A transport that gives each node so long for a round, where it can."""
+        """Make a transport, with a timeout per round if it has one."""
         ...
 
     def leave(self) -> None:
-        """Let one of the nodes go away."""
+        """Make a node leave."""
         ...
 
     def come_back(self) -> None:
-        """Let it come again."""
+        """Make it return."""
         ...
 
 
 @dataclass
 class Commits:
-    """A recorder in memory."""
+    """Recorder in memory."""
 
     commits: list[Commit] = field(default_factory=list)
 
@@ -65,7 +66,7 @@ class Commits:
 
 
 def a_whole_run(network: Network) -> None:
-    """A relay commits the same reports, messages and bytes as by function calls."""
+    """The reports, messages and bytes of a run equal those of the in-process transport."""
     expected, found = Commits(), Commits()
     Broker(STRATEGY, InProcessTransport([toy(k) for k in range(len(COHORTS))]), expected).run()
     Broker(STRATEGY, network.transport(), found, join_timeout=PATIENCE).run()
@@ -74,7 +75,7 @@ def a_whole_run(network: Network) -> None:
 
 
 def letters_travel_unchanged(network: Network) -> None:
-    """From node to relay to node: in their order, to the byte, small and big, sealed and plain."""
+    """Order and bytes are preserved, for small and large letters, sealed and plain."""
     transport = network.transport()
     one, other = sorted(transport.nodes())
     keys = {0: b"for 0", 7: bytes(range(256))}
@@ -104,7 +105,7 @@ def letters_travel_unchanged(network: Network) -> None:
 
 
 def responses_belong_to_their_requests(network: Network) -> None:
-    """Also if the last one asked answers first, and if the same is asked again."""
+    """Also if the last node answers first, and for repeated requests."""
     transport = network.transport()
     one, other = sorted(transport.nodes())
     first = transport.exchange({one: ask("sleep 0.3"), other: ask("sleep 0")})
@@ -120,7 +121,7 @@ def responses_belong_to_their_requests(network: Network) -> None:
 
 
 def a_fault_is_told_and_costs_only_its_node(network: Network) -> None:
-    """Of a node that says what failed, of one that crashes, and of one that does not exist."""
+    """For a node that reports a fault, one that crashes, and one that does not exist."""
     transport = network.transport()
     one, other = sorted(transport.nodes())
     outcome = transport.exchange({_STRANGER: ask(), one: ask("fail disk full"), other: ask()})
@@ -134,7 +135,7 @@ def a_fault_is_told_and_costs_only_its_node(network: Network) -> None:
 
 
 def a_node_that_left_is_not_listed(network: Network) -> None:
-    """It has no response, and is there again when it has come back."""
+    """It gives no response, and is listed again after it returns."""
     transport = network.transport(1.0)
     nodes = set(transport.nodes())
     network.leave()
@@ -149,7 +150,7 @@ def a_node_that_left_is_not_listed(network: Network) -> None:
 
 
 def a_late_node_is_not_waited_for(network: Network) -> None:
-    """It gets no second message before it has answered, and its answer comes too late for good."""
+    """It gets no second message before it answers, and its late answer is dropped."""
     deadline = network.deadline
     transport = network.transport(deadline)
     one, other = sorted(transport.nodes())
@@ -166,7 +167,7 @@ def a_late_node_is_not_waited_for(network: Network) -> None:
 
 
 def a_foreign_record_is_no_response(network: Network) -> None:
-    """What it is instead is told in a line."""
+    """The reason is one line."""
     transport = network.transport()
     one, other = sorted(transport.nodes())
     outcome = transport.exchange({one: ask("foreign app"), other: ask("foreign round")})
@@ -193,19 +194,19 @@ NETWORK_CHECKS: tuple[Check, ...] = (
 
 
 def ask(what: str = "echo") -> Request:
-    """A request that tells a node what to do."""
+    """Make a request with an order for a node."""
     return Request("update", 1, 1, attempt=what)
 
 
 def response_of(transport: Transport, node: int, request: Request) -> Response:
-    """The response of one node, which has to come."""
+    """Return the response of a node, which must not be missing."""
     response = transport.exchange({node: request})[node]
     assert isinstance(response, Response), response
     return response
 
 
 def wait(until: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not until():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Networks of two nodes: function calls, Flower's simulation, a deployment on loopback."""
+"""Networks of two nodes: in-process, Flower's simulation, a deployment on loopback."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Calls:
 
 @contextmanager
 def calls(directory: Path) -> Iterator[Network]:
-    """Nodes of this process."""
+    """Run nodes in this process."""
     yield _Calls(directory)
 
 
@@ -88,14 +88,14 @@ class _Simulated:
         self._present.set()
 
     def hold(self, message: Message, context: Context) -> None:
-        """The engine fetches messages also for a node that is away."""
+        """Hold back messages of a node that has left, which the engine fetches too."""
         if message.metadata.dst_node_id == self._away:
             self._present.wait()
 
 
 @contextmanager
 def simulation(directory: Path) -> Iterator[Network]:
-    """Virtual nodes of Flower's simulation engine, in this process."""
+    """Run virtual nodes of Flower's simulation engine in this process."""
     network, server = _Simulated(directory), ServerApp()
 
     @server.main()
@@ -117,7 +117,7 @@ def simulation(directory: Path) -> Iterator[Network]:
 
 
 class _Remote:
-    """The transport of a ServerApp in another process: see `server.py`."""
+    """Transport of a ServerApp in another process, see `server.py`."""
 
     def __init__(self, connection: Connection, seconds: float, taken: list[float]) -> None:
         self._connection, self._seconds, self._taken = connection, seconds, taken
@@ -145,14 +145,14 @@ class _Deployed:
 
     @property
     def deadline(self) -> float:
-        """Three usual exchanges: it depends on how busy the machine is."""
+        """Return the time of three exchanges, which depends on the machine's load."""
         return 3 * median(self._taken or [5.0])
 
     def transport(self, seconds: float = PATIENCE) -> Transport:
         return _Remote(self._connection, seconds, self._taken)
 
     def leave(self) -> None:
-        """A SuperNode takes no leave: the SuperLink misses it after two heartbeats, a minute."""
+        """Stop a SuperNode; the SuperLink notices after two heartbeats, a minute."""
         node, executor = self._deployment.of_node(1)
         self._deployment.kill(executor)
         self._deployment.services[node].kill(signal.SIGTERM)
@@ -163,7 +163,7 @@ class _Deployed:
 
 @contextmanager
 def deployment(directory: Path) -> Iterator[Network]:
-    """Two SuperNodes on loopback with TLS, authentication and executors; strategies/ alone runs."""
+    """Run two SuperNodes on loopback with TLS, authentication, executors, and strategies/ only."""
     app, peers = directory / "app", dict.fromkeys(range(2), Host())
     write_app(app)
     with (
@@ -187,7 +187,7 @@ def deployment(directory: Path) -> Iterator[Network]:
 
 
 def write_app(directory: Path) -> None:
-    """Write a Flower app of strategies/ and the checks' node."""
+    """Write a Flower app of strategies/ and the node of the checks."""
     python = [*(ROOT / "strategies").rglob("*.py"), ROOT / "tests/strategies/toy_node.py"]
     python += [Path(__file__).with_name(name) for name in ("node.py", "server.py")]
     for path in python:

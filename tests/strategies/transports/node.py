@@ -1,7 +1,7 @@
-"""The endpoint of the conformance checks, and the ClientApp that hosts it.
+"""Node of the conformance checks, and the ClientApp that hosts it.
 
-A request's `attempt` says what the node does with it; see `Node`. One that says nothing is of a
-run, and a toy node carries it out, whose numbers the ClientApp keeps in Flower's context.
+A request's `attempt` is an order for the node, see `Node`. Requests without one belong to a run and
+are handled by a toy node, whose numbers the ClientApp stores in Flower's context.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ COHORTS = ((0, 1), (2,))
 
 
 class CrashError(Exception):
-    """The app does not handle this."""
+    """Error that the app does not catch."""
 
 
 def toy(index: int) -> ToyNode:
-    """The toy node that hosts the peers of node `index`."""
+    """Make the toy node with the peers of node `index`."""
     return ToyNode(STRATEGY, COHORTS[index])
 
 
 @dataclass
 class Node:
-    """Echoes what it was asked, after `sleep SECONDS`, or once the file of `wait PATH` is there.
+    """Node that echoes requests, after `sleep SECONDS`, or when the file of `wait PATH` exists.
 
-    It fails at `fail WHY`, and its app crashes at `crash WHY`.
+    It fails at `fail REASON`, and its app crashes at `crash REASON`.
     """
 
     toy: ToyNode
@@ -64,7 +64,7 @@ class Node:
 
 
 def echo(request: Request) -> Response:
-    """What arrived: letters and edges as they are, the rest as text; and a number of its own."""
+    """Return the letters and edges of a request unchanged, the rest as text, and a counter."""
     said = [
         f"{request.stage} {request.round} {request.last} {request.committed} {request.attempt}",
         f"{request.asked.tolist()} {request.samples.tolist()}",
@@ -76,13 +76,13 @@ def echo(request: Request) -> Response:
 
 
 def digest(payload: object) -> str:
-    """What tells one payload from another."""
+    """Return a digest of a payload."""
     assert isinstance(payload, bytes)
     return hashlib.sha256(payload).hexdigest()
 
 
 def foreign(what: str, request: Request) -> RecordDict:
-    """What another app answers, or what would be the response to another round."""
+    """Return the reply of another app, or a response to another round."""
     if what == "app":
         return RecordDict({"arrays": ArrayRecord(), "metrics": MetricRecord({"examples": 3})})
     other = replace(request, round=request.round + 1, last=request.last + 1)
@@ -94,7 +94,7 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Do what the request says, as `app.client` does."""
+    """Handle a request, as `app.client` does."""
     request = decode_request(message.content)
     what, _, how = request.attempt.partition(" ")
     if what == "foreign":

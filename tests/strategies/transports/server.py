@@ -1,4 +1,4 @@
-"""A ServerApp that lets the process of the checks use its transport."""
+"""ServerApp whose transport the process of the checks uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Carry out (seconds, method, arguments), one after the other, until there is None."""
+    """Call (seconds, method, arguments) in order, until None arrives."""
     port, key = context.run_config["port"], str(context.run_config["key"])
     transports: dict[float, FlowerTransport] = {}
     with Client(("127.0.0.1", int(port)), authkey=bytes.fromhex(key)) as connection:

@@ -1,4 +1,4 @@
-"""Every transport does what the relay relies on: see `checks`."""
+"""Conformance of all transports, see `checks`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_simulation(check: Check, simulated: Network) -> None:
 
 @pytest.mark.e2e
 def test_deployment(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    """One test: whatever process runs it boots one deployment."""
+    """A single test, so that only one process starts a deployment."""
     with networks.deployment(tmp_path) as network:
         for check in NETWORK_CHECKS:
             with subtests.test(check.__name__):
