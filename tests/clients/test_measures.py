@@ -22,18 +22,18 @@ def probabilities(n: int, k: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray
 @pytest.mark.parametrize("k", [2, 5])
 def test_classes(k: int) -> None:
     p_nk, labels = probabilities(60, k)
-    said, found = p_nk.argmax(axis=1), measures.classification(p_nk, labels)
+    predicted, result = p_nk.argmax(axis=1), measures.classification(p_nk, labels)
     score = p_nk[:, 1] if k == 2 else p_nk
     expected = {
-        "balanced_accuracy": metrics.balanced_accuracy_score(labels, said),
-        "macro_f1": metrics.f1_score(labels, said, average="macro"),
+        "balanced_accuracy": metrics.balanced_accuracy_score(labels, predicted),
+        "macro_f1": metrics.f1_score(labels, predicted, average="macro"),
         "auroc": metrics.roc_auc_score(labels, score, multi_class="ovr"),
     }
     if k == 2:
-        expected["sensitivity"] = metrics.recall_score(labels, said)
-        expected["specificity"] = metrics.recall_score(labels, said, pos_label=0)
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
-    assert found.keys() - expected.keys() == {"expected_calibration_error"}
+        expected["sensitivity"] = metrics.recall_score(labels, predicted)
+        expected["specificity"] = metrics.recall_score(labels, predicted, pos_label=0)
+    assert {name: result[name] for name in expected} == pytest.approx(expected)
+    assert result.keys() - expected.keys() == {"expected_calibration_error"}
 
 
 def test_a_peer_that_has_not_every_class() -> None:
@@ -41,14 +41,14 @@ def test_a_peer_that_has_not_every_class() -> None:
     p_nk, labels = probabilities(40, 4)
     there = labels < 3
     p_nk, labels = p_nk[there], labels[there]
-    said, found = p_nk.argmax(axis=1), measures.classification(p_nk, labels)
+    predicted, result = p_nk.argmax(axis=1), measures.classification(p_nk, labels)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a class that is predicted but never occurs
-        expected = metrics.balanced_accuracy_score(labels, said)
-    assert found["balanced_accuracy"] == pytest.approx(expected)
-    assert found["macro_f1"] == pytest.approx(metrics.f1_score(labels, said, average="macro"))
+        expected = metrics.balanced_accuracy_score(labels, predicted)
+    assert result["balanced_accuracy"] == pytest.approx(expected)
+    assert result["macro_f1"] == pytest.approx(metrics.f1_score(labels, predicted, average="macro"))
     each = [metrics.roc_auc_score(labels == k, p_nk[:, k]) for k in range(3)]
-    assert found["auroc"] == pytest.approx(np.mean(each))
+    assert result["auroc"] == pytest.approx(np.mean(each))
     assert np.isnan(measures.classification(p_nk[labels == 0], labels[labels == 0])["auroc"])
 
 
@@ -75,10 +75,10 @@ def test_numbers() -> None:
 
 def test_curves() -> None:
     p_nk, labels = probabilities(80, 2)
-    found = measures.classification_curves(p_nk, labels)
-    assert np.sum(found["confusion"]) == 80
-    assert np.array_equal(found["confusion"], metrics.confusion_matrix(labels, p_nk.argmax(1)))
-    false, true = np.array(found["roc"][0]).T
+    result = measures.classification_curves(p_nk, labels)
+    assert np.sum(result["confusion"]) == 80
+    assert np.array_equal(result["confusion"], metrics.confusion_matrix(labels, p_nk.argmax(1)))
+    false, true = np.array(result["roc"][0]).T
     area = metrics.roc_auc_score(labels, p_nk[:, 1])
     assert metrics.auc(false, true) == pytest.approx(area, abs=0.01)
-    assert sum(row[2] for row in found["reliability"]) == 80
+    assert sum(row[2] for row in result["reliability"]) == 80

@@ -32,11 +32,11 @@ def test_a_node_has_what_its_peer_has_in_a_simulation(tmp_path: Path) -> None:
     problem = ROW.load(Partition(), 2, 0, folder, CLASSES)
     assert (problem.names, problem.classes) == (("north", "south"), ("no", "yes"))
     assert ROW.deployed is not None
-    own = ROW.deployed(1, 2, 0, write(tmp_path / "own", south=other), CLASSES)
-    for there, here in ((problem.train, own.train), (problem.test, own.test)):
+    deployed = ROW.deployed(1, 2, 0, write(tmp_path / "own", south=other), CLASSES)
+    for there, here in ((problem.train, deployed.train), (problem.test, deployed.test)):
         inputs = problem.inputs[there.rows[1]]
         assert len(inputs)
-        assert np.array_equal(inputs, own.inputs[here.rows[1]])
+        assert np.array_equal(inputs, deployed.inputs[here.rows[1]])
         assert np.array_equal(there.targets[1], here.targets[1])
 
 

@@ -244,8 +244,8 @@ def test_the_edges_of_each_round_come_from_a_csv(tmp_path: Path) -> None:
     file.write_text("round,sender,recipient\n1,0,1\n3,2,0\n3,1,0\n", encoding="utf-8")
     links = changing("file", 3, 0, degree=2, directed=True, file=str(file))
     assert links is not None
-    heard = [listed(links(t)).tolist() for t in (1, 2, 3, 4)]
-    assert heard == [[[0, 1]], [], [[1, 0], [2, 0]], [[0, 1]]]
+    edges = [listed(links(t)).tolist() for t in (1, 2, 3, 4)]
+    assert edges == [[[0, 1]], [], [[1, 0], [2, 0]], [[0, 1]]]
     assert listed(np.triu(topology("file", 3, 0, file=str(file)))).tolist() == [[0, 1], [0, 2]]
     with pytest.raises(TopologyError, match="the method needs answers"):
         changing("file", 3, 0, degree=2, directed=False, file=str(file))

@@ -26,7 +26,7 @@ class ToyNode:
     before: Callable[[Request], None] = lambda request: None
     requests: list[Request] = field(default_factory=list)
     versions: dict[int, dict[int, float]] = field(default_factory=dict)
-    heard: dict[int, dict[int, float]] = field(default_factory=dict)
+    received: dict[int, dict[int, float]] = field(default_factory=dict)
     evaluated: int = 0
 
     def handle(self, request: Request) -> Response:
@@ -49,9 +49,9 @@ class ToyNode:
         return self._close(request.round, [])
 
     def _answer(self, request: Request) -> Response:
-        self.heard = self._hear(request)
+        self.received = self._receive(request)
         asked = request.edges[request.asked]
-        answers = self._answers(request.round, asked, self.heard)
+        answers = self._answers(request.round, asked, self.received)
         letters = [
             PeerMessage("answer", k, i, request.round, NBYTES, np.float64(value).tobytes())
             for (i, k), value in answers.items()
@@ -61,28 +61,28 @@ class ToyNode:
 
     def _update(self, request: Request) -> Response:
         t = request.round
-        if not self.heard:
-            self.heard = self._hear(request)
-        answers = self._answers(t, request.edges[request.asked], self.heard)
+        if not self.received:
+            self.received = self._receive(request)
+        answers = self._answers(t, request.edges[request.asked], self.received)
         for letter in request.letters:
             if letter.kind == "answer":
                 assert letter.recipient is not None
                 assert letter.recipient in self.peers
                 assert (letter.recipient, letter.sender) not in answers
                 answers[letter.recipient, letter.sender] = _opened(letter)
-        self._step(t, self.heard, answers)
-        self.heard = {}
+        self._step(t, self.received, answers)
+        self.received = {}
         return self._close(t, [t] if self.strategy.is_evaluated(t) else [])
 
     def _run_local_rounds(self, request: Request) -> Response:
         reports: tuple[Report, ...] = ()
         for this in self.strategy.each_round(request.round, request.last, self._wants):
-            heard = self._hear(Request("update", this.t, this.t, this.edges, this.asked))
-            self._step(this.t, heard, self._answers(this.t, this.edges[this.asked], heard))
+            received = self._receive(Request("update", this.t, this.t, this.edges, this.asked))
+            self._step(this.t, received, self._answers(this.t, this.edges[this.asked], received))
             reports += self._close(this.t, [this.t] if this.evaluated else []).reports
         return Response(tuple(self.peers), (), self._wants(request.last + 1), reports)
 
-    def _hear(self, request: Request) -> dict[int, dict[int, float]]:
+    def _receive(self, request: Request) -> dict[int, dict[int, float]]:
         """Return the received models by recipient and sender."""
         x = self.versions[request.round - 1]
         edges = request.edges.tolist()
@@ -93,20 +93,20 @@ class ToyNode:
         return {peer: {s: models[s] for s, r in edges if r == peer} for peer in self.peers}
 
     def _answers(
-        self, t: int, asked: Edges, heard: dict[int, dict[int, float]]
+        self, t: int, asked: Edges, received: dict[int, dict[int, float]]
     ) -> dict[tuple[int, int], float]:
         """Return the answers of the hosted peers, by (owner, answerer)."""
         x = self.versions[t - 1]
         ends = [(i, k) for i, k in asked.tolist() if k in self.peers]
-        return {(i, k): heard[k][i] * (k + 1) + x[k] for i, k in ends}
+        return {(i, k): received[k][i] * (k + 1) + x[k] for i, k in ends}
 
     def _step(
-        self, t: int, heard: dict[int, dict[int, float]], answers: dict[tuple[int, int], float]
+        self, t: int, received: dict[int, dict[int, float]], answers: dict[tuple[int, int], float]
     ) -> None:
         x = self.versions[t - 1]
         self.versions[t] = {
             i: x[i] / 2
-            + sum(value for _, value in sorted(heard[i].items())) / 10
+            + sum(value for _, value in sorted(received[i].items())) / 10
             + sum(value for (owner, _), value in sorted(answers.items()) if owner == i) / 100
             + t
             for i in self.peers

@@ -80,9 +80,9 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats]:
             if t % option["refresh-every"] == 0:
                 for k in range(n):
                     gap = g[k] - g[i]
-                    found = max(0.0, 1 - (gap @ gap) / (g[i] @ g[i]))
+                    result = max(0.0, 1 - (gap @ gap) / (g[i] @ g[i]))
                     keep = MEMORY if r[i, k] >= 0 and option.get("estimator") != "plain" else 0.0
-                    r[i, k] = keep * r[i, k] + (1 - keep) * found
+                    r[i, k] = keep * r[i, k] + (1 - keep) * result
             if option.get("weights") == "paper":
                 phi = LAMBDA * (r[i] >= LAMBDA) if binary else r[i]
                 alpha[i] = n_k * phi / sum(n_k[j] * r[i, j] * phi[j] for j in range(n))
@@ -91,10 +91,10 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats]:
                 alpha[i] = raw / sum(raw)
             here = x[i].copy()
             for _ in range(flat["local-steps"]):
-                own = a[i] * (here - c[i])
-                step = alpha[i, i] * own
+                local = a[i] * (here - c[i])
+                step = alpha[i, i] * local
                 for k in range(n):
-                    step = step + (k != i) * alpha[i, k] * (g[k] + own - g[i])
+                    step = step + (k != i) * alpha[i, k] * (g[k] + local - g[i])
                 velocity[i] = momentum * velocity[i] + step
                 here = here - eta * velocity[i]
             x[i] = here
@@ -117,11 +117,11 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats]:
 @pytest.mark.filterwarnings("ignore:all-for-one.weights")
 def test_it_equals_a_plain_loop(tmp_path: Path, more: dict[str, Any], nodes: int) -> None:
     flat = camps(tmp_path) | more
-    found = run(flat, tmp_path, nodes)
+    result = run(flat, tmp_path, nodes)
     x, alpha = twin(flat)
-    assert np.abs(found.theta() - x).max() < 1e-10
-    assert np.abs(found.weights() - alpha).max() < 1e-10
-    first = found.weights(found.rounds[1])
+    assert np.abs(result.theta() - x).max() < 1e-10
+    assert np.abs(result.weights() - alpha).max() < 1e-10
+    first = result.weights(result.rounds[1])
     assert np.abs(alpha - first).max() > 0.1  # collaborators have changed
 
 
@@ -133,9 +133,9 @@ def test_weight_on_oneself_alone_is_local_training_bit_for_bit(tmp_path: Path) -
     }  # fmt: skip
     alone = run(flat | {"method": "local"}, tmp_path / "local")
     strict = {"all-for-one.lambda": 0.999, "all-for-one.refresh-every": 2}
-    found = run(flat | {"method": "all-for-one"} | strict, tmp_path / "all-for-one")
-    assert np.array_equal(found.weights(), np.eye(3))
-    for ours, theirs in zip(found.models(), alone.models(), strict=True):
+    result = run(flat | {"method": "all-for-one"} | strict, tmp_path / "all-for-one")
+    assert np.array_equal(result.weights(), np.eye(3))
+    for ours, theirs in zip(result.models(), alone.models(), strict=True):
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
@@ -145,11 +145,11 @@ def test_the_oracle_trains_one_model_for_each_cluster(tmp_path: Path) -> None:
         "partition.clusters": 2, "partition.samples-per-peer": 12, "num-server-rounds": 5,
         "local-steps": 1, "batch-size": 5, "evaluate-every": 5,
     }  # fmt: skip
-    found = run(flat | {"batch-size": 12}, tmp_path)  # full batches: no random draws
+    result = run(flat | {"batch-size": 12}, tmp_path)  # full batches: no random draws
     truth = np.array([[0, 0, 0, 1, 1]])
     mates = truth == truth.T
-    assert np.array_equal(found.weights(), mates / mates.sum(axis=1, keepdims=True))
-    models = [np.concatenate([v.ravel() for v in m.values()]) for m in found.models()]
+    assert np.array_equal(result.weights(), mates / mates.sum(axis=1, keepdims=True))
+    models = [np.concatenate([v.ravel() for v in m.values()]) for m in result.models()]
     apart = np.array([[np.abs(x - y).max() for y in models] for x in models])
     assert apart[mates].max() < 1e-6
     assert apart[~mates].min() > 1e-3
@@ -161,8 +161,8 @@ def test_the_oracle_trains_one_model_for_each_cluster(tmp_path: Path) -> None:
 @pytest.mark.parametrize("s", [-1.0, 0.0, 0.25, 1.0, 1.5, 2.0, 3.0])
 def test_a_gradient_scaled_by_s_has_ratio_one_minus_its_square(tmp_path: Path, s: float) -> None:
     flat = quadratic(tmp_path, np.array([[1.0, -2.0, 3.0], [s, -2 * s, 3 * s]]))
-    found = run(flat | {"all-for-one.criterion": "continuous"}, tmp_path).weights()[0]
-    assert found[1] / found[0] == pytest.approx(max(0.0, 1 - (1 - s) ** 2), abs=1e-12)
+    result = run(flat | {"all-for-one.criterion": "continuous"}, tmp_path).weights()[0]
+    assert result[1] / result[0] == pytest.approx(max(0.0, 1 - (1 - s) ** 2), abs=1e-12)
 
 
 def test_ratio_where_gradients_vanish() -> None:
@@ -199,10 +199,10 @@ def test_the_noise_of_a_step_is_that_of_weighted_independent_gradients(tmp_path:
     sigma, samples = np.array([1.0, 2.0, 0.5]), [1, 2, 5]
     centre = np.full((3, 40_000), 10.0)
     flat = quadratic(tmp_path, centre, sigma, samples=samples)
-    found = run(flat, tmp_path)
+    result = run(flat, tmp_path)
     alpha = np.array(samples) / 8
-    np.testing.assert_allclose(found.weights(), np.tile(alpha, (3, 1)))
-    steps = found.theta() / flat["learning-rate"] - 10
+    np.testing.assert_allclose(result.weights(), np.tile(alpha, (3, 1)))
+    steps = result.theta() / flat["learning-rate"] - 10
     np.testing.assert_allclose(steps.var(axis=1), (alpha**2 * sigma**2).sum(), rtol=0.03)
 
 
@@ -219,13 +219,13 @@ def test_products_across_halves_are_unbiased(tmp_path: Path) -> None:
     engine = engine_of(quadratic(tmp_path, centre, sigma))
     truth = np.array([0.75, 0.5])  # |grad R_1 - grad R_0|^2 and |grad R_0|^2 at 0
     x_pd, _ = engine.initial()
-    found = []
+    result = []
     for t in range(refreshes):
         halves = engine.batches(t, Purpose.ESTIMATE, batch_size=512, halves=True)
         first, second = (engine.gradients(x_pd, {}, batch).values.numpy() for batch in halves)
         gap1, gap2 = first[1] - first[0], second[1] - second[0]
-        found.append([gap1 @ gap2, first[0] @ second[0], gap1 @ gap1, first[0] @ first[0]])
-    means, errors = np.mean(found, axis=0), np.std(found, axis=0) / sqrt(refreshes)
+        result.append([gap1 @ gap2, first[0] @ second[0], gap1 @ gap1, first[0] @ first[0]])
+    means, errors = np.mean(result, axis=0), np.std(result, axis=0) / sqrt(refreshes)
     assert (np.abs(means[:2] - truth) < 4 * errors[:2]).all()
     s = d * sigma**2
     assert (np.abs(means[2:] - (truth + np.array([2 * s, s]))) < 4 * errors[2:]).all()
@@ -287,18 +287,18 @@ def test_bytes_are_those_of_the_edges_that_are_needed(
     tmp_path: Path, estimator: str, vectors: int
 ) -> None:
     flat = camps(tmp_path) | {"all-for-one.estimator": estimator, "evaluate-every": 1}
-    found = run(flat | {"num-server-rounds": 8}, tmp_path, nodes=3)
-    assert not found.refused
+    result = run(flat | {"num-server-rounds": 8}, tmp_path, nodes=3)
+    assert not result.refused
     letter = 4 * 8  # d numbers in float64
     n, expected = 6, np.zeros(6)
     for t in range(1, 9):
         refreshed = (t - 1) % 3 == 0
-        asks = np.ones((n, n)) if refreshed else found.weights(t - 1) > 0
+        asks = np.ones((n, n)) if refreshed else result.weights(t - 1) > 0
         asks = asks * (1 - np.eye(n))
         answer = 1 + vectors * refreshed
         expected += letter * (asks.sum(axis=1) + answer * asks.sum(axis=0))
-        np.testing.assert_array_equal(found.metric("bytes_sent", t), expected)
-    assert not all(found.weights(t).all() for t in range(1, 8))  # some peer was not asked
+        np.testing.assert_array_equal(result.metric("bytes_sent", t), expected)
+    assert not all(result.weights(t).all() for t in range(1, 8))  # some peer was not asked
 
 
 def test_a_missing_helper_is_left_out_of_the_average(tmp_path: Path) -> None:
@@ -324,9 +324,9 @@ def test_a_missing_helper_is_left_out_of_the_average(tmp_path: Path) -> None:
 
 def test_only_neighbours_are_asked(tmp_path: Path) -> None:
     flat = quadratic(tmp_path, np.ones((5, 2))) | {"topology": "ring", "num-server-rounds": 3}
-    found = run(flat, tmp_path, nodes=2)
+    result = run(flat, tmp_path, nodes=2)
     apart = np.abs(np.subtract.outer(range(5), range(5)))
-    assert np.array_equal(found.weights() > 0, np.minimum(apart, 5 - apart) <= 1)
+    assert np.array_equal(result.weights() > 0, np.minimum(apart, 5 - apart) <= 1)
 
 
 # ---- refusals and warnings ---------------------------------------------------------------------

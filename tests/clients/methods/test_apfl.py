@@ -40,11 +40,11 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
 def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int, adaptive: bool) -> None:
     options = {"apfl.alpha": 0.3, "apfl.adaptive": adaptive, "learning-rate-decay": 0.9}
     flat = quadratic(tmp_path, "apfl", **options)
-    found, (mixture, w, alpha) = run(flat, tmp_path, nodes), twin(flat)
-    assert np.abs(found.theta() - mixture).max() < 1e-12
+    result, (mixture, w, alpha) = run(flat, tmp_path, nodes), twin(flat)
+    assert np.abs(result.theta() - mixture).max() < 1e-12
     q = quadratics(flat)
     global_loss = (q.a * (w - q.c) ** 2).sum(axis=1) / 2
-    assert np.allclose(found.metric("global_test_loss"), global_loss, rtol=1e-12)
+    assert np.allclose(result.metric("global_test_loss"), global_loss, rtol=1e-12)
     assert (np.ptp(alpha) > 1e-3) == adaptive
 
 
@@ -52,8 +52,8 @@ def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int, adaptive: bool) -> N
 def test_at_its_ends_it_is_local_training_and_fedavg(
     tmp_path: Path, alpha: float, end: str
 ) -> None:
-    found = run(digits("apfl", **{"apfl.alpha": alpha}), tmp_path / "apfl")
-    assert stacked(found).equal(stacked(run(digits(end), tmp_path / end)))
+    result = run(digits("apfl", **{"apfl.alpha": alpha}), tmp_path / "apfl")
+    assert stacked(result).equal(stacked(run(digits(end), tmp_path / end)))
 
 
 def test_the_shares_stay_between_0_and_1(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_the_shares_stay_between_0_and_1(tmp_path: Path) -> None:
     alpha = twin(flat | {"num-server-rounds": 60})[2]
     assert alpha.max() == 1.0
     assert alpha.min() >= 0.0
-    found = run(flat | {"num-server-rounds": 60}, tmp_path).theta()
-    assert np.abs(found - twin(flat | {"num-server-rounds": 60})[0]).max() < 1e-12
+    result = run(flat | {"num-server-rounds": 60}, tmp_path).theta()
+    assert np.abs(result - twin(flat | {"num-server-rounds": 60})[0]).max() < 1e-12
 
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.1])

@@ -33,8 +33,8 @@ def test_buffers_never_travel(tmp_path: Path, method: str, monkeypatch: pytest.M
     _, offer = rule.offer(rule.init(), 1)
     head = 5 * 10 + 10 if method == "fedrep" else 0
     assert {n: v.shape for n, v in offer.items()} == {"body" if head else "x": (3, engine.d - head)}
-    found = run(flat, tmp_path, 3)
-    means = stacked(found, "2.running_mean")
+    result = run(flat, tmp_path, 3)
+    means = stacked(result, "2.running_mean")
     assert all((means[i] - means[k]).abs().max() > 1e-3 for i in range(3) for k in range(i))
 
 
@@ -44,25 +44,25 @@ def test_the_global_model_of_a_peer_alone_is_local_training(tmp_path: Path, meth
     alone = {"peers": 1, "partition.clusters": 1, "local-steps": 1}
     if method == "perfedavg":
         alone["perfedavg.alpha"] = 0
-    found = run(digits(method, **alone), tmp_path / "one")
+    result = run(digits(method, **alone), tmp_path / "one")
     local = run(digits("local", **alone), tmp_path / "local")
-    assert found.metric("global_test_loss").tolist() == local.metric("test_loss").tolist()
-    assert found.metric("bytes_sent").tolist() == [0]
+    assert result.metric("global_test_loss").tolist() == local.metric("test_loss").tolist()
+    assert result.metric("bytes_sent").tolist() == [0]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "ditto", "knn-per"])
 def test_a_peer_alone_is_local_training(tmp_path: Path, method: str) -> None:
     """At one step per round Ditto's two models are and stay equal."""
     alone = {"peers": 1, "partition.clusters": 1, "local-steps": 1}
-    found = run(digits(method, **alone), tmp_path / "one")
-    (mine,), (local,) = found.models(), run(digits("local", **alone), tmp_path / "local").models()
+    result = run(digits(method, **alone), tmp_path / "one")
+    (mine,), (local,) = result.models(), run(digits("local", **alone), tmp_path / "local").models()
     assert all(mine[name].equal(value) for name, value in local.items())
 
 
 @pytest.mark.parametrize("method", RELATIVES)
 def test_the_graph_of_a_ring_is_a_ring(tmp_path: Path, method: str) -> None:
     more = {"topology": "ring", "num-server-rounds": 1}
-    found = run(quadratic(tmp_path, method, **more), tmp_path).weights()
+    result = run(quadratic(tmp_path, method, **more), tmp_path).weights()
     near = np.array([[1, 1, 0, 1], [1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 1, 1]])
     expected = near * np.array(SAMPLES)
-    assert np.allclose(found, expected / expected.sum(axis=1, keepdims=True), rtol=1e-14)
+    assert np.allclose(result, expected / expected.sum(axis=1, keepdims=True), rtol=1e-14)

@@ -119,18 +119,18 @@ def test_noise_free_steps_match_a_plain_loop(tmp_path: Path, alpha: float | str)
         "method": "bias-correction", "bias-correction.alpha": alpha, "bias-correction.beta": beta,
         "local-steps": 1, "learning-rate": eta, "num-server-rounds": rounds,
     }  # fmt: skip
-    found = run(flat, tmp_path)
+    result = run(flat, tmp_path)
     weight = alpha if isinstance(alpha, float) else 4 * (2 - beta) / (2 * 5)
     for _ in range(rounds):
-        own = a * (x - centre)
+        local = a * (x - centre)
         asked = a[None] * (x[:, None] - centre[None])  # [i, k]: gradient of k at the model of i
-        average = (asked.sum(axis=1) - own) / (n - 1)
-        step = (1 - weight) * own + weight * (average - c)
-        c = (1 - beta) * c + beta * (average - own)
+        average = (asked.sum(axis=1) - local) / (n - 1)
+        step = (1 - weight) * local + weight * (average - c)
+        c = (1 - beta) * c + beta * (average - local)
         x = x - eta * step
-    assert np.abs(found.theta() - x).max() < 1e-10
+    assert np.abs(result.theta() - x).max() < 1e-10
     expected = np.where(np.eye(n) > 0, 1 - weight, weight / (n - 1))
-    assert np.allclose(found.weights(), expected, atol=1e-15)
+    assert np.allclose(result.weights(), expected, atol=1e-15)
 
 
 @pytest.mark.parametrize("oracle_noise", [0.0, 5.0])

@@ -48,8 +48,8 @@ def test_no_bipartition_is_less_alike(seed: int) -> None:
     part = bipartition(u @ u.T)
     assert part[0]
     assert not part.all()
-    least, best = least_alike(u)
-    assert cosines(u)[part][:, ~part].max() == pytest.approx(least, abs=1e-9)
+    smallest, best = least_alike(u)
+    assert cosines(u)[part][:, ~part].max() == pytest.approx(smallest, abs=1e-9)
     assert np.array_equal(part, best)
 
 
@@ -76,7 +76,7 @@ def rule_of(directory: Path, options: Options, peers: int = 4, **more: Any) -> C
     return ClusteredFL(engine, options, 10)
 
 
-def heard(x: torch.Tensor, edges: Bools) -> Letters:
+def letters(x: torch.Tensor, edges: Bools) -> Letters:
     """Make letters along edges [recipient, sender]."""
     recipients, senders = np.nonzero(edges & ~np.eye(len(x), dtype=bool))
     return Letters(senders, recipients, senders, np.arange(len(x)), {"x": x})
@@ -87,7 +87,7 @@ def members(rule: ClusteredFL, x: Floats, round_: int = 1, edges: Bools | None =
     shown = torch.tensor(x)
     everybody = np.ones((len(x), len(x)), dtype=bool)
     state = replace(rule.init(), x=shown)
-    offers = heard(shown, everybody if edges is None else edges)
+    offers = letters(shown, everybody if edges is None else edges)
     return rule.update(state, round_, offers, NOTHING, NOTHING).members
 
 
@@ -121,9 +121,9 @@ def test_whoever_is_not_heard_has_no_say_and_stays(tmp_path: Path) -> None:
     x = np.array([[1.0, 0], [1, 0], [-2, 0], [9, 9]])
     edges = np.ones((4, 4), dtype=bool)
     edges[3, :3] = edges[:3, 3] = False
-    found = members(rule_of(tmp_path, Options(0.1, 0.5)), x, 1, edges)
+    result = members(rule_of(tmp_path, Options(0.1, 0.5)), x, 1, edges)
     expected = [[1, 1, 0, 1], [1, 1, 0, 1], [0, 0, 1, 1], [1, 1, 1, 1]]
-    assert np.array_equal(found, np.array(expected) > 0)
+    assert np.array_equal(result, np.array(expected) > 0)
 
 
 def test_whoever_is_in_another_cluster_does_not_count(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_whoever_is_in_another_cluster_does_not_count(tmp_path: Path) -> None:
     x = torch.tensor([[1.0, 0], [1, 0.1], [-2, 0], [0, 0]], dtype=torch.float64)
     apart = np.kron(np.eye(2), np.ones((2, 2))) > 0
     state = replace(rule.init(), x=x, members=apart)
-    after = rule.update(state, 2, heard(x, np.ones((4, 4), dtype=bool)), NOTHING, NOTHING)
+    after = rule.update(state, 2, letters(x, np.ones((4, 4), dtype=bool)), NOTHING, NOTHING)
     assert np.array_equal(after.members, apart)
     means = [[1, 0.05], [1, 0.05], [-1, 0], [-1, 0]]
     assert torch.allclose(after.x, torch.tensor(means, dtype=torch.float64))
@@ -146,12 +146,12 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, list[set[int]], int]:
         before, x = x, q.train(x)
         parts = []
         for cluster in clusters:
-            who = sorted(cluster)
-            u = x[who] - before[who]
-            p = q.samples[who] / q.samples[who].sum()
+            ids = sorted(cluster)
+            u = x[ids] - before[ids]
+            p = q.samples[ids] / q.samples[ids].sum()
             norms = np.linalg.norm(u, axis=1)
-            if len(who) > 1 and np.linalg.norm(p @ u) < eps1 and norms.max() > eps2:
-                first = {i for i, there in zip(who, least_alike(u)[1], strict=True) if there}
+            if len(ids) > 1 and np.linalg.norm(p @ u) < eps1 and norms.max() > eps2:
+                first = {i for i, inside in zip(ids, least_alike(u)[1], strict=True) if inside}
                 parts += [first, cluster - first]
                 cut = cut or t
             else:
@@ -173,22 +173,22 @@ def test_it_equals_a_server(
     x, clusters, cut = twin(flat)
     assert 1 < cut < 12
     assert len(clusters) == parts
-    found = run(flat, tmp_path, nodes)
-    assert np.abs(found.theta() - x).max() < 1e-10
+    result = run(flat, tmp_path, nodes)
+    assert np.abs(result.theta() - x).max() < 1e-10
     for cluster in clusters:
         shares = [SAMPLES[j] * (j in cluster) for j in range(N)]
         for i in cluster:
-            assert found.weights()[i] == pytest.approx(np.array(shares) / sum(shares), abs=1e-14)
+            assert result.weights()[i] == pytest.approx(np.array(shares) / sum(shares), abs=1e-14)
 
 
 def test_before_a_split_it_is_fedavg(tmp_path: Path) -> None:
     never = {"clustered-fl.eps1": 0.0}
     for make in (camps, lambda _, method, **more: digits(method, **more)):
-        found = run(make(tmp_path / "a", "clustered-fl", **never), tmp_path / "a")
+        result = run(make(tmp_path / "a", "clustered-fl", **never), tmp_path / "a")
         fedavg = run(make(tmp_path / "b", "fedavg"), tmp_path / "b")
-        assert stacked(found).equal(stacked(fedavg))
-        assert np.array_equal(found.weights(), fedavg.weights())
-        assert np.array_equal(found.metric("bytes_received"), fedavg.metric("bytes_received"))
+        assert stacked(result).equal(stacked(fedavg))
+        assert np.array_equal(result.weights(), fedavg.weights())
+        assert np.array_equal(result.metric("bytes_received"), fedavg.metric("bytes_received"))
 
 
 def test_parts_go_their_own_way(tmp_path: Path) -> None:
@@ -198,19 +198,19 @@ def test_parts_go_their_own_way(tmp_path: Path) -> None:
     """
     options = {"clustered-fl.eps1": 0.05, "clustered-fl.eps2": 0.2, "evaluate-every": 149}
     flat = camps(tmp_path, "clustered-fl", **options, **{"local-steps": 1, "momentum": 0.0})
-    found, q = run(flat | {"num-server-rounds": 150}, tmp_path), Plain(flat)
+    result, q = run(flat | {"num-server-rounds": 150}, tmp_path), Plain(flat)
     same = CAMP[:, None] == CAMP
     p = q.samples * same
-    assert np.allclose(found.theta(), p @ (q.a * q.c) / (p @ q.a), atol=1e-12)
-    assert np.array_equal(found.weights() > 0, same)
-    received = found.metric("bytes_received", 150) - found.metric("bytes_received", 149)
+    assert np.allclose(result.theta(), p @ (q.a * q.c) / (p @ q.a), atol=1e-12)
+    assert np.array_equal(result.weights() > 0, same)
+    received = result.metric("bytes_received", 150) - result.metric("bytes_received", 149)
     assert (received == 2 * 3 * 8).all()
 
 
 def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    found = run(one_peer(tmp_path / "a", "clustered-fl", **SPLIT), tmp_path / "a")
+    result = run(one_peer(tmp_path / "a", "clustered-fl", **SPLIT), tmp_path / "a")
     local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(found.theta(), local.theta())
+    assert np.array_equal(result.theta(), local.theta())
 
 
 @pytest.mark.parametrize("options", [{"eps1": -0.1}, {"eps2": -0.1}], ids=str)

@@ -99,10 +99,10 @@ def by_bisection(row: Floats) -> Floats:
 )
 def test_it_equals_a_plain_loop(tmp_path: Path, more: dict[str, Any], nodes: int) -> None:
     flat = two_clusters(tmp_path) | {"method": "cobo"} | more
-    found = run(flat, tmp_path, nodes)
+    result = run(flat, tmp_path, nodes)
     x, w = twin(flat)
-    assert np.abs(found.theta() - x).max() < 1e-10
-    assert np.abs(found.weights() - w).max() < 1e-10
+    assert np.abs(result.theta() - x).max() < 1e-10
+    assert np.abs(result.weights() - w).max() < 1e-10
     off = ~np.eye(6, dtype=bool)
     assert w[off].max() > 0  # W has changed, and not to 0 everywhere
     assert w[off].min() < 0.5
@@ -110,13 +110,13 @@ def test_it_equals_a_plain_loop(tmp_path: Path, more: dict[str, Any], nodes: int
 
 def test_weights_are_symmetric_and_in_the_unit_interval(tmp_path: Path) -> None:
     flat = two_clusters(tmp_path, noise=0.5) | {"cobo.sampling": "official", "evaluate-every": 10}
-    found = run(flat | {"num-server-rounds": 20}, tmp_path, 2)
-    for t in found.rounds:
-        w = found.weights(t)
+    result = run(flat | {"num-server-rounds": 20}, tmp_path, 2)
+    for t in result.rounds:
+        w = result.weights(t)
         assert np.array_equal(w, w.T)
         assert w.min() >= 0
         assert w.max() <= 1
-    assert len(np.unique(found.weights())) > 5
+    assert len(np.unique(result.weights())) > 5
 
 
 @pytest.mark.parametrize("sampling", ["constant", "full"])
@@ -126,15 +126,15 @@ def test_the_penalty_alone_keeps_the_sum_of_all_models(tmp_path: Path, sampling:
     start = g.normal(size=(5, 4))
     flat = write_quadratic(tmp_path / "flat.json", np.zeros((5, 4)), np.ones((5, 4)), start)
     rounds, eta, rho = 30, 0.1, 0.2
-    found = run(
+    result = run(
         {**flat, "num-server-rounds": rounds, "learning-rate": eta, "local-steps": 1,
          "cobo.rho": rho, "cobo.sampling": sampling},
         tmp_path,
     )  # fmt: skip
-    assert np.allclose(found.theta().sum(axis=0), start.sum(axis=0), atol=1e-13)
+    assert np.allclose(result.theta().sum(axis=0), start.sum(axis=0), atol=1e-13)
     shrunk = (1 - eta * rho * 5) ** rounds * (start - start.mean(axis=0))
-    assert np.allclose(found.theta(), start.mean(axis=0) + shrunk, atol=1e-13)
-    assert (found.weights() == 1).all()
+    assert np.allclose(result.theta(), start.mean(axis=0) + shrunk, atol=1e-13)
+    assert (result.weights() == 1).all()
 
 
 def test_clusters_separate_and_each_contracts_at_the_known_rate(tmp_path: Path) -> None:
@@ -218,8 +218,8 @@ def test_only_who_was_heard_pulls(tmp_path: Path) -> None:
     x = torch.tensor([[0.0], [1.0], [5.0]], dtype=torch.float64)
     state = type(state)(x, state.buffers, state.opt_state, state.w)
     nothing = letters([], torch.empty(0, 1), "g")
-    heard = Letters(np.array([2, 0]), np.array([0, 2]), np.array([2, 0]), np.arange(3), {"x": x})
-    after = rule.update(state, 1, heard, nothing, nothing)
+    offers = Letters(np.array([2, 0]), np.array([0, 2]), np.array([2, 0]), np.arange(3), {"x": x})
+    after = rule.update(state, 1, offers, nothing, nothing)
     # 0 and 2 pull each other by eta rho |difference| = 0.1 * 0.5 * 5; 1 received nothing
     assert after.x.flatten().tolist() == pytest.approx([0.25, 1.0, 4.75])
 
@@ -232,11 +232,11 @@ def test_a_pull_that_overshoots_is_told_once(tmp_path: Path) -> None:
         ends = [(k, i) for i in range(4) for k in range(4) if k != i]
         rows = np.array([k for k, _ in ends])
         senders, recipients = np.array(ends).T
-        heard = Letters(senders, recipients, rows, np.arange(4), {"x": state.x})
+        offers = Letters(senders, recipients, rows, np.arange(4), {"x": state.x})
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for t in (1, 2):
-                rule.update(state, t, heard, nothing, nothing)
+                rule.update(state, t, offers, nothing, nothing)
         assert len(caught) == warned
         assert all("1.02 > 1" in str(warning.message) for warning in caught)
 
@@ -256,10 +256,10 @@ def test_the_simplex_projection_is_the_nearest_point(count: int) -> None:
     assert projected.min() >= 0
     assert np.allclose(projected.sum(axis=1), 1, rtol=1e-12)
     assert np.allclose(project_onto_simplex(projected), projected, atol=1e-12)
-    for row, found in zip(rows, projected, strict=True):
-        assert np.allclose(found, by_bisection(row), atol=1e-11)
+    for row, result in zip(rows, projected, strict=True):
+        assert np.allclose(result, by_bisection(row), atol=1e-11)
         # variational inequality of a projection, at every vertex of the simplex
-        assert (((row - found) @ (np.eye(count) - found).T) <= 1e-9).all()
+        assert (((row - result) @ (np.eye(count) - result).T) <= 1e-9).all()
 
 
 def test_a_simplex_row_sums_to_one(tmp_path: Path) -> None:
@@ -268,9 +268,9 @@ def test_a_simplex_row_sums_to_one(tmp_path: Path) -> None:
         "num-server-rounds": 20,
         "evaluate-every": 5,
     }
-    found = run(flat, tmp_path, 2)
-    for t in found.rounds:
-        off = found.weights(t) - np.eye(6)
+    result = run(flat, tmp_path, 2)
+    for t in result.rounds:
+        off = result.weights(t) - np.eye(6)
         assert np.allclose(off.sum(axis=1), 1, rtol=1e-12)
         assert off.min() >= 0
 

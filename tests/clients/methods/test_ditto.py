@@ -35,11 +35,11 @@ def twin(flat: dict[str, Any], strength: float) -> tuple[Floats, Floats]:
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int) -> None:
     flat = quadratic(tmp_path, "ditto", **{"ditto.lambda": 0.7})
-    found, (v, w) = run(flat, tmp_path, nodes), twin(flat, 0.7)
-    assert np.abs(found.theta() - v).max() < 1e-12
+    result, (v, w) = run(flat, tmp_path, nodes), twin(flat, 0.7)
+    assert np.abs(result.theta() - v).max() < 1e-12
     q = quadratics(flat)
     global_loss = (q.a * (w - q.c) ** 2).sum(axis=1) / 2
-    assert np.allclose(found.metric("global_test_loss"), global_loss, rtol=1e-12)
+    assert np.allclose(result.metric("global_test_loss"), global_loss, rtol=1e-12)
     assert np.abs(v - w).max() > 1e-2
 
 

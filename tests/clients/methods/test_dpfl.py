@@ -63,14 +63,14 @@ class Twin:
         self.a, self.c, self.v = parts["curvature"], parts["centre"], parts["validation_centre"]
         self.p = parts["samples"]
         budget = int(flat.get("dpfl.budget", 0))
-        self.most = budget + (not flat.get("dpfl.budget-counts-self", True)) if budget else N
+        self.max_peers = budget + (not flat.get("dpfl.budget-counts-self", True)) if budget else N
         self.strict = flat.get("dpfl.tie") == "strict"
         self.period, self.skip = int(flat.get("dpfl.period", 1)), flat.get("dpfl.refresh") == "skip"
         self.x = np.tile(parts["start"], (N, 1))
         self.best = dict.fromkeys(("before", "after"), (np.full(N, np.inf), self.x))
         self.keep("before")
         self.keep("after")
-        self.passes, self.heard = np.zeros(N), np.zeros(N)
+        self.passes, self.received = np.zeros(N), np.zeros(N)
         self.sets = [{k} for k in range(N)]
         self.run()
 
@@ -78,8 +78,8 @@ class Twin:
         return float(0.5 * (self.a[k] * (x - centre[k]) ** 2).sum())
 
     def average(self, members: set[int]) -> Floats:
-        own = sorted(members)
-        mean: Floats = self.p[own] / self.p[own].sum() @ self.shown[own]
+        rows = sorted(members)
+        mean: Floats = self.p[rows] / self.p[rows].sum() @ self.shown[rows]
         return mean
 
     def choose(self, k: int, among: set[int], t: int) -> set[int]:
@@ -92,7 +92,7 @@ class Twin:
 
         x, y = {k}, among | {k}
         for j, coin in zip(order, coins, strict=True):
-            if len(x) < self.most:
+            if len(x) < self.max_peers:
                 self.passes[k] += 2 + 2 * (j == order[0])
                 a = max(reward(x | {j}) - reward(x), 0)
                 b = max(reward(y - {j}) - reward(y), 0)
@@ -105,9 +105,12 @@ class Twin:
 
     def keep(self, name: str) -> None:
         losses = np.array([self.loss(k, self.x[k], self.v) for k in range(N)])
-        least, models = self.best[name]
-        better = losses < least
-        self.best[name] = np.where(better, losses, least), np.where(better[:, None], self.x, models)
+        lowest, models = self.best[name]
+        better = losses < lowest
+        self.best[name] = (
+            np.where(better, losses, lowest),
+            np.where(better[:, None], self.x, models),
+        )
 
     def run(self) -> None:
         for t in range(1, ROUNDS + 1):
@@ -117,12 +120,12 @@ class Twin:
             self.keep("before")
             if t == 1:
                 self.sets = self.omega = [self.choose(k, set(range(N)), t) for k in range(N)]
-                self.heard += N - 1
+                self.received += N - 1
             elif (t - 2) % self.period == 0:
-                self.heard += [len(s) - 1 for s in self.omega]
+                self.received += [len(s) - 1 for s in self.omega]
                 self.sets = [self.choose(k, self.omega[k], t) for k in range(N)]
             elif not self.skip:
-                self.heard += [len(s) - 1 for s in self.sets]
+                self.received += [len(s) - 1 for s in self.sets]
             averages = t == 1 or (t - 2) % self.period == 0 or not self.skip
             self.used = self.sets if averages else [{k} for k in range(N)]
             self.x = np.stack([self.average(s) for s in self.used])
@@ -146,23 +149,23 @@ def test_a_run_is_the_plain_loop(
     flat, parts = problem
     twin = Twin(parts, flat | options)
     assert 0 < sum(len(s) - 1 for s in twin.omega) < N * (N - 1)
-    found = run(flat | options, tmp_path, nodes)
-    np.testing.assert_allclose(found.theta(), twin.x, rtol=0, atol=1e-12)
+    result = run(flat | options, tmp_path, nodes)
+    np.testing.assert_allclose(result.theta(), twin.x, rtol=0, atol=1e-12)
     members = np.array([[j in s for j in range(N)] for s in twin.used])
     shares = members * twin.p
     shares /= shares.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(found.weights(), shares, rtol=1e-12)
-    assert (found.metric("validation_passes") == twin.passes).all()
-    assert found.metric("candidates").tolist() == [len(s) - 1 for s in twin.omega]
-    assert (found.metric("bytes_received") == twin.heard * D * 8).all()
+    np.testing.assert_allclose(result.weights(), shares, rtol=1e-12)
+    assert (result.metric("validation_passes") == twin.passes).all()
+    assert result.metric("candidates").tolist() == [len(s) - 1 for s in twin.omega]
+    assert (result.metric("bytes_received") == twin.received * D * 8).all()
     for name, models in (
         ("before_averaging", twin.before),
         ("best_before_averaging", twin.best["before"][1]),
         ("best_after_averaging", twin.best["after"][1]),
     ):
         losses = [twin.loss(k, models[k], twin.c) for k in range(N)]
-        np.testing.assert_allclose(found.metric(f"{name}_test_loss"), losses, rtol=1e-10)
-        assert np.isnan(found.metric(f"{name}_test_accuracy")).all()
+        np.testing.assert_allclose(result.metric(f"{name}_test_loss"), losses, rtol=1e-10)
+        assert np.isnan(result.metric(f"{name}_test_accuracy")).all()
 
 
 def plain(flat: Flat, **keys: bool | int | float | str) -> Flat:
@@ -200,9 +203,9 @@ def test_a_random_graph_is_drawn_once_within_its_budget(
     graphs = []
     keys = plain(problem[0], method="random-graph", random_graph__budget=3, evaluate_every=1)
     for seed in (0, 1):
-        found = run(keys | {"seed": seed}, tmp_path / str(seed), 1 + seed)
-        graphs.append(found.weights(1) > 0)
-        assert all((found.weights(t) == found.weights(1)).all() for t in range(2, ROUNDS + 1))
+        result = run(keys | {"seed": seed}, tmp_path / str(seed), 1 + seed)
+        graphs.append(result.weights(1) > 0)
+        assert all((result.weights(t) == result.weights(1)).all() for t in range(2, ROUNDS + 1))
     assert (graphs[0].sum(axis=1) == 3).all()
     assert graphs[0].diagonal().all()
     assert (graphs[0] != graphs[1]).any()
@@ -213,17 +216,19 @@ def test_who_heard_nobody_keeps_looking(
 ) -> None:
     node = Node(Config.from_flat(problem[0]), [0, 2], tmp_path)
     rule = node._cohort.rule
-    none, own = np.empty(0, dtype=np.int64), np.array([0, 2])
+    none, hosted = np.empty(0, dtype=np.int64), np.array([0, 2])
 
     def update(state: object, t: int, senders: Sequence[int]) -> object:
         state, shown = rule.offer(state, t)  # peer 0 receives from `senders`, peer 2 nothing
-        rows = np.searchsorted(own, senders)
-        heard = Letters(np.array(senders, dtype=np.int64), np.zeros_like(rows), rows, own, shown)
-        return rule.update(state, t, heard, Letters(none, none, none, none, {}), heard)
+        rows = np.searchsorted(hosted, senders)
+        offers = Letters(
+            np.array(senders, dtype=np.int64), np.zeros_like(rows), rows, hosted, shown
+        )
+        return rule.update(state, t, offers, Letters(none, none, none, none, {}), offers)
 
     state = update(rule.init(), 1, [])
     assert len(rule.wants(state, 2)) == 2 * (N - 1)
-    assert rule.weights(state).tolist() == np.eye(N)[own].tolist()
+    assert rule.weights(state).tolist() == np.eye(N)[hosted].tolist()
     state = update(state, 2, [2])
     wanted = rule.wants(state, 3)
     assert (wanted[:, 1] == 2).sum() == N - 1

@@ -32,7 +32,7 @@ def quadratic(path: Path, **more: Any) -> dict[str, Any]:
     return flat | {"method": "fedavg", "local-steps": 3, "learning-rate": 0.2, "momentum": 0.5}
 
 
-def twin(flat: dict[str, Any], heard: Bools) -> Floats:
+def twin(flat: dict[str, Any], graph: Bools) -> Floats:
     """Run local steps, then average each peer with its senders."""
     problem = problem_of(Config.from_flat(flat))
     assert problem.start is not None
@@ -45,7 +45,7 @@ def twin(flat: dict[str, Any], heard: Bools) -> Floats:
                 x[i] = x[i] - flat["learning-rate"] * velocity[i]
         shown = x.copy()
         for i in range(4):
-            audience = [k for k in range(4) if heard[i, k] or k == i]
+            audience = [k for k in range(4) if graph[i, k] or k == i]
             total = sum(SAMPLES[k] for k in audience)
             x[i] = np.sum([SAMPLES[k] / total * shown[k] for k in audience], axis=0)
     return x
@@ -63,30 +63,30 @@ def test_over_the_base_graph_averages_are_exact_after_its_rounds(tmp_path: Path)
         "local-steps": 1, "learning-rate": 1e-14,
     }  # fmt: skip
     for nodes in (1, 2):
-        found = run(flat, tmp_path / str(nodes), nodes).theta()
-        assert np.abs(found - starts.mean(axis=0)).max() < 1e-12
+        result = run(flat, tmp_path / str(nodes), nodes).theta()
+        assert np.abs(result - starts.mean(axis=0)).max() < 1e-12
 
 
 @pytest.mark.parametrize("nodes", [1, 4])
 @pytest.mark.parametrize("topology", ["full", "ring"])
 def test_it_equals_a_plain_loop(tmp_path: Path, topology: str, nodes: int) -> None:
     flat = quadratic(tmp_path) | {"num-server-rounds": 10, "topology": topology}
-    heard = Config.from_flat(flat).graph()
-    found = run(flat, tmp_path, nodes)
-    assert np.abs(found.theta() - twin(flat, heard)).max() < 1e-12
+    graph = Config.from_flat(flat).graph()
+    result = run(flat, tmp_path, nodes)
+    assert np.abs(result.theta() - twin(flat, graph)).max() < 1e-12
     if topology == "full":
-        assert np.abs(found.theta() - found.theta()[0]).max() < 1e-15
-    shares = np.where(heard | np.eye(4, dtype=bool), SAMPLES, 0)
-    assert np.allclose(found.weights(), shares / shares.sum(axis=1, keepdims=True), rtol=1e-14)
+        assert np.abs(result.theta() - result.theta()[0]).max() < 1e-15
+    shares = np.where(graph | np.eye(4, dtype=bool), SAMPLES, 0)
+    assert np.allclose(result.weights(), shares / shares.sum(axis=1, keepdims=True), rtol=1e-14)
 
 
 def test_one_local_step_of_everybody_is_a_step_down_the_mean_loss(tmp_path: Path) -> None:
     """From a common start FedAvg with one step is SGD on sum p_k f_k, so it finds its minimum."""
     flat = quadratic(tmp_path) | {"num-server-rounds": 250, "local-steps": 1, "momentum": 0.0}
-    found = run(flat, tmp_path)
+    result = run(flat, tmp_path)
     problem = problem_of(Config.from_flat(flat))
     a, c, p = problem.inputs[:4, 0], problem.inputs[:4, 1], np.array(SAMPLES)[:, None]
-    assert np.allclose(found.theta(), (p * a * c).sum(axis=0) / (p * a).sum(axis=0), atol=1e-10)
+    assert np.allclose(result.theta(), (p * a * c).sum(axis=0) / (p * a).sum(axis=0), atol=1e-10)
 
 
 def rule_of(
@@ -104,9 +104,9 @@ def test_who_is_missing_is_left_out_of_the_mean(tmp_path: Path) -> None:
     x = torch.tensor([[1.0] * 3, [2.0] * 3, [4.0] * 3, [8.0] * 3], dtype=torch.float64)
     state = replace(rule.init(), x=x)
     senders, recipients = np.array([[2, 0], [3, 1], [0, 1]]).T
-    heard = Letters(senders, recipients, senders, np.arange(4), {"x": x})
+    offers = Letters(senders, recipients, senders, np.arange(4), {"x": x})
     nothing = Letters(senders[:0], senders[:0], senders[:0], senders[:0], {})
-    means = rule.update(state, 1, heard, nothing, nothing).x[:, 0]
+    means = rule.update(state, 1, offers, nothing, nothing).x[:, 0]
     expected = [(1 * 1 + 3 * 4) / 4, (2 * 2 + 10 * 8 + 1 * 1) / 13, 4.0, 8.0]
     assert means.tolist() == pytest.approx(expected, rel=1e-15)
 

@@ -43,11 +43,11 @@ def twin(flat: dict[str, Any], k: int) -> tuple[Floats, Floats, Floats]:
                     velocity[i, c] = q.momentum * velocity[i, c] + g
                     shown[i, c] = shown[i, c] - q.eta * velocity[i, c]
         for i in range(q.n):
-            who = q.heard[i]
+            senders = q.heard[i]
             for c in range(k):
-                x[i, c] = q.mean(shown[:, c], who)
-            taught = q.samples * who * pi.T
-            w[i] = pi[i] @ (taught / taught.sum(axis=1, keepdims=True))
+                x[i, c] = q.mean(shown[:, c], senders)
+            trained = q.samples * senders * pi.T
+            w[i] = pi[i] @ (trained / trained.sum(axis=1, keepdims=True))
     return x, pi, w
 
 
@@ -56,13 +56,13 @@ def twin(flat: dict[str, Any], k: int) -> tuple[Floats, Floats, Floats]:
 def test_it_equals_a_plain_loop(tmp_path: Path, k: int, topology: str, nodes: int) -> None:
     flat = camps(tmp_path, "fedem", starts="own", topology=topology, **{"fedem.components": k})
     x, pi, w = twin(flat, k)
-    found, q = run(flat, tmp_path, nodes), Plain(flat)
-    assert np.abs(stacked(found, "members.theta").numpy() - x).max() < 1e-10
-    assert np.abs(stacked(found, "mixture").numpy() - pi).max() < 1e-10
-    assert np.abs(found.weights() - w).max() < 1e-10
-    assert np.abs(found.theta() - x[np.arange(N), pi.argmax(axis=1)]).max() < 1e-10
+    result, q = run(flat, tmp_path, nodes), Plain(flat)
+    assert np.abs(stacked(result, "members.theta").numpy() - x).max() < 1e-10
+    assert np.abs(stacked(result, "mixture").numpy() - pi).max() < 1e-10
+    assert np.abs(result.weights() - w).max() < 1e-10
+    assert np.abs(result.theta() - x[np.arange(N), pi.argmax(axis=1)]).max() < 1e-10
     loss = [pi[i] @ [q.loss(i, theta) for theta in x[i]] for i in range(N)]
-    assert np.allclose(found.metric("test_loss"), loss, rtol=1e-10)
+    assert np.allclose(result.metric("test_loss"), loss, rtol=1e-10)
     assert np.abs(pi - 1 / k).max() > 0.1
 
 
@@ -70,23 +70,23 @@ def test_it_equals_a_plain_loop(tmp_path: Path, k: int, topology: str, nodes: in
 def test_one_component_is_fedavg(tmp_path: Path, topology: str) -> None:
     one = {"fedem.components": 1, "topology": topology}
     for make in (camps, lambda _, method, **more: digits(method, **more)):
-        found = run(make(tmp_path / "a", "fedem", **one), tmp_path / "a")
+        result = run(make(tmp_path / "a", "fedem", **one), tmp_path / "a")
         fedavg = run(make(tmp_path / "b", "fedavg", topology=topology), tmp_path / "b")
-        for mine, theirs in zip(found.models(), fedavg.models(), strict=True):
+        for mine, theirs in zip(result.models(), fedavg.models(), strict=True):
             assert all(mine[name].equal(value) for name, value in theirs.items())
-        assert np.allclose(found.metric("test_loss"), fedavg.metric("test_loss"), rtol=1e-6)
+        assert np.allclose(result.metric("test_loss"), fedavg.metric("test_loss"), rtol=1e-6)
         if topology == "full":
-            assert np.allclose(found.weights(), fedavg.weights(), rtol=1e-12)
+            assert np.allclose(result.weights(), fedavg.weights(), rtol=1e-12)
 
 
 def test_one_component_is_fedavg_with_batch_norm_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(BUILDERS, "linear", normed)
-    found = run(digits("fedem", model="linear", **{"fedem.components": 1}), tmp_path / "a")
+    result = run(digits("fedem", model="linear", **{"fedem.components": 1}), tmp_path / "a")
     fedavg = run(digits("fedavg", model="linear"), tmp_path / "b")
     assert any("running_mean" in name for name in fedavg.models()[0])
-    for mine, theirs in zip(found.models(), fedavg.models(), strict=True):
+    for mine, theirs in zip(result.models(), fedavg.models(), strict=True):
         assert all(mine[name].equal(value) for name, value in theirs.items())
 
 
@@ -94,18 +94,18 @@ def test_components_and_peers_have_batch_norm_statistics_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(BUILDERS, "linear", normed)
-    found = run(digits("fedem", model="linear", **{"fedem.components": 2}), tmp_path)
-    means = stacked(found, "members.2.running_mean")  # (peers, components, units)
+    result = run(digits("fedem", model="linear", **{"fedem.components": 2}), tmp_path)
+    means = stacked(result, "members.2.running_mean")  # (peers, components, units)
     assert means.shape == (3, 2, 5)
     assert len(torch.unique(means.flatten(0, 1), dim=0)) == 6
-    weights = stacked(found, "members.1.weight")
+    weights = stacked(result, "members.1.weight")
     assert weights[1:].equal(weights[:1].expand(2, -1, -1, -1))  # parameters are shared
 
 
 def test_one_peer_alone_learns_its_own_mixture(tmp_path: Path) -> None:
-    found = run(one_peer(tmp_path / "a", "fedem", **{"fedem.components": 1}), tmp_path / "a")
+    result = run(one_peer(tmp_path / "a", "fedem", **{"fedem.components": 1}), tmp_path / "a")
     local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(found.theta(), local.theta())
+    assert np.array_equal(result.theta(), local.theta())
 
 
 def rule_of(directory: Path, peers: list[int] | None = None, k: int = 2, **more: Any) -> FedEM:
@@ -159,18 +159,18 @@ def test_on_digits_the_training_loss_is_minus_the_likelihood_and_never_rises(
     """The loss is the cross-entropy of the averaged probabilities; small steps on all data."""
     more = {"fedem.components": 2, "batch-size": 32, "local-steps": 1, "momentum": 0.0}
     flat = digits("fedem", **more) | {"evaluate-every": 1, "num-server-rounds": 25}
-    found = run(flat | {"learning-rate": 0.2, "dtype": "float64"}, tmp_path)
-    losses = [found.metric("train_loss", t).mean() for t in found.rounds]  # equal samples
+    result = run(flat | {"learning-rate": 0.2, "dtype": "float64"}, tmp_path)
+    losses = [result.metric("train_loss", t).mean() for t in result.rounds]  # equal samples
     assert np.diff(losses).max() < 1e-12
     assert losses[-1] < losses[0] - 0.3
 
 
 def test_the_saved_components_make_the_reported_predictions(tmp_path: Path) -> None:
     flat = digits("fedem", **{"fedem.components": 3})
-    found = run(flat, tmp_path)
-    problem = problem_of(found.config)
+    result = run(flat, tmp_path)
+    problem = problem_of(result.config)
     mean, std = torch.tensor(problem.mean), torch.tensor(problem.std)
-    for i, model in enumerate(found.models()):
+    for i, model in enumerate(result.models()):
         raw = torch.tensor(problem.inputs[problem.test.rows[i]].astype(np.float64))
         inputs, targets = ((raw - mean) / std).flatten(1).float(), problem.test.targets[i]
         chances = torch.zeros(len(inputs), 10)
@@ -183,9 +183,9 @@ def test_the_saved_components_make_the_reported_predictions(tmp_path: Path) -> N
             hidden = F.linear(inputs, w["1.weight"], w["1.bias"]).relu()
             chances += share * F.linear(hidden, w["3.weight"], w["3.bias"]).softmax(dim=1)
         loss = -chances[torch.arange(len(targets)), torch.tensor(targets)].log().mean()
-        assert found.metric("test_loss")[i] == pytest.approx(loss.item(), rel=1e-5)
+        assert result.metric("test_loss")[i] == pytest.approx(loss.item(), rel=1e-5)
         right = (chances.argmax(dim=1).numpy() == targets).mean()
-        assert found.metric("test_accuracy")[i] == pytest.approx(right)
+        assert result.metric("test_accuracy")[i] == pytest.approx(right)
 
 
 def test_responsibilities_weigh_example_by_example() -> None:

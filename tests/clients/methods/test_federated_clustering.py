@@ -18,9 +18,9 @@ from tests.inline import Floats, run
 from tests.problems import write_quadratic
 
 
-def centre(z: Floats, own: int, quantile: float, iterations: int) -> Floats:
+def centre(z: Floats, first: int, quantile: float, iterations: int) -> Floats:
     """Run Threshold-Clustering with vectors, as in the paper and CoBo's code."""
-    v = z[own].copy()
+    v = z[first].copy()
     for _ in range(iterations):
         distances = np.linalg.norm(z - v, axis=1)
         tau = np.quantile(distances, quantile)
@@ -31,12 +31,12 @@ def centre(z: Floats, own: int, quantile: float, iterations: int) -> Floats:
 @pytest.mark.parametrize("seed", range(6))
 def test_the_weights_give_the_published_centre(seed: int) -> None:
     g = np.random.default_rng(seed)
-    z, own = g.normal(size=(9, 4)) + 3 * g.integers(2, size=(9, 1)), int(g.integers(9))
+    z, first = g.normal(size=(9, 4)) + 3 * g.integers(2, size=(9, 1)), int(g.integers(9))
     for quantile in (0.2, 0.5, 0.55, 0.93):
-        a = clipped_mean(z @ z.T, own, quantile * 8, 10)
+        a = clipped_mean(z @ z.T, first, quantile * 8, 10)
         assert a.sum() == pytest.approx(1, abs=1e-14)
         assert (a >= 0).all()
-        assert np.abs(a @ z - centre(z, own, quantile, 10)).max() < 1e-12
+        assert np.abs(a @ z - centre(z, first, quantile, 10)).max() < 1e-12
 
 
 def test_equal_distances_are_on_the_same_side() -> None:
@@ -55,9 +55,9 @@ def twin(flat: dict[str, Any], quantile: float) -> Floats:
     for _ in range(q.rounds):
         start, x = x, x.copy()
         for i in range(q.n):
-            who = np.flatnonzero(q.heard[i])
-            z = np.array([q.a[j] * (start[i] - q.c[j]) for j in who])
-            v = centre(z, int(np.flatnonzero(who == i)[0]), quantile, 10)
+            authors = np.flatnonzero(q.heard[i])
+            z = np.array([q.a[j] * (start[i] - q.c[j]) for j in authors])
+            v = centre(z, int(np.flatnonzero(authors == i)[0]), quantile, 10)
             for _ in range(q.steps):
                 g = v + q.a[i] * (x[i] - start[i])  # v + g_i(x) - g_i(x0)
                 q.velocity[i] = q.momentum * q.velocity[i] + g
@@ -70,10 +70,10 @@ def twin(flat: dict[str, Any], quantile: float) -> Floats:
 def test_it_equals_a_plain_loop(tmp_path: Path, steps: int, topology: str, nodes: int) -> None:
     options = {"federated-clustering.quantile": 0.5, "topology": topology, "local-steps": steps}
     flat = camps(tmp_path, "federated-clustering", **options)
-    found = run(flat, tmp_path, nodes)
-    assert np.abs(found.theta() - twin(flat, 0.5)).max() < 1e-10
-    assert np.allclose(found.weights().sum(axis=1), 1, atol=1e-14)
-    assert np.count_nonzero(found.weights()) > N
+    result = run(flat, tmp_path, nodes)
+    assert np.abs(result.theta() - twin(flat, 0.5)).max() < 1e-10
+    assert np.allclose(result.weights().sum(axis=1), 1, atol=1e-14)
+    assert np.count_nonzero(result.weights()) > N
 
 
 def alike(directory: Path, method: str, **more: Any) -> dict[str, Any]:
@@ -92,24 +92,24 @@ def alike(directory: Path, method: str, **more: Any) -> dict[str, Any]:
 def test_a_ball_that_holds_everybody_is_fedavg(tmp_path: Path) -> None:
     """x - eta mean_j g_j(x) is the mean of the x - eta g_j(x) where all peers hold one model."""
     everybody = {"federated-clustering.quantile": 1.0}
-    found = run(alike(tmp_path / "a", "federated-clustering", **everybody), tmp_path / "a")
+    result = run(alike(tmp_path / "a", "federated-clustering", **everybody), tmp_path / "a")
     fedavg = run(alike(tmp_path / "b", "fedavg"), tmp_path / "b")
-    assert np.abs(found.theta() - fedavg.theta()).max() < 1e-14
-    assert np.allclose(found.weights(), 1 / N, atol=1e-15)
+    assert np.abs(result.theta() - fedavg.theta()).max() < 1e-14
+    assert np.allclose(result.weights(), 1 / N, atol=1e-15)
 
 
 def test_a_ball_that_holds_nobody_else_is_local_training(tmp_path: Path) -> None:
     nobody = {"federated-clustering.quantile": 0.0}
-    found = run(alike(tmp_path / "a", "federated-clustering", **nobody), tmp_path / "a")
+    result = run(alike(tmp_path / "a", "federated-clustering", **nobody), tmp_path / "a")
     local = run(alike(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.abs(found.theta() - local.theta()).max() < 1e-14
-    assert np.array_equal(found.weights(), np.eye(N))
+    assert np.abs(result.theta() - local.theta()).max() < 1e-14
+    assert np.array_equal(result.weights(), np.eye(N))
 
 
 def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    found = run(one_peer(tmp_path / "a", "federated-clustering"), tmp_path / "a")
+    result = run(one_peer(tmp_path / "a", "federated-clustering"), tmp_path / "a")
     local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.abs(found.theta() - local.theta()).max() < 1e-15
+    assert np.abs(result.theta() - local.theta()).max() < 1e-15
 
 
 def test_far_camps_are_told_apart(tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_far_camps_are_told_apart(tmp_path: Path) -> None:
 def test_a_true_radius_holds_the_true_cluster(tmp_path: Path) -> None:
     """6 peers in pairs: rank 1, like the quantile of CoBo's code, 0.2 * 5 = 1."""
     truth = {"federated-clustering.radius": "truth", "peers": 6}
-    found = run(digits("federated-clustering", **truth), tmp_path / "a")
+    result = run(digits("federated-clustering", **truth), tmp_path / "a")
     quantile = run(digits("federated-clustering", peers=6), tmp_path / "b")
-    assert stacked(found).equal(stacked(quantile))
+    assert stacked(result).equal(stacked(quantile))
     whole = run(digits("federated-clustering", **truth, **{"partition.clusters": 1}), tmp_path)
     assert np.allclose(whole.weights(), 1 / 6, atol=1e-14)
 

@@ -67,8 +67,8 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
     m, v = np.zeros((N, D)), np.zeros((N, D))
     tracked = np.zeros((N, N))
     for t in range(1, flat["num-server-rounds"] + 1):
-        heard = [row.copy() for row in phi]
-        losses = np.array([[loss(i, heard[b]) for b in range(N)] for i in range(N)])
+        received = [row.copy() for row in phi]
+        losses = np.array([[loss(i, received[b]) for b in range(N)] for i in range(N)])
         if flat.get("federico.tracking") == "accumulate":
             tracked = tracked + losses
         else:
@@ -77,7 +77,7 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
         for b in range(N):
             g = np.zeros(D)
             for i in range(N):
-                g += w[i, b] * a[i] * (heard[b] - c[i])
+                g += w[i, b] * a[i] * (received[b] - c[i])
             if flat.get("optimizer") == "adam":
                 m[b], v[b] = 0.9 * m[b] + 0.1 * g, 0.999 * v[b] + 0.001 * g**2
                 g = m[b] / (1 - 0.9**t) / (np.sqrt(v[b] / (1 - 0.999**t)) + 1e-8)
@@ -86,7 +86,8 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
                 g = m[b]
             phi[b] = phi[b] - eta * decay ** (t - 1) * g
     mixtures = [
-        sum(w[i, j] * loss(i, phi[i] if i == j else heard[j]) for j in range(N)) for i in range(N)
+        sum(w[i, j] * loss(i, phi[i] if i == j else received[j]) for j in range(N))
+        for i in range(N)
     ]
     return np.array(phi), w, np.array(mixtures)
 
@@ -112,11 +113,11 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
 )
 def test_it_equals_a_plain_loop(tmp_path: Path, more: dict[str, Any], nodes: int) -> None:
     flat = camps(tmp_path, samples=[3, 1, 4, 1, 5]) | more
-    found = run(flat, tmp_path, nodes)
+    result = run(flat, tmp_path, nodes)
     phi, w, mixtures = twin(flat)
-    assert np.abs(found.theta() - phi).max() < 1e-10
-    assert np.abs(found.weights() - w).max() < 1e-10
-    np.testing.assert_allclose(found.metric("test_loss"), mixtures, rtol=1e-10)
+    assert np.abs(result.theta() - phi).max() < 1e-10
+    assert np.abs(result.weights() - w).max() < 1e-10
+    np.testing.assert_allclose(result.metric("test_loss"), mixtures, rtol=1e-10)
     assert w.min() < 0.1  # weights are not uniform
 
 
@@ -130,8 +131,8 @@ def test_permuting_the_peers_permutes_everything(tmp_path: Path) -> None:
     np.testing.assert_allclose(there.metric("test_loss"), here.metric("test_loss")[order])
 
 
-def flat_models(found: Run) -> list[torch.Tensor]:
-    return [torch.cat([value.flatten() for value in model.values()]) for model in found.models()]
+def flat_models(result: Run) -> list[torch.Tensor]:
+    return [torch.cat([value.flatten() for value in model.values()]) for model in result.models()]
 
 
 @pytest.mark.parametrize(
@@ -172,9 +173,9 @@ def test_without_neighbours_it_is_local_training(
 def test_one_peer_alone_just_trains(tmp_path: Path) -> None:
     flat: dict[str, Any] = write_quadratic(tmp_path / "p.json", [[1.0, 2]], [[3.0, 4]], [0.0, 0])
     flat |= {"num-server-rounds": 7, "local-steps": 1, "learning-rate": 0.1}
-    found = run(flat | {"method": "federico"}, tmp_path / "federico")
-    np.testing.assert_allclose(found.theta()[0], [3, 4] * (1 - np.array([0.9, 0.8]) ** 7))
-    assert np.array_equal(found.weights(), [[1.0]])
+    result = run(flat | {"method": "federico"}, tmp_path / "federico")
+    np.testing.assert_allclose(result.theta()[0], [3, 4] * (1 - np.array([0.9, 0.8]) ** 7))
+    assert np.array_equal(result.weights(), [[1.0]])
 
 
 # ---- expectation maximisation ------------------------------------------------------------------
@@ -220,9 +221,9 @@ def test_em_never_lowers_the_likelihood(tmp_path: Path, exact: bool) -> None:
 
 def test_sum_and_mean_are_the_same_where_the_loss_is_one_number(tmp_path: Path) -> None:
     flat = camps(tmp_path, samples=[9, 1, 2, 3, 4])
-    found = [run(flat | {"federico.loss": loss}, tmp_path / loss) for loss in ("mean", "sum")]
-    assert np.array_equal(found[0].theta(), found[1].theta())
-    assert np.array_equal(found[0].weights(), found[1].weights())
+    result = [run(flat | {"federico.loss": loss}, tmp_path / loss) for loss in ("mean", "sum")]
+    assert np.array_equal(result[0].theta(), result[1].theta())
+    assert np.array_equal(result[0].weights(), result[1].weights())
 
 
 def test_sum_is_the_likelihood_of_all_examples() -> None:
@@ -247,8 +248,8 @@ def test_sum_is_the_likelihood_of_all_examples() -> None:
 
 def wanted(rule: FedeRiCo, state: FedeRiCoState, rounds: int, first: int = 100) -> list[list[int]]:
     """Return the peers that peer 0 requests in each round."""
-    found = [rule.wants(state, t) for t in range(first, first + rounds)]
-    return [sorted(edges[edges[:, 1] == 0, 0].tolist()) for edges in found]
+    result = [rule.wants(state, t) for t in range(first, first + rounds)]
+    return [sorted(edges[edges[:, 1] == 0, 0].tolist()) for edges in result]
 
 
 def sampler(path: Path, **options: Any) -> tuple[FedeRiCo, FedeRiCoState]:
@@ -298,9 +299,9 @@ def test_more_neighbours_than_peers_are_all_of_them_and_none_beyond_the_topology
 
 def test_a_round_costs_a_model_and_an_answer_for_each_neighbour(tmp_path: Path) -> None:
     flat = camps(tmp_path) | {"federico.neighbours": 2, "num-server-rounds": 6}
-    found = run(flat, tmp_path, nodes=2)
-    assert found.metric("bytes_sent").sum() == 6 * N * 2 * 2 * (8 * D)
-    assert found.metric("bytes_sent").sum() == found.metric("bytes_received").sum()
+    result = run(flat, tmp_path, nodes=2)
+    assert result.metric("bytes_sent").sum() == 6 * N * 2 * 2 * (8 * D)
+    assert result.metric("bytes_sent").sum() == result.metric("bytes_received").sum()
 
 
 # ---- prediction --------------------------------------------------------------------------------

@@ -52,9 +52,9 @@ def test_it_equals_a_plain_loop(tmp_path: Path, baseline: str, topology: str, no
     options = {"fedfomo.models": 0, "fedfomo.baseline": baseline, "topology": topology}
     flat = camps(tmp_path, "fedfomo", **options, **{"local-steps": 1})
     x, w, total = twin(flat, baseline)
-    found = run(flat, tmp_path, nodes)
-    assert np.abs(found.theta() - x).max() < 1e-10
-    assert np.abs(found.weights() - w).max() < 1e-9
+    result = run(flat, tmp_path, nodes)
+    assert np.abs(result.theta() - x).max() < 1e-10
+    assert np.abs(result.weights() - w).max() < 1e-9
     assert np.count_nonzero(total * (1 - np.eye(6))) >= 3  # some weights are positive
     assert np.count_nonzero(total[CAMP[:, None] != CAMP]) == 0
 
@@ -135,9 +135,9 @@ def wanted(rule: FedFomo, affinity: Floats, round_: int) -> list[set[int]]:
 def test_without_exploration_the_largest_affinities_are_pulled(tmp_path: Path) -> None:
     rule = rule_of(tmp_path, Options(models=3, epsilon=0.0), [0.0] * 7)
     affinity = np.random.default_rng(0).normal(size=(7, 7))
-    for i, who in enumerate(wanted(rule, affinity, 4)):
+    for i, pulled in enumerate(wanted(rule, affinity, 4)):
         ranked = [j for j in np.argsort(-affinity[i]).tolist() if j != i]
-        assert who == set(ranked[:3])
+        assert pulled == set(ranked[:3])
 
 
 def test_a_peer_pulls_m_others_whatever_it_explores(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_a_peer_pulls_m_others_whatever_it_explores(tmp_path: Path) -> None:
     for models, epsilon, expected in ((3, 0.5, 3), (0, 0.5, 6), (9, 1.0, 6), (1, 1.0, 1)):
         rule = rule_of(tmp_path, Options(models, epsilon, 0.0), [0.0] * 7)
         for round_ in range(1, 20):
-            for i, who in enumerate(wanted(rule, affinity, round_)):
-                assert len(who - {i}) == len(who) == expected
+            for i, pulled in enumerate(wanted(rule, affinity, round_)):
+                assert len(pulled - {i}) == len(pulled) == expected
 
 
 def test_exploration_has_its_chance_and_fades(tmp_path: Path) -> None:
@@ -155,12 +155,14 @@ def test_exploration_has_its_chance_and_fades(tmp_path: Path) -> None:
     rule = rule_of(tmp_path, Options(1, 0.4, 0.0), [0.0] * 21)
     rounds = range(1, 101)
     strayed = [
-        who != {(i + 1) % 21} for t in rounds for i, who in enumerate(wanted(rule, affinity, t))
+        pulled != {(i + 1) % 21}
+        for t in rounds
+        for i, pulled in enumerate(wanted(rule, affinity, t))
     ]
     assert np.mean(strayed) == pytest.approx(0.4 * 19 / 20, abs=4 * (0.24 / len(strayed)) ** 0.5)
     fading = rule_of(tmp_path, Options(1, 0.4, 0.1), [0.0] * 21)
     strays = [
-        sum(who != {(i + 1) % 21} for i, who in enumerate(wanted(fading, affinity, t)))
+        sum(pulled != {(i + 1) % 21} for i, pulled in enumerate(wanted(fading, affinity, t)))
         for t in (1, 5, 6, 50)
     ]
     assert strays[0] > 0 == strays[1] == strays[2] == strays[3]
@@ -184,20 +186,20 @@ def test_a_peer_whom_nobody_helps_trains_alone(tmp_path: Path) -> None:
         np.zeros(2),
     )  # fmt: skip
     flat |= {"num-server-rounds": 6, "local-steps": 2, "learning-rate": 0.2}
-    found = run(flat | {"method": "fedfomo", "fedfomo.models": 0}, tmp_path)
+    result = run(flat | {"method": "fedfomo", "fedfomo.models": 0}, tmp_path)
     local = run(flat | {"method": "local"}, tmp_path / "local")
-    assert np.array_equal(found.theta(), local.theta())
-    assert np.array_equal(found.weights(), np.eye(n))
+    assert np.array_equal(result.theta(), local.theta())
+    assert np.array_equal(result.weights(), np.eye(n))
 
 
 @pytest.mark.parametrize("baseline", ["trained", "previous"])
 def test_one_peer_alone_trains(tmp_path: Path, baseline: str) -> None:
     """Compared with the previous model, the peer's better trained one gets all weight."""
     options = {"fedfomo.baseline": baseline}
-    found = run(one_peer(tmp_path / "a", "fedfomo", **options), tmp_path / "a")
+    result = run(one_peer(tmp_path / "a", "fedfomo", **options), tmp_path / "a")
     local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.abs(found.theta() - local.theta()).max() < 1e-15
-    assert found.weights().item() == 1.0
+    assert np.abs(result.theta() - local.theta()).max() < 1e-15
+    assert result.weights().item() == 1.0
 
 
 @pytest.mark.parametrize(

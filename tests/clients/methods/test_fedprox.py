@@ -30,9 +30,9 @@ def twin(flat: dict[str, Any], mu: float) -> Floats:
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int) -> None:
     flat = quadratic(tmp_path, "fedprox", **{"fedprox.mu": 0.7})
-    found = run(flat, tmp_path, nodes).theta()
-    assert np.abs(found - twin(flat, 0.7)).max() < 1e-12
-    assert np.abs(found - twin(flat, 0.0)).max() > 1e-3  # the penalty has an effect
+    result = run(flat, tmp_path, nodes).theta()
+    assert np.abs(result - twin(flat, 0.7)).max() < 1e-12
+    assert np.abs(result - twin(flat, 0.0)).max() > 1e-3  # the penalty has an effect
 
 
 def test_without_penalty_it_is_fedavg_bit_for_bit(tmp_path: Path) -> None:

@@ -72,19 +72,19 @@ def twin(flat: dict[str, Any]) -> list[nn.Module]:
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int) -> None:
     flat = digits("fedrep", **{"fedrep.head-epochs": 2, "dtype": "float64", "weight-decay": 0.1})
-    found = run(flat, tmp_path, nodes).models()
-    for model, module in zip(found, twin(flat), strict=True):
+    result = run(flat, tmp_path, nodes).models()
+    for model, module in zip(result, twin(flat), strict=True):
         for name, value in module.named_parameters():
             assert (model[name] - value).abs().max() < 1e-12
 
 
 def test_only_the_body_travels_and_is_shared(tmp_path: Path) -> None:
-    found = run(digits("fedrep"), tmp_path, 3)
+    result = run(digits("fedrep"), tmp_path, 3)
     sent = 3 * 2 * BODY * 4  # rounds, other peers, parameters, bytes
-    assert found.metric("bytes_sent").tolist() == [sent] * 3
-    assert found.metric("bytes_received").tolist() == [sent] * 3
+    assert result.metric("bytes_sent").tolist() == [sent] * 3
+    assert result.metric("bytes_received").tolist() == [sent] * 3
     for name in ("1.weight", "1.bias", "3.weight", "3.bias"):
-        tensor = stacked(found, name)
+        tensor = stacked(result, name)
         shared = bool(tensor[0].equal(tensor[1]) and tensor[0].equal(tensor[2]))
         assert shared == name.startswith("1.")
 
@@ -102,19 +102,19 @@ def test_an_offer_holds_the_body_alone() -> None:
 def test_with_an_empty_head_it_is_fedavg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fedavg = run(digits("fedavg"), tmp_path / "fedavg")
     monkeypatch.setattr(Network, "head", [])
-    found = run(digits("fedrep"), tmp_path / "fedrep")
-    assert stacked(found).equal(stacked(fedavg))
+    result = run(digits("fedrep"), tmp_path / "fedrep")
+    assert stacked(result).equal(stacked(fedavg))
     for name in ("gradient_evaluations", "bytes_sent", "test_loss"):
-        assert found.metric(name).tolist() == fedavg.metric(name).tolist()
+        assert result.metric(name).tolist() == fedavg.metric(name).tolist()
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_network_of_one_layer_is_all_head(tmp_path: Path, nodes: int) -> None:
     """On a quadratic problem an epoch is one step, so head training is local training."""
-    found = run(quadratic(tmp_path, "fedrep", **{"fedrep.head-epochs": 3}), tmp_path / "a", nodes)
+    result = run(quadratic(tmp_path, "fedrep", **{"fedrep.head-epochs": 3}), tmp_path / "a", nodes)
     local = run(quadratic(tmp_path, "local"), tmp_path / "b")
-    assert np.array_equal(found.theta(), local.theta())
-    assert not found.metric("bytes_sent").any()
+    assert np.array_equal(result.theta(), local.theta())
+    assert not result.metric("bytes_sent").any()
 
 
 def test_training_no_head_is_refused(tmp_path: Path) -> None:

@@ -53,8 +53,8 @@ def test_it_equals_a_plain_loop(tmp_path: Path, method: str, mu: float, nodes: i
     flat = quadratic(tmp_path, method, **{f"{method}.epochs": 2})
     if mu:
         flat[f"{method}.mu"] = mu
-    found = run(flat, tmp_path, nodes).theta()
-    assert np.abs(found - twin(flat, mu, 2)).max() < 1e-12
+    result = run(flat, tmp_path, nodes).theta()
+    assert np.abs(result - twin(flat, mu, 2)).max() < 1e-12
 
 
 def test_without_a_penalty_both_are_one(tmp_path: Path) -> None:

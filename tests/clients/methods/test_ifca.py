@@ -36,10 +36,10 @@ def twin(flat: dict[str, Any], k: int) -> tuple[Floats, Floats, Floats]:
         w = np.tile(np.eye(q.n)[:, None], (1, k, 1))
         for i in range(q.n):
             for c in range(k):
-                who = q.heard[i] & (np.array(chosen) == c)
-                if who.any():
-                    centres[i, c] = q.mean(trained, who)
-                    w[i, c] = q.samples * who / q.samples[who].sum()
+                members = q.heard[i] & (np.array(chosen) == c)
+                if members.any():
+                    centres[i, c] = q.mean(trained, members)
+                    w[i, c] = q.samples * members / q.samples[members].sum()
         chosen = choices()
     return centres[np.arange(q.n), chosen], w[np.arange(q.n), chosen], centres
 
@@ -49,20 +49,20 @@ def twin(flat: dict[str, Any], k: int) -> tuple[Floats, Floats, Floats]:
 def test_it_equals_a_plain_loop(tmp_path: Path, k: int, topology: str, nodes: int) -> None:
     flat = camps(tmp_path, "ifca", starts="own", topology=topology, **{"ifca.clusters": k})
     x, w, _ = twin(flat, k)
-    found = run(flat, tmp_path, nodes)
-    assert np.abs(found.theta() - x).max() < 1e-12
-    assert np.abs(found.weights() - w).max() < 1e-14
+    result = run(flat, tmp_path, nodes)
+    assert np.abs(result.theta() - x).max() < 1e-12
+    assert np.abs(result.weights() - w).max() < 1e-14
 
 
 @pytest.mark.parametrize("topology", ["full", "ring"])
 def test_one_cluster_is_fedavg(tmp_path: Path, topology: str) -> None:
     one = {"ifca.clusters": 1, "topology": topology}
     for make in (camps, lambda _, method, **more: digits(method, **more)):
-        found = run(make(tmp_path / "a", "ifca", **one), tmp_path / "a")
+        result = run(make(tmp_path / "a", "ifca", **one), tmp_path / "a")
         fedavg = run(make(tmp_path / "b", "fedavg", topology=topology), tmp_path / "b")
-        assert stacked(found).equal(stacked(fedavg))
+        assert stacked(result).equal(stacked(fedavg))
         if topology == "full":
-            assert np.array_equal(found.weights(), fedavg.weights())
+            assert np.array_equal(result.weights(), fedavg.weights())
 
 
 def test_it_finds_the_camps(tmp_path: Path) -> None:
@@ -72,19 +72,19 @@ def test_it_finds_the_camps(tmp_path: Path) -> None:
     """
     flat = camps(tmp_path, "ifca", starts="own", **{"ifca.clusters": 2})
     flat |= {"num-server-rounds": 70, "local-steps": 1, "momentum": 0.0, "learning-rate": 0.6}
-    found, q = run(flat, tmp_path), Plain(flat)
+    result, q = run(flat, tmp_path), Plain(flat)
     same = CAMP[:, None] == CAMP
     p = np.array(SAMPLES) * same / (np.array(SAMPLES) * same).sum(axis=1, keepdims=True)
-    assert np.allclose(found.weights(), p, atol=1e-15)
-    assert np.allclose(found.theta(), p @ (q.a * q.c) / (p @ q.a), atol=1e-12)
+    assert np.allclose(result.weights(), p, atol=1e-15)
+    assert np.allclose(result.theta(), p @ (q.a * q.c) / (p @ q.a), atol=1e-12)
 
 
 def test_models_that_start_alike_part(tmp_path: Path) -> None:
     """All train the first model; peers that it then fits worse than the start choose the next."""
     flat = camps(tmp_path, "ifca", **{"ifca.clusters": 3})
-    found = run(flat, tmp_path)
-    assert np.abs(found.theta() - twin(flat, 3)[0]).max() < 1e-12
-    assert np.array_equal(found.weights() > 0, CAMP[:, None] == CAMP)
+    result = run(flat, tmp_path)
+    assert np.abs(result.theta() - twin(flat, 3)[0]).max() < 1e-12
+    assert np.array_equal(result.weights() > 0, CAMP[:, None] == CAMP)
     first = run(flat | {"num-server-rounds": 1}, tmp_path / "first")
     left = CAMP == 0  # their model was not trained yet
     assert (first.weights()[~left] > 0).all()
@@ -92,11 +92,11 @@ def test_models_that_start_alike_part(tmp_path: Path) -> None:
 
 
 def test_the_true_number_of_clusters_is_the_default(tmp_path: Path) -> None:
-    told = run(digits("ifca", **{"ifca.clusters": 3}), tmp_path / "a")
+    explicit = run(digits("ifca", **{"ifca.clusters": 3}), tmp_path / "a")
     known = run(digits("ifca"), tmp_path / "b")  # a split into 3 clusters
-    assert stacked(known).equal(stacked(told))
+    assert stacked(known).equal(stacked(explicit))
     other = run(digits("ifca", **{"ifca.clusters": 2}), tmp_path / "c")
-    assert not stacked(other).equal(stacked(told))
+    assert not stacked(other).equal(stacked(explicit))
 
 
 def test_a_negative_number_of_clusters_is_refused() -> None:
@@ -105,9 +105,9 @@ def test_a_negative_number_of_clusters_is_refused() -> None:
 
 
 def test_one_peer_alone_trains(tmp_path: Path) -> None:
-    found = run(one_peer(tmp_path / "a", "ifca", **{"ifca.clusters": 2}), tmp_path / "a")
+    result = run(one_peer(tmp_path / "a", "ifca", **{"ifca.clusters": 2}), tmp_path / "a")
     local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(found.theta(), local.theta())
+    assert np.array_equal(result.theta(), local.theta())
 
 
 def rule_of(tmp_path: Path) -> Ifca:

@@ -56,7 +56,7 @@ def test_it_predicts_what_scikit_learn_does(share: float, memory: int) -> None:
     engine = engine_of(problem, memory=memory)
     rule = KNNPer(engine, Options(neighbours=10, lambda_=share), 1)
     state = replace(rule.init(), x=torch.randn(3, engine.d, dtype=torch.float64, generator=seed(1)))
-    found = rule.evaluate(state, "test")
+    result = rule.evaluate(state, "test")
     for peer in range(3):
         below, last = parts_of(engine, state.x[peer])
         inputs, targets = examples(problem, "train", peer)
@@ -69,10 +69,10 @@ def test_it_predicts_what_scikit_learn_does(share: float, memory: int) -> None:
         votes[:, neighbours.classes_] = neighbours.predict_proba(embedded.numpy())
         model = last(embedded).softmax(dim=1).detach().numpy()
         mixed = share * votes + (1 - share) * model
-        assert float(found.accuracies[peer]) == (mixed.argmax(axis=1) == truth).mean()
+        assert float(result.accuracies[peer]) == (mixed.argmax(axis=1) == truth).mean()
         if share < 1:  # else a class without a neighbour has no probability, and no finite loss
             loss = -np.log(mixed[np.arange(len(truth)), truth]).mean()
-            assert float(found.losses[peer]) == pytest.approx(loss, rel=1e-12)
+            assert float(result.losses[peer]) == pytest.approx(loss, rel=1e-12)
 
 
 def seed(number: int) -> torch.Generator:
@@ -86,8 +86,8 @@ def test_values_are_mixed_like_labels() -> None:
     queries = torch.randn(1, 6, 4, dtype=torch.float64, generator=g)
     known = KNeighborsRegressor(n_neighbors=5, weights=lambda d: np.exp(-(d**2) / 4))
     expected = known.fit(keys[0].numpy(), values[0].numpy()).predict(queries[0].numpy())
-    found = vote(queries, keys, values, torch.zeros(1, 20), 5)
-    assert np.allclose(found[0].numpy(), expected, rtol=1e-12)
+    result = vote(queries, keys, values, torch.zeros(1, 20), 5)
+    assert np.allclose(result[0].numpy(), expected, rtol=1e-12)
 
 
 def test_a_training_example_is_not_its_own_neighbour() -> None:
@@ -95,13 +95,13 @@ def test_a_training_example_is_not_its_own_neighbour() -> None:
     problem = classification(SIZES, classes=CLASSES)
     rule = KNNPer(engine_of(problem), Options(neighbours=1, lambda_=1.0), 1)
     state = rule.init()
-    found = rule.evaluate(state, "train").accuracies
+    result = rule.evaluate(state, "train").accuracies
     for peer in range(3):
         inputs, targets = examples(problem, "train", peer)
         keys = parts_of(rule.engine, state.x[peer])[0](inputs).detach()
         distances = torch.cdist(keys, keys).fill_diagonal_(torch.inf)
         right = targets[distances.argmin(dim=1).numpy()] == targets
-        assert float(found[peer]) == right.mean()
+        assert float(result[peer]) == right.mean()
 
 
 def test_an_only_example_has_no_neighbour() -> None:
@@ -109,8 +109,8 @@ def test_an_only_example_has_no_neighbour() -> None:
     rule = KNNPer(engine_of(problem), Options(lambda_=0.5), 1)
     state = rule.init()
     model = rule.engine.losses(state.x, state.buffers, "train").losses
-    found = rule.evaluate(state, "train").losses
-    assert float(found[0]) == pytest.approx(float(model[0]) + np.log(2), rel=1e-12)
+    result = rule.evaluate(state, "train").losses
+    assert float(result[0]) == pytest.approx(float(model[0]) + np.log(2), rel=1e-12)
 
 
 def test_without_a_vote_it_is_fedavg(tmp_path: Path) -> None:
@@ -125,17 +125,17 @@ def test_without_a_vote_it_is_fedavg(tmp_path: Path) -> None:
 
 
 def test_the_global_model_is_reported_beside_the_vote(tmp_path: Path) -> None:
-    found = run(digits("knn-per"), tmp_path / "knn")
+    result = run(digits("knn-per"), tmp_path / "knn")
     fedavg = run(digits("fedavg"), tmp_path / "fedavg")
-    assert np.array_equal(found.metric("global_test_accuracy"), fedavg.metric("test_accuracy"))
-    assert not np.array_equal(found.metric("test_loss"), fedavg.metric("test_loss"))
+    assert np.array_equal(result.metric("global_test_accuracy"), fedavg.metric("test_accuracy"))
+    assert not np.array_equal(result.metric("test_loss"), fedavg.metric("test_loss"))
 
 
 def test_without_labels_there_is_no_vote(tmp_path: Path) -> None:
-    found = run(quadratic(tmp_path, "knn-per"), tmp_path / "knn")
+    result = run(quadratic(tmp_path, "knn-per"), tmp_path / "knn")
     fedavg = run(quadratic(tmp_path, "fedavg"), tmp_path / "fedavg")
-    assert np.array_equal(found.theta(), fedavg.theta())
-    assert np.array_equal(found.metric("test_loss"), fedavg.metric("test_loss"))
+    assert np.array_equal(result.theta(), fedavg.theta())
+    assert np.array_equal(result.metric("test_loss"), fedavg.metric("test_loss"))
 
 
 @pytest.mark.parametrize(

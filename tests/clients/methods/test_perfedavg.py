@@ -34,11 +34,11 @@ def twin(flat: dict[str, Any], alpha: float) -> tuple[Floats, Floats]:
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 def test_it_equals_a_plain_loop(tmp_path: Path, nodes: int) -> None:
     flat = quadratic(tmp_path, "perfedavg", **{"perfedavg.alpha": 0.4})
-    found, (personal, w) = run(flat, tmp_path, nodes), twin(flat, 0.4)
-    assert np.abs(found.theta() - personal).max() < 1e-12
+    result, (personal, w) = run(flat, tmp_path, nodes), twin(flat, 0.4)
+    assert np.abs(result.theta() - personal).max() < 1e-12
     q = quadratics(flat)
     global_loss = (q.a * (w - q.c) ** 2).sum(axis=1) / 2
-    assert np.allclose(found.metric("global_test_loss"), global_loss, rtol=1e-12)
+    assert np.allclose(result.metric("global_test_loss"), global_loss, rtol=1e-12)
 
 
 def test_without_an_own_step_it_is_fedavg(tmp_path: Path) -> None:
@@ -48,9 +48,9 @@ def test_without_an_own_step_it_is_fedavg(tmp_path: Path) -> None:
 
 
 def test_each_bill_has_two_gradients_a_step_and_one_last_minibatch(tmp_path: Path) -> None:
-    found = run(digits("perfedavg", **{"evaluate-every": 1}), tmp_path)
+    result = run(digits("perfedavg", **{"evaluate-every": 1}), tmp_path)
     for t in range(4):
-        assert (found.metric("gradient_evaluations", t) == (2 * 3 * t + 1) * 8).all()
+        assert (result.metric("gradient_evaluations", t) == (2 * 3 * t + 1) * 8).all()
 
 
 def test_the_two_minibatches_are_independent(tmp_path: Path) -> None:

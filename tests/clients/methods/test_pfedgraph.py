@@ -49,9 +49,9 @@ def twin(flat: dict[str, Any]) -> tuple[Floats, Floats, Floats]:
         d = np.array([[-cosine(a, b) for b in moved] for a in moved])
         w = np.zeros((q.n, q.n))
         for i in range(q.n):
-            who = np.flatnonzero(q.heard[i])
-            p = q.samples[who] / q.samples[who].sum()
-            w[i, who] = on_simplex(p - d[i, who] / (2 * alpha))
+            present = np.flatnonzero(q.heard[i])
+            p = q.samples[present] / q.samples[present].sum()
+            w[i, present] = on_simplex(p - d[i, present] / (2 * alpha))
         u = w @ (x / np.linalg.norm(x, axis=1, keepdims=True))
         x = w @ x
     return x, w, d
@@ -63,9 +63,9 @@ def test_it_equals_a_plain_loop(tmp_path: Path, topology: str, starts: str, node
     options = {"pfedgraph.alpha": 0.9, "pfedgraph.lambda": 0.3, "topology": topology}
     flat = camps(tmp_path, "pfedgraph", starts=starts, **options)
     x, w, _ = twin(flat)
-    found = run(flat, tmp_path, nodes)
-    assert np.abs(found.theta() - x).max() < 1e-10
-    assert np.abs(found.weights() - w).max() < 1e-10
+    result = run(flat, tmp_path, nodes)
+    assert np.abs(result.theta() - x).max() < 1e-10
+    assert np.abs(result.weights() - w).max() < 1e-10
     plain = twin(flat | {"pfedgraph.lambda": 0.0})[0]
     assert np.abs(plain - x).max() > 1e-3  # the term has an effect
 
@@ -73,9 +73,9 @@ def test_it_equals_a_plain_loop(tmp_path: Path, topology: str, starts: str, node
 def test_the_weights_solve_the_papers_program(tmp_path: Path) -> None:
     """min_w sum_j w_ij d_ij + alpha |w_i - p|^2 over the simplex, solved by scipy's `minimize`."""
     flat = camps(tmp_path, "pfedgraph", **{"pfedgraph.alpha": 0.8, "pfedgraph.lambda": 0.01})
-    found, (_, _, d) = run(flat, tmp_path).weights(), twin(flat)
+    result, (_, _, d) = run(flat, tmp_path).weights(), twin(flat)
     p = np.array(SAMPLES) / np.sum(SAMPLES)
-    for i, row in enumerate(found):
+    for i, row in enumerate(result):
         solved = minimize(
             lambda w, i=i: w @ d[i] + 0.8 * ((w - p) ** 2).sum(), p, method="SLSQP",
             jac=lambda w, i=i: d[i] + 1.6 * (w - p), bounds=[(0, 1)] * 6,
@@ -83,15 +83,15 @@ def test_the_weights_solve_the_papers_program(tmp_path: Path) -> None:
         )  # fmt: skip
         assert np.abs(row - solved.x).max() < 1e-6
     same = CAMP[:, None] == CAMP
-    assert found[same].min() > 0 == found[~same].max()
+    assert result[same].min() > 0 == result[~same].max()
 
 
 def test_a_large_alpha_without_a_turn_is_fedavg(tmp_path: Path) -> None:
     options = {"pfedgraph.alpha": 1e300, "pfedgraph.lambda": 0.0}
-    found = run(camps(tmp_path / "a", "pfedgraph", **options), tmp_path / "a")
+    result = run(camps(tmp_path / "a", "pfedgraph", **options), tmp_path / "a")
     fedavg = run(camps(tmp_path / "b", "fedavg"), tmp_path / "b")
-    assert np.abs(found.theta() - fedavg.theta()).max() < 1e-14
-    assert np.abs(found.weights() - fedavg.weights()).max() < 1e-15
+    assert np.abs(result.theta() - fedavg.theta()).max() < 1e-14
+    assert np.abs(result.weights() - fedavg.weights()).max() < 1e-15
     on_digits = run(digits("pfedgraph", **options), tmp_path / "c")
     other = run(digits("fedavg"), tmp_path / "d")
     assert torch.allclose(stacked(on_digits), stacked(other), rtol=0, atol=1e-6)
@@ -100,18 +100,18 @@ def test_a_large_alpha_without_a_turn_is_fedavg(tmp_path: Path) -> None:
 def test_a_small_alpha_takes_the_own_model_alone(tmp_path: Path) -> None:
     """No peer is more similar to a peer than itself: the weights become local training's."""
     options = {"pfedgraph.alpha": 1e-7, "pfedgraph.lambda": 0.0}
-    found = run(camps(tmp_path / "a", "pfedgraph", **options), tmp_path / "a")
+    result = run(camps(tmp_path / "a", "pfedgraph", **options), tmp_path / "a")
     local = run(camps(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(found.weights(), np.eye(6))
-    assert np.abs(found.theta() - local.theta()).max() < 1e-14
+    assert np.array_equal(result.weights(), np.eye(6))
+    assert np.abs(result.theta() - local.theta()).max() < 1e-14
 
 
 def test_one_peer_alone_turns_towards_itself_only(tmp_path: Path) -> None:
     """<x0, x> / |x0| |x|: its own last model, so lambda = 0 is local training exactly."""
-    found = run(one_peer(tmp_path / "a", "pfedgraph", **{"pfedgraph.lambda": 0.0}), tmp_path / "a")
+    result = run(one_peer(tmp_path / "a", "pfedgraph", **{"pfedgraph.lambda": 0.0}), tmp_path / "a")
     local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
-    assert np.array_equal(found.theta(), local.theta())
-    assert found.weights().item() == 1.0
+    assert np.array_equal(result.theta(), local.theta())
+    assert result.weights().item() == 1.0
 
 
 def rule_of(tmp_path: Path) -> PFedGraph:
@@ -125,8 +125,8 @@ def test_the_turn_is_the_gradient_of_a_cosine(tmp_path: Path) -> None:
     u, x = (torch.randn(6, 3, generator=g, dtype=torch.float64) for _ in range(2))
     leaf = x.clone().requires_grad_()
     (expected,) = torch.autograd.grad(((u * leaf).sum(1) / leaf.norm(dim=1)).sum(), leaf)
-    found = rule_of(tmp_path)._gradient_of_cosine(u, x)
-    assert torch.allclose(found, expected, rtol=1e-13)
+    result = rule_of(tmp_path)._gradient_of_cosine(u, x)
+    assert torch.allclose(result, expected, rtol=1e-13)
     assert rule_of(tmp_path)._gradient_of_cosine(u, x * 0).abs().max() == 0
 
 
@@ -141,10 +141,10 @@ def test_peers_that_have_not_moved_are_averaged_by_samples(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "said"), [("alpha", 0.0, "above 0"), ("lambda", -1.0, "negative")]
+    ("key", "value", "message"), [("alpha", 0.0, "above 0"), ("lambda", -1.0, "negative")]
 )
 def test_options_that_mean_nothing_are_refused(
-    tmp_path: Path, key: str, value: float, said: str
+    tmp_path: Path, key: str, value: float, message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         run(digits("pfedgraph", **{f"pfedgraph.{key}": value}), tmp_path)

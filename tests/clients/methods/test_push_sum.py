@@ -45,8 +45,8 @@ def test_fedavg_equals_the_loop_of_the_paper(tmp_path: Path, nodes: int) -> None
         sent = [{i, *(b for r, a, b in FOUR if a == i and r == (t - 1) % 2 + 1)} for i in range(4)]
         x = np.array([sum(x[j] / len(sent[j]) for j in range(4) if i in sent[j]) for i in range(4)])
         w = np.array([sum(w[j] / len(sent[j]) for j in range(4) if i in sent[j]) for i in range(4)])
-    found = run(flat, tmp_path / "run", nodes)
-    assert np.abs(found.theta() - x / w[:, None]).max() < 1e-12
+    result = run(flat, tmp_path / "run", nodes)
+    assert np.abs(result.theta() - x / w[:, None]).max() < 1e-12
 
 
 @pytest.mark.parametrize("method", AVERAGING)
@@ -86,8 +86,8 @@ def test_without_a_way_back_they_are_refused_and_others_go_on(tmp_path: Path) ->
     one_way = csv(tmp_path, [(1, 0, 1), (1, 1, 0), (2, 1, 2)])
     with pytest.raises(ConfigError, match="peer 1 sends to peer 2, but no path leads back"):
         Config.from_flat(digits("fedavg", **one_way)).strategy()
-    found = run(digits("fedfomo", **one_way), tmp_path / "run", 2)
-    assert np.isfinite(found.metric("test_loss")).all()
+    result = run(digits("fedfomo", **one_way), tmp_path / "run", 2)
+    assert np.isfinite(result.metric("test_loss")).all()
 
 
 def test_the_file_of_the_page_is_one_that_averages_take(tmp_path: Path) -> None:

@@ -88,10 +88,10 @@ def case(name: str, path: Path) -> tuple[str, Any, Problem]:
 
 def set_trained(module: nn.Module, x_d: Tensor) -> list[nn.Parameter]:
     """Write a row of the stack to the trainable tensors, and return them."""
-    own = [value for value in module.parameters() if value.requires_grad]
-    for value, part in zip(own, x_d.split([v.numel() for v in own]), strict=True):
+    tensors = [value for value in module.parameters() if value.requires_grad]
+    for value, part in zip(tensors, x_d.split([v.numel() for v in tensors]), strict=True):
         value.data = part.view(value.shape).clone()
-    return own
+    return tensors
 
 
 def close(a: Tensor, b: Tensor) -> bool:
@@ -116,8 +116,8 @@ def test_stacked_training_equals_a_plain_loop(name: str, chunk: int, tmp_path: P
     built = build(model, options, problem.task, problem.inputs.shape[1:], problem.outputs)
     for p in range(2):
         module = Adopted(deepcopy(built).to(torch.float64)).train()
-        own = set_trained(module, x_pd[p])
-        optimizer = torch.optim.SGD(own, lr=TRAINING.learning_rate, momentum=TRAINING.momentum)
+        tensors = set_trained(module, x_pd[p])
+        optimizer = torch.optim.SGD(tensors, lr=TRAINING.learning_rate, momentum=TRAINING.momentum)
         for batch in batches:
             module.key(int(batch.keys_e[p]))
             peer = torch.tensor([p])
@@ -126,7 +126,7 @@ def test_stacked_training_equals_a_plain_loop(name: str, chunk: int, tmp_path: P
             optimizer.zero_grad()
             losses.mean().backward()
             optimizer.step()
-        twin_d = torch.cat([value.detach().flatten() for value in own])
+        twin_d = torch.cat([value.detach().flatten() for value in tensors])
         assert close(fit.x[p], twin_d)
         assert not close(fit.x[p], x_pd[p])
         for key, value in module.inner.named_buffers():
@@ -150,8 +150,8 @@ class Adopted(nn.Module):
                     setattr(parent, child, Dropout(layer.p))
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.inner(x)
-        return found
+        result: Tensor = self.inner(x)
+        return result
 
     def key(self, key: int) -> None:
         layers = [m for m in self.inner.modules() if isinstance(m, Dropout)]

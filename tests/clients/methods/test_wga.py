@@ -118,7 +118,7 @@ def problem(
 def test_noise_free_steps_match_a_plain_loop(tmp_path: Path, steps: int) -> None:
     flat, a, c, x = problem(tmp_path)
     n, alpha, eta, rounds = len(x), 0.4, 0.1, 12
-    found = run(
+    result = run(
         flat | {"method": "wga", "wga.alpha": alpha, "wga.targets": "0,3,4", "local-steps": steps,
                 "learning-rate": eta, "num-server-rounds": rounds},
         tmp_path,
@@ -129,17 +129,17 @@ def test_noise_free_steps_match_a_plain_loop(tmp_path: Path, steps: int) -> None
             x0, y = x[i], x[i].copy()
             helpers = np.mean([a[k] * (x0 - c[k]) for k in range(n) if k != i], axis=0)
             for _ in range(steps):
-                own = a[i] * (y - c[i])
-                moved = helpers + own - a[i] * (x0 - c[i])
-                y -= eta * ((1 - alpha) * own + alpha * moved if i in (0, 3, 4) else own)
+                local = a[i] * (y - c[i])
+                moved = helpers + local - a[i] * (x0 - c[i])
+                y -= eta * ((1 - alpha) * local + alpha * moved if i in (0, 3, 4) else local)
             after[i] = y
         x = after
-    assert np.abs(found.theta() - x).max() < 1e-10
+    assert np.abs(result.theta() - x).max() < 1e-10
     expected = np.where(np.eye(n) > 0, 1 - alpha, alpha / (n - 1))
     expected[[1, 2]] = np.eye(n)[[1, 2]]
-    assert np.allclose(found.weights(), expected, atol=1e-15)
+    assert np.allclose(result.weights(), expected, atol=1e-15)
     asked = np.isin(range(n), (0, 3, 4))  # 3 x 8 bytes of model or answer on each of 12 edges
-    assert (found.metric("bytes_sent") == rounds * 24 * (4 * asked + asked.sum() - asked)).all()
+    assert (result.metric("bytes_sent") == rounds * 24 * (4 * asked + asked.sum() - asked)).all()
 
 
 def test_a_round_of_many_steps_has_the_noise_of_as_many_steps() -> None:

@@ -62,15 +62,15 @@ def test_trained_weights_but_a_head_for_other_classes(tmp_path: Path) -> None:
     file = tmp_path / "trained.safetensors"
     trained = nn.Sequential(*network()[:4], nn.Linear(6, 9))
     save_file(trained.state_dict(), file)
-    own = network()
-    before = own.state_dict()["4.weight"].clone()
-    after = adapted(own, Adaptation(weights=str(file))).state_dict()
+    module = network()
+    before = module.state_dict()["4.weight"].clone()
+    after = adapted(module, Adaptation(weights=str(file))).state_dict()
     assert torch.equal(after["0.weight"], trained.state_dict()["0.weight"])
     assert torch.equal(after["4.weight"], before)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"weights": "/none.safetensors"}, "no such file"),
         ({"frozen": "*"}, "leaves nothing to train"),
@@ -82,8 +82,8 @@ def test_trained_weights_but_a_head_for_other_classes(tmp_path: Path) -> None:
         ({"lora_rank": 2, "lora_layers": "conv"}, 'model.lora-layers = "conv": "conv" matches'),
     ],
 )
-def test_what_cannot_be_done_is_one_line(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
+def test_what_cannot_be_done_is_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
         adapted(network(), Adaptation(**options))
 
 

@@ -27,15 +27,15 @@ def test_a_network_for_these_images(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("torchvision:resnet19", "cannot be built for .*resnet19"),
         ("transformers:none", "no config.json in none"),
     ],
 )
-def test_what_there_is_not(name: str, said: str) -> None:
+def test_what_there_is_not(name: str, message: str) -> None:
     pytest.importorskip(name.partition(":")[0])
-    with pytest.raises(PluginError, match=said):
+    with pytest.raises(PluginError, match=message):
         build(name, None, "classification", (3, 32, 32), 10)
 
 

@@ -91,13 +91,13 @@ def test_every_model_learns_from_every_image_shape(model: str, shape: Shape) -> 
     assert outputs.shape == (2, 4, 10)
     for e in range(2):
         assert torch.allclose(outputs[e], module(inputs[e]), atol=1e-5)
-    (found,) = torch.autograd.grad(F.cross_entropy(outputs.flatten(0, 1), targets.flatten()), x_ed)
-    assert torch.isfinite(found).all()
-    for name, value in network.named(found).items():
+    (result,) = torch.autograd.grad(F.cross_entropy(outputs.flatten(0, 1), targets.flatten()), x_ed)
+    assert torch.isfinite(result).all()
+    for name, value in network.named(result).items():
         if model == "resnet9" and name.endswith(".0.bias"):
             continue  # the batch norm after it removes such a bias
         assert value.flatten(1).abs().amax(dim=1).gt(0).all(), name
-    assert not torch.allclose(found[0], found[1])
+    assert not torch.allclose(result[0], result[1])
 
 
 def test_an_mlp_is_affine_maps_with_rectifiers_between() -> None:

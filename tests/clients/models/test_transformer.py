@@ -52,13 +52,13 @@ def by_hand(w: dict[str, Tensor], tokens_t: Tensor, heads: int) -> Tensor:
         h = f"h.{layer}"
         qkv = mapped(normed(x, f"{h}.ln_1"), f"{h}.attn.c_attn")
         q, k, v = qkv.split(x.shape[1], dim=1)
-        heard = torch.zeros_like(x)
+        attended = torch.zeros_like(x)
         for head in range(heads):
             at = slice(head * width, (head + 1) * width)
             for t in range(len(x)):
                 scores = k[: t + 1, at] @ q[t, at] / math.sqrt(width)
-                heard[t, at] = scores.softmax(0) @ v[: t + 1, at]
-        x = x + mapped(heard, f"{h}.attn.c_proj")
+                attended[t, at] = scores.softmax(0) @ v[: t + 1, at]
+        x = x + mapped(attended, f"{h}.attn.c_proj")
         m = mapped(normed(x, f"{h}.ln_2"), f"{h}.mlp.c_fc")
         m = 0.5 * m * (1 + torch.tanh(math.sqrt(2 / math.pi) * (m + 0.044715 * m**3)))
         x = x + mapped(m, f"{h}.mlp.c_proj")
@@ -82,8 +82,8 @@ def test_gpt2_is_as_large_as_the_public_one_and_its_adapters_as_the_paper_says()
 def test_weights_of_the_public_format_give_gpt2(prefix: str, tmp_path: Path) -> None:
     w = small(tmp_path / "w.safetensors", prefix)
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
-    found = gpt2(tmp_path / "w.safetensors")(tokens)  # adapters start at zero
-    for row, expected in zip(found, tokens, strict=True):
+    result = gpt2(tmp_path / "w.safetensors")(tokens)  # adapters start at zero
+    for row, expected in zip(result, tokens, strict=True):
         assert torch.allclose(row, by_hand(w, expected, heads=2), atol=1e-4)
 
 
@@ -128,8 +128,8 @@ def test_peers_share_one_base_and_hold_adapters_only(tmp_path: Path) -> None:
     assert not torch.equal(fit.x[0], fit.x[1])
     for name, value in engine.network.module.named_parameters():
         assert value.requires_grad or torch.equal(value, base[name]), name
-    own, start = engine.losses(fit.x, buffers, "train"), engine.losses(x_pd, buffers, "train")
-    assert (own.losses < start.losses).all()
+    saved, start = engine.losses(fit.x, buffers, "train"), engine.losses(x_pd, buffers, "train")
+    assert (saved.losses < start.losses).all()
     # The size of a chunk excludes the base, which all models share.
     assert engine.holds(2) < 4 * frozen
 
@@ -148,19 +148,19 @@ def test_a_further_peer_adds_no_base(tmp_path: Path) -> None:
     frozen = sum(v.nbytes for v in engine.network.module.parameters() if not v.requires_grad)
     made = peak(lambda: engine.initial(common=False))
     x_pd, buffers = engine.initial()
-    most = peak(lambda: engine.fit(x_pd, buffers, engine.opt_state(x_pd), engine.batches(1)))
+    memory = peak(lambda: engine.fit(x_pd, buffers, engine.opt_state(x_pd), engine.batches(1)))
     assert made < frozen
-    assert most < frozen
+    assert memory < frozen
 
 
 def test_a_saved_transformer_is_a_base(tmp_path: Path) -> None:
     """A saved small transformer: untied head, linear layers (outputs, inputs)."""
-    own = build("transformer", TransformerOptions(2, 128, 2), "language", (8,), 11).eval()
-    save_file(own.state_dict(), tmp_path / "peer-0000.safetensors")
+    saved = build("transformer", TransformerOptions(2, 128, 2), "language", (8,), 11).eval()
+    save_file(saved.state_dict(), tmp_path / "peer-0000.safetensors")
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8]])
-    found = gpt2(tmp_path / "peer-0000.safetensors")  # adapters start at zero
-    assert torch.equal(found(tokens), own(tokens))
-    trained = [name for name, value in found.named_parameters() if value.requires_grad]
+    result = gpt2(tmp_path / "peer-0000.safetensors")  # adapters start at zero
+    assert torch.equal(result(tokens), saved(tokens))
+    trained = [name for name, value in result.named_parameters() if value.requires_grad]
     assert all(name.endswith((".A", ".B")) for name in trained)
 
 

@@ -30,11 +30,11 @@ class Case:
 
     def reward(self, k: int, members: set[int]) -> float:
         """Return R(S) from the set itself, without running sums."""
-        own = sorted(members)
-        share = self.samples[own] / self.samples[own].sum()
-        return -self.loss(k, share @ self.models[own])
+        rows = sorted(members)
+        share = self.samples[rows] / self.samples[rows].sum()
+        return -self.loss(k, share @ self.models[rows])
 
-    def choose(self, most: int, *, strict: bool = False, only: Sequence[int] = ()) -> Choice:
+    def choose(self, max_peers: int, *, strict: bool = False, only: Sequence[int] = ()) -> Choice:
         peers = np.array(only if len(only) else range(len(self.models)))
         everybody = np.arange(len(self.models))
         models = torch.tensor(self.models, dtype=self.dtype)
@@ -46,15 +46,17 @@ class Case:
             return np.array([self.loss(int(peers[p]), e) for p, e in zip(rows, x, strict=True)])
 
         drawn = [self.drawn[k] for k in peers]
-        return choose(losses, peers, offers, drawn, self.samples, max_peers=most, strict=strict)
+        return choose(
+            losses, peers, offers, drawn, self.samples, max_peers=max_peers, strict=strict
+        )
 
 
-def ggc(case: Case, k: int, most: int, *, strict: bool = False) -> tuple[set[int], int]:
+def ggc(case: Case, k: int, max_peers: int, *, strict: bool = False) -> tuple[set[int], int]:
     """Run algorithm 2 on sets; return X and the validation passes with R cached."""
     order, coins = case.drawn[k]
     x, y, passes = {k}, {k, *order.tolist()}, 0
     for j, coin in zip(order.tolist(), coins, strict=True):
-        if len(x) == most:
+        if len(x) == max_peers:
             break
         passes += 2
         gain = case.reward(k, x | {j}) - case.reward(k, x)
@@ -66,13 +68,13 @@ def ggc(case: Case, k: int, most: int, *, strict: bool = False) -> tuple[set[int
     return x, passes + 2 if passes else 0
 
 
-def bggc(case: Case, k: int, most: int) -> set[int]:
+def bggc(case: Case, k: int, max_peers: int) -> set[int]:
     """Run algorithm 3 with batches of at most B_c models and sums w_X, w_Y, as printed."""
     order, coins = case.drawn[k]
     p, w = case.samples, case.models
 
     def batches() -> list[list[int]]:
-        return [order[i : i + most].tolist() for i in range(0, len(order), most)]
+        return [order[i : i + max_peers].tolist() for i in range(0, len(order), max_peers)]
 
     w_y = p[k] * w[k]
     for batch in batches():
@@ -81,7 +83,7 @@ def bggc(case: Case, k: int, most: int) -> set[int]:
     x, y, w_x, coin = {k}, {k, *order.tolist()}, p[k] * w[k], iter(coins)
     for batch in batches():
         for j in batch:
-            if len(x) == most:
+            if len(x) == max_peers:
                 return x
             p_x, p_y = sum(p[i] for i in x), sum(p[i] for i in y)
             r_x, r_y = -case.loss(k, w_x / p_x), -case.loss(k, w_y / p_y)
@@ -121,20 +123,20 @@ def members(choice: Choice, k: int) -> set[int]:
     return set(np.flatnonzero(choice.chosen_pn[k]).tolist())
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 7])
-def test_theorem_1_one_choice_is_ggc_and_bggc(most: int) -> None:
+@pytest.mark.parametrize("max_peers", [1, 2, 3, 7])
+def test_theorem_1_one_choice_is_ggc_and_bggc(max_peers: int) -> None:
     coins_mattered = 0
     for seed in range(12):
         case = random_case(seed)
-        choice = case.choose(most)
+        choice = case.choose(max_peers)
         always = replace(case, drawn=[(order, 0 * coins) for order, coins in case.drawn])
-        coins_mattered += (always.choose(most).chosen_pn != choice.chosen_pn).any()
+        coins_mattered += (always.choose(max_peers).chosen_pn != choice.chosen_pn).any()
         for k in range(len(case.models)):
-            chosen, passes = ggc(case, k, most)
-            assert members(choice, k) == chosen == bggc(case, k, most)
+            chosen, passes = ggc(case, k, max_peers)
+            assert members(choice, k) == chosen == bggc(case, k, max_peers)
             assert choice.passes_p[k] == passes
-            assert len(chosen) <= most
-    assert coins_mattered or most == 1
+            assert len(chosen) <= max_peers
+    assert coins_mattered or max_peers == 1
 
 
 def test_strict_never_ends_below_its_own_model_and_add_does() -> None:
@@ -143,10 +145,10 @@ def test_strict_never_ends_below_its_own_model_and_add_does() -> None:
         case = random_case(seed)
         choice, strict = case.choose(7), case.choose(7, strict=True)
         for k in range(len(case.models)):
-            own = case.reward(k, {k})
+            alone = case.reward(k, {k})
             assert members(strict, k) == ggc(case, k, 7, strict=True)[0]
-            assert case.reward(k, members(strict, k)) >= own - 1e-12
-            below += case.reward(k, members(choice, k)) < own - 1e-12
+            assert case.reward(k, members(strict, k)) >= alone - 1e-12
+            below += case.reward(k, members(choice, k)) < alone - 1e-12
     assert below > 0  # remark 3 of the paper claims that this has probability 0
 
 

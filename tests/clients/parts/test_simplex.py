@@ -39,9 +39,9 @@ def test_a_point_of_the_simplex_stays(v_pn: Floats) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_quadratic_program_finds_it_too(seed: int) -> None:
     v = np.random.default_rng(seed).normal(size=6)
-    found = minimize(
+    result = minimize(
         lambda w: ((w - v) ** 2).sum(), np.full(6, 1 / 6), jac=lambda w: 2 * (w - v),
         method="SLSQP", bounds=[(0, 1)] * 6, options={"ftol": 1e-14},
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": lambda w: np.ones(6)},
     )  # fmt: skip
-    assert np.allclose(project_onto_simplex(v[None])[0], found.x, atol=1e-7)
+    assert np.allclose(project_onto_simplex(v[None])[0], result.x, atol=1e-7)

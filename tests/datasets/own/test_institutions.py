@@ -224,7 +224,7 @@ def test_a_simulation_says_whose_data_does_not_fit_in_one_line(
     why = r"^b: image-folder: 5 of 15 images are not 1x4x5, .*/wide-0.png is 1x8x8, .* and 2 o"
     with pytest.raises(DataError, match=why):
         load("image-folder", tmp_path, IMAGES)
-    assert not caplog.text, "what is said once is not logged, too"
+    assert not caplog.text, "an error that is raised is not logged too"
 
 
 def test_all_columns_are_those_that_every_peer_has(tmp_path: Path) -> None:
@@ -244,16 +244,16 @@ def test_all_columns_are_those_that_every_peer_has(tmp_path: Path) -> None:
         load("table", tmp_path, options, peers=3)
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_missing_numbers_become_the_mean(tmp_path: Path, given: bool) -> None:
+@pytest.mark.parametrize("common", [False, True])
+def test_missing_numbers_become_the_mean(tmp_path: Path, common: bool) -> None:
     """The run's mean, 2 with standard deviation 4, or that of the training rows, (1 + 3) / 2."""
     write_csv(tmp_path / "train.csv", [(1, "no"), ("", "yes"), (3, "no")], ("x", "ill"))
     write_csv(tmp_path / "test.csv", [("nan", "no")], ("x", "ill"))
-    mean, std = ("2", "4") if given else ("", "")
+    mean, std = ("2", "4") if common else ("", "")
     options = TableOptions("x", "ill", "no,yes", "mean", mean=mean, std=std)
     problem = alone("table", tmp_path, options, 0)
     normalised = (problem.inputs - problem.mean) / problem.std
-    expected = [-0.25, 0.0, 0.25, 0.0] if given else [-np.sqrt(1.5), 0.0, np.sqrt(1.5), 0.0]
+    expected = [-0.25, 0.0, 0.25, 0.0] if common else [-np.sqrt(1.5), 0.0, np.sqrt(1.5), 0.0]
     np.testing.assert_allclose(normalised[:, 0], expected, rtol=1e-6)
 
 

@@ -58,8 +58,8 @@ def read(folder: Path) -> npt.NDArray[Any]:
     """Read the training images of class `ill` of one simulated peer."""
     problem = DATASETS["image-folder"].load(Partition(), 1, 0, folder, OPTIONS)
     assert problem.train.targets[0].tolist() == [1] * 4 + [0] * 4
-    found: npt.NDArray[Any] = problem.inputs[problem.train.rows[0][:4], 0]
-    return found
+    result: npt.NDArray[Any] = problem.inputs[problem.train.rows[0][:4], 0]
+    return result
 
 
 @pytest.mark.parametrize(("write", "suffix"), [(write_png, ".png"), (write_dicom, ".dcm")])

@@ -23,16 +23,16 @@ OPTIONS = TextOptions(context=4)
 
 def write_tokenizer(folder: Path, words: list[str] = WORDS) -> str:
     """Write a tokenizer of words that appends <end> to documents; return its SHA-256."""
-    found = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, words[0]))
-    found.pre_tokenizer = pre_tokenizers.Whitespace()
-    found.decoder = decoders.Fuse()
-    found.post_processor = processors.TemplateProcessing(
+    result = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, words[0]))
+    result.pre_tokenizer = pre_tokenizers.Whitespace()
+    result.decoder = decoders.Fuse()
+    result.post_processor = processors.TemplateProcessing(
         single="$A <end>", special_tokens=[("<end>", 0)]
     )
-    found.enable_truncation(3)  # common in published files, for other uses
-    found.enable_padding(length=7)
+    result.enable_truncation(3)  # common in published files, for other uses
+    result.enable_padding(length=7)
     folder.mkdir(parents=True, exist_ok=True)
-    found.save(str(folder / "tokenizer.json"))
+    result.save(str(folder / "tokenizer.json"))
     return hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
 
 

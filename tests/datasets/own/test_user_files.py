@@ -117,8 +117,8 @@ def test_femnist(tmp_path: Path) -> None:
     assert source.inputs.shape == (6, 1, 28, 28)
     assert source.groups is not None
     marks = np.rint(source.inputs[:, 0, 0, 5] / 25.5).astype(int)
-    found = {m: (y, g) for m, y, g in zip(marks, source.targets, source.groups, strict=True)}
-    assert found == {1: (61, 2), 2: (36, 2), 3: (9, 1), 4: (45, 0), 5: (0, 2), 6: (37, 0)}
+    result = {m: (y, g) for m, y, g in zip(marks, source.targets, source.groups, strict=True)}
+    assert result == {1: (61, 2), 2: (36, 2), 3: (9, 1), 4: (45, 0), 5: (0, 2), 6: (37, 0)}
     assert sorted(marks[source.train]) == [1, 2, 3, 4]
     assert sorted(marks[source.test]) == [5, 6]
     assert (source.inputs[:, 0, 0, :5] == 255).all()
@@ -535,8 +535,8 @@ def test_what_was_read_is_kept_until_a_file_or_the_reader_changes(tmp_path: Path
             calls.append(settings)
             return {"a": np.array([int(file.read_text())])}
 
-        found: list[int] = cached(tmp_path, "thing", [file], settings, make)["a"].tolist()
-        return found
+        result: list[int] = cached(tmp_path, "thing", [file], settings, make)["a"].tolist()
+        return result
 
     assert read("1") == read("1") == [1]
     assert calls == ["1"]

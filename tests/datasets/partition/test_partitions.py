@@ -296,10 +296,11 @@ def test_cluster_sizes(kind: str, sizes: str) -> None:
     assert problem.clusters.tolist() == expected
     for cluster in range(3):
         held = [problem.train.rows[peer] for peer in np.flatnonzero(problem.clusters == cluster)]
-        own = SOURCE.train
+        rows = SOURCE.train
         if kind == "label-groups":
-            own = own[np.isin(SOURCE.targets[own], [range(4), range(4, 7), range(7, 10)][cluster])]
-        np.testing.assert_array_equal(np.sort(np.concatenate(held)), own)
+            classes = [range(4), range(4, 7), range(7, 10)][cluster]
+            rows = rows[np.isin(SOURCE.targets[rows], classes)]
+        np.testing.assert_array_equal(np.sort(np.concatenate(held)), rows)
         names = {
             tuple(sorted(naming(problem, peer).items()))
             for peer in np.flatnonzero(problem.clusters == cluster).tolist()
@@ -423,13 +424,13 @@ def test_natural_groups() -> None:
     owners = set()
     for train, test in zip(problem.train.rows, problem.test.rows, strict=True):
         (owner,) = set(SOURCE.groups[train]) | set(SOURCE.groups[test])
-        np.testing.assert_array_equal(np.sort(train), own(SOURCE.train, owner))
-        np.testing.assert_array_equal(np.sort(test), own(SOURCE.test, owner))
+        np.testing.assert_array_equal(np.sort(train), rows_of(SOURCE.train, owner))
+        np.testing.assert_array_equal(np.sort(test), rows_of(SOURCE.test, owner))
         owners.add(owner)
     assert len(owners) == 5
 
 
-def own(rows: Ints, owner: int) -> Ints:
+def rows_of(rows: Ints, owner: int) -> Ints:
     assert SOURCE.groups is not None
     mine: Ints = rows[SOURCE.groups[rows] == owner]
     return mine
@@ -453,7 +454,7 @@ LABELS = np.array([0, 0, 0, 1, 1, 2])
     ("train", "test", "expected"),
     [
         pytest.param([[0], [3]], [[1], [4]], [[1], [4]], id="nobody in need"),
-        pytest.param([[0], [0]], [[1, 2], []], [1, 1], id="given by one who keeps another"),
+        pytest.param([[0], [0]], [[1, 2], []], [1, 1], id="moved from a peer that keeps another"),
         pytest.param([[0], [0]], [[1], []], [[1], [1]], id="shared where it is the only one"),
         pytest.param([[0], [0, 1, 3]], [[1, 2], [5]], [1, 2], id="has tests, but none that fit"),
         pytest.param([[0], [0, 3, 3]], [[1, 3, 4], []], [2, 1], id="most frequent class first"),

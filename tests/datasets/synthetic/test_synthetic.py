@@ -119,8 +119,8 @@ def test_least_squares_has_the_centres_as_its_optima(d: int) -> None:
         for i in range(5):
             x, y = problem.inputs[split.rows[i]], split.targets[i]
             assert np.allclose(x @ centre[i % 2], y[:, 0], atol=1e-12)
-            found = np.linalg.lstsq(x, y, rcond=None)[0][:, 0]
-            assert np.allclose(found, centre[i % 2], atol=1e-10)
+            result = np.linalg.lstsq(x, y, rcond=None)[0][:, 0]
+            assert np.allclose(result, centre[i % 2], atol=1e-10)
     assert (problem.test.rows[0] == problem.test.rows[2]).all()
     assert len(np.unique(np.concatenate(problem.train.rows))) == 5 * 50
 

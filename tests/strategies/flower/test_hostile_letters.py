@@ -17,10 +17,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.filterwarnings("ignore")
 def test_no_bad_letter_is_accepted_and_none_crashes_the_node(target: Target, seed: int) -> None:
-    found = attack(target, seed, 100)
-    assert (found["crash"], found["accepted"]) == (0, 0)
-    assert found["letters"] > 100
-    assert found["letters refused"] > 50
+    result = attack(target, seed, 100)
+    assert (result["crash"], result["accepted"]) == (0, 0)
+    assert result["letters"] > 100
+    assert result["letters refused"] > 50
 
 
 def test_every_mutation_is_bad_on_its_own(target: Target) -> None:

@@ -144,7 +144,7 @@ def test_stop_and_resume_is_the_uninterrupted_run(kind: type[Brokering], parts: 
         Broker(strategy, InProcessTransport(nodes), first).run()
     nodes[-1].before = lambda request: None
     for node in nodes:
-        node.heard = {}
+        node.received = {}
     Broker(strategy, InProcessTransport(nodes), second, first.ledgers[-1]).run()
     assert first.ledgers[-1].round == 4
     assert first.losses() | second.losses() == whole.losses()

@@ -25,8 +25,8 @@ def round_of(offers: Mapping[int, PeerMessage]) -> Round:
 
 def test_edges_go_only_to_those_for_whom_a_letter_was_sealed() -> None:
     offers = {0: offer(0, 2), 1: offer(1, 2, 3), 2: offer(2, 0, 1, 3), 3: offer(3)}
-    found = {(s, r) for s, r in round_of(offers).edges.tolist() if s != 3}
-    assert found == {(0, 1), (1, 0), (0, 2), (1, 2), (1, 3), (2, 0), (2, 1), (2, 3)}
+    result = {(s, r) for s, r in round_of(offers).edges.tolist() if s != 3}
+    assert result == {(0, 1), (1, 0), (0, 2), (1, 2), (1, 3), (2, 0), (2, 1), (2, 3)}
 
 
 def test_a_letter_without_keys_is_plain_and_goes_to_everybody() -> None:

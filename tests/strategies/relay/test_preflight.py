@@ -13,30 +13,30 @@ from strategies.relay.preflight import survey
 class Answers:
     """Transport with prepared responses."""
 
-    found: Mapping[int, Response | str]
+    responses: Mapping[int, Response | str]
     asked: dict[int, Request] = field(default_factory=dict)
 
     def nodes(self) -> list[int]:
-        return list(self.found)
+        return list(self.responses)
 
     def exchange(self, requests: Mapping[int, Request]) -> Mapping[int, Response | str]:
         self.asked |= requests
-        return {node: self.found[node] for node in requests}
+        return {node: self.responses[node] for node in requests}
 
 
 def test_what_nodes_answer_is_told_by_peer_and_who_is_missing() -> None:
     ready, no = (("policy", "ok"), ("data", "train at least 20")), (("policy", "policy"),)
     transport = Answers({7: Response((2,), checks=no), 8: Response((0,), checks=ready)})
-    found = survey(transport, 3)
-    assert list(found.peers.items()) == [(0, dict(ready)), (2, dict(no))]
-    assert (found.faults, found.missing) == ((), (1,))
+    result = survey(transport, 3)
+    assert list(result.peers.items()) == [(0, dict(ready)), (2, dict(no))]
+    assert (result.faults, result.missing) == ((), (1,))
     assert {request.stage for request in transport.asked.values()} == {"preflight"}
     assert all(request.clock > 1e9 for request in transport.asked.values())
 
 
 def test_who_does_not_answer_well_is_named_harmlessly() -> None:
     loud = tuple((f"{k}\x1b[2J" * 100, "x" * 10_000) for k in range(100))
-    found = survey(
+    result = survey(
         Answers(
             {
                 5: "no response within 3 s\x1b[2J",
@@ -47,13 +47,13 @@ def test_who_does_not_answer_well_is_named_harmlessly() -> None:
         ),
         2,
     )
-    assert found.faults == (
+    assert result.faults == (
         "node 5: no response within 3 s?[2J",
         "node 7: claims peer 0, as another node does",
         "node 8: claims peer 9: not from 0 to 1",
         "node 8: claims peer -1: not from 0 to 1",
     )
-    assert found.missing == (1,)
-    words = [word for check in found.peers[0].items() for word in check]
+    assert result.missing == (1,)
+    words = [word for check in result.peers[0].items() for word in check]
     assert len(words) == 40
     assert all(word.isprintable() and len(word) <= 64 for word in words)

@@ -10,35 +10,35 @@ from tests.strategies.relay.runs import make
 START = Request("start", 0, 0)
 
 
-def told(roster: Roster, node: int, *names: str, peers: tuple[int, ...]) -> None:
+def announce(roster: Roster, node: int, *names: str, peers: tuple[int, ...]) -> None:
     response, _ = vetted(Response(peers, names=names), START, make(n=roster.peers))
     roster.add(node, response)
 
 
 def test_peers_are_called_as_their_node_says() -> None:
     roster = Roster(4)
-    told(roster, 7, "north", "", peers=(0, 2))
+    announce(roster, 7, "north", "", peers=(0, 2))
     assert roster.names == {0: "north"}
     assert roster.listed((2, 0)) == "0 (north), 2"
     assert roster.listed(()) == "none"
     roster.drop(7)
-    assert roster.names == {0: "north"}, "who is missing still has a name"
+    assert roster.names == {0: "north"}, "a missing peer keeps its name"
 
 
 def test_no_peer_takes_the_name_of_another() -> None:
     roster = Roster(4)
-    told(roster, 7, "north", "north", peers=(0, 1))
-    told(roster, 8, "north", "peer 1", peers=(2, 3))
+    announce(roster, 7, "north", "north", peers=(0, 1))
+    announce(roster, 8, "north", "peer 1", peers=(2, 3))
     assert roster.names == {0: "north"}
-    told(roster, 8, "south", "peer 3", peers=(2, 3))
+    announce(roster, 8, "south", "peer 3", peers=(2, 3))
     assert roster.names == {0: "north", 2: "south", 3: "peer 3"}
-    told(roster, 7, "first", "north", peers=(0, 1))
+    announce(roster, 7, "first", "north", peers=(0, 1))
     assert roster.names == {0: "first", 1: "north", 2: "south", 3: "peer 3"}
 
 
 def test_a_name_is_one_short_harmless_line() -> None:
     roster = Roster(1)
-    told(roster, 7, "a\x1b[2J\nb" + 1000 * "!", peers=(0,))
+    announce(roster, 7, "a\x1b[2J\nb" + 1000 * "!", peers=(0,))
     assert roster.names[0].startswith("a?[2J b!!!")
     assert len(roster.names[0]) == 64
 

@@ -103,7 +103,7 @@ def test_what_does_not_belong_is_dropped_and_noted(
 
 
 @pytest.mark.parametrize(
-    ("kind", "pushed", "own"),
+    ("kind", "pushed", "valid"),
     [
         (Wanted, [0, 3], [3, 0]),  # the recipient requests
         (Pairs, [0, 3], [3, 0]),
@@ -111,11 +111,13 @@ def test_what_does_not_belong_is_dropped_and_noted(
         (WantedHelp, [3, 0], [0, 3]),  # the sender requests
     ],
 )
-def test_nobody_wants_for_others(kind: type[Brokering], pushed: list[int], own: list[int]) -> None:
+def test_nobody_wants_for_others(
+    kind: type[Brokering], pushed: list[int], valid: list[int]
+) -> None:
     strategy = make(kind, rounds=2)
-    request, wants = Request("update", 1, 1), np.array([pushed, own])
+    request, wants = Request("update", 1, 1), np.array([pushed, valid])
     kept, refused = vetted(Response((0, 1), wants=wants), request, strategy)
-    assert kept.wants.tolist() == [own]
+    assert kept.wants.tolist() == [valid]
     assert refused == [
         f"round 1, update: peers 0, 1: the relay refused the requested edge {pushed}"
     ]

@@ -67,11 +67,11 @@ class Commits:
 
 def a_whole_run(network: Network) -> None:
     """The reports, messages and bytes of a run equal those of the in-process transport."""
-    expected, found = Commits(), Commits()
+    expected, result = Commits(), Commits()
     Broker(STRATEGY, InProcessTransport([toy(k) for k in range(len(COHORTS))]), expected).run()
-    Broker(STRATEGY, network.transport(), found, join_timeout=PATIENCE).run()
-    assert [commit.ledger.round for commit in found.commits] == [0, 1]
-    assert found.commits == expected.commits
+    Broker(STRATEGY, network.transport(), result, join_timeout=PATIENCE).run()
+    assert [commit.ledger.round for commit in result.commits] == [0, 1]
+    assert result.commits == expected.commits
 
 
 def letters_travel_unchanged(network: Network) -> None:

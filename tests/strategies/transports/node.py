@@ -65,14 +65,14 @@ class Node:
 
 def echo(request: Request) -> Response:
     """Return the letters and edges of a request unchanged, the rest as text, and a counter."""
-    said = [
+    lines = [
         f"{request.stage} {request.round} {request.last} {request.committed} {request.attempt}",
         f"{request.asked.tolist()} {request.samples.tolist()}",
         *(digest(letter.payload) for letter in request.letters),
         uuid.uuid4().hex,
     ]
     reports = (Report(request.round, 0, {"test_loss": 0.1, "test_accuracy": None}, (0.5, 1.0)),)
-    return Response((0,), request.letters, request.edges, reports, tuple(said), (7,))
+    return Response((0,), request.letters, request.edges, reports, tuple(lines), (7,))
 
 
 def digest(payload: object) -> str:
@@ -103,11 +103,11 @@ def train(message: Message, context: Context) -> Message:
     node = Node(toy(int(name[-1])))
     kept = context.state.get("toy")
     if isinstance(kept, ConfigRecord):
-        node.toy.versions, node.toy.heard = pickle.loads(kept["state"])  # type: ignore[arg-type]
+        node.toy.versions, node.toy.received = pickle.loads(kept["state"])  # type: ignore[arg-type]
     try:
         record = encode_response(node.handle(request), request)
     except OSError as error:
         record = encode_fault(f"{type(error).__name__}: {error}")
-    state = pickle.dumps((node.toy.versions, node.toy.heard))
+    state = pickle.dumps((node.toy.versions, node.toy.received))
     context.state["toy"] = ConfigRecord({"state": state})
     return Message(record, reply_to=message)
