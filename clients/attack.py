@@ -1,4 +1,4 @@
-"""Options of simulated attacks: the [attack] table (`app.node.attackers` implements them)."""
+"""Options of simulated attacks: the [attack] table (`app.node.attackers` runs them)."""
 
 from __future__ import annotations
 

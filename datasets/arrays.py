@@ -27,7 +27,7 @@ class ArraysOptions:
     classes : str
         Names of the classes in the order of the model's outputs, "healthy, ill"; empty to use those
         in the arrays of all peers (simulations only).
-    validation : float or "auto"
+    validation : float | "auto"
         Share of the training examples held out for validation where a file has no validation part;
         "auto" is the share that the method needs.
     """

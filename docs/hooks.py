@@ -56,7 +56,7 @@ _GROUPS = {
     "Models": ("model", MODELS),
 }
 _ATTRIBUTE = re.compile(r"^(\w[\w, ]*) : (.*)((?:\n    .*)*)", re.M)
-_TYPE_OF = re.compile(r'(?:(?:int|float|str|bool|path|dataclass|None|"\w+"|\{.*\})(?:, | or |$))+')
+_TYPE_OF = re.compile(r"(bool|int|float|str|\{.*\}|[A-Z]\w+)( \| .*)?")
 """Type of an attribute, as against the first line of a description without one."""
 _TYPES = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path"}
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")

@@ -75,7 +75,7 @@ class Options:
     ----------
     profile : {"none", "hospitals", "phones", "file"}
         Distribution of machines and links; "none" for no clock.
-    file : path
+    file : Path
         CSV for "file", with the columns peer, examples-per-second, up-bytes-per-second,
         down-bytes-per-second and latency-seconds, and a line per peer.
     tick : float

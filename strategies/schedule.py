@@ -41,7 +41,7 @@ class Options:
         Fraction of the peers in a "sample", at least one peer.
     mean_up, mean_down : float
         Mean number of rounds that a peer stays up, or down, in a "churn".
-    file : path
+    file : Path
         CSV of a "trace", with the columns peer, from, to: first and last round of each interval
         in which a peer is awake. Peers that are not listed sleep.
     max_age : int

@@ -44,8 +44,8 @@ def topology(
     Parameters
     ----------
     kind : str
-        One of `KINDS`. For a changing one (`strategies.changing`), the result is the union of the
-        edges of all rounds.
+        One of `KINDS`. For a changing one (`strategies.changing`), the result is the union of
+        the edges of all rounds.
     peers : int
         Number of peers n.
     seed : int

@@ -16,9 +16,10 @@ estimation batch of b_alpha examples, independent of its training minibatch:
     plain     r^_ik = max(0, 1 - |G_i - G_k|^2 / |G_i|^2)                        (equation 1)
     debiased  r^_ik = max(0, 1 - <G'_k - G'_i, G''_k - G''_i> / <G'_i, G''_i>),
 
-G', G'' on two disjoint halves of the batch (`clients.parts.similarity`). Noise inflates both norms
-of equation 1: identical peers collaborate only while |grad R_i|^2 >= (1 + lambda) / (1 - lambda)
-times the noise of G_i, so in the end every peer trains alone. Products across halves are unbiased.
+G', G'' on two disjoint halves of the batch (`clients.parts.similarity`). Noise inflates both
+norms of equation 1: identical peers collaborate only while |grad R_i|^2 >= (1 + lambda) /
+(1 - lambda) times the noise of G_i, so in the end every peer trains alone. Products across halves
+are unbiased.
 
 Weights over the peers that answered, with r_ik = 0 where it was never estimated:
 
@@ -31,9 +32,9 @@ that to be below 1 / beta; nothing is capped, but steps that are too long cause 
 
 Readings and deviations: a batch larger than n_i is all data; a peer with a single example has it
 in both halves. The paper asks before each step; with several `local-steps` the helpers' gradients
-are corrected by the change of the peer's own gradient (`clients.parts.helper_gradients`): a step
-descends sum_k alpha_ik (g_k(x0) + g_i(x) - g_i(x0)), the term k = i being g_i(x). With all weight
-on itself a peer trains locally, bit for bit.
+are corrected by the change of the peer's own gradient (`clients.parts.helper_gradients`): a
+step descends sum_k alpha_ik (g_k(x0) + g_i(x) - g_i(x0)), the term k = i being g_i(x). With all
+weight on itself a peer trains locally, bit for bit.
 """
 
 from __future__ import annotations

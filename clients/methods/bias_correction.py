@@ -4,8 +4,8 @@
     c_i <- (1 - beta) c_i + beta b,    c_i = 0 at first; the step uses c_i before its update.
 
 Symbols: c_i `state.c`, beta `options.beta`; other symbols, targets and local steps as in
-`clients.parts.asking`. With alpha = "auto", alpha* = N (2 - beta) / (2 (N + 1)) (the authors'
-code).
+`clients.parts.asking`. With alpha = "auto", alpha* = N (2 - beta) / (2 (N + 1)), as in the
+authors' code.
 
 Variant `bias = "oracle"` (theorem 2): c_i is the true bias at x_i, from noise-free gradients on all
 training data, where each helper's part is observed with Gaussian noise of standard deviation

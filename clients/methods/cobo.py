@@ -3,7 +3,7 @@
 Symbols: x_i `state.x`, W row i `state.w`, z_ij the midpoint, gamma `options.gamma`, rho
 `options.rho`, eta the learning rate. A round t with local steps frozen at the neighbours' models:
 
-1. pairs {i, j} are sampled with probability p_t (`strategies.pairs`), by relay and peers alike;
+1. relay and peers sample the same pairs {i, j} with probability p_t (`strategies.pairs`);
 2. both ends of a sampled pair take a fresh minibatch gradient at z_ij = (x_i + x_j) / 2, send it
    to each other, and set w_ij = clip(w_ij + gamma <g_i(z), g_j(z)>, 0, 1)  (equation 3);
 3. x_i <- x_i - eta (g_i(x_i) + rho sum_k w_ik (x_i - x_k))  (equation 4), `local-steps` times.

@@ -8,7 +8,8 @@ number of training samples.
 Round 1 is the preprocessing: tau_init epochs from a common start, Omega_k = BGGC(all senders),
 w_k = average over Omega_k and k. In every later round a peer trains tau_train, pulls Omega_k, every
 P rounds (from round 2 on) chooses C_k = GGC(Omega_k) among the received models, and averages over
-C_k and k. All averages are over the pulled models. The greedy choice is `clients.parts.greedy`.
+C_k and k. All averages are over the pulled models. `clients.parts.greedy` is the greedy
+choice.
 
 Readings: a node holds each letter once, so round 1 pulls every model once where the paper's BGGC
 pulls it twice; models that a round would not use (with `period` > 1, those outside C_k, or all of

@@ -6,8 +6,8 @@ topology all peers hold the same global model after a round. Batch-norm buffers 
 
 Some topologies replace p_k by their own weights W, which ignore the numbers of examples: the
 base-(k+1) graph, and files with directed edges, on which peers run stochastic gradient push (Assran
-et al., ICML 2019, algorithm 1; `strategies.push_sum`). With z_i the model at the start of a round,
-y_i the model trained from it and w_i its push-sum weight, a peer sends
+et al., ICML 2019, algorithm 1; `strategies.push_sum`). With z_i the model at the start of a
+round, y_i the model trained from it and w_i its push-sum weight, a peer sends
 s_i = z_i + (y_i - z_i) / w_i, and then z_i <- sum_j W_ij s_j.
 """
 

@@ -5,8 +5,8 @@ Every peer, or each of `targets`, is the paper's user 0 and asks the others, its
     x_i <- x_i - eta ((1 - alpha) g_i(x_i) + alpha g_avg(x_i)),   g_avg = sum_k s_ik g_k(x_i).
 
 Symbols: x_i `state.x`, eta the learning rate, N the number of helpers that answered;
-`clients.parts.asking` explains s_ik, the estimates of zeta^2 and sigma^2, and several local steps.
-With alpha = "auto" (from theorem 1, for bounded bias, m = 0)
+`clients.parts.asking` explains s_ik, the estimates of zeta^2 and sigma^2, and local steps. With
+alpha = "auto" (from theorem 1, for bounded bias, m = 0)
 
     alpha* = 1 / (1 + 1/N + mu T zeta^2 / (L sigma^2)),
 

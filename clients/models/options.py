@@ -20,7 +20,7 @@ class Adaptation:
 
     Attributes
     ----------
-    weights : path
+    weights : Path
         Safetensors file of pretrained weights that all peers start from; tensors of another shape,
         such as a head for other classes, are ignored.
     frozen : str
@@ -138,7 +138,7 @@ class Gpt2Options:
 
     Attributes
     ----------
-    weights_file : path
+    weights_file : Path
         model.safetensors of a GPT-2 of any size, or models/peer-0000.safetensors of a run with
         model = "transformer" and heads 64 wide, like GPT-2's.
     rank : int

@@ -14,8 +14,8 @@ Problems that state their noise (quadratic ones) need no estimate of sigma.
 Readings and deviations: peers that are not targets train alone, as does a target in a round without
 answers; shares are normalised over the helpers that answered. The paper asks after each step; with
 several `local-steps` the helpers' average is corrected by the change of the peer's own gradient
-(`clients.parts.helper_gradients`): a step descends (1 - alpha) g_i(x) + alpha (g_avg(x0) + g_i(x) -
-g_i(x0)), and a round has the noise of as many of the paper's steps.
+(`clients.parts.helper_gradients`): a step descends (1 - alpha) g_i(x) + alpha (g_avg(x0) +
+g_i(x) - g_i(x0)), and a round has the noise of as many of the paper's steps.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Asking:
         Peers that they ask: "all" neighbours, or only those in the true "cluster".
     weights : {"uniform", "inverse-variance"}
         Weights of the helpers in their average: equal, or by the variance of their gradients.
-    alpha : float or "auto"
+    alpha : float | "auto"
         Weight of the helpers' average in [0, 1]; "auto" is the paper's optimum.
     """
 

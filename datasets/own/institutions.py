@@ -64,7 +64,7 @@ class HeldOptions:
     ----------
     test : float
         Share of the examples held out for testing if there is no test part.
-    validation : float or "auto"
+    validation : float | "auto"
         Share of the examples held out for validation if there is no validation part; "auto" is the
         share that the method needs.
     """

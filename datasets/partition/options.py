@@ -29,8 +29,8 @@ class Partition:
     Attributes
     ----------
     kind : str
-        Division of the examples among the peers: a name of `datasets.partition.kinds.KINDS`, or of
-        a plugin.
+        Division of the examples among the peers: a name of `datasets.partition.kinds.KINDS`,
+        or of a plugin.
     clusters : int
         label-groups, label-permutation: number of clusters of peers; label-groups-dirichlet: number
         of groups of classes.
@@ -45,7 +45,7 @@ class Partition:
     samples_per_peer : int
         Maximum number of training examples per peer, including validation, drawn from its share; 0
         for all.
-    validation : float or "auto"
+    validation : float | "auto"
         Fraction of each peer's training examples held out for validation; "auto" is the fraction
         that the method needs.
     flip_fraction : float
@@ -55,7 +55,7 @@ class Partition:
         natural: skip groups with fewer training examples.
     missing_classes : int
         natural: number of classes removed from each peer at random.
-    options : dataclass or None
+    options : Any
         Options of a plugin's kind: the table [partition-options].
     """
 

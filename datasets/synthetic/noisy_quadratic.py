@@ -28,11 +28,11 @@ class NoisyQuadraticOptions:
 
     Attributes
     ----------
-    helpers : int or str
+    helpers : int | str
         Number of helpers N, or a list like "1,10,50" with an entry per group.
-    helper_curvature : float or str
+    helper_curvature : float | str
         Curvature a1 of the helpers' loss, or a list.
-    helper_centre : float or str
+    helper_centre : float | str
         Minimum c1 of the helpers' loss, or a list.
     user_curvature : float
         Curvature a0 of the user's loss.

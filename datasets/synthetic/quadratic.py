@@ -36,7 +36,7 @@ class QuadraticOptions:
 
     Attributes
     ----------
-    file : path
+    file : Path
         JSON file of the losses.
     """
 

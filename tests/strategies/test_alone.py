@@ -1,4 +1,4 @@
-"""strategies/ works without other packages and, except strategies.flower, without Flower."""
+"""strategies/ works without the other packages; only strategies.flower needs Flower."""
 
 from __future__ import annotations
 
