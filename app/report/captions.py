@@ -1,4 +1,4 @@
-"""The paragraph above each figure of a run: what is drawn, and what was aggregated or left out."""
+"""Captions of a run's figures: the quantity shown, and what was averaged or left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from app.runs.units import plural
 
 
 def of_run(data: Mapping[str, Any]) -> dict[str, str]:
-    """Write the captions of the figures that show `data`, made by `run_data.page_data`."""
+    """Return the caption of each figure.
+
+    Parameters
+    ----------
+    data : Mapping[str, Any]
+        The page's data, from `run_data.page_data`.
+    """
     figures = {
         "learning": _learning,
         "graph": _graph,
@@ -22,107 +28,102 @@ def of_run(data: Mapping[str, Any]) -> dict[str, str]:
 
 def _learning(data: Mapping[str, Any]) -> list[str]:
     if data["crowd"]:
-        clusters = "; coloured lines are the means of the true clusters" if _few(data) else ""
+        clusters = " Coloured lines: mean of each true cluster." if _few(data) else ""
         text = [
-            "Each peer is measured with its personal model on its own data. The bands hold the "
-            f"middle half and nine tenths of the {data['peers']:,} peers in each round{clusters}. "
-            "The peer that you follow has a line of its own."
+            "Personal models on their peers’ own data. Bands: the 25th to 75th and the 5th to 95th "
+            f"percentile over {data['peers']:,} peers.{clusters} "
+            "The selected peer has its own line."
         ]
     else:
-        text = ["One thin line per peer, measured with its personal model on its own data."]
+        text = ["Personal models on their peers’ own data. Thin lines: peers; thick line: mean."]
     if len(data["rounds"]) < data["evaluated"]:
         text.append(
-            f"Drawn are {len(data['rounds'])} of {data['evaluated']:,} evaluated rounds; "
-            "metrics.jsonl has all."
+            f"The figure shows {len(data['rounds'])} of {data['evaluated']:,} evaluated rounds; "
+            "metrics.jsonl has all of them."
         )
     return text
 
 
 def _few(data: Mapping[str, Any]) -> bool:
-    """Whether the true clusters are few enough for a line each, see static/run/curves.js."""
+    """Return whether each true cluster gets a line of its own, as in static/run/curves.js."""
     return data["clusters"] is not None and len(set(data["clusters"])) <= 12
 
 
 def _graph(data: Mapping[str, Any]) -> list[str]:
     graph = data["graph"]
     if graph is None:
-        return [
-            "Nobody: in this run no peer gave another peer’s model any weight, "
-            "so there is no graph to show."
-        ]
+        return ["No peer gave weight to another peer’s model in this run: no graph to show."]
     if links := graph["links"]:
         drawn = plural(links["drawn"], "strongest link").removeprefix("1 ")
-        more = f" ({links['each']} of a peer that you follow)"
+        more = f" ({links['each']} for a selected peer)" if links["drawn"] < links["each"] else ""
         text = [
-            f"Of {data['peers'] * (data['peers'] - 1):,} possible edges, the graph draws each "
-            f"peer’s {drawn}{more if links['drawn'] < links['each'] else ''}, "
-            "at random among equals."
+            f"Of {data['peers'] * (data['peers'] - 1):,} possible edges, the graph shows each "
+            f"peer’s {drawn}{more}; ties are broken at random."
         ]
     else:
         text = [
-            "Each half of an edge is as strong as the weight that the peer at its end gives to the "
-            "other."
+            "Each half of an edge shows the weight that the nearer peer gives to the other one."
         ]
     if graph["learns"]:
         text.append(
-            "An edge counts as learnt when it exceeds half of the largest weight in its row, "
-            "the peer’s own included."
+            "An edge counts as learnt if its weight exceeds half of the largest weight in its row, "
+            "including the peer’s own weight."
         )
     else:
-        text.append("This method does not learn whom to listen to: the weights are given.")
+        text.append("The method fixes these weights: it learns no graph.")
     if blocks := _blocks(data):
         text.append(f"A cell of the heat map is the mean over two blocks of {blocks}.")
     if len(graph["rounds"]) < graph["recorded"]:
-        text.append(f"Shown are {len(graph['rounds'])} of {graph['recorded']:,} recorded rounds.")
+        text.append(
+            f"The figure shows {len(graph['rounds'])} of {graph['recorded']:,} recorded rounds."
+        )
     if graph["links"] or len(graph["rounds"]) < graph["recorded"]:
         text.append("collaboration.npz has every weight.")
-    if data["clusters"] is None:
-        text.append("Peers that collaborate stand next to each other.")
+    if data["recovered"] is not None:
+        text.append("Peers are ordered by the groups of the last graph.")
     return text
 
 
 def _split(data: Mapping[str, Any]) -> list[str]:
-    listed = [] if data["clusters"] is None else ["Peers are listed by true cluster."]
+    order = [] if data["clusters"] is None else ["Peers are ordered by true cluster."]
     if blocks := _blocks(data):
         return [
-            *listed,
+            *order,
             f"Bars: training examples per peer, mean over a block of {blocks}. "
-            "Below: how many of each class, mean as well. split.json has every peer.",
+            "Cells: training examples per class, mean over the same block. "
+            "split.json has every peer.",
         ]
-    return [*listed, "Bars: training examples per peer. Below: how many of each class."]
+    return [*order, "Bars: training examples per peer. Cells: training examples per class."]
 
 
 def _predictions(data: Mapping[str, Any]) -> list[str]:
     if data["predictions"] is None:
         return []
     text = [
-        "The personal model of one peer on its own test examples at the end: the peer that you "
-        "follow, else the one that is worst off. A dot of the reliability curve is as large as "
-        "there are examples."
+        "Final personal model of one peer on its own test examples: the selected peer, or the peer "
+        "with the lowest score. Reliability: dot area is the number of examples in the bin."
     ]
     if len(data["predictions"]) < data["peers"]:
         text.append(
-            f"The page has those of {len(data['predictions'])} of {data['peers']:,} peers; "
-            "the model cards in models/ have all."
+            f"The page has {len(data['predictions'])} of {data['peers']:,} peers; "
+            "the model cards in models/ have all of them."
         )
     return text
 
 
 def _blocks(data: Mapping[str, Any]) -> str:
-    """Return the size of the blocks in words; empty where each peer is by itself."""
+    """Return the size of the blocks in words; empty if each peer is a block of its own."""
     ends = [*data["blocks"][1:], data["peers"]]
     sizes = {end - start for start, end in zip(data["blocks"], ends, strict=True)}
     if max(sizes) == 1:
         return ""
-    least, most = min(sizes), max(sizes)
-    count = plural(most, "peer") if least == most else f"{least} to {most} peers"
-    return f"{count} that stand next to each other"
+    low, high = min(sizes), max(sizes)
+    count = plural(high, "peer") if low == high else f"{low} to {high} peers"
+    return f"{count}, adjacent in display order"
 
 
 def _peers(data: Mapping[str, Any]) -> list[str]:
-    text = ["Click a heading to sort, a row to follow that peer through the figures."]
+    text = ["Click a heading to sort. Click a peer to highlight it in all figures."]
     if data["best"] is not None:
-        text.append(
-            "“Best” is the test result at the round that was best on the peer’s validation data."
-        )
+        text.append("“Best”: test result in the round with the peer’s best validation result.")
     return text

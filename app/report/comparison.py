@@ -1,9 +1,9 @@
-"""Compare methods: the same experiment for each method and seed, in one table.
+"""Compare methods in one table: the same experiment for each method and seed.
 
-Every method is measured in the same way: the last personal models and those best on validation
-data, mean, spread and worst tenth over peers, gain over Local peer by peer at equal seed and split,
-the share of peers that improve, recovery of known clusters, and cost. Bold is who leads, by a
-paired test (`app.report.paired_test`), where not everybody does.
+The measures are the same for all methods: final personal models and those best on validation data;
+mean, spread and worst 10 % over peers; gain over Local per peer, with equal seed and split; share
+of peers that improve; recovery of known clusters; cost. Bold marks the leading methods by a paired
+test (`app.report.paired_test`), unless all methods lead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _IN_TERMINAL = (
 )
 _LOSSES = ("loss", "loss_gain")
 IN_LATEX = ("accuracy", "worst_decile", "loss", "gain", "loss_gain", "bytes")
-"""Columns of comparison.tex unless others are asked for; the loss where there is no accuracy."""
+"""Default columns of comparison.tex; the loss columns only if there is no accuracy."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,16 @@ class Row:
 
     Attributes
     ----------
-    method : its name. settings : what tuning chose, by key; empty without tuning.
-    runs : one per seed. local : Local's run of the same seed each, None where there is none.
-    values : column key -> one number per seed, or None where the measure does not exist.
+    method : str
+        Name of the method.
+    settings : Mapping[str, Any]
+        Tuned keys and their values; empty without tuning.
+    runs : tuple[Run, ...]
+        One run per seed.
+    local : tuple[Run | None, ...]
+        Local's run with the same seed, for each run; None if there is none.
+    values : Mapping[str, tuple[float | None, ...]]
+        Column key -> one number per seed; None if the measure does not exist.
     """
 
     method: str
@@ -55,26 +62,26 @@ class Row:
 
     @property
     def is_yardstick(self) -> bool:
-        """Whether the peers were told the true clusters."""
+        """Whether the method is given the true clusters."""
         return methods.is_yardstick(self.runs[0].config)
 
     @property
     def label(self) -> str:
-        """The method for a table; a star marks a yardstick."""
+        """Name in a table; a star marks a method that is given the true clusters."""
         return f"{self.method} *" if self.is_yardstick else self.method
 
     @property
     def peers(self) -> int:
-        """Number of peers in all runs."""
+        """Number of peers, summed over the runs."""
         return sum(run.peers for run in self.runs)
 
     @property
     def diverged(self) -> int:
-        """Number of peers that diverged in all runs."""
+        """Number of diverged peers, summed over the runs."""
         return sum(int(run.diverged.sum()) for run in self.runs)
 
     def by_seed(self, column: Column) -> dict[object, Floats]:
-        """Seed -> (n,) what each peer contributes to a column; (1,) where only the run has it."""
+        """Return seed -> (n,) values of the peers in a column; (1,) for a measure of the run."""
         pairs = zip(self.runs, self.values[column.key], strict=True)
         return {
             run.config.get("seed"): np.array([value])
@@ -85,9 +92,9 @@ class Row:
         }
 
     def summary(self, column: Column) -> tuple[float, float] | None:
-        """Mean and standard deviation over seeds (sample; 0 for one seed), or None.
+        """Return mean and sample deviation over seeds (0 for one seed), or None.
 
-        Infinite where one of the seeds is.
+        The mean is infinite if the value of a seed is.
         """
         values = [value for value in self.values[column.key] if value is not None]
         if not values:
@@ -100,7 +107,7 @@ class Row:
 def rows(
     runs: Mapping[str, Sequence[Run]], settings: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Row, ...]:
-    """Measure the runs of each method, seed by seed beside those of the others."""
+    """Return a row for each method, with the measures of its runs for each seed."""
     of_seed: dict[object, dict[str, Run]] = {}
     for method, of_method in runs.items():
         for run in of_method:
@@ -116,17 +123,17 @@ def rows(
 
 
 def shown(made: Sequence[Row]) -> list[Column]:
-    """The columns that some method has; nobody diverging needs no column."""
+    """Return the columns that have a value for a method; "diverged" only if a peer diverged."""
     has = [column for column in COLUMNS if any(row.summary(column) for row in made)]
     return [column for column in has if column.key != "diverged" or any(r.diverged for r in made)]
 
 
 def cell(row: Row, column: Column) -> str:
-    """Mean and deviation over seeds for people (cost: the mean); a dash where there is nothing."""
-    found = row.summary(column)
-    if found is None:
+    """Format mean and deviation over seeds (cost: mean only); a dash if there is no value."""
+    summary = row.summary(column)
+    if summary is None:
         return "diverged" if row.diverged and column.key in _LOSSES else "-"
-    mean, deviation = found
+    mean, deviation = summary
     if len(row.runs) == 1 or not column.better:
         return column.show(mean)
     show = column.deviation or column.show
@@ -134,7 +141,7 @@ def cell(row: Row, column: Column) -> str:
 
 
 def candidates(made: Sequence[Row], column: Column) -> list[Row]:
-    """The methods that may lead in a column: no yardstick, and none that diverged out of it."""
+    """Return the methods that may lead in a column: ranked and, for a loss, not diverged."""
     return [
         row
         for row in made
@@ -146,7 +153,7 @@ def candidates(made: Sequence[Row], column: Column) -> list[Row]:
 
 
 def leading(made: Sequence[Row], column: Column) -> list[Row]:
-    """The candidate with the best mean, and those that the paired test cannot tell from it."""
+    """Return the candidate with the best mean, and those not significantly worse."""
     sign = 1.0 if column.better == "high" else -1.0
     rows = {row.method: row for row in candidates(made, column)}
     values = {
@@ -157,15 +164,15 @@ def leading(made: Sequence[Row], column: Column) -> list[Row]:
 
 
 def bold(made: Sequence[Row], column: Column) -> frozenset[str]:
-    """The methods that lead, where the test tells them from some other."""
-    found = leading(made, column)
-    if len(found) == len(candidates(made, column)):
+    """Return the leading methods; empty if no candidate is significantly worse."""
+    leads = leading(made, column)
+    if len(leads) == len(candidates(made, column)):
         return frozenset()
-    return frozenset(row.method for row in found)
+    return frozenset(row.method for row in leads)
 
 
 def table(made: Sequence[Row], title: str) -> Table:
-    """The comparison for a terminal of 80 columns: what decides; the files have the rest."""
+    """Return the main columns as a table for a terminal of 80 columns."""
     columns = [column for column in shown(made) if column.key in _IN_TERMINAL]
     if any(column.key == "accuracy" for column in columns):
         columns = [column for column in columns if column.key != "loss"]
@@ -187,7 +194,7 @@ def table(made: Sequence[Row], title: str) -> Table:
 
 
 def as_csv(made: Sequence[Row]) -> str:
-    """One line a method and seed, full precision, empty where a number does not exist."""
+    """Return CSV with a line per method and seed, in full precision; empty: no value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["method", "seed", *(column.key for column in COLUMNS), "settings", "run"])
@@ -203,19 +210,22 @@ def as_csv(made: Sequence[Row]) -> str:
 
 
 def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:
-    """A booktabs table of the comparison.
+    """Return the comparison as a LaTeX table (booktabs).
 
     Parameters
     ----------
-    keys : of the columns, as far as there are some.
+    made : Sequence[Row]
+        Rows of the table.
+    keys : Collection[str]
+        Keys of the columns; columns without values are left out.
     """
     columns = [column for column in shown(made) if column.key in keys]
     if keys is IN_LATEX and any(column.key == "accuracy" for column in columns):
         columns = [column for column in columns if column.key not in _LOSSES]
     lines = [
         r"% \usepackage{booktabs}",
-        "% bold: the best mean and what a paired test over seeds and peers cannot tell from it",
-        "% *: a yardstick, told the true clusters",
+        "% bold: best mean, and means not significantly worse (paired test over seeds and peers)",
+        "% *: given the true clusters, not ranked",
         rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
         r"\toprule",
         " & ".join(["method", *(_escaped(column.title) for column in columns)]) + r" \\",
@@ -240,6 +250,6 @@ def _escaped(text: str) -> str:
 
 
 def write(made: Sequence[Row], directory: Path, keys: Collection[str] = IN_LATEX) -> None:
-    """Write comparison.csv and, with the columns `keys`, comparison.tex into `directory`."""
+    """Write comparison.csv, and comparison.tex with the columns `keys`, into `directory`."""
     (directory / "comparison.csv").write_text(as_csv(made), encoding="utf-8")
     (directory / "comparison.tex").write_text(as_latex(made, keys), encoding="utf-8")

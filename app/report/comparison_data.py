@@ -1,4 +1,4 @@
-"""The numbers a comparison's page carries: the runs of all methods, thinned to what can be seen.
+"""Data of a comparison's page: the runs of all methods, thinned to what figures can show.
 
 Shapes: M methods, S seeds, R kept rounds, F frames of the collaboration maps, n peers.
 """
@@ -26,19 +26,20 @@ from app.runs.graph_scores import score
 from app.runs.rundir import Floats, Ints, Run
 
 CURVE_POINTS = 200
-"""Most rounds a page keeps of a method's curves."""
+"""Maximum number of rounds of the curves in a page."""
 MAP_BYTES = 1_500_000
-"""Most weights a page keeps in all collaboration maps together, unless two frames are more."""
+"""Maximum number of weights of all collaboration maps in a page; at least two frames are kept."""
 
 
 def page_data(made: Sequence[Row]) -> dict[str, Any]:
-    """Collect what the page draws, ready for JSON.
+    """Return the data of a comparison's page, ready for JSON.
 
     Returns
     -------
-    dict with `methods`; `seeds`; `peers`; `rounds` and `metrics`, each field's `mean` and `std`
-    over seeds of the mean over peers, (M, R); `names`, `clusters` and `order` of the peers, (S, n);
-    `gains`, see `gain_data`; `maps`, see `map_data`. Null for what is missing.
+    dict[str, Any]
+        `methods`, `seeds`, `peers` (number). `rounds` and `metrics`: each field's `mean` and `std`
+        over seeds of the mean over peers, (M, R). `names`, `clusters` and `order` of the peers,
+        (S, n). `gains`: see `gain_data`. `maps`: see `map_data`. Missing parts are null.
     """
     of_seed = {run.config.get("seed"): run for row in reversed(made) for run in row.runs}
     seeds = seeds_of(made)
@@ -68,17 +69,17 @@ def page_data(made: Sequence[Row]) -> dict[str, Any]:
 
 
 def seeds_of(made: Sequence[Row]) -> list[Any]:
-    """The seeds of a comparison, in order; a method may lack one whose run failed."""
+    """Return the seeds of a comparison, sorted; a method may lack a seed whose run failed."""
     return sorted({run.config.get("seed") for row in made for run in row.runs})
 
 
 def over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Floats]:
-    """Mean and sample deviation over seeds of a field's mean over the peers that have it, (R,).
+    """Return mean and sample deviation over seeds of a field's mean over peers, (R,) each.
 
-    The deviation is 0 for one seed. NaN where no seed has the field, infinite or NaN where a peer
-    diverged.
+    The deviation is 0 for one seed. Values are NaN if no seed has the field, and infinite or NaN if
+    a peer diverged.
     """
-    seen_sr = np.full((len(runs), len(rounds)), np.nan)
+    mean_sr = np.full((len(runs), len(rounds)), np.nan)
     for k, run in enumerate(runs):
         values_rn = run.metric(name)
         has_rn = ~np.isnan(values_rn)
@@ -86,9 +87,9 @@ def over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Fl
         sum_r = np.where(has_rn, values_rn, 0.0).sum(axis=1)
         mean_r = np.divide(sum_r, count_r, out=np.full(len(sum_r), np.nan), where=count_r > 0)
         kept, where = np.isin(run.rounds, rounds), np.searchsorted(rounds, run.rounds)
-        seen_sr[k, where[kept]] = mean_r[kept]
+        mean_sr[k, where[kept]] = mean_r[kept]
     mean_r, std_r = np.full(len(rounds), np.nan), np.full(len(rounds), np.nan)
-    for r, column_s in enumerate(seen_sr.T):
+    for r, column_s in enumerate(mean_sr.T):
         values = column_s[~np.isnan(column_s)]
         if len(values):
             mean_r[r] = values.mean()
@@ -97,12 +98,13 @@ def over_seeds(runs: Sequence[Run], name: str, rounds: Ints) -> tuple[Floats, Fl
 
 
 def gain_data(made: Sequence[Row]) -> dict[str, Any] | None:
-    """Collect each peer's gain over Local; None where there is no run of Local.
+    """Return each peer's gain over Local; None if there is no run of Local.
 
     Returns
     -------
-    dict with `accuracy`, whether gains are of accuracy or of loss; `gain` and `final`, what the
-    peer ends with, (M, S, n), no peers where the method or Local lacks the seed.
+    dict[str, Any] | None
+        `accuracy`: whether gains are of accuracy or of loss. `gain` and `final` (the peer's final
+        value): (M, S, n); empty for a seed that the method or Local lacks.
     """
     pairs = [
         {
@@ -118,10 +120,10 @@ def gain_data(made: Sequence[Row]) -> dict[str, Any] | None:
     field = "test_accuracy" if accuracy else "test_loss"
 
     def of_peers(number: Callable[[Run, Run], Floats]) -> list[list[Any]]:
-        found = [[of_row.get(seed, (None, None)) for seed in seeds_of(made)] for of_row in pairs]
+        by_seed = [[of_row.get(seed, (None, None)) for seed in seeds_of(made)] for of_row in pairs]
         return [
             [rounded(number(run, local)) if run and local else [] for run, local in of_row]
-            for of_row in found
+            for of_row in by_seed
         ]
 
     return {
@@ -132,14 +134,16 @@ def gain_data(made: Sequence[Row]) -> dict[str, Any] | None:
 
 
 def map_data(made: Sequence[Row]) -> dict[str, Any] | None:
-    """Collect the collaboration matrices; None where no method has any.
+    """Return the collaboration matrices; None if no method has any.
 
     Returns
     -------
-    dict with `rounds` (F,); `of`, one entry for each method and seed whose peers gave each other
-    weights: `method` and `seed` by index, `low` and `high`, `top` (the largest weight between two
-    peers), `own` (see `has_own_weights`), `f1` per frame or null; `weights`, base64 of one byte a
-    weight, the entries' frames (n, n) in turn, 0 standing for `low` and 255 for `high`.
+    dict[str, Any] | None
+        `rounds`: (F,). `of`: one entry per method and seed with weights between peers: `method` and
+        `seed` (indices), `low` and `high` (range), `top` (largest weight between two peers), `own`
+        (see `has_own_weights`), `f1` per frame or null.
+        `weights`: base64, one byte per weight, the (n, n) frames of the entries in order; 0 stands
+        for `low`, 255 for `high`.
     """
     seeds = seeds_of(made)
     which = [

@@ -1,4 +1,4 @@
-"""The page of a comparison: comparison.html, one file that opens offline and fetches nothing."""
+"""Write the page of a comparison: comparison.html, which opens offline and fetches nothing."""
 
 from __future__ import annotations
 
@@ -28,13 +28,19 @@ def write(
 
     Parameters
     ----------
-    rows : what `comparison.rows` made, at least one.
-    title : the page's heading.
-    failed : run -> why it failed; such a run is in no row.
+    rows : Sequence[Row]
+        Rows from `comparison.rows`, at least one.
+    directory : Path
+        Directory of the comparison.
+    title : str
+        Heading of the page.
+    failed : Mapping[str, str]
+        Failed run -> error; no row contains such a run.
 
     Returns
     -------
-    path of the page.
+    Path
+        Path of the page.
     """
     target = directory / "comparison.html"
     atomic.write(target, render(rows, title, failed))
@@ -42,12 +48,12 @@ def write(
 
 
 def render(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> str:
-    """Return the page's HTML; every text that comes from a file is escaped."""
+    """Return the page's HTML; every text is escaped."""
     return html.render("comparison.html.j2", **content(rows, title, failed))
 
 
 def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[str, Any]:
-    """What the page says of a comparison."""
+    """Return the values that fill the page's template."""
     columns = comparison.shown(rows)
     groups = [(name, list(of)) for name, of in groupby(columns, key=lambda column: column.group)]
     common = _common(rows)
@@ -89,16 +95,18 @@ def _notice(rows: Sequence[Row], failed: Mapping[str, str]) -> str:
     runs = [run for row in rows for run in row.runs]
     unfinished = sum(run.progress.get("status") != "finished" for run in runs)
     every = units.plural(len(runs) + len(failed), "run")
-    said = []
+    sentences = []
     if failed:
-        said.append(f"{len(failed)} of {every} failed: see below.")
+        sentences.append(f"{len(failed)} of {every} failed: see below.")
     if unfinished:
-        said.append(f"{unfinished} of {every} have not finished; the numbers are those so far.")
-    return " ".join(said)
+        sentences.append(
+            f"{unfinished} of {every} have not finished; the page shows their rounds so far."
+        )
+    return " ".join(sentences)
 
 
 class Cell(NamedTuple):
-    """A result as the table shows it, the number it sorts by, and its classes."""
+    """Cell of the results: formatted mean and deviation, sort value, CSS classes."""
 
     mean: str
     deviation: str
@@ -109,7 +117,7 @@ class Cell(NamedTuple):
 def _results(
     rows: Sequence[Row], groups: Iterable[tuple[str, Sequence[Column]]]
 ) -> dict[str, list[Cell]]:
-    """The cells of each method; the first column of a group starts it."""
+    """Return the cells of each method; the first column of a group has the class "start"."""
     cells: dict[str, list[Cell]] = {row.method: [] for row in rows}
     for _, columns in groups:
         for column in columns:
@@ -126,7 +134,7 @@ def _results(
 
 
 def _common(rows: Sequence[Row]) -> dict[str, Any]:
-    """Collect the keys, tables flattened, that all runs share with the same value."""
+    """Return the flat keys that have the same value in all runs."""
     first, *others = [flatten(dict(run.config)) for row in rows for run in row.runs]
     return {
         key: value
@@ -138,7 +146,7 @@ def _common(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _own(row: Row, common: Mapping[str, Any]) -> dict[str, str]:
-    """Write the keys that a method does not share with all others as in a TOML file."""
+    """Return the keys whose values differ between the methods, in TOML syntax."""
     return {
         key: schema.written(value)
         for key, value in flatten(dict(row.runs[0].config)).items()
@@ -147,11 +155,11 @@ def _own(row: Row, common: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _in_tables(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo `flatten`."""
+    """Return nested tables: the inverse of `flatten`."""
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         table, _, inner = key.rpartition(".")
-        if table and table != "model":  # a name, beside which no table can stand
+        if table and table != "model":  # `model` is a key with a value, not a table
             nested.setdefault(table, {})[inner] = value
         else:
             nested[key] = value

@@ -1,6 +1,6 @@
 """Render a page from its template: one HTML file that opens offline and fetches nothing.
 
-templates/ is the markup, static/ the style sheet and the scripts that a page carries inside.
+templates/ has the markup, static/ the style sheet and the scripts that are inlined.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ _EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
 def render(template: str, **values: object) -> str:
-    """Fill a template of templates/; every text in `values` is escaped.
+    """Fill a template of templates/.
 
-    `data` among the values becomes the JSON that the page's scripts draw, safe inside its element.
+    Every text in `values` is escaped. `data` becomes the JSON that the page's scripts read; it
+    cannot close its script element.
     """
     return _ENVIRONMENT.get_template(template).render(values)
 
 
 def script(entry: str | Path) -> Markup:
-    """Join a module of static/ and all that it imports, dependencies first, into one script.
+    """Bundle a module of static/ and its imports into one script, dependencies first.
 
-    The joined modules share their top level, so the names declared there must differ.
+    The modules share one top level, so their top-level names must be unique.
     """
     joined: dict[Path, str] = {}
 
     def join(path: Path) -> None:
         if path not in joined:
             text = path.read_text(encoding="utf-8")
-            for found in _IMPORT.finditer(text):
-                join((path.parent / found[1]).resolve())
+            for match in _IMPORT.finditer(text):
+                join((path.parent / match[1]).resolve())
             joined[path] = _EXPORT.sub("", _IMPORT.sub("", text))
 
     join((STATIC / entry).resolve())
@@ -43,12 +44,12 @@ def script(entry: str | Path) -> Markup:
 
 
 def style(name: str | Path) -> Markup:
-    """A style sheet of static/."""
+    """Return a style sheet of static/."""
     return Markup((STATIC / name).read_text(encoding="utf-8"))
 
 
 def literal(value: object) -> str:
-    """Write a value of a configuration, strings without quotes."""
+    """Format a configuration value; strings have no quotes."""
     if isinstance(value, bool):
         return str(value).lower()
     return value or '""' if isinstance(value, str) else str(value)
@@ -62,7 +63,7 @@ def small_units(quantity: str) -> Markup:
 
 
 def environment(*folders: Path) -> Environment:
-    """What fills templates: those in `folders`, which may extend the reports' own, and these."""
+    """Return the Jinja environment; templates in `folders` may extend the reports' templates."""
     environment = Environment(
         loader=FileSystemLoader([*folders, Path(__file__).parent / "templates"]),
         autoescape=True,

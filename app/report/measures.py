@@ -1,6 +1,7 @@
-"""What a comparison says of a run: quality, gain over Local, recovery of clusters, cost.
+"""Measures of a run in a comparison: quality, gain over Local, recovery of clusters, cost.
 
-Shapes: n peers. A peer without test data (NaN) is left out; a number that does not exist is None.
+Shapes: n peers. Means leave out peers without test data (NaN). A measure that does not exist is
+None.
 """
 
 from __future__ import annotations
@@ -29,14 +30,25 @@ class Column:
 
     Attributes
     ----------
-    key : its name in files. title : its name for people.
-    of : run, and the runs of all methods with its seed -> the number, or None; infinite where it
-        would come later than the run ended.
-    show : the number for people.
-    better : which end is the better one; "" for cost, where less is not better by itself.
-    group : what the column belongs to. about : what it is, in a sentence.
-    deviation : the deviation over seeds for people, where `show` does not suit it.
-    of_peers : (n,) the number of each peer, of which `of` is the mean, or the mean less Local's.
+    key : str
+        Name in files.
+    title : str
+        Heading of the column.
+    of : Measure
+        Function of a run and the runs of all methods with the same seed; returns the number, or
+        None. Infinite if the event would come after the end of the run.
+    show : Callable[[float], str]
+        Format of the number.
+    better : Literal["high", "low", ""]
+        Better direction; "" for costs, which are not ranked.
+    group : str
+        Heading above the column.
+    about : str
+        One-sentence definition.
+    deviation : Callable[[float], str] | None
+        Format of the deviation over seeds; None: `show`.
+    of_peers : Callable[[Run], Floats] | None
+        (n,) values of the peers, of which `of` is the mean, or the mean minus Local's.
     """
 
     key: str
@@ -51,19 +63,19 @@ class Column:
 
 
 def last(run: Run, name: str = "test_accuracy") -> Floats:
-    """(n,) a field at each peer's last report."""
+    """Return a field at each peer's last report, (n,)."""
     return run.at(name, run.last_row())
 
 
 def has_accuracy(run: Run) -> bool:
-    """Whether the run's problem has an accuracy at all."""
+    """Return whether the run has a test accuracy."""
     return not bool(np.isnan(run.metric("test_accuracy")).all())
 
 
 def gains(run: Run, local: Run) -> Floats:
-    """(n,) how much better each peer ends than under Local, same seed and split.
+    """Return the gain of each peer over Local with the same seed and split, (n,).
 
-    Test accuracy less Local's; Local's test loss less the peer's where there is no accuracy.
+    Test accuracy minus Local's; without accuracies, Local's test loss minus the peer's.
     """
     if has_accuracy(local):
         return last(run) - last(local)
@@ -105,14 +117,16 @@ def _improved(run: Run, beside: Beside) -> float | None:
 
 
 def _newcomers(run: Run, _: Beside) -> float | None:
-    """Of the peers that came late; see `app.runners.newcomers`."""
-    found = _held_out(run)
-    return mean(last(run)[found["peers"]]) if found else None
+    """Return the accuracy of the peers that joined late; see `app.runners.newcomers`."""
+    held_out = _held_out(run)
+    return mean(last(run)[held_out["peers"]]) if held_out else None
 
 
 def _fine_tuned(run: Run, _: Beside) -> float | None:
-    found = _held_out(run)
-    return mean(np.array(found["fine_tuned_test_accuracy"], dtype=np.float64)) if found else None
+    held_out = _held_out(run)
+    if not held_out:
+        return None
+    return mean(np.array(held_out["fine_tuned_test_accuracy"], dtype=np.float64))
 
 
 def _held_out(run: Run) -> dict[str, Any]:
@@ -129,7 +143,7 @@ def _harmed(run: Run, beside: Beside) -> float | None:
 
 
 def _gini(run: Run, _: Beside) -> float | None:
-    """Half the mean difference between two peers' accuracies, relative to their mean."""
+    """Return half the mean difference between two peers' accuracies, relative to the mean."""
     accuracy_n = last(run)
     accuracy_n = accuracy_n[~np.isnan(accuracy_n)]
     if not accuracy_n.any():
@@ -158,7 +172,7 @@ def _seconds(run: Run, _: Beside) -> float | None:
 
 
 def course(run: Run, name: str) -> Floats:
-    """(R,) the mean over peers of what each reported last until then."""
+    """Return the mean over peers of each peer's latest report, (R,)."""
     values_rn = run.metric(name).copy()
     for r in range(1, len(values_rn)):
         values_rn[r] = np.where(run.reported[r], values_rn[r], values_rn[r - 1])
@@ -167,9 +181,9 @@ def course(run: Run, name: str) -> Floats:
 
 
 def _time_to_best(run: Run, beside: Beside) -> float | None:
-    """Virtual seconds until the run is at 90 % of what the best method ever reaches.
+    """Return the virtual seconds until the run reaches 90 % of the best method's best mean.
 
-    Of a loss: until 90 % of the way from the start to the lowest one is done.
+    For a loss: until it has covered 90 % of the distance from its start to the lowest loss.
     """
     runs = beside.values()
     if any(np.isnan(each.metric("virtual_seconds")).all() for each in runs):
@@ -179,22 +193,22 @@ def _time_to_best(run: Run, beside: Beside) -> float | None:
     best = max(float(np.fmax.reduce(sign * course(each, name))) for each in runs)
     course_r = sign * course(run, name)
     start = 0.0 if is_accuracy else course_r[0]
-    there = np.flatnonzero(course_r >= start + 0.9 * (best - start))
+    reached = np.flatnonzero(course_r >= start + 0.9 * (best - start))
     seconds_r = np.fmax.reduce(run.metric("virtual_seconds"), axis=1)
-    return float(seconds_r[there[0]]) if len(there) else np.inf
+    return float(seconds_r[reached[0]]) if len(reached) else np.inf
 
 
 COLUMNS = (
     Column(
         "accuracy", "accuracy %", _statistic("mean_test_accuracy", last), _percent,
         "high", "Personal models",
-        "Mean test accuracy of the personal models at the end.",
+        "Mean test accuracy of the final personal models.",
         of_peers=last,
     ),
     Column(
         "weighted", "weighted %", _statistic("weighted_mean_test_accuracy", last), _percent,
         "high", "Personal models",
-        "The same, each peer weighted by its training examples.",
+        "Mean test accuracy, weighted by the peers' training examples.",
     ),
     Column(
         "spread", "spread", _statistic("std_test_accuracy", last), _percent,
@@ -204,34 +218,34 @@ COLUMNS = (
     Column(
         "worst_decile", "worst 10 %", _statistic("worst_decile_test_accuracy", last), _percent,
         "high", "Personal models",
-        "Mean test accuracy of the lowest tenth of the peers, at least one.",
+        "Mean test accuracy of the lowest 10 % of the peers (at least one peer).",
     ),
     Column(
         "gini", "Gini", _gini, _shown(".3f"),
         "low", "Personal models",
-        "Gini coefficient of the test accuracy over the peers: 0 where all are served alike.",
+        "Gini coefficient of the test accuracy over the peers; 0: all peers equal.",
     ),
     Column(
         "balanced_accuracy", "balanced %", _field("balanced_accuracy"), _percent,
         "high", "Personal models",
-        "Mean over peers of the accuracy that counts every class alike.",
+        "Mean balanced accuracy over peers: mean recall of the classes.",
         of_peers=lambda run: last(run, "balanced_accuracy"),
     ),
     Column(
         "auroc", "AUROC", _field("auroc"), _shown(".3f"),
         "high", "Personal models",
-        "Mean over peers of the area under the ROC curve, over classes where there are several.",
+        "Mean area under the ROC curve over peers; with more than two classes, one against rest.",
         of_peers=lambda run: last(run, "auroc"),
     ),
     Column(
         "calibration_error", "calibration error", _field("expected_calibration_error"),
         _shown(".3f"), "low", "Personal models",
-        "Mean over peers of the expected calibration error.",
+        "Mean expected calibration error over peers.",
     ),
     Column(
         "best_accuracy", "best on val. %", _statistic("mean_test_accuracy", _best), _percent,
         "high", "Personal models",
-        "Mean test accuracy at each peer's own best round on its validation data.",
+        "Mean test accuracy in each peer's best round on its validation data.",
         of_peers=_best,
     ),
     Column(
@@ -242,62 +256,62 @@ COLUMNS = (
     Column(
         "gain", "gain", _gain(accuracy=True), _points,
         "high", "Against local",
-        "Mean over peers of the test accuracy less Local's, in points.",
+        "Mean over peers of the test accuracy minus Local's, in points.",
         of_peers=last,
     ),
     Column(
         "loss_gain", "loss gain", _gain(accuracy=False), _signed,
         "high", "Against local",
-        "Mean over peers of Local's test loss less the method's.",
+        "Mean over peers of Local's test loss minus the method's.",
         deviation=_short,
         of_peers=lambda run: -last(run, "test_loss"),
     ),
     Column(
         "improved", "improved %", _improved, _shown(".0f", 100),
         "high", "Against local",
-        "Share of the peers that end better than under Local.",
+        "Share of the peers that end better than with Local.",
     ),
     Column(
         "harmed", "harmed %", _harmed, _shown(".0f", 100),
         "low", "Against local",
-        "Share of the peers that end worse than under Local: collaborating has harmed them.",
+        "Share of the peers that end worse than with Local.",
     ),
     Column(
         "newcomers", "newcomers %", _newcomers, _percent,
         "high", "Newcomers",
-        "Mean test accuracy at the end of the peers that came for the last fifth of the rounds.",
+        "Mean final test accuracy of the peers that join for the last fifth of the rounds.",
     ),
     Column(
         "fine_tuned", "fine-tuned %", _fine_tuned, _percent,
         "high", "Newcomers",
-        "Their mean test accuracy had each trained the mean of the others' models for as long.",
+        "Baseline: mean of the other peers' models, fine-tuned by each newcomer for as long.",
     ),
     Column(
         "loss", "test loss", _field("test_loss"), _plain,
         "low", "Loss",
-        "Mean test loss of the personal models at the end.",
+        "Mean test loss of the final personal models.",
         deviation=_short,
         of_peers=lambda run: last(run, "test_loss"),
     ),
     Column(
         "rmse", "RMSE", _field("rmse"), _plain,
         "low", "Loss",
-        "Mean over peers of the root of the mean squared error, where values are predicted.",
+        "Mean root mean squared error over peers (regression).",
     ),
     Column(
         "r2", "R2", _field("r2"), _shown(".3f"),
         "high", "Loss",
-        "Mean over peers of the share of the variance that is explained.",
+        "Mean coefficient of determination over peers (regression).",
     ),
     Column(
         "diverged", "diverged", lambda run, _: float(run.diverged.sum()), _shown(".3g"),
         "", "Loss",
-        "Peers whose loss is no longer a finite number at the end.",
+        "Number of peers whose final loss is not finite.",
     ),
     Column(
         "f1", "graph F1", _recovery(lambda scores: scores.f1), _shown(".2f"),
         "high", "Learnt graph",
-        "F1 of the learnt edges against the true clusters, at the end.",
+        "F1 of the final learnt edges against the true clusters.",
     ),
     Column(
         "own_cluster", "own cluster %",
@@ -308,22 +322,22 @@ COLUMNS = (
     Column(
         "bytes", "sent / peer", _field("bytes_sent"), units.size,
         "", "Cost",
-        "Payload bytes that a peer sends, mean over peers.",
+        "Payload bytes sent per peer, mean over peers.",
     ),
     Column(
         "gradients", "gradients / peer", _field("gradient_evaluations"), _shown(",.0f"),
         "", "Cost",
-        "Sample gradients that a peer evaluates, mean over peers.",
+        "Sample gradients evaluated per peer, mean over peers.",
     ),
     Column(
         "seconds", "seconds", _seconds, _shown(".1f"),
         "", "Cost",
-        "Wall time of a run, several of them sharing the machine.",
+        "Wall time of a run; parallel runs share the machine.",
     ),
     Column(
         "time_to_best", "time to 90 % of the best", _time_to_best,
         lambda seconds: units.duration(seconds) if np.isfinite(seconds) else "never",
         "", "Cost",
-        "Virtual time until the mean over peers is at 90 % of the best that any method reaches.",
+        "Virtual time until the mean over peers reaches 90 % of the best method's best mean.",
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What may be said of a method: whether it learns a graph, is a yardstick, sends all to all."""
+"""Properties of a run's method: learns a graph, knows the true clusters, sends all-to-all."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from app.config.registry import METHODS
 from strategies.everyone import Everyone
 
 _TOLD = ("cluster", "oracle", "truth")
-"""Values of the methods' options that stand for the true clusters or the true distances."""
+"""Values of method options that stand for the true clusters or the true distances."""
 
 
 def is_yardstick(config: Mapping[str, Any]) -> bool:
-    """Whether the peers of a run were told what those of other methods have to find out.
+    """Return whether the method is given the true clusters, which other methods must learn.
 
     Parameters
     ----------
-    config : of the run, tables nested.
+    config : Mapping[str, Any]
+        Configuration of the run, with nested tables.
     """
     options = config.get(str(config["method"]))
     told = isinstance(options, dict) and any(value in _TOLD for value in options.values())
@@ -25,20 +26,22 @@ def is_yardstick(config: Mapping[str, Any]) -> bool:
 
 
 def learns_graph(config: Mapping[str, Any]) -> bool:
-    """Whether the weights between peers are learnt; of a method that is not ours, they may be."""
+    """Return whether the method learns weights between peers; assumed of methods of plugins."""
     method = METHODS.get(str(config["method"]))
     return not is_yardstick(config) and (method is None or method.learns_graph)
 
 
 def all_to_all(config: Mapping[str, Any]) -> str:
-    """Who sends to whom, where the answer explains the bytes; else nothing.
+    """Describe all-to-all communication, which explains the bytes sent; else an empty string.
 
     Parameters
     ----------
-    config : of a run, or its summary: `method` and `topology`.
+    config : Mapping[str, Any]
+        Configuration or summary of a run: `method` and `topology`.
     """
     method = METHODS.get(str(config["method"]))
     if method is None or method.strategy is not Everyone:
         return ""
-    whom = "every other" if config.get("topology", "full") == "full" else "all its neighbours"
-    return f"every peer sends its model to {whom} in every round"
+    is_full = config.get("topology", "full") == "full"
+    recipients = "every other peer" if is_full else "all its neighbours"
+    return f"every peer sends its model to {recipients} in every round"

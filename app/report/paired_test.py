@@ -1,18 +1,18 @@
-"""Which methods may be called best: a paired test over seeds and peers.
+"""Paired test over seeds and peers: the methods that may be called best.
 
-Two methods are compared on the differences d_sp of peer p under seed s: same data, same split, same
-start. Peers of one run learn from each other and share data and clusters, so they are no
-independent repetitions; seeds are. The test is a paired t-test of the S means over peers,
+Two methods are compared on the differences d_sp of peer p with seed s: same data, split and start.
+The peers of a run learn from each other and share data and clusters, so they are not independent
+repetitions; the seeds are. The test is a paired t-test of the S means over peers,
 
     t = mean_s(d_s) / sqrt(max(var_s(d_s), mean_s(var_p(d_sp) / n)) / S),  S - 1 degrees of freedom,
 
-whose variance is not taken to be smaller than the spread over peers alone would make it: the means
-of two or three seeds lie close together by chance too often. Thus a difference counts if it holds
-for other seeds and for other peers. One seed tells nothing. (Flipping signs would need no normal
-means, but can reject nothing before the sixth seed, which comparisons rarely have.)
+The variance has a floor: the variance that the spread over peers alone implies. Without it, two or
+three means that are close by chance would be significant too often. A difference is significant if
+it holds for other seeds and for other peers. One seed allows no test. (A sign-flip test needs no
+normality, but cannot reject with fewer than six seeds.)
 
-The method with the best mean is compared with each of the others, in both directions because the
-data chose it, and Holm's correction keeps the chance of any false "worse" at `LEVEL`.
+The method with the best mean is compared with each other method. The tests are two-sided because
+the data selected this method. Holm's correction bounds the chance of any false "worse" by `LEVEL`.
 
 Shapes: S seeds, n peers.
 """
@@ -29,15 +29,21 @@ from app.runs.rundir import Floats
 
 LEVEL = 0.05
 Values = Mapping[Any, Floats]
-"""Seed -> (n,) a value of each peer; NaN: it has none."""
+"""Seed -> (n,) value of each peer; NaN if it has none."""
 
 
 def p_value(differences: Sequence[Floats]) -> float:
-    """Chance of means at least as far from 0 if the methods were alike, two-sided.
+    """Return the two-sided p-value of the differences between two methods.
 
     Parameters
     ----------
-    differences : of each seed, (n,); 1 says nothing can be told.
+    differences : Sequence[Floats]
+        (n,) differences of each seed.
+
+    Returns
+    -------
+    float
+        1 if no test is possible: fewer than two seeds, or no variance.
     """
     kept = [d_p[~np.isnan(d_p)] for d_p in differences]
     kept = [d_p for d_p in kept if len(d_p)]
@@ -53,7 +59,7 @@ def p_value(differences: Sequence[Floats]) -> float:
 
 
 def holm(p_m: Sequence[float]) -> list[float]:
-    """P-values of several tests, corrected so that `LEVEL` bounds the chance of any false one."""
+    """Return p-values with Holm's correction for several tests."""
     corrected, largest = [0.0] * len(p_m), 0.0
     for rank, k in enumerate(np.argsort(p_m, kind="stable")):
         largest = max(largest, (len(p_m) - rank) * p_m[k])
@@ -62,11 +68,12 @@ def holm(p_m: Sequence[float]) -> list[float]:
 
 
 def leaders(values: Mapping[str, Values]) -> list[str]:
-    """The method with the largest mean, and those after it that are not shown to be worse.
+    """Return the method with the largest mean, and those not significantly worse.
 
     Parameters
     ----------
-    values : of each method; more is better.
+    values : Mapping[str, Values]
+        Values of each method; larger is better.
     """
     mean = {
         method: float(np.mean([np.nanmean(v_p) for v_p in of.values()]))

@@ -1,4 +1,4 @@
-"""The report's still pictures: curves.png and collaboration.png."""
+"""Still pictures of the report: curves.png and collaboration.png."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BAND = "#1f5f8b"
 
 
 def draw(run: Run) -> list[Path]:
-    """Write the pictures that the run has numbers for; return their paths."""
+    """Write the pictures for which the run has data; return their paths."""
     drawn = []
     if len(run.rounds):
         drawn.append(_save(_curves(run), run.directory / "curves.png"))
@@ -82,18 +82,18 @@ def _bands(axes: Axes, rounds: Ints, values: Floats) -> None:
     rounds = rounds[measured]
     cuts = np.nanquantile(values[measured], [0, 0.05, 0.25, 0.75, 0.95, 1], axis=1)
     for low, high, alpha, name in (
-        (cuts[1], cuts[4], 0.16, "nine tenths of the peers"),
-        (cuts[2], cuts[3], 0.26, "half of them"),
+        (cuts[1], cuts[4], 0.16, "5th to 95th percentile"),
+        (cuts[2], cuts[3], 0.26, "25th to 75th percentile"),
     ):
         axes.fill_between(rounds, low, high, color=BAND, alpha=alpha, lw=0, label=name)
-    axes.plot(rounds, cuts[0], color="#8a9099", lw=0.6, label="lowest and highest")
+    axes.plot(rounds, cuts[0], color="#8a9099", lw=0.6, label="min and max")
     axes.plot(rounds, cuts[5], color="#8a9099", lw=0.6)
 
 
 def _collaboration(run: Run) -> Figure:
     keep, (order, blocks) = thin(len(run.weights), 4), display_blocks(run)
     shown = [block_means(finite(run.weights[each]), order, blocks) for each in keep]
-    is_blank = np.diag(np.diff(blocks, append=run.peers) == 1)  # a weight that there is not
+    is_blank = np.diag(np.diff(blocks, append=run.peers) == 1)  # own weights that a method may lack
     top = max(float(each[~is_blank].max()) for each in shown)
     figure = Figure(figsize=(2.9 * len(keep) + 0.6, 3.2), layout="constrained")
     image = None
@@ -109,7 +109,7 @@ def _collaboration(run: Run) -> Figure:
         axes.set_facecolor("#e3e0da")
         _outline_clusters(axes, run, order, blocks)
     if image is not None:
-        figure.colorbar(image, ax=panels, shrink=0.75, label="weight row gives column")
+        figure.colorbar(image, ax=panels, shrink=0.75, label="weight of the column for the row")
     return figure
 
 
@@ -117,7 +117,7 @@ def _outline_clusters(axes: Axes, run: Run, order: Ints, blocks: Ints) -> None:
     if run.clusters is None:
         return
     borders = np.flatnonzero(np.diff(run.clusters[order])) + 1
-    if not np.isin(borders, blocks).all():  # so many clusters that blocks have peers of several
+    if not np.isin(borders, blocks).all():  # some blocks hold peers of several clusters
         return
     edges = np.array([0, *np.searchsorted(blocks, borders), len(blocks)]) - 0.5
     for low, high in pairwise(edges.tolist()):

@@ -1,4 +1,4 @@
-"""The numbers a report page carries: a run, thinned to what a reader can see.
+"""Data of a report page: a run's numbers, thinned to what a figure can show.
 
 Shapes: R evaluated rounds, n peers, C recorded collaboration matrices, B blocks of peers.
 """
@@ -27,19 +27,19 @@ from app.runs.graph_scores import components, learnt_edges, score
 from app.runs.rundir import Floats, Ints, Run, read_json
 
 CURVE_POINTS = 16_000
-"""Most numbers (rounds x peers) a page keeps of one metric."""
+"""Maximum number of values (rounds x peers) of one metric in a page."""
 WEIGHTS = 256_000
-"""Most numbers a page keeps of the collaboration matrices, unless two of them have more."""
+"""Maximum number of collaboration weights in a page; at least two matrices are kept."""
 BLOCKS = 100
-"""Most rows of a heat map; more peers than that are averaged in blocks."""
+"""Maximum number of rows of a heat map; more peers are averaged in blocks."""
 CROWD = 60
-"""Peers beyond which figures show bands for lines, and links for all weights."""
+"""Number of peers above which figures show bands and links instead of every line and weight."""
 LINKS = 3
-"""Links that a page keeps from each peer of a crowd, its strongest."""
+"""Number of strongest links per peer that a page keeps of a crowd."""
 DRAWN_LINKS = 1_200
-"""About how many links the graph of a crowd draws."""
+"""Approximate number of links in the graph of a crowd."""
 PREDICTIONS = 120_000
-"""Most characters a page keeps of what is drawn of predictions."""
+"""Maximum number of characters of prediction curves in a page."""
 FIELDS = (
     "test_accuracy",
     "test_loss",
@@ -55,24 +55,26 @@ FIELDS = (
     "virtual_seconds",
 )
 DRAWN = (*FIELDS[:7], "virtual_seconds")
-"""The fields that curves have as a measure or as their axis."""
+"""Fields that curves use as measure or axis."""
 
 
 def page_data(run: Run) -> dict[str, Any]:
-    """Collect what the page draws, ready for JSON.
+    """Return the data of a run's page, ready for JSON.
 
     Returns
     -------
-    dict with `peers`; their `names`; `classes` (none: numbers name them); `rounds` (kept of
-    `evaluated`) and `metrics`, each field (R, n) encoded in three bytes a number, NaN for what is
-    missing; `last` and `best`, the fields (n,) at each peer's last and best-on-validation
-    round, six significant digits; `samples` and `clusters` of the split or null; `recovered`, the
-    clusters of the last graph where the true ones are not known, or null; `order`, the peers as
-    figures list them; `blocks`, where in `order` each block of peers starts, (B,); `labels`,
-    (B, classes) training examples of a peer, mean over the block, or null; `diverged`, the peers
-    that did; `predictions`, what `clients.measures` draws of some peers, by peer, or null; `graph`,
-    see `graph_data`; `captions`, the paragraph above each figure; and where not everybody always
-    took part `took_part`, in how many of the rounds so far each peer did.
+    dict[str, Any]
+        `peers` (number) and their `names`; `classes` (empty: classes are numbers).
+        `rounds`: kept rounds, of `evaluated`. `metrics`: each field (R, n), three bytes per number,
+        NaN if missing. `last`, `best`: fields (n,) at each peer's last round and at its best round
+        on validation data, six significant digits.
+        `samples`, `clusters`: (n,) from the split, or null. `recovered`: (n,) groups of the last
+        learnt graph if the true clusters are unknown, or null. `order`: peers in display order;
+        `blocks`: (B,) index in `order` of the first peer of each block.
+        `labels`: (B, classes) training examples per peer, mean over the block, or null.
+        `diverged`: diverged peers. `predictions`: curves of `clients.measures` by peer, or null.
+        `graph`: see `graph_data`. `captions`: caption of each figure.
+        `took_part`: number of rounds in which each peer took part, if not all did in all rounds.
     """
     last_n, best_n = run.last_row(), run.best_row()
     keep = thin(len(run.rounds), CURVE_POINTS // run.peers)
@@ -105,33 +107,43 @@ def page_data(run: Run) -> dict[str, Any]:
 
 
 def _predictions(run: Run) -> dict[int, Any] | None:
-    """What the model cards of the first peers have to draw, as much as a page can hold.
+    """Return the prediction curves of the first peers, up to `PREDICTIONS` characters.
 
-    In a deployment the cards are the nodes', and the relay's pages have none.
+    They come from the model cards. In a deployment these stay on the nodes, so the relay's page
+    has no predictions.
     """
-    found: dict[int, Any] = {}
+    curves: dict[int, Any] = {}
     room = PREDICTIONS
     for peer in range(run.peers):
         card = read_json(run.directory / "models" / f"peer-{peer:04d}.json", dict) or {}
         room -= len(json.dumps(card.get("curves", {})))
         if room < 0 or not card.get("curves"):
             break
-        found[peer] = card["curves"]
-    return found or None
+        curves[peer] = card["curves"]
+    return curves or None
 
 
 def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
-    """Collect the collaboration matrices; None where no peer ever gave another any weight.
+    """Return the collaboration matrices; None if no peer ever gave another one any weight.
+
+    Parameters
+    ----------
+    order : Ints
+        (n,) peers in display order.
+    blocks : Ints
+        (B,) index in `order` of the first peer of each block.
 
     Returns
     -------
-    dict with `rounds` (kept of `recorded`); `weights`, for each of them (B, B) means over blocks of
-    `order`, encoded in two bytes a number; `links`, null unless the peers are a crowd: `each` (K),
-    how many of them the graph draws (`drawn`), `to` and `weights`, every round's (n, K) strongest
-    links, encoded in three and two bytes; `top`, the largest weight between two peers; `darkest`,
-    the largest of `weights` but a peer's own; `own`, see `has_own_weights`; for each round the
-    number of learnt `edges` and mutual `groups`, and `scores` (precision, recall, f1, adjusted
-    Rand index) where clusters are known and the method `learns` the graph.
+    dict[str, Any] | None
+        `rounds`: kept rounds, of `recorded`. `weights`: (B, B) block means for each of them, two
+        bytes per number. `top`: largest weight between two peers. `darkest`: largest of `weights`
+        except a peer's own. `own`: see `has_own_weights`.
+        `links`: null unless the peers are a crowd; `each` (K), the number `drawn` per peer, and
+        `to` and `weights`, the (n, K) strongest links of every round, three and two bytes.
+        `learns`: whether the method learns the graph. If it does: `edges` and `groups`, the number
+        of learnt edges and of mutual groups per round; else null. `scores`: precision, recall, F1
+        and adjusted Rand index per round if the clusters are known as well; else null.
     """
     between = weights_between(run)
     if not between.any():
@@ -151,14 +163,14 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
         "top": float(between.max()),
         "darkest": _darkest(means, blocks, run.peers) or float(between.max()),
         "own": has_own_weights(run),
-        "edges": [frame.edges for frame in frames],
-        "groups": [frame.groups for frame in frames],
+        "edges": [frame.edges for frame in frames] if learns else None,
+        "groups": [frame.groups for frame in frames] if learns else None,
         "scores": [frame.scores for frame in frames] if clusters is not None else None,
     }
 
 
 class Frame(NamedTuple):
-    """What a page keeps of one collaboration matrix, see `graph_data`."""
+    """Data of one collaboration matrix, see `graph_data`."""
 
     means: Floats
     links: tuple[Ints, Floats] | None
@@ -169,25 +181,25 @@ class Frame(NamedTuple):
 
 def _frame(weights_nn: Floats, order: Ints, blocks: Ints, clusters: Ints | None) -> Frame:
     edges = learnt_edges(weights_nn)
-    found = None if clusters is None else score(weights_nn, clusters)
+    scores = None if clusters is None else score(weights_nn, clusters)
     return Frame(
         means=block_means(weights_nn, order, blocks),
         links=strongest_links(weights_nn, LINKS) if len(weights_nn) > CROWD else None,
         edges=int(edges.sum()),
         groups=int(components(edges).max()) + 1,
         scores=None
-        if found is None
+        if scores is None
         else {
-            "precision": found.precision,
-            "recall": found.recall,
-            "f1": found.f1,
-            "rand": found.adjusted_rand_index,
+            "precision": scores.precision,
+            "recall": scores.recall,
+            "f1": scores.f1,
+            "rand": scores.adjusted_rand_index,
         },
     )
 
 
 def weights_between(run: Run) -> Floats:
-    """Return the weights between different peers, (C, n - 1, n), 0 for what is not finite."""
+    """Return the weights between different peers, (C, n - 1, n); 0 replaces non-finite values."""
     count, n = run.weights.shape[:2]
     flat = np.ascontiguousarray(run.weights).reshape(count, n * n)
     between = flat[:, 1:].reshape(count, n - 1, n + 1)[:, :, :-1]  # all but every (n + 1)th
@@ -195,39 +207,42 @@ def weights_between(run: Run) -> Floats:
 
 
 def has_own_weights(run: Run) -> bool:
-    """Tell whether the diagonal means something: ones throughout say that there are none."""
+    """Return whether the method has own weights: a diagonal of ones means that it has none."""
     return bool((np.diagonal(run.weights, axis1=1, axis2=2) != 1).any())
 
 
 def peer_order(run: Run) -> Ints:
-    """List the peers for display: by true cluster, else by recovered one and by how they tie."""
+    """Return the display order of the peers: by true cluster, else by recovered group."""
     clusters = run.clusters
     if clusters is not None:
         return np.argsort(clusters, kind="stable")
     recovered = recovered_clusters(run)
     if run.peers < 3 or recovered is None:
         return np.arange(run.peers)
-    from scipy.cluster.hierarchy import leaves_list, linkage  # half a second that few need
+    from scipy.cluster.hierarchy import leaves_list, linkage  # half a second, rarely needed
     from scipy.spatial.distance import squareform
 
     tie_nn = finite(run.weights[-1])
     tie_nn = (tie_nn + tie_nn.T) / 2
     np.fill_diagonal(tie_nn, tie_nn.max())
     far_p = squareform(tie_nn.max() - tie_nn)
-    leaf_n = leaves_list(linkage(far_p, "average", optimal_ordering=run.peers <= 300))  # n^3 else
+    leaf_n = leaves_list(linkage(far_p, "average", optimal_ordering=run.peers <= 300))  # O(n^3)
     _, first, group_n = np.unique(recovered[leaf_n], return_index=True, return_inverse=True)
     return np.asarray(leaf_n[np.argsort(first[group_n], kind="stable")], dtype=np.int64)
 
 
 def recovered_clusters(run: Run) -> Ints | None:
-    """Number the groups of the last learnt graph, (n,); None if the true ones are known."""
-    if run.clusters is not None or not len(run.weights):
+    """Return the groups of the last learnt graph, (n,).
+
+    None if the true clusters are known, or if the method learns no graph.
+    """
+    if run.clusters is not None or not len(run.weights) or not learns_graph(run.config):
         return None
     return components(learnt_edges(run.weights[-1]))
 
 
 def display_blocks(run: Run) -> tuple[Ints, Ints]:
-    """Return the peers in display order, (n,), and where in it each block starts, (B,)."""
+    """Return the display order of the peers, (n,), and the first index of each block, (B,)."""
     order, groups = peer_order(run), run.clusters
     if groups is None:
         groups = recovered_clusters(run)
@@ -235,7 +250,7 @@ def display_blocks(run: Run) -> tuple[Ints, Ints]:
 
 
 def rounded(values: Floats) -> list[Any]:
-    """Convert an array to nested lists of six significant digits; null for what is not finite."""
+    """Convert an array to nested lists, six significant digits; null replaces non-finite values."""
     if values.ndim > 1:
         return [rounded(row) for row in values]
     return [_plain(value) for value in values.tolist()]

@@ -1,4 +1,4 @@
-"""Write a run's report: report.html, one self-contained page, and two pictures beside it."""
+"""Write a run's report: report.html, a self-contained page, and two PNG pictures."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from app.runs.summary import summarise
 def write(run_dir: str | Path) -> Path:
     """Write report.html, curves.png and collaboration.png into a run directory.
 
-    The run may be unfinished; the page says so. It opens offline and fetches nothing.
+    The page opens offline and fetches nothing. It says if the run is unfinished.
 
     Parameters
     ----------
-    run_dir : what a run left, see `rundir.Run`.
+    run_dir : str | Path
+        Run directory, see `rundir.Run`.
 
     Returns
     -------
-    path of report.html.
+    Path
+        Path of report.html.
 
     Raises
     ------
     ResultsError
-        If the directory is not a run's or a file in it is broken.
+        If the directory is not a run directory, or a file in it is damaged.
     """
     run = Run.read(run_dir)
     pictures = png.draw(run)
@@ -39,12 +41,12 @@ def write(run_dir: str | Path) -> Path:
 
 
 def render(run: Run, pictures: list[str]) -> str:
-    """Return the page's HTML; `pictures` are the names of those beside it."""
+    """Return the page's HTML; `pictures` are the file names of the pictures."""
     return html.render("run.html.j2", **content(run), pictures=pictures)
 
 
 def content(run: Run) -> dict[str, Any]:
-    """What the page says of a run, all but the pictures beside it."""
+    """Return the values that fill the page's template, except the pictures."""
     summary = summarise(run)
     return {
         "title": f"{run.config['method']} on {run.config.get('dataset', 'unknown data')}",
@@ -71,7 +73,7 @@ def content(run: Run) -> dict[str, Any]:
 
 def _notice(progress: Mapping[str, Any]) -> str:
     breaks = progress.get("breaks")
-    text = f"This is no continuation of one run: {'; '.join(breaks)}." if breaks else ""
+    text = f"This run was not continued exactly: {'; '.join(breaks)}." if breaks else ""
     return " ".join(filter(None, [text, _unfinished(progress)]))
 
 
@@ -82,7 +84,7 @@ def _unfinished(progress: Mapping[str, Any]) -> str:
     if "round" in progress and "rounds" in progress:
         text += f" (round {progress['round']} of {progress['rounds']})"
     error = progress.get("error")
-    return text + (f": {error}" if error else "; the numbers are those so far.")
+    return text + (f": {error}" if error else "; the page shows the rounds so far.")
 
 
 def _traffic(summary: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Keep of many peers what a page can show: means over blocks of peers, each peer's strongest links.
+"""Reduce the data of many peers to what a page can show: block means and strongest links.
 
 Shapes: n peers, B blocks, K links.
 """
@@ -14,47 +14,51 @@ import numpy.typing as npt
 from app.runs.rundir import Floats, Ints
 
 
-def thin(count: int, most: int) -> Ints:
-    """Pick at most `most` (but two) of `count` indices, evenly, the first and the last included."""
-    most = min(count, max(2, most))
-    return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
+def thin(count: int, limit: int) -> Ints:
+    """Select at most `limit` (at least two) of `count` indices, evenly, including both ends."""
+    limit = min(count, max(2, limit))
+    return np.unique(np.linspace(0, count - 1, limit).round().astype(np.int64))
 
 
 def finite(weights: Floats) -> Floats:
-    """Return a copy with 0 for what is not finite."""
+    """Return a copy in which 0 replaces non-finite values."""
     return np.nan_to_num(weights, posinf=0.0, neginf=0.0)
 
 
-def block_starts(group_n: Ints, most: int) -> Ints:
-    """Divide peers in display order into at most `most` blocks of neighbours of about one size.
+def block_starts(group_n: Ints, limit: int) -> Ints:
+    """Divide peers in display order into at most `limit` blocks of similar size.
 
     Parameters
     ----------
-    group_n : (n,) the group of each peer in display order, a group's peers next to each other.
-        No block has peers of two groups, unless there are more groups than half of `most`.
+    group_n : Ints
+        (n,) group of each peer in display order; the peers of a group are adjacent. A block has
+        peers of one group only, unless the number of groups exceeds half of `limit`.
+    limit : int
+        Maximum number of blocks.
 
     Returns
     -------
-    (B,) where each block starts; blocks of one peer if `most` is enough for that.
+    Ints
+        (B,) index of the first peer of each block; blocks of one peer if n <= `limit`.
     """
     n = len(group_n)
-    if n <= most:
+    if n <= limit:
         return np.arange(n)
     border = np.flatnonzero(np.diff(group_n)) + 1
-    if 2 * (len(border) + 1) > most:
+    if 2 * (len(border) + 1) > limit:
         border = np.empty(0, dtype=np.int64)
     spans = np.split(np.arange(n), border)
-    shares = [max(1, len(span) * most // n) for span in spans]
-    while sum(shares) > most:  # groups too small for a block of their own got one
+    shares = [max(1, len(span) * limit // n) for span in spans]
+    while sum(shares) > limit:  # small groups were rounded up to one block
         shares[int(np.argmax(shares))] -= 1
     blocks = [b for span, k in zip(spans, shares, strict=True) for b in np.array_split(span, k)]
     return np.array([block[0] for block in blocks])
 
 
 def block_means(weights_nn: Floats, order_n: Ints, start_b: Ints) -> Floats:
-    """Average the weights that the peers of one block give to those of another, (B, B).
+    """Return the mean weight that the peers of one block give to those of another, (B, B).
 
-    A peer's weight for itself counts only where its block has no other peer.
+    A peer's own weight counts only if it is the only peer of its block.
     """
     ordered_nn = weights_nn[np.ix_(order_n, order_n)]
     own_n = np.diagonal(ordered_nn).copy()
@@ -69,36 +73,37 @@ def block_means(weights_nn: Floats, order_n: Ints, start_b: Ints) -> Floats:
 
 
 def block_rows(values_nc: Floats, order_n: Ints, start_b: Ints) -> Floats:
-    """Average the rows of a table (n, c) over the peers of each block, (B, c)."""
+    """Return the mean of the rows of a table (n, c) over the peers of each block, (B, c)."""
     size_b = np.diff(start_b, append=len(order_n))
     return np.asarray(np.add.reduceat(values_nc[order_n], start_b, axis=0) / size_b[:, None])
 
 
-def strongest_links(weights_nn: Floats, most: int) -> tuple[Ints, Floats]:
-    """Find the peers to which each peer gives most weight, in descending order.
+def strongest_links(weights_nn: Floats, limit: int) -> tuple[Ints, Floats]:
+    """Return the peers to which each peer gives the largest weights, in descending order.
 
-    Among equal weights the choice is random, the same every time, so that peers who give everybody
-    the same do not seem to have favourites in common.
+    Ties are broken at random with a fixed seed, so that peers with uniform weights do not all
+    select the same peers.
 
     Returns
     -------
-    (n, K) the peers, and (n, K) their weights; K is `most`, or n - 1 if that is less.
+    tuple[Ints, Floats]
+        (n, K) peers and (n, K) weights, K = min(`limit`, n - 1).
     """
     n = len(weights_nn)
-    most = min(most, n - 1)
+    limit = min(limit, n - 1)
     noise_nn = np.random.default_rng(0).random((n, n))
     key_nn = weights_nn + 1e-9 * np.abs(weights_nn).max() * noise_nn
     np.fill_diagonal(key_nn, -np.inf)
-    to_nk = np.argpartition(key_nn, n - most, axis=1)[:, n - most :]
+    to_nk = np.argpartition(key_nn, n - limit, axis=1)[:, n - limit :]
     by_key = np.argsort(-np.take_along_axis(key_nn, to_nk, axis=1), axis=1)
     to_nk = np.take_along_axis(to_nk, by_key, axis=1)
     return to_nk, np.take_along_axis(weights_nn, to_nk, axis=1)
 
 
 def encode(values: npt.NDArray[Any], nbytes: int) -> str:
-    """Write numbers in base64 as the upper `nbytes` of little-endian float32, rounded.
+    """Encode numbers in base64 as the upper `nbytes` of little-endian float32, rounded.
 
-    Two bytes keep two decimal digits of a number of any size, three keep four. NaN stays NaN.
+    Two bytes keep two significant digits, three bytes keep four. NaN stays NaN.
     """
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(values, dtype="<f4")

@@ -1,4 +1,4 @@
-"""Runs in words: the sentences and headline numbers of the pages, as plain text."""
+"""Sentences and headline numbers of a run's page, as plain text."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from strategies.errors import TopologyError
 from strategies.protocol import MATRIX
 from strategies.topology import spectral_gap, topology
 
-_ROUNDS_LOOKED_AT = 100
+_MAX_ROUNDS = 100
 
 
 class Tile(NamedTuple):
-    """A headline number: what it is, its value with unit, and a note below."""
+    """Headline number: name, value with unit, and a note."""
 
     name: str
     value: str
@@ -31,19 +31,19 @@ class Tile(NamedTuple):
 
 
 def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
-    """The headline numbers of a run."""
-    found = summary["recovery"] if _has_learnt(run) else None
+    """Return the headline numbers of a run."""
+    recovery = summary["recovery"] if _has_learnt(run) else None
     quality = _accuracy_tiles if summary["mean_test_accuracy"] is not None else _loss_tiles
     sent, gradients = summary["total_bytes"], summary["gradient_evaluations"]
     messages = summary["messages"]
     return [
         *quality(run, summary),
-        _recovery_tile(found, run),
-        Tile("Sent per peer", size(_per_peer(sent, run)), f"{size(sent)} in all"),
+        _recovery_tile(recovery, run),
+        Tile("Sent per peer", size(_per_peer(sent, run)), f"{size(sent)} in total"),
         Tile(
             "Gradients per peer",
             count(_per_peer(gradients, run)),
-            f"{count(gradients)} sample gradients in all",
+            f"{count(gradients)} sample gradients in total",
         ),
         Tile(
             "Wall time",
@@ -54,7 +54,7 @@ def tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
 
 
 def outcome(run: Run, summary: Mapping[str, Any]) -> str:
-    """Say in a sentence or two how the run came out."""
+    """Describe the result of a run in one or two sentences."""
     if not len(run.rounds):
         return "No round has been evaluated yet."
     after = f"After {plural(summary['rounds'], 'round')}" if summary["rounds"] else "At the start"
@@ -63,25 +63,24 @@ def outcome(run: Run, summary: Mapping[str, Any]) -> str:
         text = f"{after}, the personal models reach {percent(accuracy)} test accuracy"
         text += " on average" if run.peers > 1 else ""
         if run.peers > 1:
-            worst = "peer reaches" if run.peers < 20 else "tenth of the peers reach"
-            text += f"; the worst-off {worst} "
-            text += percent(summary["worst_decile_test_accuracy"])
+            worst = "peer reaches" if run.peers < 20 else "10 % of the peers reach"
+            text += f"; the lowest {worst} {percent(summary['worst_decile_test_accuracy'])}"
     elif loss is not None:
         text = f"{after}, the personal models reach a mean test loss of {number(loss)}"
     else:
-        text = f"{after}, there is no mean test loss"
+        text = f"{after}, no peer has a test loss"
     if diverged := summary["diverged_peers"]:
         what = f"{'its' if diverged == 1 else 'their'} loss or model is not finite"
         lost = f"{diverged} of {plural(run.peers, 'peer')} diverged: {what}"
         text = f"{after}, {lost}" if accuracy is None else f"{text}. {lost[0].upper()}{lost[1:]}"
     if _has_learnt(run):
-        text += _told_recovery(summary["recovery"])
-    text += "." + _told_attackers(run)
+        text += _recovery_text(summary["recovery"])
+    text += "." + _attackers_text(run)
     return text.replace(" %", "\u00a0%")
 
 
 def date(runs: Iterable[Run]) -> str:
-    """Say when the latest of the runs was last written to."""
+    """Return the time at which the newest of the runs was last written."""
     written = []
     for run in runs:
         files = [run.directory / name for name in ("metrics.jsonl", "config.toml")]
@@ -91,7 +90,7 @@ def date(runs: Iterable[Run]) -> str:
 
 
 def peers(run: Run) -> str:
-    """Say how many peers there are, and in how many true clusters where that is known."""
+    """Return the number of peers, and of true clusters if they are known."""
     text = plural(run.peers, "peer")
     if run.clusters is not None:
         text += f" in {plural(len(set(run.clusters.tolist())), 'true cluster')}"
@@ -99,16 +98,16 @@ def peers(run: Run) -> str:
 
 
 def partition(run: Run) -> list[str]:
-    """Name the kind of the split, if the run has one."""
+    """Return the kind of the partition, if the run has one."""
     options = run.config.get("partition")
     kind = options.get("kind") if isinstance(options, dict) else None
     return [f"{kind} split"] if kind else []
 
 
 def graph(run: Run) -> list[str]:
-    """Describe the topology, unless everybody may talk to everybody: degrees, spectral gap.
+    """Describe a topology other than "full": degrees and spectral gap.
 
-    Of one that changes the degrees are those of a round, and the gap says nothing.
+    For a topology that changes over the rounds: the degrees of a round, and no spectral gap.
     """
     kind, config = run.config.get("topology", "full"), run.config
     if kind == "full":
@@ -119,15 +118,15 @@ def graph(run: Run) -> list[str]:
     try:
         links = changing(kind, run.peers, seed, degree=degree, hears=True, file=file)
         if links is not None:
-            rounds = range(1, min(config["num-server-rounds"], _ROUNDS_LOOKED_AT) + 1)
-            heard = np.stack([links(t).sum(axis=0) for t in rounds])
-            return [f"{kind} topology, {_degrees(heard)} heard in a round"]
-        found = topology(kind, run.peers, seed, degree=degree, probability=probability, file=file)
-    except TopologyError:  # its file is not here any more
+            rounds = range(1, min(config["num-server-rounds"], _MAX_ROUNDS) + 1)
+            in_degrees = np.stack([links(t).sum(axis=0) for t in rounds])
+            return [f"{kind} topology, {_degrees(in_degrees)} per round"]
+        linked = topology(kind, run.peers, seed, degree=degree, probability=probability, file=file)
+    except TopologyError:  # its file no longer exists
         return [f"{kind} topology"]
-    text = f"{kind} topology, {_degrees(found.sum(axis=0))}"
+    text = f"{kind} topology, {_degrees(linked.sum(axis=0))}"
     if run.peers <= MATRIX:
-        text += f", spectral gap {number(spectral_gap(found))}"
+        text += f", spectral gap {number(spectral_gap(linked))}"
     return [text]
 
 
@@ -139,19 +138,19 @@ def _degrees(degrees: Ints) -> str:
 
 
 def protection(run: Run, summary: Mapping[str, Any]) -> list[str]:
-    """The robust rule of a run, and the epsilon of its most exposed peer, where it has them."""
+    """Return the robust rule of a run and the largest epsilon of its peers, if it has them."""
     text = []
     rule = run.config.get("defence", {}).get("rule", "none")
     if rule != "none":
         text.append(f"defence {rule}")
     if "epsilon" in summary:
         epsilon, delta = summary["epsilon"], summary["delta"]
-        text.append("ε not known" if epsilon is None else f"ε ≤ {epsilon:.3g} at δ = {delta:g}")
+        text.append("ε unknown" if epsilon is None else f"ε ≤ {epsilon:.3g} at δ = {delta:g}")
     return text
 
 
 def costs(run: Run) -> list[list[str]]:
-    """What the run cost: name, in all, mean, least and most per peer, mean per peer and round."""
+    """Return the cost table: name, total, mean, min, max per peer, and mean per peer and round."""
     last_n = run.last_row()
     rounds = int(run.rounds[-1]) if len(run.rounds) else 0
     rows = []
@@ -189,13 +188,13 @@ def _accuracy_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
         Tile(
             "Worst decile",
             percent(summary["worst_decile_test_accuracy"]),
-            f"{'' if lowest == 1 else 'mean of '}the lowest {'' if lowest == 1 else lowest}"
-            f" of {plural(len(last), 'peer')}".replace("  ", " "),
+            f"{'lowest' if lowest == 1 else f'mean of the lowest {lowest}'}"
+            f" of {plural(len(last), 'peer')}",
         ),
         Tile(
             "Best on validation",
             percent(best),
-            "no validation data" if best is None else "mean at each peer’s own best round",
+            "no validation data" if best is None else "mean at each peer’s best round",
         ),
     ]
 
@@ -214,7 +213,7 @@ def _loss_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
             "diverged" if diverged else number(summary["mean_test_loss"]),
             f"{diverged} of {plural(run.peers, 'peer')}" if diverged else "last round",
         ),
-        Tile("Mean at the start", number(_mean(start)), "before any training"),
+        Tile("Mean in round 0", number(_mean(start)), "before training"),
         Tile(
             "Worst peer",
             number(float(finite.max())) if len(finite) else NONE,
@@ -225,7 +224,7 @@ def _loss_tiles(run: Run, summary: Mapping[str, Any]) -> list[Tile]:
             number(_mean(best[np.isfinite(best)])),
             "no validation data"
             if best_row is None
-            else "mean test loss at each peer’s own best round",
+            else "mean test loss at each peer’s best round",
         ),
     ]
 
@@ -234,11 +233,11 @@ def _recovery_tile(recovery: Mapping[str, Any] | None, run: Run) -> Tile:
     name = "Graph recovery"
     if recovery is None:
         if is_yardstick(run.config):
-            why = "the peers were told the clusters"
+            why = "the true clusters are given"
         elif not learns_graph(run.config):
             why = "this method learns no graph"
         else:
-            why = "no true clusters to find" if run.clusters_to_recover is None else "no graph"
+            why = "no known clusters" if run.clusters_to_recover is None else "no graph"
         return Tile(name, NONE, why)
     first, best = recovery["rounds_to_recovery"], recovery["best"]
     value = "exact" if recovery["exact"] else f"F1 {_two(recovery['f1'])}"
@@ -251,30 +250,30 @@ def _has_learnt(run: Run) -> bool:
     return learns_graph(run.config) and bool(weights_between(run).any())
 
 
-def _told_recovery(recovery: Mapping[str, Any] | None) -> str:
+def _recovery_text(recovery: Mapping[str, Any] | None) -> str:
     if recovery is None:
         return ""
     first = recovery["rounds_to_recovery"]
     if recovery["exact"]:
-        return f". The learnt graph is exactly the true clusters, first in round {first:,}"
+        return f". The learnt graph equals the true clusters, first in round {first:,}"
     if first is not None:
         return (
-            f". The learnt graph was exactly the true clusters in round {first:,}; "
-            f"at the end its F1 is {_two(recovery['f1'])}"
+            f". The learnt graph equalled the true clusters in round {first:,}; "
+            f"its final F1 is {_two(recovery['f1'])}"
         )
-    return f". The learnt graph matches the true clusters with an F1 of {_two(recovery['f1'])}"
+    return f". F1 of the learnt graph against the true clusters: {_two(recovery['f1'])}"
 
 
-def _told_attackers(run: Run) -> str:
-    """How many attack, and what honest peers gave them."""
+def _attackers_text(run: Run) -> str:
+    """Describe the attackers and the weight that honest peers give them."""
     if not run.attackers.any():
         return ""
     text = f" {count(int(run.attackers.sum()))} of {plural(run.peers, 'peer')} attack"
     shares = [weight_to(run.attackers, weights_nn) for weights_nn in run.weights]
-    given = [share for share in shares if share is not None]
-    if given:
-        text += f"; they have {percent(given[-1])} of the weight that honest peers give to others"
-        text += f", at most {percent(max(given))} over the rounds"
+    known = [share for share in shares if share is not None]
+    if known:
+        text += f"; they get {percent(known[-1])} of the weight that honest peers give to others"
+        text += f" (maximum over the rounds: {percent(max(known))})"
     return text + "."
 
 
