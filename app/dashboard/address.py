@@ -1,6 +1,6 @@
-"""Where the dashboard answers: a port that only this machine reaches, and the token in its address.
+"""Address of the dashboard: a port on the loopback interface, and a secret token.
 
-The token is the user's and outlives the server, so that open pages find a restarted one.
+The token is kept per user, so that open pages reconnect to a restarted server.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _TOKEN = re.compile(r"[\w-]{43}", re.ASCII)
 
 
 def token() -> str:
-    """The user's token, 256 random bits; made when there is none.
+    """Return the user's token, 256 random bits; create it if there is none.
 
     Raises
     ------
     ConfigError
-        The file that holds it can be read by others, or holds something else.
+        If other users can read the token's file, or its content is not a token.
     """
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     path = Path(home, "coterie", "dashboard-token")
@@ -43,23 +43,28 @@ def token() -> str:
 def _kept(path: Path) -> str:
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid != os.getuid():
-        raise ConfigError(f"{path}: others could read it: remove it, and a new one is made")
+        raise ConfigError(f"{path}: other users can read it; remove it to get a new token")
     text = path.read_text(encoding="ascii", errors="replace")
     if not _TOKEN.fullmatch(text):
-        raise ConfigError(f"{path}: this is no token: remove it, and a new one is made")
+        raise ConfigError(f"{path}: not a token; remove it to get a new one")
     return text
 
 
 def listen(port: int | None) -> socket.socket:
-    """A socket on this port of the loopback interface; without one `PORT`, or else any free one.
+    """Return a socket that listens on the loopback interface.
+
+    Parameters
+    ----------
+    port : int | None
+        Port; None: `PORT`, or a free port if that is in use.
 
     Raises
     ------
     ConfigError
-        The port cannot be had.
+        If the port is in use or not allowed.
     """
     if port is not None and not 0 <= port < 2**16:
-        raise ConfigError(f"--port {port}: a port is a number below {2**16}")
+        raise ConfigError(f"--port {port}: a port is a number from 0 to {2**16 - 1}")
     try:
         return socket.create_server((HOST, PORT if port is None else port))
     except OSError as error:

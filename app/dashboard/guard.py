@@ -1,4 +1,4 @@
-"""Whom the dashboard answers: requests that know its token, and no page of another site."""
+"""Access control of the dashboard: token, Host header and security headers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HOST = re.compile(rb"(127\.0\.0\.1|localhost)(:\d{1,5})?")
-"""The port may be another one: a tunnel has its own at either end."""
+"""Any port: a tunnel may use a different port at each end."""
 
 _HEADERS = {
     "Content-Security-Policy": (
@@ -27,11 +27,11 @@ _HEADERS = {
 
 
 class Guard:
-    """Stands before a web application, whose paths begin with the token.
+    """ASGI middleware for an application whose paths begin with the token.
 
-    A request whose Host is not this machine is refused, or another site could point its own name
-    here (DNS rebinding) and read the answers in a visitor's browser. A request without the token is
-    refused before any route is looked up. Every answer carries the headers that confine a page.
+    It refuses a request whose Host is not this machine; otherwise another site could point its name
+    here (DNS rebinding) and read responses in a visitor's browser. It refuses a request without the
+    token before any route is resolved. Every response has headers that confine the page.
     """
 
     def __init__(self, application: ASGIApp, token: str) -> None:
@@ -39,9 +39,9 @@ class Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of ASGI."""
+        """Handle an ASGI request."""
         if scope["type"] != "http":
-            assert scope["type"] == "lifespan", "uvicorn is told to know no websockets"
+            assert scope["type"] == "lifespan", "uvicorn runs without websockets"
             await self._application(scope, receive, send)
             return
 
@@ -51,12 +51,12 @@ class Guard:
             await send(message)
 
         hosts = [value for name, value in scope["headers"] if name == b"host"]
-        given = scope["path"].split("/")[1] if "/" in scope["path"] else ""
+        token = scope["path"].split("/")[1] if "/" in scope["path"] else ""
         if len(hosts) != 1 or not _HOST.fullmatch(hosts[0]):
-            refusal = PlainTextResponse("This address is not this machine's.\n", 400)
+            refusal = PlainTextResponse("The Host header is not this machine.\n", 400)
             await refusal(scope, receive, confined)
-        elif not secrets.compare_digest(given.encode(), self._token.encode()):
-            refusal = PlainTextResponse("The address lacks its token.\n", 403)
+        elif not secrets.compare_digest(token.encode(), self._token.encode()):
+            refusal = PlainTextResponse("The address has no valid token.\n", 403)
             await refusal(scope, receive, confined)
         else:
             inside = {**scope, "root_path": f"/{self._token}"}

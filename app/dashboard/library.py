@@ -1,7 +1,7 @@
-"""What runs and comparisons lie in a directory, and how each gets on.
+"""Library of the runs and comparisons in a directory, with their states.
 
-A key, as an address has it, is looked up among the directories that were found; it never becomes a
-path. No link is followed: what is shown lies inside the directory.
+A key from an address is looked up among the scanned directories; it never becomes a path. Links are
+not followed, so everything shown is inside the directory.
 """
 
 from __future__ import annotations
@@ -21,31 +21,48 @@ READ = (
     *("config.toml", "progress.json", "split.json", "classes.json"),
     *("metrics.jsonl", "collaboration.npz", "relay/weights.f64"),
 )
-"""The files of a run that are read."""
+"""Files of a run that the dashboard reads."""
 _TRIALS = "tuning"
 _DEPTH = 4  # runs/compare/PRESET/tuning/RUN
 _STATES = ("running", "finished", "failed")
 _FRESH_SECONDS = 15.0
-"""A run that wrote something so lately goes on, whatever else speaks against it."""
+"""A run that wrote within this many seconds counts as running."""
 _SHARED_SECONDS = 0.5
-"""How old a look at the directory may be that another page has taken."""
+"""Maximum age of a scan that pages share."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A run as the list shows it.
+    """Run in the list.
 
     Attributes
     ----------
-    key : its path below the directory that is watched. directory : where it is.
-    state : "starting", "running", "finished", "stopped", "failed" or "damaged".
-    why : in one line what went wrong, where something did.
-    method, what : its method, and in words what it is a run of.
-    round, rounds : how far it is, and of how many; None before it began.
-    quality, sent, pace : in words its mean accuracy or loss, the bytes sent between peers, and the
-        mean pace so far with the time that remains at it.
-    patience : seconds that it may be silent where nobody holds its directory.
-    written : when it last wrote how far it is, in seconds since 1970.
+    key : str
+        Path below the watched directory.
+    directory : Path
+        Run directory.
+    state : str
+        "starting", "running", "finished", "stopped", "failed" or "damaged".
+    why : str
+        Error in one line; empty without an error.
+    method : str
+        Name of the method.
+    what : str
+        Experiment in words.
+    round : int | None
+        Current round; None before the start.
+    rounds : int
+        Total number of rounds.
+    quality : str
+        Mean accuracy or loss in words.
+    sent : str
+        Bytes sent between peers in words.
+    pace : str
+        Mean pace and the time left at that pace in words.
+    patience : float
+        Seconds without an update after which an unlocked run counts as stopped.
+    written : float
+        Time of the last update, in seconds since 1970.
     """
 
     key: str
@@ -64,34 +81,41 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Its directory's name."""
+        """Name of the run directory."""
         return self.directory.name
 
     @property
     def goes_on(self) -> bool:
-        """Whether more is to come."""
+        """Return whether the run is starting or running."""
         return self.state in ("starting", "running")
 
     @property
     def standing(self) -> str:
-        """Differs whenever the list has something else to say of the run."""
+        """Version of the run in the list."""
         return f"{self.key} {self.state} {self.why} {self.written}"
 
     @property
     def version(self) -> str:
-        """Differs whenever the run's page has something else to say."""
+        """Version of the run's page."""
         return f"{self.standing} {[_stamp(self.directory / name) for name in READ]}"
 
 
 @dataclass(frozen=True)
 class Group:
-    """A comparison: the runs of a sweep, and the trials that chose their settings.
+    """Comparison: the runs of a sweep and its tuning trials.
 
     Attributes
     ----------
-    key : its path below the directory that is watched. directory : where it is.
-    runs, trials : those that have begun, in the order of the sweep where that is known.
-    pending : how many have not begun.
+    key : str
+        Path below the watched directory.
+    directory : Path
+        Directory of the comparison.
+    runs : tuple[Entry, ...]
+        Started runs, in the order of the sweep if it is known.
+    trials : tuple[Entry, ...]
+        Started tuning trials, in the same order.
+    pending : int
+        Number of runs and trials that have not started.
     """
 
     key: str
@@ -102,28 +126,28 @@ class Group:
 
     @property
     def name(self) -> str:
-        """Its directory's name."""
+        """Name of the directory."""
         return self.directory.name
 
     @property
     def methods(self) -> list[str]:
-        """What is compared, as far as it has begun."""
+        """Methods of the started runs and trials."""
         entries = (*self.runs, *self.trials)
         return list(dict.fromkeys(entry.method for entry in entries if entry.method))
 
     @property
     def version(self) -> str:
-        """Differs whenever the comparison has something else to say."""
+        """Version of the comparison's page."""
         return f"{self.state} {self.total} {[e.version for e in (*self.runs, *self.trials)]}"
 
     @property
     def written(self) -> float:
-        """When one of its runs last wrote how far it is."""
+        """Time of the last update of a run or trial."""
         return max((entry.written for entry in (*self.trials, *self.runs)), default=0.0)
 
     @property
     def state(self) -> str:
-        """Of all together, in the words for a run."""
+        """State of all runs together: a state of `Entry`."""
         states = [entry.state for entry in (*self.trials, *self.runs)]
         waiting = self.pending and time.time() - self.written < _FRESH_SECONDS
         if waiting or "running" in states or "starting" in states:
@@ -135,24 +159,24 @@ class Group:
 
     @property
     def finished(self) -> int:
-        """How many runs and trials are done."""
+        """Number of finished runs and trials."""
         return sum(entry.state == "finished" for entry in (*self.trials, *self.runs))
 
     @property
     def total(self) -> int:
-        """How many runs and trials there are to do."""
+        """Total number of runs and trials."""
         return len(self.trials) + len(self.runs) + self.pending
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """All that was found, by key: comparisons, and the runs of none."""
+    """Result of a scan, by key: comparisons, and runs outside of comparisons."""
 
     groups: Mapping[str, Group]
     runs: Mapping[str, Entry]
 
     def entry(self, key: str) -> Entry | None:
-        """The run with a key, whether in a comparison or not."""
+        """Return the run with a key, inside or outside of a comparison."""
         for group in self.groups.values():
             for entry in (*group.runs, *group.trials):
                 if entry.key == key:
@@ -161,7 +185,7 @@ class Shelf:
 
 
 class Library:
-    """The directory that is watched; it may not be there yet."""
+    """Watched directory, which may not exist yet."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -171,7 +195,7 @@ class Library:
         self._known: dict[PurePosixPath, tuple[list[tuple[int, int]], Entry]] = {}
 
     def look(self) -> Shelf:
-        """What is there now."""
+        """Scan the directory, or return a recent scan."""
         with self._lock:
             if time.monotonic() - self._looked > _SHARED_SECONDS:
                 self._shelf = self._look()
@@ -180,7 +204,7 @@ class Library:
 
     def _look(self) -> Shelf:
         held = held_inodes()
-        found: dict[PurePosixPath, dict[str, Entry]] = {}  # directory -> name -> run
+        entries: dict[PurePosixPath, dict[str, Entry]] = {}  # directory -> name -> run
         sweeps: dict[PurePosixPath, tuple[str, ...]] = {}  # directory -> names of its runs
         known = {}
         for directory, names in _directories(self.root, _DEPTH):
@@ -191,18 +215,18 @@ class Library:
                 if entry is None or before != stamp:
                     entry = _read(str(place), directory)
                 known[place] = stamp, entry
-                found.setdefault(place.parent, {})[place.name] = _judged(entry, held)
+                entries.setdefault(place.parent, {})[place.name] = _with_state(entry, held)
             elif {plan.NAME, "comparison.csv"} & names:
                 sweeps[place] = plan.read(directory) or ()
         self._known = known
         groups = {}
         for place in {_subject(place) for place in sweeps}:
             trying = place / _TRIALS
-            runs, pending = _take(found.get(place, {}), sweeps.get(place, ()))
-            trials, untried = _take(found.get(trying, {}), sweeps.get(trying, ()))
+            runs, pending = _take(entries.get(place, {}), sweeps.get(place, ()))
+            trials, untried = _take(entries.get(trying, {}), sweeps.get(trying, ()))
             group = Group(str(place), self.root / place, runs, trials, pending + untried)
             groups[group.key] = group
-        alone = [entry for of in found.values() for entry in of.values()]
+        alone = [entry for of in entries.values() for entry in of.values()]
         latest = sorted(groups.values(), key=lambda group: -group.written)
         return Shelf(
             {group.key: group for group in latest},
@@ -211,7 +235,7 @@ class Library:
 
 
 def _directories(root: Path, depth: int) -> Iterator[tuple[Path, set[str]]]:
-    """The directories from `root` down, and what is in each; not what is in a run."""
+    """Yield the directories below `root` and their contents; run directories are not entered."""
     try:
         inside = list(os.scandir(root))
     except OSError:
@@ -225,7 +249,7 @@ def _directories(root: Path, depth: int) -> Iterator[tuple[Path, set[str]]]:
 
 
 def _read(key: str, directory: Path) -> Entry:
-    """The run in a directory, its state as it says itself."""
+    """Read the run in a directory, with the state in its progress.json."""
     path = directory / "config.toml"
     try:
         refuse_links(directory)
@@ -254,44 +278,44 @@ def _read(key: str, directory: Path) -> Entry:
             patience=_FRESH_SECONDS + (2 * config.get("round-seconds", 0) if is_deployed else 0),
             written=path.stat().st_mtime,
         )
-    except Exception as error:  # whatever is damaged, the other runs are listed
+    except Exception as error:  # a damaged run must not affect the others
         why = str(error) if isinstance(error, ResultsError) else f"{path}: {error}"
         return Entry(key, directory, "damaged", why.splitlines()[0])
 
 
 def _pace(now: Mapping[str, Any]) -> str:
-    """Mean pace so far, and at that pace the time that remains."""
+    """Return the mean pace so far and the time left at that pace."""
     if not now["round"] or not now.get("seconds"):
         return ""
     rate = now["round"] / now["seconds"]
-    speed = f"{rate:.3g} rounds/s" if rate >= 1 else f"{units.duration(1 / rate)} a round"
+    speed = f"{rate:.3g} rounds/s" if rate >= 1 else f"{units.duration(1 / rate)} per round"
     return f"{speed}, {units.duration((now['rounds'] - now['round']) / rate)} left"
 
 
 def _is_deployed(run_dir: Path) -> bool:
-    """Whether a run directory is that of a deployment's relay, which never sees the split."""
+    """Return whether a run directory belongs to a deployment's relay, which has no split.json."""
     return not (run_dir / "split.json").exists()
 
 
 def refuse_links(run_dir: Path) -> None:
-    """Make sure that the files of a run lie in its directory.
+    """Check that the files of a run are inside its directory.
 
     Raises
     ------
     ResultsError
-        One is a link, or lies in a folder that is one.
+        If a file or its folder is a symbolic link.
     """
     for name in READ:
         path = run_dir / name
         if path.is_symlink() or path.parent.is_symlink():
-            raise ResultsError(f"{path} is a link, and none is followed")
+            raise ResultsError(f"{path} is a symbolic link; links are not followed")
 
 
-def _judged(entry: Entry, held: frozenset[int]) -> Entry:
-    """The same run, "stopped" if it says that it goes on and does not.
+def _with_state(entry: Entry, held: frozenset[int]) -> Entry:
+    """Return the run with the state "stopped" if its process is gone.
 
-    A run that was started on this machine holds its directory. The relay of a deployment does not;
-    it speaks at the end of every round.
+    A run that was started on this machine locks its directory. The relay of a deployment does not;
+    it writes at the end of every round.
     """
     if entry.state == "failed" and entry.why.startswith("KeyboardInterrupt"):
         return replace(entry, state="stopped", why="", pace="")
@@ -300,24 +324,24 @@ def _judged(entry: Entry, held: frozenset[int]) -> Entry:
     try:
         is_held = entry.directory.stat().st_ino in held
     except OSError:
-        return replace(entry, state="damaged", why=f"{entry.directory} is gone")
+        return replace(entry, state="damaged", why=f"{entry.directory} was removed")
     return entry if is_held else replace(entry, state="stopped", pace="")
 
 
 def _subject(sweep: PurePosixPath) -> PurePosixPath:
-    """The directory of the comparison that a sweep's runs or trials are for."""
+    """Return the directory of the comparison to which a sweep belongs."""
     return sweep.parent if sweep.name == _TRIALS else sweep
 
 
-def _take(found: dict[str, Entry], names: tuple[str, ...]) -> tuple[tuple[Entry, ...], int]:
-    """Take a sweep's runs out of `found`, of an unknown sweep all, and count those to come."""
-    names = tuple(dict.fromkeys(names or sorted(found)))
-    taken = tuple(found.pop(name) for name in names if name in found)
+def _take(entries: dict[str, Entry], names: tuple[str, ...]) -> tuple[tuple[Entry, ...], int]:
+    """Remove a sweep's runs from `entries` (all, without names); count the pending ones."""
+    names = tuple(dict.fromkeys(names or sorted(entries)))
+    taken = tuple(entries.pop(name) for name in names if name in entries)
     return taken, len(names) - len(taken)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """What changes when a file does."""
+    """Return modification time and size of a file; zeros if it does not exist."""
     try:
         status = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""The pages: the list of all runs, a run, a comparison; each made anew when its files changed."""
+"""Pages of the dashboard: list of runs, run, comparison; rendered again when files change."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from app.runs.progress import last_seen
 from app.runs.rundir import Run, RunReader
 
 _HERE = Path(__file__).parent
-_KEPT = 8
-"""Pages, of those last shown, whose runs stay in memory."""
-_SHARE = 0.1
-"""The most of a processor's time that a page may take: the runs need it."""
-_LEAST_SECONDS = 1.0
+_CACHED_PAGES = 8
+"""Number of recent pages whose runs stay in memory."""
+_MAX_SHARE = 0.1
+"""Maximum share of a core's time for a page; the rest is for the runs."""
+_MIN_SECONDS = 1.0
 
 _SCRIPTS = ("plain", "run", "comparison")
 STATIC: Mapping[str, tuple[str, Callable[[], str]]] = {
@@ -36,19 +36,25 @@ STATIC: Mapping[str, tuple[str, Callable[[], str]]] = {
         for name in _SCRIPTS
     },
 }
-"""What pages load, and how it is made: the only files that are served."""
+"""Static files that are served: name -> media type and a function that returns the content."""
 
 
 @dataclass
 class _Shown:
-    """A page that was shown, and what it takes to show it again.
+    """Cached page.
 
     Attributes
     ----------
-    lock : one makes it, others wait.
-    version, page : of which state, and the page; empty before the first.
-    cost : seconds that making it took.
-    readers : of its runs, by key.
+    lock : threading.Lock
+        Held by the thread that renders the page.
+    version : str
+        Version of the page; empty before the first rendering.
+    page : str
+        HTML of the page.
+    cost : float
+        Processor seconds of the last rendering.
+    readers : dict[str, RunReader]
+        Readers of its runs, by key.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -59,7 +65,7 @@ class _Shown:
 
 
 class Pages:
-    """Makes the pages of a library. Its methods may be called from several threads."""
+    """Renders the pages of a library. Thread-safe."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -71,42 +77,44 @@ class Pages:
         self._shown = OrderedDict[tuple[str, str], _Shown]()
 
     def version(self, kind: str, key: str) -> str:
-        """Differs whenever the page has something new to show."""
+        """Return the version of a page; it changes whenever the page does."""
         shelf = self._library.look()
         if kind == "list":
             groups = [f"{g.key} {g.state} {g.finished} {g.total}" for g in shelf.groups.values()]
             return _digest([*groups, *(entry.standing for entry in shelf.runs.values())])
-        found = shelf.groups.get(key) if kind == "comparison" else shelf.entry(key)
-        return _digest([found.version] if found else [])
+        subject = shelf.groups.get(key) if kind == "comparison" else shelf.entry(key)
+        return _digest([subject.version] if subject else [])
 
     def page(self, kind: str, key: str) -> str:
-        """The HTML of a page, of which one may be made while another is asked for."""
+        """Return the HTML of a page. Different pages can be rendered at the same time."""
         with self._lock:
             shown = self._shown.setdefault((kind, key), _Shown())
             self._shown.move_to_end((kind, key))
-            if len(self._shown) > _KEPT:
+            if len(self._shown) > _CACHED_PAGES:
                 self._shown.popitem(last=False)
         with shown.lock:
             version = self.version(kind, key)
             if version != shown.version:
                 began = time.thread_time()
-                shown.page = self._made(kind, key, version, shown.readers)
+                shown.page = self._render_or_explain(kind, key, version, shown.readers)
                 shown.version, shown.cost = version, time.thread_time() - began
             return shown.page
 
     def pause(self, kind: str, key: str) -> float:
-        """How long to wait before the page is looked at again, in seconds."""
+        """Return the seconds to wait before the next check of a page's version."""
         shown = self._shown.get((kind, key))
-        return max(_LEAST_SECONDS, shown.cost / _SHARE if shown else 0.0)
+        return max(_MIN_SECONDS, shown.cost / _MAX_SHARE if shown else 0.0)
 
-    def _made(self, kind: str, key: str, version: str, readers: dict[str, RunReader]) -> str:
+    def _render_or_explain(
+        self, kind: str, key: str, version: str, readers: dict[str, RunReader]
+    ) -> str:
         try:
-            return self._rendered(version, *self._content(kind, key, readers))
-        except Exception as error:  # whatever a damaged file does to a page, the others go on
+            return self._render(version, *self._content(kind, key, readers))
+        except Exception as error:  # a damaged file must not affect other pages
             lines = str(error).splitlines() or [type(error).__name__]
-            return self._rendered(version, *_message(key, f"This cannot be shown: {lines[0]}"))
+            return self._render(version, *_message(key, f"Cannot show this {kind}: {lines[0]}"))
 
-    def _rendered(self, version: str, template: str, content: Mapping[str, Any]) -> str:
+    def _render(self, version: str, template: str, content: Mapping[str, Any]) -> str:
         page = template.partition(".")[0]
         return self._environment.get_template(template).render(
             page=page, version=version, **content
@@ -115,7 +123,7 @@ class Pages:
     def _content(
         self, kind: str, key: str, readers: dict[str, RunReader]
     ) -> tuple[str, dict[str, Any]]:
-        """The template of a page and what it says."""
+        """Return the template of a page and its values."""
         shelf = self._library.look()
         if kind == "list":
             title = f"Runs in {self._library.root}"
@@ -126,18 +134,18 @@ class Pages:
             return _comparison(group, readers)
         if kind == "run" and (entry := shelf.entry(key)):
             return _run(entry, readers)
-        return _message(key, f"There is no such {kind} any more.")
+        return _message(key, f"This {kind} does not exist.")
 
 
 def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, Any]]:
     if entry.state == "damaged":
-        return _message(entry.key, f"This run cannot be shown: {entry.why}")
+        return _message(entry.key, f"Cannot show this run: {entry.why}")
     run = _read(entry, readers)
     content = run_page.content(run)
     if entry.goes_on:
         content["notice"] = ""
     elif entry.state == "stopped":
-        content["notice"] = "This run was stopped; the numbers are those until then."
+        content["notice"] = "This run was stopped; the page shows the rounds until then."
     return "live_run.html.j2", {
         **content,
         "entry": entry,
@@ -147,7 +155,7 @@ def _run(entry: Entry, readers: dict[str, RunReader]) -> tuple[str, dict[str, An
 
 
 def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[str, Any]]:
-    """The comparison of the runs of which something has been measured."""
+    """Return the comparison of the runs that have measurements."""
     measured: dict[str, list[Run]] = {}
     for entry in group.runs:
         if entry.state != "damaged" and len((run := _read(entry, readers)).rounds):
@@ -161,7 +169,7 @@ def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[
 
 
 def _settings(tuning: Path) -> dict[str, dict[str, Any]]:
-    """Method -> the settings that its trials led to; empty where there were none."""
+    """Return the tuned settings of each method; empty without tuning."""
     if tuning.is_symlink() or not tuning.exists():
         return {}
     with tuning.open(encoding="utf-8", newline="") as file:
@@ -170,7 +178,7 @@ def _settings(tuning: Path) -> dict[str, dict[str, Any]]:
 
 
 class _Peer(NamedTuple):
-    """Whether a peer takes part: "awake", "late", "missing" or "expected", and when it last did."""
+    """Participation of a peer: "awake", "late", "missing" or "expected"; last round and time."""
 
     name: str
     state: str
@@ -179,15 +187,15 @@ class _Peer(NamedTuple):
 
 
 def _attendance(run: Run) -> list[_Peer]:
-    seen, made = last_seen(run.progress), list[_Peer]()
+    seen, peers = last_seen(run.progress), list[_Peer]()
     for peer, name in enumerate(run.names):
         if peer not in seen:
-            made.append(_Peer(name, "expected"))
+            peers.append(_Peer(name, "expected"))
             continue
         t, at = seen[peer]
         behind = run.progress["round"] - t
-        made.append(_Peer(name, ("awake", "late", "missing")[min(max(behind, 0), 2)], t, at))
-    return made
+        peers.append(_Peer(name, ("awake", "late", "missing")[min(max(behind, 0), 2)], t, at))
+    return peers
 
 
 def _read(entry: Entry, readers: dict[str, RunReader]) -> Run:

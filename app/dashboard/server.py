@@ -1,4 +1,4 @@
-"""The web server of the dashboard: its routes, its events, its end."""
+"""Web server of the dashboard: routes, event streams, shutdown."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from app.dashboard.guard import Guard
 from app.dashboard.pages import STATIC, Pages
 
 _END_SECONDS = 1
-"""How long an answer that nobody reads may hold up the end."""
+"""Maximum delay of the shutdown by an unread response."""
 
 
 class Server(uvicorn.Server):
-    """Serves pages until it is interrupted, then ends at once, whatever streams are open."""
+    """Server that ends at once when interrupted, even with open streams."""
 
     def __init__(self, pages: Pages, token: str) -> None:
         self._ending = asyncio.Event()
@@ -33,7 +33,7 @@ class Server(uvicorn.Server):
                 application,
                 ws="none",
                 lifespan="off",
-                log_level="critical",  # a log of requests would be one of tokens
+                log_level="critical",  # a request log would contain tokens
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=_END_SECONDS,
@@ -41,7 +41,7 @@ class Server(uvicorn.Server):
         )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the streams, then the rest."""
+        """End the streams, then shut down."""
         self._ending.set()
         await super().shutdown(sockets)
 
@@ -64,13 +64,13 @@ def _routes(pages: Pages, ending: asyncio.Event) -> FastAPI:
 
         @application.get(f"/events/{kind}", response_class=EventSourceResponse)
         async def events(at: str = "") -> AsyncIterator[ServerSentEvent]:
-            """The version of a page, at once and whenever there is a new one, and the time here."""
-            said = None
+            """Send the version of a page and the server's time, at once and after each change."""
+            sent = None
             while not ending.is_set():
                 version = await run_in_threadpool(pages.version, kind, at)
-                if version != said:
+                if version != sent:
                     yield ServerSentEvent(data={"version": version, "now": time.time()})
-                    said = version
+                    sent = version
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ending.wait(), pages.pause(kind, at))
 

@@ -1,10 +1,10 @@
-// The page of a comparison, while its runs go on.
+// Live page of a comparison.
 
 import { startFigures } from "../../report/static/comparison/figures.js";
 import { DATA, show, start } from "../../report/static/page.js";
 import { follow } from "./live.js";
 
-// What the page's parts and figures are made for.
+// Returns the structure that the figures depend on.
 const shape = ({ methods, seeds, metrics, gains, maps }) =>
   JSON.stringify([methods, seeds, Object.keys(metrics), !gains, maps?.of.map(({ seed }) => seed)]);
 

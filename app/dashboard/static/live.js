@@ -1,12 +1,12 @@
-// Keeps a page up to date: the server says that there is more, the page asks for itself anew.
+// Live updates: the server announces a new version, the page fetches itself again.
 
 const head = (name, page = document) => page.querySelector(`meta[name="${name}"]`).content;
 const PARTS = ["head", "now", "cost"];
-// What the server's clock is ahead of this one, in milliseconds.
+// Server time minus local time, in milliseconds.
 let ahead = 0;
 let version = head("version");
 
-// Takes over what is text in the page as it is now; `draw` does the same for its figures.
+// Replaces the text parts by those of the current page; `draw` updates the figures.
 async function renew(draw) {
   const response = await fetch(location.href);
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
@@ -19,12 +19,12 @@ async function renew(draw) {
     if (old && !old.isEqualNode(now)) old.replaceWith(now);
   }
   document.title = page.title;
-  tellTimes();
+  showTimes();
   draw(page);
   version = head("version", page);
 }
 
-function tellTimes() {
+function showTimes() {
   for (const time of document.querySelectorAll("time[data-at]")) {
     const at = 1000 * time.dataset.at;
     const seconds = Math.max(0, (Date.now() + ahead - at) / 1000);
@@ -39,13 +39,13 @@ function tellTimes() {
   }
 }
 
-// Starts it. A page that nobody sees holds no connection: a browser has six for a server.
+// Starts live updates. A hidden page holds no connection: a browser opens six per server.
 export function follow(draw) {
   const link = document.getElementById("link");
   const path = location.pathname.endsWith("/") ? "list" : location.pathname.split("/").at(-1);
   let stream = null;
   let busy = Promise.resolve();
-  const say = (text) => {
+  const notify = (text) => {
     link.textContent = text;
     link.hidden = !text;
   };
@@ -53,16 +53,18 @@ export function follow(draw) {
     stream?.close();
     if (document.hidden) return;
     stream = new EventSource(`events/${path}${location.search}`);
-    stream.onopen = () => say("");
-    stream.onerror = () => say("No connection to the dashboard: this is what it last said.");
+    stream.onopen = () => notify("");
+    stream.onerror = () => notify("No connection to the dashboard. The page shows its last state.");
     stream.onmessage = ({ data }) => {
-      const said = JSON.parse(data);
-      ahead = 1000 * said.now - Date.now();
-      busy = busy.then(() => (said.version === version ? null : renew(draw))).catch(stream.onerror);
+      const latest = JSON.parse(data);
+      ahead = 1000 * latest.now - Date.now();
+      busy = busy
+        .then(() => (latest.version === version ? null : renew(draw)))
+        .catch(stream.onerror);
     };
   };
   document.addEventListener("visibilitychange", listen);
-  setInterval(tellTimes, 1000);
-  tellTimes();
+  setInterval(showTimes, 1000);
+  showTimes();
   listen();
 }

@@ -1,4 +1,4 @@
-// A page without figures.
+// Live page without figures.
 
 import { follow } from "./live.js";
 

@@ -1,4 +1,4 @@
-// The page of a run, while it goes on.
+// Live page of a run.
 
 import { show, start } from "../../report/static/page.js";
 import { startFigures } from "../../report/static/run/figures.js";

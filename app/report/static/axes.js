@@ -1,4 +1,4 @@
-// An empty plot of a measure against rounds or cost, and the buttons that choose both.
+// An empty plot of a measure against rounds or cost, and the buttons that select both.
 
 import { css, make, picture } from "./drawing.js";
 import { FORMAT, plain, spread } from "./numbers.js";
@@ -11,7 +11,7 @@ const MEASURES = [
   { key: "validation_loss", title: "Validation loss", format: FORMAT.loss },
   { key: "train_loss", title: "Train loss", format: FORMAT.loss },
 ];
-// The measures that the data have.
+// Measures that the data contain.
 export const measures = fromData((data) => MEASURES.filter(({ key }) => key in data.metrics));
 export const ROUNDS = { key: "round", label: "Rounds", format: FORMAT.round, title: "round" };
 const AXES = [
@@ -30,12 +30,12 @@ const AXES = [
     title: "virtual time",
   },
 ];
-// Few runs keep time, and the others say nothing of it.
+// Only runs with a virtual clock offer its axis.
 const offered = fromData((data) =>
   AXES.filter(({ key }) => key !== "virtual_seconds" || key in data.metrics),
 );
 
-// Buttons for measures and axes, the chosen ones pressed; `valuesOf(key)` are a metric's numbers.
+// Draws the buttons for measures and axes; `valuesOf(key)` returns a metric's values.
 export function offerChoices({ measure, axis }, valuesOf, onMeasure, onAxis) {
   const offer = (id, choices, label, chosen, onPick, isEnabled) =>
     segment(
@@ -46,16 +46,16 @@ export function offerChoices({ measure, axis }, valuesOf, onMeasure, onAxis) {
       isEnabled,
     );
   const isPositive = (values) => values.flat().some((v) => v > 0);
-  const wasPaid = (key) => key in DATA.metrics && isPositive(valuesOf(key));
+  const hasCost = (key) => key in DATA.metrics && isPositive(valuesOf(key));
   offer("measure", measures(), "title", measure, onMeasure);
-  offer("axis", offered(), "label", axis, onAxis, (key) => key === ROUNDS.key || wasPaid(key));
+  offer("axis", offered(), "label", axis, onAxis, (key) => key === ROUNDS.key || hasCost(key));
 }
 
 export const isShare = (measure) => measure.format === FORMAT.share;
 export const canLog = (values) => spread(values)[0] > 0;
 export const wantsLog = (values) => canLog(values) && spread(values)[1] > 50 * spread(values)[0];
 
-// From a number to a pixel (null where a logarithm has none) and back.
+// Maps a number to a pixel (null if a logarithmic axis has none) and back.
 function scale([low, high], [from, to], log) {
   const [a, b] = log ? [Math.log10(low), Math.log10(high)] : [low, high];
   const place = (v) => from + ((v - a) / (b - a)) * (to - from);
@@ -80,18 +80,18 @@ function powersOfTen(low, high) {
   return Array.from({ length: Math.max(0, count) }, (_, k) => 10 ** (first + k * every));
 }
 
-// The range that the vertical axis shows, with room around the numbers.
-function widened([low, high], log, most) {
+// Range of the vertical axis, with a margin around the values.
+function widened([low, high], log, limit) {
   if (log) {
     const decades = Math.log10(high / low);
     const room = 10 ** (decades < 0.1 ? 0.5 : 0.04 * decades);
     return [low / room, high * room];
   }
   const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 0.1;
-  return [Math.max(low >= 0 ? 0 : -Infinity, low - room), Math.min(most, high + room)];
+  return [Math.max(low >= 0 ? 0 : -Infinity, low - room), Math.min(limit, high + room)];
 }
 
-// An empty plot; ranges are in the units of measure and axis.
+// Draws an empty plot; ranges are in the units of measure and axis.
 export function axes(box, { measure, axis, log, logX, rangeX, rangeY, label }) {
   const width = Math.max(280, box.clientWidth);
   const isNarrow = width < 560;

@@ -1,6 +1,6 @@
-// Elements, colours and canvases: what figures are made of.
+// Elements, colours and canvases of the figures.
 
-// A colour of the style sheet.
+// Returns a colour of the style sheet.
 export const css = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -8,7 +8,7 @@ export const PALETTE = [
   ..."#3f7fb5 #d9822b #4a9a5b #c44e52 #8566b0".split(" "),
   ..."#8c6d5a #d178b0 #6f7680 #b5a12e #3aa6a6".split(" "),
 ];
-// Colours of clusters by id; beyond the palette, hues far apart.
+// Returns the colour of each cluster id; beyond the palette, hues that are far apart.
 export function clusterColours(clusters) {
   const ids = [...new Set(clusters)].sort((a, b) => a - b);
   return new Map(ids.map((id, k) => [id, PALETTE[k] ?? `hsl(${(k * 137.5) % 360} 42% 52%)`]));
@@ -31,7 +31,7 @@ export function picture(width, height, label) {
     "aria-label": label,
   });
 }
-// A line through points; null is a gap in it.
+// Draws a line through points; null is a gap.
 export function line(points, style) {
   const steps = points.map(
     (at, k) => at && `${points[k - 1] ? "L" : "M"}${at[0].toFixed(1)} ${at[1].toFixed(1)}`,
@@ -40,7 +40,18 @@ export function line(points, style) {
   return make("path", { d, fill: "none", "stroke-linejoin": "round", ...style });
 }
 
-// A colour of the page's ramp for a share from 0 to 1.
+const scratch = document.createElement("canvas").getContext("2d");
+// Returns black or white, whichever has the higher contrast with a colour (4.5:1 or more, WCAG 2).
+export function textOn(colour) {
+  scratch.fillStyle = colour;
+  const [r, g, b] = scratch.fillStyle.match(/[0-9a-f]{2}/gi).map((hex) => {
+    const c = parseInt(hex, 16) / 255;
+    return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
+}
+
+// Returns a function that maps a share from 0 to 1 to a colour of the page's ramp.
 export function ramp() {
   const stops = [0, 1, 2, 3, 4].map((k) =>
     css(`--ramp${k}`)
@@ -55,7 +66,7 @@ export function ramp() {
   };
 }
 
-// A canvas's context, in CSS pixels and sharp on any screen.
+// Returns a canvas's context in CSS pixels, scaled to the screen's resolution.
 export function prepare(canvas, width, height) {
   const ratio = devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);

@@ -1,9 +1,9 @@
-// Collaboration weights as a heat map: the row's peer gives the column's.
+// Heat map of collaboration weights: row: the peer that gives the weight; column: the peer that gets it.
 
 import { css, prepare, ramp } from "./drawing.js";
 import { hideTip, showTip } from "./page.js";
 
-// Neighbours in display order that share a true cluster: first, after the last, cluster.
+// Returns runs of adjacent peers of one true cluster: first index, index after the last, cluster.
 export function clusterRuns(order, clusters) {
   const runs = [];
   order.forEach((p, k) => {
@@ -14,11 +14,10 @@ export function clusterRuns(order, clusters) {
   return runs;
 }
 
-// What is said of the weight that peer i gives to peer j; `describe(i, j)` tells how large it is,
-// `names` are what peers are called.
+// Returns the lines about the weight that peer i gives to peer j; `describe(i, j)` formats the weight.
 export function pairReadOut(i, j, { names, own, clusters, describe }) {
   return [
-    i === j ? `${names[i]} itself` : `${names[i]} gives ${names[j]}`,
+    i === j ? `${names[i]} to itself` : `${names[i]} to ${names[j]}`,
     i === j && !own ? "no own weight in this method" : describe(i, j),
     i !== j &&
       clusters &&
@@ -28,14 +27,14 @@ export function pairReadOut(i, j, { names, own, clusters, describe }) {
   ];
 }
 
-// Draws weights as shares of `top`, blank where they are NaN, true clusters framed in their
-// `colours`; `readOut(i, j)` are the lines about a weight. Returns the context, a cell's side and
-// what lies under the pointer.
+// Draws weights as shares of `top` (NaN: blank) and frames the true clusters in their `colours`;
+// `readOut(i, j)` returns the lines about a weight. Returns the context, the side of a cell and a
+// function that returns the pair under the pointer.
 export function heatMap(canvas, { size, edge, order, clusters, colours, weight, top, readOut }) {
   const ink = prepare(canvas, size, size);
   const cell = (size - edge - 2) / order.length;
   const gap = cell > 12 ? 1 : 0;
-  // Where a row or column begins; whole pixels leave no seams between cells without gaps.
+  // Start of a row or column; whole pixels avoid seams between cells without gaps.
   const at = (k) => (gap ? edge + k * cell : Math.round(edge + k * cell));
   const [shade, blank] = [ramp(), css("--line")];
   order.forEach((i, row) => {

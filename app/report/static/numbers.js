@@ -1,4 +1,4 @@
-// Numbers: which there are, and how they are written for people.
+// Statistics, decoding and formats of numbers.
 
 const MISSING = "–";
 export const isNumber = Number.isFinite;
@@ -11,26 +11,26 @@ export function mean(values) {
 export const closest = (items, distance) =>
   items.reduce((a, b) => (distance(b) < distance(a) ? b : a), items[0]);
 
-// For sorting: what is missing comes last, whichever way.
+// Comparison for sorting; missing values come last in both directions.
 export function compare(u, v, down) {
   if (!isNumber(u) || !isNumber(v)) return isNumber(v) - isNumber(u);
   return down ? v - u : u - v;
 }
 
-// Smallest and largest number in nested lists.
+// Returns the minimum and maximum of nested lists.
 export function spread(values) {
   const kept = values.flat().filter(isNumber);
   return [Math.min(...kept), Math.max(...kept)];
 }
 
-// The value below which that share of the ascending numbers lies.
+// Returns the quantile of ascending numbers.
 export function quantile(sorted, share) {
   const at = share * (sorted.length - 1);
   const below = Math.floor(at);
   return sorted[below] + (at - below) * ((sorted[below + 1] ?? sorted[below]) - sorted[below]);
 }
 
-// Numbers in base64, of each the upper `nbytes` of a float32.
+// Decodes base64 numbers, each the upper `nbytes` of a float32.
 export function decode(text, nbytes) {
   const kept = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const whole = new Uint8Array((kept.length / nbytes) * 4);
@@ -57,7 +57,7 @@ function compact(x, units) {
 export const FORMAT = {
   share: (x) => (isNumber(x) ? `${(100 * x).toFixed(1)} %` : MISSING),
   loss: (x) => plain(x, 4),
-  fixed: (x) => (x >= 1e-3 && x < 1e6 ? x.toPrecision(4) : plain(x, 4)), // digits below each other
+  fixed: (x) => (x >= 1e-3 && x < 1e6 ? x.toPrecision(4) : plain(x, 4)), // aligned digits
   bytes: (x) => compact(x, [" B", " kB", " MB", " GB", " TB"]),
   round: (x) => (isNumber(x) ? Math.round(x).toLocaleString("en") : MISSING),
   seconds: (x) => (isNumber(x) ? `${plain(x)} s` : MISSING),

@@ -1,17 +1,17 @@
-// What every page does: follow one peer or method, draw anew what changed, offer choices, read out.
+// Functions of every page: select a peer or method, redraw, offer choices, show a tooltip.
 
 import { make } from "./drawing.js";
 
 export const byId = (id) => document.getElementById(id);
 
-// What the page draws; at first what it carries.
+// The data that the page draws; initially the data in the page.
 export let DATA = JSON.parse(byId("run").textContent);
-// Draws newer data of the same run; what the reader chose and follows stays.
+// Draws newer data of the same run; choices and selection stay.
 export function show(data) {
   DATA = data;
   refresh();
 }
-// A function that returns what `derive` makes of the data, once for each data shown.
+// Returns a function that caches `derive(data)` until newer data are shown.
 export function fromData(derive) {
   let source = null;
   let value = null;
@@ -21,14 +21,14 @@ export function fromData(derive) {
   };
 }
 
-// The peer or method, by index, that the reader follows through all figures.
+// Index of the peer or method that is selected in all figures.
 export const view = { picked: null };
 export function pick(index) {
   view.picked = view.picked === index ? null : index;
   refresh();
 }
 
-// What is drawn registers here, to be drawn anew when something it depends on changes.
+// Drawing functions that run again when data, selection or colours change.
 const drawings = [];
 export function watch(draw) {
   drawings.push(draw);
@@ -38,7 +38,7 @@ export function refresh() {
   for (const draw of drawings) draw();
 }
 
-// The last thing a page calls.
+// Starts the page; call it last.
 export function start() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", refresh);
   let settled = 0;
@@ -52,8 +52,8 @@ export function start() {
   document.documentElement.dataset.ready = "yes";
 }
 
-// Buttons of which one is pressed: a label for each key. Called again, it keeps the buttons there
-// are, and with them the keyboard's focus.
+// Draws buttons of which one is pressed, with a label for each key. A second call with the same
+// labels keeps the buttons and the keyboard focus.
 export function segment(id, labels, chosen, onPick, isEnabled = () => true) {
   const box = byId(id);
   const wanted = JSON.stringify(labels);
@@ -81,7 +81,17 @@ export function segment(id, labels, chosen, onPick, isEnabled = () => true) {
   press(chosen);
 }
 
-// The read-out beside the pointer, the first line as its heading; columns when `wide`.
+// Replaces the children of an element; the button with the same `data-key` keeps keyboard focus.
+export function redraw(element, ...children) {
+  const isInside = element.contains(document.activeElement);
+  const key = isInside ? document.activeElement.dataset.key : undefined;
+  element.replaceChildren(...children);
+  if (key === undefined) return;
+  const button = [...element.querySelectorAll("button")].find(({ dataset }) => dataset.key === key);
+  button?.focus({ preventScroll: true });
+}
+
+// Shows a tooltip beside the pointer; the first line is its heading. `wide`: two columns.
 export function showTip(event, lines, wide = false) {
   const box = byId("tip");
   box.classList.toggle("wide", wide);

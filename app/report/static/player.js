@@ -7,9 +7,9 @@ import { byId, watch } from "./page.js";
 const PLAY = "M8 5v14l11-7z";
 const PAUSE = "M7 5h4v14H7zM13 5h4v14h-4z";
 
-// Stands at the last of the rounds that `roundsOf()` tells; with newer data it stays at its round,
-// and at the last if it was there. Returns a function that tells the index of the round;
-// draw() is called when the reader moves it.
+// Starts at the last of the rounds that `roundsOf()` returns. With newer data it keeps its round, or
+// moves to the new last round if it was at the last one. Calls `draw()` when the round changes.
+// Returns a function that returns the index of the round.
 export function startPlayer(roundsOf, draw) {
   const [slider, button] = [byId("slider"), byId("play")];
   let rounds = [];

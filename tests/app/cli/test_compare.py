@@ -64,7 +64,7 @@ def test_compare_from_beginning_to_end(tmp_path: Path, monkeypatch: pytest.Monke
     text = said.file.getvalue()
     assert "6 runs to do" in text
     assert "6/6  " in text
-    assert "fedavg: every peer sends its model to every other in every round" in text
+    assert "fedavg: every peer sends its model to every other peer in every round" in text
     assert (tmp_path / "comparison.tex").read_text().count(r"\\") == 4
 
 

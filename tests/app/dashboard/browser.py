@@ -1,4 +1,4 @@
-"""A browser that stays open: tabs are told what to do over Chromium's own debugging pipe."""
+"""Browser for tests: Chromium, controlled over its debugging pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE = 30.0
 
 
 class Tab:
-    """One page. `errors` is what went wrong in it so far: exceptions and refused resources."""
+    """One page. `errors` collects its exceptions and refused resources."""
 
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser, self._session = browser, session
@@ -34,14 +34,14 @@ class Tab:
         self.wait_for(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
     def front(self) -> None:
-        """Bring it before the other tabs of its window."""
+        """Activate this tab of its window."""
         self.ask("Page.bringToFront")
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression is."""
-        said = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
-        assert "exceptionDetails" not in said, said
-        return said["result"].get("value")
+        """Return the value of a JavaScript expression."""
+        reply = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in reply, reply
+        return reply["result"].get("value")
 
     def wait_for(self, expression: str) -> None:
         """Wait until a JavaScript expression is true."""
@@ -57,11 +57,11 @@ class Tab:
 
     @property
     def text(self) -> str:
-        """What the page says."""
+        """Text of the page."""
         return str(self.value("document.body.innerText"))
 
     def picture(self, path: Path) -> None:
-        """Save all of the page as PNG."""
+        """Save the whole page as PNG."""
         shot = self.ask("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(shot["data"]))
 
@@ -76,7 +76,7 @@ class Browser:
         self.errors: dict[str, list[str]] = {}
 
     def tab(self, *, window: bool = True) -> Tab:
-        """A new tab, in a window of its own or before the others in the last one."""
+        """Open a tab in a new window, or in front of the others in the last window."""
         target = self.ask("Target.createTarget", url="about:blank", newWindow=window)
         target_id = target["targetId"]
         session = self.ask("Target.attachToTarget", targetId=target_id, flatten=True)["sessionId"]
@@ -102,11 +102,11 @@ class Browser:
 
     def _note(self, event: dict[str, Any]) -> None:
         errors = self.errors.setdefault(event.get("sessionId", ""), [])
-        said = event.get("params", {})
+        params = event.get("params", {})
         if event.get("method") == "Runtime.exceptionThrown":
-            errors.append(str(said["exceptionDetails"]))
-        if event.get("method") == "Log.entryAdded" and said["entry"]["level"] == "error":
-            errors.append(str(said["entry"]))
+            errors.append(str(params["exceptionDetails"]))
+        if event.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
+            errors.append(str(params["entry"]))
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
@@ -120,7 +120,7 @@ class Browser:
 
 @contextmanager
 def browsing(profile: Path) -> Iterator[Browser]:
-    """A browser that ends with the block; skips the test where there is none."""
+    """Yield a browser that ends with the block; skip the test without Chromium."""
     if _BROWSER is None:
         pytest.skip("no chromium")
     (from_us, send), (receive, to_us) = os.pipe(), os.pipe()

@@ -1,4 +1,4 @@
-"""A run that goes on as far as a test says: written by the recorder, held as by the launcher."""
+"""Run in progress for tests: written by the recorder, locked as by the launcher."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDS = 100
 
 
 class Running:
-    """A run of `peers` peers in clusters of two, evaluated every ten rounds."""
+    """Run of `peers` peers in clusters of two, evaluated every ten rounds."""
 
     def __init__(
         self, directory: Path, peers: int = 4, method: str = "cobo", seed: int = 0
@@ -29,8 +29,8 @@ class Running:
         self.recorder = RunRecorder(directory, peers, ROUNDS)
 
     def reach(self, t: int, absent: Sequence[int] = (), faults: tuple[str, ...] = ()) -> None:
-        """Commit round `t`, of which the peers that were there report if it is evaluated."""
-        there = [peer for peer in range(self.peers) if peer not in absent]
+        """Commit round `t`; present peers report if the round is evaluated."""
+        present = [peer for peer in range(self.peers) if peer not in absent]
         accuracy = 0.1 + 0.8 * t / ROUNDS
         reports = [
             Report(
@@ -43,17 +43,17 @@ class Running:
                     1.0 if j // 2 == peer // 2 else 1 - t / ROUNDS for j in range(self.peers)
                 ),
             )
-            for peer in there
+            for peer in present
             if t % 10 == 0
         ]  # fmt: skip
         ledger = Ledger(round=t, messages=2 * t, nbytes=500 * t)
         self.recorder.round(
-            Commit(ledger, reports=tuple(reports), present=frozenset(there), faults=faults)
+            Commit(ledger, reports=tuple(reports), present=frozenset(present), faults=faults)
         )
 
 
 @contextmanager
 def running(directory: Path, method: str = "cobo") -> Iterator[Running]:
-    """The same, held by this process as the launcher holds it."""
+    """Yield a run that this process locks, as the launcher does."""
     with rundir.held(directory):
         yield Running(directory, method=method)

@@ -1,4 +1,4 @@
-"""A dashboard that answers on a port of this machine, and requests written by hand."""
+"""Dashboard on a local port, and requests with exact headers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = "t" * 42 + "-"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server said."""
+    """Response of a server."""
 
     status: int
     headers: dict[str, str]
@@ -28,33 +28,33 @@ class Answer:
 
 @dataclass(frozen=True)
 class Served:
-    """A dashboard that is up."""
+    """Running dashboard."""
 
     port: int
     server: Server
 
     def get(self, path: str) -> Answer:
-        """Ask as a browser does that knows the token."""
+        """Send a GET request with the token."""
         return self.ask("GET", f"/{TOKEN}{path}", [("Host", f"127.0.0.1:{self.port}")])
 
     def ask(self, method: str, path: str, headers: Sequence[tuple[str, str]]) -> Answer:
-        """Send exactly this; of a stream, read its first line."""
+        """Send a request with exactly these headers; read the first line of a stream."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers:
             connection.putheader(name, value)
         connection.endheaders()
         response = connection.getresponse()
-        told = {name.lower(): value for name, value in response.getheaders()}
-        is_stream = told.get("content-type", "").startswith("text/event-stream")
+        received = {name.lower(): value for name, value in response.getheaders()}
+        is_stream = received.get("content-type", "").startswith("text/event-stream")
         text = (response.readline() if is_stream else response.read()).decode()
         connection.close()
-        return Answer(response.status, told, text)
+        return Answer(response.status, received, text)
 
 
 @contextmanager
 def served(root: Path) -> Iterator[Served]:
-    """The dashboard of a directory, in a thread of this process."""
+    """Serve the dashboard of a directory in a thread."""
     with address.listen(0) as listener:
         server = Server(Pages(Library(root)), TOKEN)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -1,4 +1,4 @@
-"""What is found in a directory, and in which state it is said to be."""
+"""Library: runs and comparisons of a directory, and their states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.app.fake_run import Story, write_config, write_progress, write_run
 
 
 def long_ago(run_dir: Path, seconds: float = 3600.0) -> None:
-    """The run has written nothing for that long."""
+    """Make all files of the run this old."""
     for path in run_dir.rglob("*"):
         os.utime(path, (time.time() - seconds,) * 2)
 
@@ -40,7 +40,7 @@ def test_a_run_goes_on_while_its_launcher_holds_it_and_is_stopped_when_that_is_g
 
 
 def test_looking_never_takes_the_lock(tmp_path: Path) -> None:
-    """Else a run that begins at that moment would be refused."""
+    """Otherwise a run that starts at that moment would be refused."""
     run = Running(tmp_path / "mine")
     long_ago(run.directory)
     library = Library(tmp_path)
@@ -111,7 +111,7 @@ def test_the_pace_and_what_remains(tmp_path: Path) -> None:
     paces = {name: entry.pace for name, entry in runs.items()}
     assert paces == {
         "fast": "5 rounds/s, 10.0 s left",
-        "slow": "1 min 00 s a round, 1 h 30 min left",
+        "slow": "1 min 00 s per round, 1 h 30 min left",
         "new": "",
     }
 

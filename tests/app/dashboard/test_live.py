@@ -1,4 +1,4 @@
-"""Pages in a browser while runs go on, end, break and vanish."""
+"""Live pages in a browser while runs continue, end, fail and disappear."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FRAMES = "+document.getElementById('slider').max + 1"
 
 
 def is_whole(tab: Tab) -> bool:
-    """The page was not loaded anew since it was marked, and nothing in it went wrong."""
+    """Return whether the page was not reloaded since it was marked, and has no errors."""
     return tab.value("window.marked") is True and tab.errors == []
 
 
@@ -36,7 +36,7 @@ def test_a_page_follows_its_run_to_the_end(tmp_path: Path) -> None:
         address = f"http://127.0.0.1:{up.port}/{TOKEN}/"
         every = browser.tab()
         every.go(address)
-        assert "A run appears here when it begins." in every.text
+        assert "A run appears here when it starts." in every.text
         every.value("window.marked = true")
         with running(runs / "mine") as run:
             every.wait_for("document.body.innerText.includes('0 of 100')")
@@ -97,14 +97,14 @@ def test_a_run_that_breaks_or_vanishes_says_so_and_the_others_go_on(tmp_path: Pa
         every.wait_for("document.body.innerText.includes('config.toml: not TOML')")
         tab.wait_for("document.body.innerText.includes('config.toml: not TOML')")
         shutil.rmtree(runs / "mine")
-        tab.wait_for("document.body.innerText.includes('There is no such run any more.')")
+        tab.wait_for("document.body.innerText.includes('This run does not exist.')")
         other.reach(50)
         every.wait_for("document.body.innerText.includes('50 of 100')")
         assert "mine" not in every.value("document.getElementById('now').innerText")
 
 
 def test_a_page_that_nobody_sees_holds_no_connection(tmp_path: Path) -> None:
-    """A browser opens six to one server; with more tabs than that each must still load."""
+    """A browser opens six connections per server; more tabs than that must still load."""
     runs = tmp_path / "runs"
     with (
         served(runs) as up,
@@ -154,7 +154,7 @@ def test_a_comparison_under_way(tmp_path: Path) -> None:
 
 @contextmanager
 def process(runs: Path, port: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`python -m app dashboard`, and the address that it prints."""
+    """Start `python -m app dashboard`; yield the process and the address that it prints."""
     command = [sys.executable, "-m", "app", "dashboard", "--out", str(runs), "--port", str(port)]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

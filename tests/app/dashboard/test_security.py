@@ -1,4 +1,4 @@
-"""Who gets in, and what a page may do: each claim of the guide, and an attempt to break it."""
+"""Security of the dashboard: an attack on each claim of docs/watching.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVIL = "</script><script>document.title='owned'</script><img src=x onerror=docum
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Watched runs, and beside them a run that is nobody's business."""
+    """Return a directory with watched runs and a secret run outside of them."""
     place = tmp_path_factory.mktemp("place")
     write_run(place / "runs" / "mine", Story(rounds=2))
     write_run(place / "runs" / "evil", Story(rounds=2), method=EVIL, dataset=EVIL)
@@ -47,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def up(place: Path) -> Iterator[Served]:
-    """The dashboard."""
+    """Yield a running dashboard."""
     with served(place / "runs") as up:
         yield up
 
@@ -66,22 +66,22 @@ def test_with_the_token_every_path_answers(up: Served, path: str) -> None:
 )
 def test_without_the_token_no_path_says_anything(up: Served, path: str, token: str) -> None:
     answer = up.ask("GET", f"/{token}{path}", [("Host", "localhost")])
-    assert (answer.status, answer.text) == (403, "The address lacks its token.\n")
+    assert (answer.status, answer.text) == (403, "The address has no valid token.\n")
 
 
 def test_the_token_is_compared_in_constant_time(
     up: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing but `compare_digest`, on all that was given, decides who gets in."""
-    asked = []
+    """Only `compare_digest`, on the whole token, decides about access."""
+    compared = []
 
-    def agree(given: bytes, token: bytes) -> bool:
-        asked.append((given, token))
+    def agree(received: bytes, token: bytes) -> bool:
+        compared.append((received, token))
         return True
 
     monkeypatch.setattr(secrets, "compare_digest", agree)
     assert up.ask("GET", "/wrong/", [("Host", "localhost")]).status != 403
-    assert asked == [(b"wrong", TOKEN.encode())]
+    assert compared == [(b"wrong", TOKEN.encode())]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_token_is_compared_in_constant_time(
     ],
 )
 def test_a_name_that_was_pointed_here_is_refused(up: Served, hosts: list[str]) -> None:
-    """DNS rebinding: the browser believes that the page is the other site's own."""
+    """DNS rebinding: the browser treats the page as same-origin with the attacker's site."""
     answer = up.ask("GET", f"/{TOKEN}/", [("Host", host) for host in hosts])
     assert answer.status == 400
     assert "mine" not in answer.text
@@ -139,14 +139,14 @@ def test_no_address_leads_out_of_the_directory(up: Served, place: Path, kind: st
     for text in (at, str(place / "elsewhere") if at == "/" else at):
         answer = up.get(f"/{kind}?at={quote(text)}")
         assert SECRET not in answer.text
-        assert f"There is no such {kind} any more." in answer.text
+        assert f"This {kind} does not exist." in answer.text
 
 
 @pytest.mark.parametrize("name", ["config.toml", "progress.json", "relay"])
 def test_no_link_inside_a_run_is_followed(up: Served, name: str) -> None:
     answer = up.get(f"/run?at=with-{name}")
     assert SECRET not in answer.text
-    assert "is a link, and none is followed" in answer.text
+    assert "is a symbolic link; links are not followed" in answer.text
     assert SECRET not in up.get("/").text
 
 
@@ -237,16 +237,16 @@ def test_the_token_is_random_kept_and_the_user_s_alone(
 
     for mode in (0o640, 0o604):
         path.chmod(mode)
-        with pytest.raises(ConfigError, match="others could read it"):
+        with pytest.raises(ConfigError, match="other users can read it"):
             address.token()
     path.unlink()
     (tmp_path / "mine").write_text("a" * 43)
     path.symlink_to(tmp_path / "mine")
-    with pytest.raises(ConfigError, match="others could read it"):
+    with pytest.raises(ConfigError, match="other users can read it"):
         address.token()
     path.unlink()
     path.touch(0o600)
-    with pytest.raises(ConfigError, match="no token"):
+    with pytest.raises(ConfigError, match="not a token"):
         address.token()
 
 

@@ -1,4 +1,4 @@
-"""Streams of events, and what pages cost."""
+"""Event streams and the cost of pages."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def stream(port: int, kind: str, at: str = "") -> Iterator[http.client.HTTPRespo
 def event(response: http.client.HTTPResponse) -> str:
     line, blank = response.readline().decode(), response.readline()
     assert (line[:6], blank) == ("data: ", b"\n")
-    said = json.loads(line[6:])
-    assert abs(said["now"] - time.time()) < 10
-    return str(said["version"])
+    data = json.loads(line[6:])
+    assert abs(data["now"] - time.time()) < 10
+    return str(data["version"])
 
 
 def test_an_event_comes_at_once_and_whenever_there_is_more(tmp_path: Path) -> None:
@@ -83,14 +83,14 @@ def test_a_page_is_made_again_only_when_its_run_has_more(tmp_path: Path) -> None
     first = pages.page("run", "mine")
     assert pages.page("run", "mine") is first
     run.reach(10)
-    time.sleep(0.6)  # what is in the directory is looked at twice a second
+    time.sleep(0.6)  # the directory is scanned at most twice a second
     second = pages.page("run", "mine")
     assert "round 10 of 100" in second
     assert pages.page("run", "mine") is second
 
 
 def test_a_thousand_peers(tmp_path: Path) -> None:
-    """Three rounds of a running cohort: the page stays small, and leaves the run its processor."""
+    """A live page of three rounds stays small and refreshes rarely."""
     directory = write_run(tmp_path / "mine", Story(peers=1000, clusters=10, rounds=2))
     run = Run.read(directory)
     (directory / "relay").mkdir()
@@ -102,7 +102,7 @@ def test_a_thousand_peers(tmp_path: Path) -> None:
     page = pages.page("run", "mine")
     assert len(page) < 2_000_000
     assert "800 awake" in page
-    assert "180 more are not in the table" in page
+    assert "180 more peers are not shown" in page
     assert pages.pause("run", "mine") > 1.0
 
 
@@ -115,4 +115,5 @@ def test_a_comparison_that_was_tuned_shows_its_settings(tmp_path: Path) -> None:
         f'method,settings,quality,chosen,run\ncobo,"{settings}",0.5,1,a\ncobo,"{{}}",0.4,0,b\n'
     )
     (tmp_path / "page.html").write_text(Pages(Library(tmp_path)).page("comparison", "digits"))
-    assert "Bold: chosen among nine trials" in Page(tmp_path / "page.html").text
+    text = Page(tmp_path / "page.html").text
+    assert "Bold: tuned on validation data of the first seed (nine trials)" in text

@@ -1,4 +1,4 @@
-"""What a page says: its HTML taken apart, and what a browser makes of it."""
+"""Helpers for page tests: parsed HTML, and the DOM after the scripts ran in a browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 class Page(HTMLParser):
-    """The parts of a page that tests look at."""
+    """Parsed parts of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Page(HTMLParser):
 
     @property
     def data(self) -> dict[str, Any]:
-        """The numbers embedded in the page."""
+        """Data embedded in the page."""
         (text,) = [text for attrs, text in self.scripts if attrs.get("id") == "run"]
         content = json.loads(text)
         assert isinstance(content, dict)
@@ -56,7 +56,7 @@ class Page(HTMLParser):
 
 
 def page_of(run: Run | Path) -> Path:
-    """Write a run's page alone, without the pictures, which take longer."""
+    """Write a run's page without its pictures, which take longer."""
     run = Run.read(run) if isinstance(run, Path) else run
     path = run.directory / "report.html"
     path.write_text(render(run, ["curves.png", "collaboration.png"]), encoding="utf-8")
@@ -64,14 +64,14 @@ def page_of(run: Run | Path) -> Path:
 
 
 def decoded(text: str, nbytes: int, *shape: int) -> Floats:
-    """Numbers that `thinning.encode` wrote."""
+    """Decode numbers written by `thinning.encode`."""
     kept = np.frombuffer(base64.b64decode(text), np.uint8).reshape(-1, nbytes)
     padded = np.pad(kept, ((0, 0), (4 - nbytes, 0)))
     return padded.copy().view("<f4").astype(np.float64).reshape(shape or -1)
 
 
 def toured(path: Path) -> str:
-    """The document once everything on the page was used, which must not have failed."""
+    """Return the DOM after tour.js used every control; assert that nothing failed."""
     html, script = path.read_text(encoding="utf-8"), TOUR.read_text(encoding="utf-8")
     copy = path.with_name("toured.html")
     copy.write_text(html.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
@@ -82,7 +82,7 @@ def toured(path: Path) -> str:
 
 
 def in_a_browser(path: Path) -> str:
-    """The document once the page's script has run; skips the test where no browser is."""
+    """Return the DOM after the page's scripts ran; skip the test without Chromium."""
     if _BROWSER is None:
         pytest.skip("no chromium")
     command = [

@@ -1,4 +1,4 @@
-"""The comparison's numbers by hand, its table, CSV and LaTeX."""
+"""Comparison: numbers computed by hand, table, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Values = tuple[float | None, ...]
 
 
 def near(values: Values, expected: Values) -> bool:
-    """Equal but for rounding, None where None is expected."""
+    """Return whether the values are equal up to rounding, with None in the same places."""
     return [each is None for each in values] == [each is None for each in expected] and all(
         a is None or b is None or math.isclose(a, b) for a, b in zip(values, expected, strict=True)
     )
@@ -34,7 +34,7 @@ def near(values: Values, expected: Values) -> bool:
 def made(
     directory: Path, method: str, seed: int, accuracy: Final, loss: Final | None = None
 ) -> Run:
-    """A run of peers that end like this, after a round 0 at which all had 0.1."""
+    """Return a run whose peers start with accuracy 0.1 and end with these values."""
     run = directory / f"{method}-{seed}"
     run.mkdir(parents=True)
     write_config(run, {"method": method, "peers": len(accuracy), "seed": seed})
@@ -132,7 +132,7 @@ def test_recovery_where_clusters_are_known_and_anybody_collaborates(tmp_path: Pa
 
 
 def seeds_of(directory: Path, method: str, means: Sequence[float]) -> list[Run]:
-    """A run of four peers for each seed, with that mean accuracy; its loss is the complement."""
+    """Return a run of four peers per seed with this mean accuracy; loss = 1 - accuracy."""
     spread = (-0.01, 0.0, 0.0, 0.01)
     finals = [[mean + x for x in spread] for mean in means]
     return [made(directory, method, s, a, [1 - x for x in a]) for s, a in enumerate(finals)]
@@ -175,7 +175,7 @@ def test_a_paper_gets_four_columns_or_those_it_asks_for(tmp_path: Path) -> None:
 
 
 def timed(directory: Path, method: str, *course: tuple[float, float | None, float | None]) -> Run:
-    """A run of two peers: virtual seconds of each round, and accuracies (None: it slept)."""
+    """Return a run of two peers: virtual seconds and accuracies per round (None: asleep)."""
     directory = directory / method
     directory.mkdir()
     write_config(directory, {"method": method, "peers": 2})
@@ -195,7 +195,7 @@ def timed(directory: Path, method: str, *course: tuple[float, float | None, floa
 
 
 def test_time_to_the_best_is_against_the_best_of_all_methods(tmp_path: Path) -> None:
-    """The best mean is 0.8: 0.72 is reached as soon as the newest of both peers average that."""
+    """The best mean is 0.8, so the target is 0.72 for the mean of the latest reports."""
     quick = timed(tmp_path, "cobo", (0, 0.1, 0.1), (3, 0.8, None), (7, None, 0.7), (9, 0.8, 0.8))
     slow = timed(tmp_path, "fedavg", (0, 0.1, 0.1), (20, 0.75, 0.75))
     never = timed(tmp_path, "dpfl", (0, 0.1, 0.1), (20, 0.7, 0.7))

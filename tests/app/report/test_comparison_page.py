@@ -1,4 +1,4 @@
-"""The comparison's page: its numbers are the runs', it fetches nothing, odd ones do not break."""
+"""Page of a comparison: its numbers, no network, escaping, and unusual comparisons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEIGHTS = {"local": "none", "cobo": "ties"}
 def made(
     directory: Path, methods: list[str], story: Story = STORY, seeds: int = 2, **config: object
 ) -> tuple[Row, ...]:
-    """Rows of made-up runs, every one different."""
+    """Return the rows of synthetic runs, all different."""
     runs = {
         method: [
             Run.read(
@@ -119,8 +119,8 @@ def test_a_method_that_learns_no_graph_gets_no_scores_for_one(tmp_path: Path) ->
     assert [row.values["f1"] == (None,) for row in rows] == [True, True, False]
     page = page_of(tmp_path, rows)
     assert [bool(each["f1"]) for each in page.data["maps"]["of"]] == [False, False, True]
-    assert "fedavg: every peer sends its model to every other in every round" in page.text
-    assert "oracle is told the true clusters, so it is not ranked" in page.text
+    assert "fedavg: every peer sends its model to every other peer in every round" in page.text
+    assert "* not ranked: oracle is given the true clusters" in page.text
 
 
 def test_a_run_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
@@ -160,11 +160,12 @@ def test_the_table_is_the_comparison(tmp_path: Path) -> None:
     for row, text in zip(rows, body, strict=True):
         cells = text.split("<td")[2:]
         for column, cell in zip(columns, cells, strict=True):
-            found = row.summary(column)
+            summary = row.summary(column)
             value = re.search(r'data-value="([^"]*)"', cell)
-            assert (value and float(value[1])) == (found and found[0])
+            assert (value and float(value[1])) == (summary and summary[0])
             shown = " ".join(re.sub("<[^>]*>", " ", cell[cell.index(">") + 1 :]).split())
-            assert shown == comparison.cell(row, column).replace("-", "–" if found is None else "-")
+            dash = "–" if summary is None else "-"
+            assert shown == comparison.cell(row, column).replace("-", dash)
             marked = re.search(r'class="[^"]*best', cell) is not None
             assert marked == (row.method in comparison.bold(rows, column))
 
@@ -172,7 +173,7 @@ def test_the_table_is_the_comparison(tmp_path: Path) -> None:
 def test_the_settings_are_what_is_shared_and_what_is_not(tmp_path: Path) -> None:
     rows = made(tmp_path, ["local", "cobo"])
     html = page_of(tmp_path, rows).html
-    own, common = html[html.index("Own settings") :].split("What all have in common")
+    own, common = html[html.index("<h2>Settings") :].split("Common settings")
     assert '<li class="tuned"><code>cobo.rho = 0.05</code></li>' in own
     assert "<li><code>cobo.gamma = 0.01</code></li>" in own
     assert "learning-rate" not in own
@@ -254,7 +255,7 @@ def test_the_script_runs_in_a_browser(tmp_path: Path, name: str) -> None:
     path = comparison_page.write(made(tmp_path, methods, story, seeds), tmp_path, name)
     dom = toured(path)
     assert 'data-ready="yes"' in dom
-    chart = dom[dom.index('id="gains"') : dom.index("Who collaborates")]
+    chart = dom[dom.index('id="gains"') : dom.index("<h2>Collaboration weights")]
     assert chart.count("<circle") == (len(methods) - 1) * seeds * story.peers
     maps = dom[dom.index('id="maps"') : dom.index('id="silent"')]
     assert maps.count("<canvas") == len(methods) - 1

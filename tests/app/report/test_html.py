@@ -1,4 +1,4 @@
-"""Pages are put together from templates, a style sheet and modules of JavaScript."""
+"""Pages are rendered from templates, a style sheet and JavaScript modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DECLARED = re.compile(r"^(?:async function|function|class|const|let) (\w+)", re.
 
 
 def header(path: Path) -> str:
-    """The comment on top of a module, which tells it from the others."""
+    """Return the first line of a module, a comment that identifies it."""
     return path.read_text(encoding="utf-8").partition("\n")[0]
 
 

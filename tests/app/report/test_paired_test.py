@@ -1,4 +1,4 @@
-"""When a difference between methods may be called one: by hand, and by what it does to noise."""
+"""Paired test: values computed by hand, and the false-positive rate on noise."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from app.report.paired_test import holm, leaders, p_value
 
 
 def test_the_test_by_hand() -> None:
-    """Means 1, 2, 3: variance 1 over seeds, t = 2 / sqrt(1 / 3), and the peers hardly differ."""
+    """Means 1, 2, 3: variance 1 over seeds, t = 2 / sqrt(1 / 3); small variance over peers."""
     differences = [np.array([m - 0.1, m + 0.1]) for m in (1.0, 2.0, 3.0)]
     assert p_value(differences) == pytest.approx(2 * stats.t.sf(2 * np.sqrt(3), 2))
     assert p_value(differences) == pytest.approx(stats.ttest_1samp([1, 2, 3], 0).pvalue)
 
 
 def test_seeds_that_agree_by_chance_prove_nothing_where_peers_differ() -> None:
-    """Both means are 1; what counts is the peers' variance, 8 / 4 each: t = 1 / sqrt(2 / 2)."""
+    """Both means are 1, so the floor applies: 8 / 4 from the peers, t = 1 / sqrt(2 / 2)."""
     peers = np.array([-1.0, 3.0, 3.0, -1.0]) * np.sqrt(1.5)  # mean sqrt(1.5), variance 8
     peers = peers - peers.mean() + 1.0
     assert peers.var(ddof=1) == pytest.approx(8.0)
@@ -52,7 +52,7 @@ def test_the_leaders_are_the_best_and_those_not_shown_to_be_worse() -> None:
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_equal_methods_rarely_have_a_winner(seeds: int) -> None:
-    """Peers of a seed share most of their luck: with peers as the unit, every third would win."""
+    """Peers of a seed are correlated: with peers as the unit, every third test would win."""
     rng = np.random.default_rng(0)
     wins = 0
     for _ in range(400):

@@ -1,4 +1,4 @@
-"""The report page: its numbers are the run's, it fetches nothing, and odd runs do not break it."""
+"""Report page of a run: its numbers, no network, escaping, and unusual runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Shown = tuple[Run, Page]
 
 @pytest.fixture(scope="module", params=["ties", "shares"])
 def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    """A run whose weights are of that kind, and its report."""
+    """Return a run with weights of the given kind, and its report."""
     directory = write_run(tmp_path_factory.mktemp("run"), Story(weights=request.param))
     return Run.read(directory), Page(page_of(directory))
 
@@ -68,7 +68,7 @@ def test_the_headline_numbers_are_the_summarys(shown: Shown) -> None:
         assert f"{100 * summary[key]:.1f} %" in text
     assert f"± {100 * summary['std_test_accuracy']:.1f} points" in text
     assert f"first exact in round {summary['recovery']['rounds_to_recovery']:,}" in text
-    assert f"{summary['total_bytes'] / 1e6:.1f} MB in all" in text
+    assert f"{summary['total_bytes'] / 1e6:.1f} MB in total" in text
     assert "1 min 13 s" in text
     assert "[partition]" in text
     assert "label-permutation" in text
@@ -147,14 +147,14 @@ def test_who_was_not_always_there_is_said_in_table_and_summary(tmp_path: Path) -
     [
         ("full", []),
         ("ring", ["ring topology, 2 neighbours, spectral gap 0.1953"]),
-        ("one-peer-exponential", ["one-peer-exponential topology, 1 neighbour heard in a round"]),
+        ("one-peer-exponential", ["one-peer-exponential topology, 1 neighbour per round"]),
         ("file", ["file topology, 1 to 7 neighbours (mean 1.75), spectral gap 0.125"]),
     ],
 )
 def test_the_facts_name_degrees_and_spectral_gap(
     tmp_path: Path, topology: str, facts: list[str]
 ) -> None:
-    """The second eigenvalue of a ring of 8 is 1/3 + 2/3 cos(2 pi / 8), of a star of 8, 7/8."""
+    """Second eigenvalue: ring of 8, 1/3 + 2/3 cos(2 pi / 8); star of 8, 7/8."""
     star = tmp_path / "star.json"
     star.write_text(json.dumps([[0, peer] for peer in range(1, 8)]), encoding="utf-8")
     keys = {"topology": topology, "topology-file": str(star)}
@@ -207,7 +207,7 @@ def test_a_peer_may_diverge_and_still_have_an_accuracy(tmp_path: Path) -> None:
     ("method", "why"),
     [
         ("fedavg", "this method learns no graph"),
-        ("oracle", "the peers were told the clusters"),
+        ("oracle", "the true clusters are given"),
     ],
 )
 def test_a_method_gets_no_praise_for_a_graph_that_it_does_not_learn(
@@ -217,7 +217,9 @@ def test_a_method_gets_no_praise_for_a_graph_that_it_does_not_learn(
     assert "learnt graph" not in page.text.lower()
     assert 'id="recovery" hidden' in page.html
     assert why in page.text
-    assert page.data["graph"]["scores"] is None
+    for statistic in ("scores", "edges", "groups"):
+        assert page.data["graph"][statistic] is None
+    assert page.data["recovered"] is None
     assert ("every peer sends its model to every other" in page.text) == (method == "fedavg")
 
 
@@ -260,13 +262,13 @@ def test_losses_over_decades_are_drawn_on_a_log_scale_and_accuracies_never(
 
 @pytest.mark.e2e
 def test_newer_data_keep_what_the_reader_chose(tmp_path: Path) -> None:
-    """As a page of a run that goes on does: `show` of static/page.js, called again."""
+    """A live page calls `show` of static/page.js again; choices must survive."""
     older, newer = (
         page_of(write_run(tmp_path / name, Story(rounds=rounds)))
         for name, rounds in (("older", 5), ("newer", 9))
     )
     reader = """
-      const press = (found) => document.querySelector(found).click();
+      const press = (selector) => document.querySelector(selector).click();
       byId("slider").value = 3;
       byId("slider").dispatchEvent(new Event("input"));
       press('#measure [data-key="test_loss"]');
@@ -279,5 +281,5 @@ def test_newer_data_keep_what_the_reader_chose(tmp_path: Path) -> None:
     assert 'aria-valuetext="round 300"' in dom
     assert re.search('id="slider"[^>]* max="9"', dom)
     assert re.search('data-key="test_loss" aria-pressed="true"', dom)
-    assert re.findall('<tr class="picked"><td class="">([^<]*)', dom) == ["2"]
+    assert re.findall('<tr class="picked"><td class=""><button[^>]*>([^<]*)', dom) == ["2"]
     assert ">800</text>" in dom, "the axis goes on to the newest round"

@@ -1,4 +1,4 @@
-"""What a page keeps of many peers is right: blocks, their means, strongest links, short numbers."""
+"""Thinned data of many peers: blocks, block means, strongest links, encoded numbers."""
 
 from __future__ import annotations
 

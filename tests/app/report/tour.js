@@ -1,5 +1,5 @@
-// Uses all of a page: points at and clicks on every figure, presses every button, clicks rows,
-// searches, turns pages to the last.
+// Uses every control of a page: points at and clicks on figures, presses buttons, clicks rows,
+// searches, and turns to the last page.
 
 const told = document.documentElement.dataset;
 addEventListener("error", (event) => {

@@ -1,9 +1,20 @@
-// The learning curves of a comparison: a line for each method, a band for its spread over seeds.
+// Learning curves of a comparison: a line per method, a band for the deviation over seeds.
 
 import { axes, canLog, isShare, measures, offerChoices, ROUNDS, wantsLog } from "../axes.js";
 import { css, line, make } from "../drawing.js";
 import { closest, isNumber, plain, spread } from "../numbers.js";
-import { byId, DATA, hideTip, pick, refresh, segment, showTip, view, watch } from "../page.js";
+import {
+  byId,
+  DATA,
+  hideTip,
+  pick,
+  redraw,
+  refresh,
+  segment,
+  showTip,
+  view,
+  watch,
+} from "../page.js";
 import { colour, dash, isFaded, methods, swatch } from "./methods.js";
 
 const curves = { measure: measures()[0], axis: ROUNDS, scale: "linear", logX: false };
@@ -11,10 +22,10 @@ let hidden = new Set();
 
 const meansOf = (key) => DATA.metrics[key].mean;
 const lastOf = (values) => values.filter(isNumber).at(-1);
-// Whether a method has no cost of the kind on the axis: its last value is drawn across.
-const paysNothing = (m) => curves.axis !== ROUNDS && !(lastOf(meansOf(curves.axis.key)[m]) > 0);
+// Returns whether a method has no cost on this axis; its last value is drawn as a dotted line.
+const isFreeOf = (m) => curves.axis !== ROUNDS && !(lastOf(meansOf(curves.axis.key)[m]) > 0);
 
-// What was measured of a method: `at` is its place on the axis, in rounds or cost.
+// Returns the measurements of a method; `at` is the position on the axis, in rounds or cost.
 function pointsOf(m) {
   const { mean, std } = DATA.metrics[curves.measure.key];
   return DATA.rounds
@@ -26,7 +37,7 @@ function pointsOf(m) {
     }))
     .filter(({ value }) => isNumber(value));
 }
-// The same in pixels; `isOnAxis` tells which points the axis can show.
+// Returns the points in pixels; `isOnAxis` selects the points that the axis can show.
 function placed({ m, points, isFree }, { x, y, left, right }, isOnAxis) {
   const at = isFree
     ? [left, right].map((px) => ({ ...points.at(-1), x: px }))
@@ -60,7 +71,7 @@ function drawCurves() {
   const { measure, axis, scale } = curves;
   const series = methods
     .filter((m) => !hidden.has(m))
-    .map((m) => ({ m, points: pointsOf(m), isFree: paysNothing(m) }))
+    .map((m) => ({ m, points: pointsOf(m), isFree: isFreeOf(m) }))
     .filter(({ points }) => points.length);
   const log = scale === "log" && canLog(meansOf(measure.key));
   const logX = curves.logX && axis !== ROUNDS;
@@ -107,14 +118,14 @@ function drawCurves() {
   drawKeys();
   const free = series.filter(({ isFree }) => isFree).map(({ m }) => DATA.methods[m]);
   const notes = [
-    free.length && `Dotted across: the last value of ${free.join(", ")}, which has no such cost.`,
+    free.length && `Dotted: last value of ${free.join(", ")}; no cost on this axis.`,
     DATA.seeds.length > 1 &&
       series.length > 6 &&
-      "With this many curves, only the picked method shows its band: click a curve or a row.",
+      "With more than 6 curves, only the selected method shows its band.",
   ];
   byId("curve-note").textContent = notes.filter(Boolean).join(" ");
 }
-// Reads out all methods at the round or cost under the pointer; a click picks the nearest.
+// Shows the values of all methods at the round or cost under the pointer; a click selects the nearest.
 function followPointer({ svg, x, under, left, right, guide }, clip, drawn) {
   const { measure, axis } = curves;
   const marks = make("g");
@@ -175,7 +186,7 @@ function drawKeys() {
     const isHidden = hidden.has(m);
     const key = make(
       "button",
-      { type: "button", "aria-pressed": String(!isHidden) },
+      { type: "button", "data-key": m, "aria-pressed": String(!isHidden) },
       swatch(m),
       DATA.methods[m],
     );
@@ -186,14 +197,15 @@ function drawKeys() {
     return key;
   });
   if (methods.length > 2) {
-    const all = make("button", { type: "button" }, hidden.size ? "show all" : "hide all");
+    const label = hidden.size ? "show all" : "hide all";
+    const all = make("button", { type: "button", "data-key": "all" }, label);
     all.onclick = () => {
       hidden = new Set(hidden.size ? [] : methods);
       refresh();
     };
     keys.push(all);
   }
-  byId("keys").replaceChildren(...keys);
+  redraw(byId("keys"), ...keys);
 }
 
 export function startCurves() {
@@ -202,8 +214,8 @@ export function startCurves() {
     const values = meansOf(curves.measure.key);
     curves.scale = !isShare(curves.measure) && wantsLog(values) ? "log" : "linear";
     const labels = isShare(curves.measure)
-      ? { linear: "Whole", close: "Close-up" }
-      : { linear: "Linear", log: "Log", close: "Close-up" };
+      ? { linear: "Full range", close: "Zoom" }
+      : { linear: "Linear", log: "Log", close: "Zoom" };
     const choose = (key) => {
       curves.scale = key;
       drawCurves();
@@ -214,14 +226,14 @@ export function startCurves() {
     byId("scale-x").hidden = curves.axis === ROUNDS;
     if (curves.axis === ROUNDS) return;
     const costs = methods
-      .filter((m) => !paysNothing(m))
+      .filter((m) => !isFreeOf(m))
       .map((m) => lastOf(meansOf(curves.axis.key)[m]));
     curves.logX = costs.length > 0 && Math.max(...costs) > 20 * Math.min(...costs);
     const choose = (key) => {
       curves.logX = key === "log";
       drawCurves();
     };
-    const labels = { linear: "Cost linear", log: "Cost log" };
+    const labels = { linear: "Linear cost", log: "Log cost" };
     segment("scale-x", labels, curves.logX ? "log" : "linear", choose);
   };
   offerChoices(

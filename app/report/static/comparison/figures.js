@@ -1,5 +1,5 @@
-// All figures of a comparison, and its table. They draw the page's data, and anew what `show` of
-// page.js is given, as long as that is of the same methods and seeds.
+// All figures and the table of a comparison. They redraw the data that `show` of page.js gets, which
+// must have the same methods and seeds.
 
 import { startCurves } from "./curves.js";
 import { startGains } from "./gains.js";

@@ -1,4 +1,4 @@
-// Gain over local, peer by peer: a row of dots for each method, a stroke at their mean.
+// Gain over local per peer: a row of dots for each method, a line at the mean.
 
 import { niceTicks } from "../axes.js";
 import { css, make, picture } from "../drawing.js";
@@ -10,7 +10,7 @@ let isRooted = false;
 
 const written = (g) => `${g > 0 ? "+" : ""}${plain(DATA.gains.accuracy ? 100 * g : g, 3)}`;
 
-// The methods' dots, the largest mean gain first.
+// Returns the dots of each method, largest mean gain first.
 function dotsByMethod() {
   return methods
     .filter((m) => DATA.methods[m] !== "local" || methods.length === 1)
@@ -24,10 +24,10 @@ function dotsByMethod() {
     .filter(({ dots }) => dots.length)
     .sort((a, b) => b.average - a.average);
 }
-// Ticks 0.01, 0.05, 0.1 ... of the power of ten of the largest gain, where there is room for them.
+// Returns ticks at 0.01, 0.05, 0.1 ... of the power of ten of the largest gain, if they fit.
 function rootTicks(low, high, x) {
-  const most = Math.max(Math.abs(low), Math.abs(high));
-  const unit = 10 ** Math.floor(Math.log10(most));
+  const largest = Math.max(Math.abs(low), Math.abs(high));
+  const unit = 10 ** Math.floor(Math.log10(largest));
   const ticks = [0.01, 0.05, 0.1, 0.5, 1, 2, 5]
     .flatMap((k) => [-k * unit, k * unit])
     .filter((g) => g >= low && g <= high)
@@ -36,7 +36,7 @@ function rootTicks(low, high, x) {
     ticks.every((other) => Math.abs(other) >= Math.abs(g) || Math.abs(x(other) - x(g)) > 44),
   );
 }
-// How far each dot of a row, in ascending order, moves off its middle so that none covers another.
+// Returns the vertical shift of each dot of a row (ascending) so that no dot covers another.
 function swarm(xs, radius, half) {
   const placed = [];
   for (const x of xs) {
@@ -66,8 +66,8 @@ function drawDot({ gain, seed, peer }, m, x, y, radius) {
       `${DATA.methods[m]}, ${DATA.names[seed][peer]}, seed ${DATA.seeds[seed]}`,
       DATA.clusters && `cluster ${DATA.clusters[seed][peer]}`,
       DATA.gains.accuracy
-        ? `${written(gain)} points, ends with ${FORMAT.share(final)}`
-        : `${written(gain)}, ends with ${plain(final, 4)}`,
+        ? `gain ${written(gain)} points, final ${FORMAT.share(final)}`
+        : `gain ${written(gain)}, final ${plain(final, 4)}`,
     ]);
   return dot;
 }
@@ -88,7 +88,7 @@ function drawGains() {
   const room = (b - a) * 0.03;
   const x = (g) => left + ((bend(g) - a + room) / (b - a + 2 * room)) * (right - left);
 
-  const svg = picture(width, height, "Gain over local of every peer, by method");
+  const svg = picture(width, height, "Gain over local per peer and method");
   const write = (parent, x, y, anchor, text, style) =>
     parent.append(make("text", { x, y, "text-anchor": anchor, ...style }, text));
   const rule = (parent, x, y1, y2, stroke, width) =>
@@ -100,13 +100,15 @@ function drawGains() {
     rule(svg, x(g), top, bottom, g ? "--grid" : "--faint", g ? 1 : 1.5);
     write(svg, x(g), bottom + 18, "middle", written(g));
   }
-  const title = DATA.gains.accuracy ? "test accuracy over local, points" : "test loss below local";
+  const title = DATA.gains.accuracy
+    ? "test accuracy minus local, points"
+    : "local’s test loss minus the method’s";
   const scale = isRooted ? " (square-root scale)" : "";
   write(svg, (left + right) / 2, height - 5, "middle", `${title}${scale}`);
 
   const half = (isNarrow ? 0.3 : 0.42) * tall;
-  const most = Math.max(1, ...rows.map(({ dots }) => dots.length));
-  const radius = most > 150 ? 2.6 : most > 50 ? 3.4 : 4.4;
+  const densest = Math.max(1, ...rows.map(({ dots }) => dots.length));
+  const radius = densest > 150 ? 2.6 : densest > 50 ? 3.4 : 4.4;
   rows.forEach(({ m, dots, average }, k) => {
     const row = make("g", { opacity: isFaded(m) ? 0.25 : 1 });
     row.onclick = () => pick(m);

@@ -1,4 +1,4 @@
-// Who collaborates with whom: a heat map for each method whose peers give each other weights.
+// Collaboration weights: a heat map for each method whose peers give each other weights.
 
 import { clusterColours, make } from "../drawing.js";
 import { heatMap, pairReadOut } from "../heat_map.js";
@@ -10,7 +10,7 @@ import { isFaded, methods, swatch } from "./methods.js";
 const codes = fromData(({ maps }) => Uint8Array.from(atob(maps.weights), (c) => c.charCodeAt(0)));
 const shown = { seed: 0, frame: () => 0 };
 
-// The weight of the map with that index among `DATA.maps.of`.
+// Returns a weight of `DATA.maps.of[map]`.
 function mapWeight(map, i, j) {
   const { low, high } = DATA.maps.of[map];
   const at = ((map * DATA.maps.rounds.length + shown.frame()) * DATA.peers + i) * DATA.peers + j;
@@ -18,8 +18,8 @@ function mapWeight(map, i, j) {
 }
 
 function emptyFigure({ method, f1 }) {
-  const found = f1 && isNumber(f1[shown.frame()]) ? `F1 ${f1[shown.frame()].toFixed(2)}` : "F1 –";
-  const score = DATA.clusters ? (f1 ? found : "learns no graph") : "";
+  const value = f1 && isNumber(f1[shown.frame()]) ? `F1 ${f1[shown.frame()].toFixed(2)}` : "F1 –";
+  const score = DATA.clusters ? (f1 ? value : "learns no graph") : "";
   const name = DATA.methods[method];
   const figure = make(
     "figure",
@@ -61,7 +61,7 @@ function drawMaps() {
   const drawn = here.map((map) => DATA.maps.of[map].method);
   const silent = methods.filter((m) => !drawn.includes(m)).map((m) => DATA.methods[m]);
   byId("silent").textContent = silent.length
-    ? `No map: in ${silent.join(", ")}, no peer gives another any weight.`
+    ? `No map for ${silent.join(", ")}: no peer gives weight to another peer.`
     : "";
   byId("frame").replaceChildren(
     "round ",

@@ -1,4 +1,4 @@
-// The methods of a comparison: how each is drawn in all figures.
+// Colours and line styles of a comparison's methods.
 
 import { make, PALETTE } from "../drawing.js";
 import { DATA, view } from "../page.js";
@@ -7,7 +7,7 @@ export const methods = [...DATA.methods.keys()];
 const DASHES = ["", "7 4", "2 3"];
 export const colour = (m) => PALETTE[m % PALETTE.length];
 export const dash = (m) => DASHES[Math.floor(m / PALETTE.length) % DASHES.length];
-// Another method is picked.
+// Returns whether another method is selected.
 export const isFaded = (m) => view.picked !== null && view.picked !== m;
 
 export function swatch(m) {

@@ -1,4 +1,4 @@
-// The table of results, which the page brings along: sorts by a heading, follows a row's method.
+// Table of results: sorts by a heading, selects the method of a row.
 
 import { compare } from "../numbers.js";
 import { byId, pick, view, watch } from "../page.js";
@@ -24,6 +24,9 @@ export function startTable() {
     };
   });
   watch(() => {
-    for (const [m, row] of rows.entries()) row.classList.toggle("picked", view.picked === m);
+    for (const [m, row] of rows.entries()) {
+      row.classList.toggle("picked", view.picked === m);
+      row.querySelector("button").setAttribute("aria-pressed", String(view.picked === m));
+    }
   });
 }

@@ -1,5 +1,4 @@
-// The learning curves of a run: a thin line for each peer, or bands for many; a thick one for their
-// mean.
+// Learning curves of a run: a thin line per peer, or bands for many peers; a thick line for the mean.
 
 import { axes, canLog, isShare, measures, offerChoices, ROUNDS, wantsLog } from "../axes.js";
 import { css, line, make } from "../drawing.js";
@@ -8,12 +7,12 @@ import { byId, DATA, hideTip, pick, segment, showTip, view, watch } from "../pag
 import { metrics } from "./metrics.js";
 import { clusterColour, clusterLegend, inText, legendEntry, peerColour, peers } from "./peers.js";
 
-// What the reader chose; `log` is null until then, and the numbers decide.
+// Choices of the reader; `log` null: decided by the values.
 const curves = { measure: null, axis: ROUNDS, log: null };
-// The shares of the peers inside the bands, and how opaque these are.
+// Percentiles of the bands and their opacity.
 const BANDS = [
-  { name: "nine tenths of the peers", from: 0.05, to: 0.95, opacity: 0.16 },
-  { name: "half of them", from: 0.25, to: 0.75, opacity: 0.26 },
+  { name: "5th to 95th percentile", from: 0.05, to: 0.95, opacity: 0.16 },
+  { name: "25th to 75th percentile", from: 0.25, to: 0.75, opacity: 0.26 },
 ];
 
 function choose(choice) {
@@ -36,7 +35,7 @@ function offer(values, log) {
   );
   byId("scale").hidden = isShare(curves.measure);
 }
-// Lines through [x, y] of each round, null where there is none; one round is dots.
+// Draws a line through [x, y] of each round (null: gap); a single round is drawn as dots.
 function drawPath(svg, path, stroke, width, opacity) {
   const drawn = path.filter(Boolean);
   if (drawn.length > 1) svg.append(line(path, { stroke, "stroke-width": width, opacity }));
@@ -44,7 +43,7 @@ function drawPath(svg, path, stroke, width, opacity) {
     for (const [cx, cy] of drawn)
       svg.append(make("circle", { cx, cy, r: width * 1.2 + 2, fill: stroke, opacity }));
 }
-// `at(r, v)` is where a value of a round stands.
+// `at(r, v)` returns the position of a value of a round.
 function drawBands(svg, values, at) {
   const sorted = values.map((each) => each.filter(isNumber).sort((a, b) => a - b));
   const edge = (share) => sorted.map((each, r) => at(r, quantile(each, share)));
@@ -67,7 +66,7 @@ function drawLegend() {
         ...BANDS.map(({ name, opacity }, k) =>
           legendEntry(tint(opacity + (k && BANDS[0].opacity)), name, "band"),
         ),
-        legendEntry(css("--faint"), "lowest and highest"),
+        legendEntry(css("--faint"), "min and max"),
         ...clusterLegend(),
       ]
     : DATA.clusters
@@ -76,9 +75,9 @@ function drawLegend() {
   const hint =
     view.picked === null
       ? DATA.crowd
-        ? "Click to follow the nearest peer, or choose one in the table."
-        : "Click a line to follow that peer."
-      : `Following ${inText(view.picked)}; click it to let go.`;
+        ? "Click to select the nearest peer, or select one in the table."
+        : "Click a line to select that peer."
+      : `Selected: ${inText(view.picked)}. Press Escape to deselect.`;
   byId("curve-legend").replaceChildren(
     legendEntry(css("--ink"), "mean"),
     ...each,
@@ -153,7 +152,7 @@ function drawCurves() {
     showTip(event, [
       `Round ${DATA.rounds[r]}`,
       `mean ${measure.format(mean(values[r]))}`,
-      `range ${range(0, 1)}`,
+      `min to max ${range(0, 1)}`,
       ...(DATA.crowd ? BANDS.map(({ name, from, to }) => `${name} ${range(from, to)}`) : []),
       `${inText(nearest)}${cluster}: ${measure.format(values[r][nearest])}`,
       axis !== ROUNDS && `${axis.format(xs[r][nearest])} ${axis.title.replace(" per peer", "")}`,

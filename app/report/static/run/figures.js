@@ -1,4 +1,4 @@
-// All figures of a run. They draw the page's data, and anew what `show` of page.js is given.
+// All figures of a run. They redraw the data that `show` of page.js gets.
 
 import { byId, DATA, watch } from "../page.js";
 import { startCurves } from "./curves.js";

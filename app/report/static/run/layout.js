@@ -1,31 +1,31 @@
-// Where the peers of a graph stand: clusters are rings on a ring, or discs where peers are many.
+// Positions of the peers in the graph: each cluster is a ring, or a disc if there are many peers.
 
 import { DATA, fromData } from "../page.js";
 
-const DISC = 100; // peers beyond which a ring has no room for them
-const MOST_GROUPS = 30;
+const DISC = 100; // maximum number of peers on a ring
+const MAX_GROUPS = 30;
 
-// Neighbours in display order that share a cluster, true or recovered; all peers where that
-// divides nothing, or too much.
+// Groups of adjacent peers in one true or recovered cluster; one group of all peers if there are no
+// clusters, or too many.
 const groups = fromData(({ order, clusters, recovered }) => {
   const labels = clusters ?? (order.length > DISC ? recovered : null);
   if (!labels) return [order];
-  const found = [];
+  const runs = [];
   order.forEach((p, k) => {
-    if (k && labels[order[k - 1]] === labels[p]) found.at(-1).push(p);
-    else found.push([p]);
+    if (k && labels[order[k - 1]] === labels[p]) runs.at(-1).push(p);
+    else runs.push([p]);
   });
-  return found.length > MOST_GROUPS && !clusters ? [order] : found;
+  return runs.length > MAX_GROUPS && !clusters ? [order] : runs;
 });
 
-// Places on a ring, the first at `angle`.
+// Returns positions on a ring, the first at `angle`.
 function ring(count, [x, y], radius, angle) {
   return Array.from({ length: count }, (_, k) => {
     const turn = angle + (2 * Math.PI * k) / count;
     return [x + radius * Math.cos(turn), y + radius * Math.sin(turn)];
   });
 }
-// Places all over a disc, as seeds lie in a sunflower.
+// Returns positions on a disc (Vogel spiral).
 function disc(count, [x, y], radius) {
   return Array.from({ length: count }, (_, k) => {
     const [turn, far] = [k * Math.PI * (3 - Math.sqrt(5)), radius * Math.sqrt((k + 0.5) / count)];
@@ -46,14 +46,14 @@ function rings(middle) {
     return ring(length, centres[k], radius, (2 * Math.PI * k) / all.length);
   });
 }
-// Discs around the middle, each as large as its share of the peers.
+// Places discs around the middle; their area is proportional to the number of peers.
 function discs(middle) {
   const all = groups();
   const room = middle - 12;
   if (all.length === 1) return disc(DATA.peers, [middle, middle], room);
   const widths = all.map(({ length }) => Math.sqrt(length));
   const around = widths.reduce((a, b) => a + b);
-  // How far out neighbours do not touch, in the unit of `widths`.
+  // Distance from the middle at which neighbours do not touch, in the unit of `widths`.
   const reach = Math.max(
     ...widths.map((width, k) => {
       const both = width + widths[(k + 1) % widths.length];
@@ -72,13 +72,13 @@ function discs(middle) {
   });
 }
 
-// The place of each peer, by index, and the radius of its dot.
+// Returns the position of each peer, by index, and the radius of its dot.
 export function layout(size) {
   const isDisc = DATA.peers > DISC;
-  const found = isDisc ? discs(size / 2) : rings(size / 2);
+  const positions = isDisc ? discs(size / 2) : rings(size / 2);
   const places = [];
   DATA.order.forEach((p, k) => {
-    places[p] = found[k];
+    places[p] = positions[k];
   });
   const n = DATA.peers;
   const radius = n > 48 ? 6 : n > 20 ? 9 : n > 10 ? 14 : 18;

@@ -1,4 +1,4 @@
-// What the peers of a run measured, by metric: for each round, the numbers of all peers.
+// Metrics of a run: for each round, the values of all peers.
 
 import { decode } from "../numbers.js";
 import { fromData } from "../page.js";

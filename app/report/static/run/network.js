@@ -1,6 +1,6 @@
-// Who collaborates with whom in a run: heat map, learnt graph and recovery, round by round.
+// Collaboration of a run: heat map, graph and recovery scores for each round.
 
-import { css, line, make, PALETTE, picture, prepare } from "../drawing.js";
+import { css, line, make, PALETTE, picture, prepare, textOn } from "../drawing.js";
 import { heatMap, pairReadOut } from "../heat_map.js";
 import { closest, isNumber, plain } from "../numbers.js";
 import { byId, DATA, hideTip, pick, showTip, view, watch } from "../page.js";
@@ -31,7 +31,7 @@ function drawHeatMap() {
   const isExact = all.length === DATA.peers;
   const size = Math.min(canvas.parentElement.clientWidth, 520);
   const longest = isExact ? Math.max(...peers().map((p) => axisName(p).length)) : 0;
-  const room = longest > 3 ? 20 + 7 * longest : 30; // long names of columns stand upright
+  const room = longest > 3 ? 20 + 7 * longest : 30; // long column names are vertical
   const hasNames = isExact && (size - room) / all.length >= 17;
   const edge = hasNames ? room : 10;
   const isBlank = (a, b) => a === b && all[a].length === 1 && !graph.own;
@@ -55,7 +55,7 @@ function drawHeatMap() {
           })
         : [
             blockName(all[a]),
-            a === b ? "give each other" : `give ${blockName(all[b])}`,
+            a === b ? "to each other" : `to ${blockName(all[b])}`,
             isBlank(a, b) ? "no own weight in this method" : `mean ${written(a, b)}`,
           ],
   });
@@ -107,8 +107,10 @@ function drawGraph() {
       hideTip();
       return;
     }
-    const given = collaborators(p, 4, frame()).map(([j, w]) => `gives ${inText(j)} ${plain(w, 2)}`);
-    showTip(event, [peerName(p), ...(given.length ? given : ["gives nobody any weight"])]);
+    const largest = collaborators(p, 4, frame()).map(
+      ([j, w]) => `weight for ${inText(j)}: ${plain(w, 2)}`,
+    );
+    showTip(event, [peerName(p), ...(largest.length ? largest : ["no weight for other peers"])]);
   };
   canvas.onpointerleave = hideTip;
   canvas.onclick = (event) => {
@@ -116,8 +118,8 @@ function drawGraph() {
     if (p !== null) pick(p);
   };
 }
-// Each half of an edge is as strong as the weight that the peer at its end gives; of a crowd, whose
-// links are seldom mutual, each link is a line of its own.
+// Draws each half of an edge by the weight that the nearer peer gives. The links of a crowd are rarely
+// mutual, so each link is a whole line.
 function drawEdges(ink, places) {
   const { clusters, crowd, graph } = DATA;
   const isDense = DATA.peers > 30;
@@ -167,20 +169,25 @@ function drawPeers(ink, places, radius) {
     ink.lineWidth = last(p) ? 3 : rim;
     ink.stroke();
     if (radius < 9) continue;
-    ink.fillStyle = DATA.clusters ? "#fff" : css("--paper");
+    ink.fillStyle = textOn(peerColour(p));
     if (shortName(p).length <= 3) ink.fillText(shortName(p), x, y + 0.5);
     else drawName(ink, p, x, y, radius);
   }
 }
-// A name that is too long for the dot stands beyond it.
+// Draws a name that does not fit into the dot beside it, with a halo over the edges.
 function drawName(ink, p, x, y, radius) {
   const [size, half] = [ink.canvas.clientWidth, ink.measureText(axisName(p)).width / 2 + 2];
   const outwards = y < size / 2 ? -1 : 1;
+  const at = [Math.min(size - half, Math.max(half, x)), y + outwards * (radius + 10)];
+  ink.strokeStyle = css("--paper");
+  ink.lineJoin = "round";
+  ink.lineWidth = 5;
+  ink.strokeText(axisName(p), ...at);
   ink.fillStyle = css("--ink");
-  ink.fillText(axisName(p), Math.min(size - half, Math.max(half, x)), y + outwards * (radius + 10));
+  ink.fillText(axisName(p), ...at);
 }
 
-// How well the learnt graph finds the true clusters, over the rounds.
+// Draws the recovery scores of the learnt graph over the rounds.
 function drawRecovery() {
   const isEmpty = !DATA.graph.scores || DATA.graph.rounds.length < 2;
   byId("recovery").hidden = isEmpty;
@@ -227,11 +234,9 @@ function drawRecovery() {
 function drawReadout() {
   const score = DATA.graph.scores?.[frame()];
   const two = (v) => (isNumber(v) ? v.toFixed(2) : "–");
-  const parts = [
-    ["round", DATA.graph.rounds[frame()]],
-    [DATA.graph.learns ? "learnt edges" : "edges", DATA.graph.edges[frame()]],
-    ["groups", DATA.graph.groups[frame()]],
-  ];
+  const parts = [["round", DATA.graph.rounds[frame()]]];
+  if (DATA.graph.learns)
+    parts.push(["learnt edges", DATA.graph.edges[frame()]], ["groups", DATA.graph.groups[frame()]]);
   if (score)
     parts.push(
       ["precision", two(score.precision)],
@@ -256,7 +261,7 @@ export function startNetwork() {
     drawGraph();
     drawRecovery();
     drawReadout();
-    byId("graph-title").textContent = DATA.graph.learns ? "Learnt graph" : "Graph";
+    byId("graph-title").textContent = DATA.graph.learns ? "Learnt graph" : "Graph of the weights";
     byId("top").textContent = plain(DATA.graph.darkest, 3);
     byId("graph-legend").replaceChildren(...clusterLegend("dot"));
   };

@@ -1,5 +1,4 @@
-// Who holds which data: a bar for the training examples of each peer, or block of peers, and a heat
-// map of their classes.
+// Data per peer, or block of peers: a bar for the training examples, a heat map of the classes.
 
 import { css, prepare, ramp } from "../drawing.js";
 import { plain } from "../numbers.js";
@@ -25,7 +24,7 @@ function drawSplit() {
   const top = BARS + 14 + (hasNumbers ? 20 : 0);
   const ink = prepare(canvas, left + columns.length * cell + 1, top + classes * tall + 1);
   const shade = ramp();
-  const most = Math.max(1, ...DATA.labels.flat());
+  const highest = Math.max(1, ...DATA.labels.flat());
   const sizes = DATA.labels.map((counts) => counts.reduce((a, b) => a + b, 0));
   const largest = Math.max(1, ...sizes);
   const picked = view.picked === null ? null : blockOf()[view.picked];
@@ -42,7 +41,7 @@ function drawSplit() {
       ink.fillText(axisName(p), x + (cell - gap) / 2, BARS + 14, cell - gap);
     }
     DATA.labels[k].forEach((count, c) => {
-      ink.fillStyle = shade(count / most);
+      ink.fillStyle = shade(count / highest);
       ink.fillRect(x, top + c * tall, cell - gap, tall - (tall > 8 ? 2 : 0));
     });
   });
@@ -66,7 +65,7 @@ function drawSplit() {
       return;
     }
     const count = DATA.labels[column][c];
-    const each = columns[column].length > 1 ? " each on average" : "";
+    const each = columns[column].length > 1 ? " per peer on average" : "";
     showTip(event, [
       blockName(columns[column]),
       `${plain(sizes[column], 6)} training examples${each}`,
@@ -78,7 +77,7 @@ function drawSplit() {
     const block = columns[under(event)[0]];
     if (block?.length === 1) pick(block[0]);
   };
-  byId("split-top").textContent = plain(most, 6);
+  byId("split-top").textContent = plain(highest, 6);
 }
 
 export function startSplit() {

@@ -1,17 +1,17 @@
-// The table of a run's peers: sorts by a heading, searches, turns pages, follows the peer of a row.
+// Table of a run's peers: sort, search, pages, and selection of a peer.
 
 import { css, line, make } from "../drawing.js";
 import { compare, FORMAT, isNumber, plain, spread } from "../numbers.js";
-import { byId, DATA, pick, view, watch } from "../page.js";
+import { byId, DATA, pick, redraw, view, watch } from "../page.js";
 import { metrics } from "./metrics.js";
 import { peerColour, peerName, peers, shortName } from "./peers.js";
 import { collaborators } from "./weights.js";
 
 const PAGE = 50;
-// The heading that rows are sorted by, which page is shown, and the peer that it last turned to.
+// Sort column, current page, and the peer to which the table last turned.
 const shown = { column: "Peer", down: false, page: 0, picked: null };
 
-// `values` and their range are those of all peers.
+// Draws the curve of peer p; `values` and their range are those of all peers.
 function sparkline(p, values, [low, high]) {
   const last = DATA.rounds.length - 1;
   const points = values
@@ -28,14 +28,14 @@ function clusterCell(p) {
   return make("span", {}, dot, String(DATA.clusters[p]));
 }
 function collaboratorsCell(p) {
-  const most = collaborators(p, 3, DATA.graph.rounds.length - 1).map(([j, weight]) =>
+  const largest = collaborators(p, 3, DATA.graph.rounds.length - 1).map(([j, weight]) =>
     make("span", { class: "mate" }, `${shortName(j)} `, make("span", {}, plain(weight, 2))),
   );
-  return make("span", {}, ...(most.length ? most : ["nobody"]));
+  return make("span", {}, ...(largest.length ? largest : ["none"]));
 }
 
-// Columns have a group, a heading, and either `values` by peer, to sort by, with their `format`,
-// or a `cell`; or both.
+// Returns columns: a group, a heading, and `values` by peer (sortable) with their `format`, a `cell`
+// function, or both.
 function mainColumns() {
   const { last, best } = DATA;
   const key = ["test_accuracy", "test_loss"].find((name) => name in DATA.metrics);
@@ -50,18 +50,18 @@ function mainColumns() {
     DATA.diverged.includes(p) ? "diverged" : FORMAT.fixed(last.test_loss[p]);
   const hasCourse = DATA.rounds.length > 1;
   return [
-    hasCourse && { group, heading: "course", cell: (p) => sparkline(p, values, range) },
+    hasCourse && { group, heading: "curve", cell: (p) => sparkline(p, values, range) },
     hasCourse && { group, heading: "first", values: first, format },
     { group, heading: "last", values: last[key], ...(isShare ? { format } : { cell: lossCell }) },
     hasCourse && best && { group, heading: "best", values: best[key], format },
-    hasCourse && best && { group, heading: "in round", values: best.round, format: FORMAT.round },
+    hasCourse && best && { group, heading: "best round", values: best.round, format: FORMAT.round },
     ...[
       ["balanced_accuracy", "balanced", FORMAT.share],
       ["auroc", "AUROC", FORMAT.fixed],
       ["rmse", "RMSE", FORMAT.fixed],
     ].map(
       ([name, heading, format]) =>
-        last[name] && { group: "Test set, at the end", heading, values: last[name], format },
+        last[name] && { group: "Final test set", heading, values: last[name], format },
     ),
     isShare &&
       last.test_loss && {
@@ -82,13 +82,13 @@ function columns() {
     samples && { group: "", heading: "Samples", values: samples, format: (x) => plain(x, 7) },
     ...mainColumns(),
     took_part && {
-      group: "Took part",
-      heading: `of ${FORMAT.round(took_part.of)} rounds`,
+      group: "Participation",
+      heading: `rounds of ${FORMAT.round(took_part.of)}`,
       values: took_part.rounds,
       format: FORMAT.round,
     },
     DATA.graph && {
-      group: "Listens most to",
+      group: "Largest weights",
       heading: "peer, weight",
       cell: collaboratorsCell,
       isText: true,
@@ -105,8 +105,8 @@ function columns() {
     }));
 }
 
-// The peers of which every word of the search begins a word of the name.
-function found() {
+// Returns the peers for which every search word is a prefix of a word of the name.
+function matches() {
   const words = byId("search").value.toLowerCase().split(/\s+/).filter(Boolean);
   return peers().filter((p) => {
     const name = peerName(p)
@@ -115,7 +115,7 @@ function found() {
     return words.every((word) => name.some((part) => part.startsWith(word)));
   });
 }
-// Which of the rows are on the page; it turns to one that was picked elsewhere.
+// Returns the rows of the current page; turns to the page of a peer selected in a figure.
 function turn(rows, isElsewhere) {
   if (isElsewhere) shown.page = Math.floor(rows.indexOf(view.picked) / PAGE);
   const last = Math.max(0, Math.ceil(rows.length / PAGE) - 1);
@@ -142,7 +142,7 @@ function heads(all) {
       cell.style.color = css("--soft");
       return cell;
     }
-    const button = make("button", { type: "button" }, heading);
+    const button = make("button", { type: "button", "data-key": `sort ${name}` }, heading);
     button.onclick = () => {
       shown.down = shown.column === name ? !shown.down : k > 1;
       shown.column = name;
@@ -160,20 +160,27 @@ function heads(all) {
 function drawTable() {
   const all = columns();
   const { values } = all.find(({ name }) => name === shown.column) ?? all[0];
-  const sorted = found().sort((a, b) => compare(values[a], values[b], shown.down));
+  const sorted = matches().sort((a, b) => compare(values[a], values[b], shown.down));
   const isElsewhere = view.picked !== shown.picked && sorted.includes(view.picked);
   shown.picked = view.picked;
   const rows = turn(sorted, isElsewhere).map((p) => {
     const show = ({ values, format, cell }) => (cell ? cell(p) : format(values[p]));
     const cells = all.map((column) => make("td", { class: column.kind }, show(column)));
+    // A click on the button bubbles to the row: keyboard and mouse select alike.
+    const name = make(
+      "button",
+      { type: "button", "data-key": `peer ${p}`, "aria-pressed": String(p === view.picked) },
+      shortName(p),
+    );
+    cells[0].replaceChildren(name);
     const row = make("tr", { class: p === view.picked ? "picked" : "" }, ...cells);
     row.onclick = () => {
-      shown.picked = view.picked === p ? null : p; // it is here: no page to turn to
+      shown.picked = view.picked === p ? null : p; // already on this page
       pick(p);
     };
     return row;
   });
-  byId("peers").replaceChildren(make("thead", {}, ...heads(all)), make("tbody", {}, ...rows));
+  redraw(byId("peers"), make("thead", {}, ...heads(all)), make("tbody", {}, ...rows));
   if (isElsewhere) {
     const [box, row] = [byId("peers").parentElement, byId("peers").querySelector(".picked")];
     box.scrollTop = row.offsetTop - box.clientHeight / 2;

@@ -1,11 +1,11 @@
-// The collaboration weights of a run, by frame: the means over blocks, and each peer's links.
+// Collaboration weights of a run by frame: block means and the links of each peer.
 
 import { decode } from "../numbers.js";
 import { DATA, fromData } from "../page.js";
 import { blockOf, peers } from "./peers.js";
 
 const means = fromData(({ graph }) => decode(graph.weights, 2));
-// The strongest links of many peers; of few, who are blocks of one, the means are all there is.
+// Strongest links of many peers; null for few peers, whose block means are the exact weights.
 const strongest = fromData(
   ({ graph: { links } }) =>
     links && { each: links.each, to: decode(links.to, 3), weights: decode(links.weights, 2) },
@@ -15,7 +15,7 @@ export function blockWeight(a, b, at) {
   const size = DATA.blocks.length;
   return means()[(at * size + a) * size + b];
 }
-// Peers to which peer i gives weight, and how much: all of few, the strongest links of many.
+// Returns [peer, weight] pairs of peer i: all pairs, or the strongest links of many peers.
 export function links(i, at) {
   if (!strongest()) {
     const place = blockOf();
@@ -27,11 +27,11 @@ export function links(i, at) {
   const first = (at * DATA.peers + i) * each;
   return Array.from({ length: each }, (_, k) => [to[first + k], weights[first + k]]);
 }
-// The peers to which peer i gives most weight: peer and weight.
-export function collaborators(i, most, at) {
-  const least = Math.max(1e-9, 0.005 * DATA.graph.top);
+// Returns the [peer, weight] pairs with the largest weights of peer i.
+export function collaborators(i, limit, at) {
+  const threshold = Math.max(1e-9, 0.005 * DATA.graph.top);
   return links(i, at)
-    .filter(([, w]) => w > least)
+    .filter(([, w]) => w > threshold)
     .sort((a, b) => b[1] - a[1])
-    .slice(0, most);
+    .slice(0, limit);
 }
