@@ -33,7 +33,7 @@ def write(
     directory : Path
         Directory of the comparison.
     title : str
-        Heading of the page.
+        Name of the comparison: its preset or directory.
     failed : Mapping[str, str]
         Failed run -> error; no row contains such a run.
 
@@ -58,7 +58,8 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
     groups = [(name, list(of)) for name, of in groupby(columns, key=lambda column: column.group)]
     common = _common(rows)
     return {
-        "title": title,
+        "title": _heading(rows),
+        "name": title,
         "facts": _facts(rows),
         "notice": _notice(rows, failed),
         "outcome": verdict.outcome(rows),
@@ -75,13 +76,23 @@ def content(rows: Sequence[Row], title: str, failed: Mapping[str, str]) -> dict[
     }
 
 
+def _heading(rows: Sequence[Row]) -> str:
+    """Return "local, cobo on digits", or "23 methods on digits"."""
+    methods = [row.method for row in rows]
+    subject = ", ".join(methods) if len(methods) <= 4 else units.plural(len(methods), "method")
+    return f"{subject} on {_dataset(rows)}"
+
+
+def _dataset(rows: Sequence[Row]) -> str:
+    return str(rows[0].runs[0].config.get("dataset", "unknown data"))
+
+
 def _facts(rows: Sequence[Row]) -> list[str]:
     runs = [run for row in rows for run in row.runs]
     first = runs[0]
     seeds = [str(seed) for seed in seeds_of(rows)]
     rounds = first.config.get("num-server-rounds", first.rounds.max(initial=0))
     return [
-        str(first.config.get("dataset", "unknown data")),
         *words.partition(first),
         words.peers(first),
         units.plural(len(rows), "method"),

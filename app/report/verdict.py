@@ -40,6 +40,7 @@ def _ranking(rows: Sequence[Row], main: Column, columns: Mapping[str, Column]) -
         value = f"{comparison.cell(top, main)}{unit}{_gain(top, columns)}"
         seeds = units.plural(len(top.runs), "seed")
         why = "one seed allows no test" if len(top.runs) == 1 else f"not significant with {seeds}"
+        why += "; use 3 or more" if len(top.runs) < 3 else ""
         if len(among) == 1:
             sentences.append(f"{top.method} reaches a {what} of {value}")
         elif len(leading) == 1:
