@@ -283,3 +283,40 @@ def test_newer_data_keep_what_the_reader_chose(tmp_path: Path) -> None:
     assert re.search('data-key="test_loss" aria-pressed="true"', dom)
     assert re.findall('<tr class="picked"><td class=""><button[^>]*>([^<]*)', dom) == ["2"]
     assert ">800</text>" in dom, "the axis goes on to the newest round"
+
+
+@pytest.mark.e2e
+def test_the_keyboard_selects_a_peer_and_keeps_its_focus(tmp_path: Path) -> None:
+    """Enter on a focused button is a click; the table is redrawn by it."""
+    page = page_of(write_run(tmp_path / "run", Story(rounds=2)))
+    reader = """
+      const button = document.querySelector("#peers tbody tr:nth-child(3) button");
+      button.focus();
+      button.click();
+      document.documentElement.dataset.focus = document.activeElement.dataset.key;
+    """
+    html = page.read_text(encoding="utf-8")
+    page.write_text(html.replace("\nstart();\n", f"\nstart();\n{reader}\n"), encoding="utf-8")
+    dom = in_a_browser(page)
+    assert 'data-focus="peer 2"' in dom
+    assert re.findall('<tr class="picked"><td class=""><button[^>]*>([^<]*)', dom) == ["2"]
+
+
+@pytest.mark.e2e
+def test_predictions_have_axis_titles_and_the_area_under_the_roc_curve(tmp_path: Path) -> None:
+    """Area of (0, 0), (0, 0.5), (1, 1): 0.75."""
+    run = write_run(tmp_path / "run", Story(peers=2, clusters=1, rounds=1))
+    (run / "models").mkdir()
+    curves = {
+        "confusion": [[3, 1], [0, 4]],
+        "roc": [[[0, 0], [0, 0.5], [1, 1]]],
+        "reliability": [[0.9, 0.8, 5]],
+    }
+    for peer in range(2):
+        (run / "models" / f"peer-{peer:04d}.json").write_text(json.dumps({"curves": curves}))
+    (run / "classes.json").write_text('["normal", "pneumonia"]')
+    dom = in_a_browser(page_of(run))
+    assert "Confusion matrix (rows: true class, columns: predicted)" in dom
+    assert "pneumonia, AUC 0.75" in dom
+    for title in ("true positive rate", "false positive rate", "accuracy", "confidence"):
+        assert f">{title}</text>" in dom

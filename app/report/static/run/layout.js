@@ -1,5 +1,6 @@
 // Positions of the peers in the graph: each cluster is a ring, or a disc if there are many peers.
 
+import { mean } from "../numbers.js";
 import { DATA, fromData } from "../page.js";
 
 const DISC = 100; // maximum number of peers on a ring
@@ -72,7 +73,7 @@ function discs(middle) {
   });
 }
 
-// Returns the position of each peer, by index, and the radius of its dot.
+// Returns by peer its position and the centre of its group, and the radius of the dots.
 export function layout(size) {
   const isDisc = DATA.peers > DISC;
   const positions = isDisc ? discs(size / 2) : rings(size / 2);
@@ -80,10 +81,16 @@ export function layout(size) {
   DATA.order.forEach((p, k) => {
     places[p] = positions[k];
   });
+  const centres = [];
+  for (const group of groups()) {
+    const centre = [0, 1].map((axis) => mean(group.map((p) => places[p][axis])));
+    for (const p of group) centres[p] = centre;
+  }
   const n = DATA.peers;
   const radius = n > 48 ? 6 : n > 20 ? 9 : n > 10 ? 14 : 18;
   return {
     places,
+    centres,
     radius: isDisc ? Math.min(6, Math.max(2, (0.16 * size) / Math.sqrt(n))) : radius,
   };
 }

@@ -31,7 +31,7 @@ function drawHeatMap() {
   const isExact = all.length === DATA.peers;
   const size = Math.min(canvas.parentElement.clientWidth, 520);
   const longest = isExact ? Math.max(...peers().map((p) => axisName(p).length)) : 0;
-  const room = longest > 3 ? 20 + 7 * longest : 30; // long column names are vertical
+  const room = longest > 3 ? 26 + 7 * longest : 30; // long column names are vertical
   const hasNames = isExact && (size - room) / all.length >= 17;
   const edge = hasNames ? room : 10;
   const isBlank = (a, b) => a === b && all[a].length === 1 && !graph.own;
@@ -90,9 +90,9 @@ function drawGraph() {
   const canvas = byId("graph");
   const size = Math.min(canvas.parentElement.clientWidth, 520);
   const ink = prepare(canvas, size, size);
-  const { places, radius } = layout(size);
+  const { places, centres, radius } = layout(size);
   drawEdges(ink, places);
-  drawPeers(ink, places, radius);
+  drawPeers(ink, places, centres, radius);
   const under = (event) => {
     const box = canvas.getBoundingClientRect();
     const [px, py] = [event.clientX - box.left, event.clientY - box.top];
@@ -152,7 +152,7 @@ function drawEdges(ink, places) {
   }
   ink.globalAlpha = 1;
 }
-function drawPeers(ink, places, radius) {
+function drawPeers(ink, places, centres, radius) {
   ink.textAlign = "center";
   ink.textBaseline = "middle";
   const high = radius > 16 ? 15 : radius > 10 ? 13 : 10;
@@ -171,14 +171,22 @@ function drawPeers(ink, places, radius) {
     if (radius < 9) continue;
     ink.fillStyle = textOn(peerColour(p));
     if (shortName(p).length <= 3) ink.fillText(shortName(p), x, y + 0.5);
-    else drawName(ink, p, x, y, radius);
+    else drawName(ink, p, places[p], centres[p], radius);
   }
 }
-// Draws a name that does not fit into the dot beside it, with a halo over the edges.
-function drawName(ink, p, x, y, radius) {
-  const [size, half] = [ink.canvas.clientWidth, ink.measureText(axisName(p)).width / 2 + 2];
-  const outwards = y < size / 2 ? -1 : 1;
-  const at = [Math.min(size - half, Math.max(half, x)), y + outwards * (radius + 10)];
+// Draws a name that does not fit into the dot on the outside of its group, with a halo over edges:
+// beside the dot if there is room, else above or below.
+function drawName(ink, p, [x, y], [centreX, centreY], radius) {
+  const [size, width] = [ink.canvas.clientWidth, ink.measureText(axisName(p)).width];
+  const [right, down] = [x - centreX, y - centreY];
+  const gap = radius + 6;
+  const isBeside = Math.abs(right) > Math.abs(down);
+  const hasRoom = right > 0 ? x + gap + width < size : x - gap - width > 0;
+  let at = [
+    Math.min(size - width / 2 - 2, Math.max(width / 2 + 2, x)),
+    y + Math.sign(down || 1) * (gap + 4),
+  ];
+  if (isBeside && hasRoom) at = [x + Math.sign(right) * (gap + width / 2), y];
   ink.strokeStyle = css("--paper");
   ink.lineJoin = "round";
   ink.lineWidth = 5;
