@@ -36,6 +36,7 @@ RUN = "run as it stands"
 ENDLESS = "run until the address that it prints has answered, then interrupted"
 HOW: dict[str, dict[str, str]] = {
     "README.md": {"make run": RUN},
+    "docs/index.md": {"make run": "README.md has the same block"},
     "docs/first-steps.md": {
         "make run": "README.md has the same block",
         "source .venv/bin/activate": RUN,
