@@ -21,11 +21,11 @@ DOCS = ROOT / "docs"
 SKELETON = [
     "Idea",
     "Formula",
-    "Who talks to whom",
+    "Communication",
     "Costs",
     "Options",
-    "When it fails",
-    "Our results against the paper's",
+    "Limitations",
+    "Results",
     "Source",
 ]
 
