@@ -1,8 +1,8 @@
 """Decentralised, personalised collaborative learning: peers that choose their collaborators.
 
-`run` carries out one run and `compare` several methods; both give their results as data frames and
-modules. `load` reads what a run left. Methods, models, data sets and partitions of your own are
-made of `Method`, `Rule`, `State`, `Source`, `Shares` and the strategies.
+`run` executes one run, `compare` compares several methods, `load` reads a run directory. Results
+are data frames and modules. Build your own methods, models, data sets and partitions with `Method`,
+`Rule`, `State`, `Source`, `Shares` and the strategies.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _PLACES = {
 }
 _PLACE = {name: place for place, names in _PLACES.items() for name in names}
 
-__all__ = sorted(_PLACE)  # each is loaded when it is asked for
+__all__ = sorted(_PLACE)  # loaded on first access
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name where it is asked for: a plugin on a node needs neither pandas nor reports."""
+    """Load a name on first access: a plugin on a node needs neither pandas nor reports."""
     if name not in _PLACE:
         raise AttributeError(f"module 'coterie' has no attribute '{name}'")
     return getattr(import_module(_PLACE[name]), name)

@@ -1,4 +1,4 @@
-"""Runs and comparisons from Python: arrays, classes and keys in, results out."""
+"""Python API: execute runs and comparisons from arrays, classes and configuration keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from datasets import plugins
 from datasets.plugins import Kind
 
 Keys = Mapping[str, Any]
-"""Configuration keys, dotted or nested; a method, model, data set or partition may be an object."""
+"""Configuration keys, dotted or nested. Methods, models, data sets, partitions can be objects."""
 Arrays = Mapping[str, Any]
 
 
@@ -39,27 +39,38 @@ def run(
     nodes: int = 0,
     **more: Any,
 ) -> Run:
-    """Carry out one run and read what it left.
+    """Execute a run and return its results.
 
     Parameters
     ----------
-    preset : a TOML file, or the name of one under presets/; without, the defaults.
-    keys : configuration keys, dotted as on the command line or nested as in TOML.
-    peers_data : a mapping of arrays for each peer: `x` and `y`, and where they are there `x_test`,
-        `y_test`, `x_validation`, `y_validation`, `name`, `classes`. It replaces the data set.
-    callbacks : objects with `on_round(round, metrics)`, or functions with these arguments, called
-        after each evaluated round; `metrics` has a row for each peer.
-    nodes : Flower nodes that share the peers; 0: none, the run takes place in this process.
-    **more : further keys as words, with `_` for `-` and `__` between a table and its key:
-        `learning_rate=0.1`, `partition__alpha=0.3`. `method`, `model`, `dataset` and
-        `partition__kind` may be objects instead of names: a `Method`, a class or function.
+    preset : str | Path | None
+        TOML file, or the name of one in presets/; None: defaults.
+    keys : Mapping[str, Any] | None
+        Configuration keys, dotted as on the command line or nested as in TOML.
+    peers_data : Sequence[Mapping[str, Any]] | None
+        Arrays of each peer, instead of a data set: `x` and `y`; optional: `x_test`, `y_test`,
+        `x_validation`, `y_validation`, `name`, `classes`.
+    callbacks : Iterable[Callback | Callable[..., object]]
+        Objects with `on_round(round, metrics)`, or functions with these arguments, called after
+        each evaluated round; `metrics` has a row per peer.
+    nodes : int
+        Split the peers over this number of Flower nodes; 0: run in this process, without Flower.
+    **more : Any
+        Further keys, with `_` for `-` and `__` between a table and its key: `learning_rate=0.1`,
+        `partition__alpha=0.3`. `method`, `model`, `dataset` and `partition__kind` can be objects
+        instead of names: a `Method`, a class or a function.
+
+    Returns
+    -------
+    Run
+        Results of the run.
 
     Raises
     ------
     ConfigError, DataError
-        It cannot run. Nothing was written.
+        If the run cannot start; nothing was written.
     RunError
-        It did not run to its end.
+        If the run failed.
 
     Examples
     --------
@@ -74,12 +85,22 @@ def run(
 
 
 def load(run_dir: str | Path) -> Run:
-    """Read a run directory, whether its run is finished or not.
+    """Read the run directory of a finished or unfinished run.
+
+    Parameters
+    ----------
+    run_dir : str | Path
+        Run directory.
+
+    Returns
+    -------
+    Run
+        Results of the run.
 
     Raises
     ------
     ResultsError
-        It is none, or a file in it is broken.
+        If it is not a run directory, or a file in it is damaged.
     """
     return Run(run_dir)
 
@@ -98,23 +119,39 @@ def compare(
 ) -> Comparison:
     """Run the same experiment for several methods and seeds.
 
-    A run that is there already is not repeated.
+    Finished runs are not repeated.
 
     Parameters
     ----------
-    methods : names, or `Method` objects.
-    preset, keys, peers_data, more : as in `run`.
-    seeds : how many, from the key `seed` on.
-    workers : runs side by side, in processes of their own, which know no objects of this one; with
-        1 all take place in this process.
-    out : directory of the comparison; without, `runs/compare/PRESET`.
+    methods : Sequence[Any]
+        Names or `Method` objects.
+    preset : str | Path | None
+        As in `run`.
+    keys : Mapping[str, Any] | None
+        As in `run`.
+    seeds : int
+        Number of seeds, starting at the key `seed`.
+    peers_data : Sequence[Mapping[str, Any]] | None
+        As in `run`.
+    workers : int
+        Number of runs in parallel, in worker processes without access to objects of this process;
+        1: all runs in this process.
+    out : str | Path | None
+        Directory of the comparison; None: `runs/compare/PRESET`.
+    **more : Any
+        As in `run`.
+
+    Returns
+    -------
+    Comparison
+        Results of the comparison.
 
     Raises
     ------
     ConfigError, DataError
-        A method cannot run on this preset, or the directory holds another comparison.
+        If a method cannot run on this preset, or the directory has another comparison.
     RunError
-        A run failed. What the others did is kept and used by the next attempt.
+        If a run failed. The next attempt reuses the finished runs.
     """
     name, flat = _flat(preset, keys, more, peers_data)
     names = [_name("method", method) for method in methods]
@@ -122,8 +159,8 @@ def compare(
         here = [str(value) for value in (*names, *flat.values())]
         if any(value.startswith(plugins.HERE) for value in here):
             raise ConfigError(
-                f"workers = {workers}: other processes do not know objects of this one; put them "
-                'into a module and name them "module:attribute"'
+                f"workers = {workers}: worker processes have no access to objects of this process; "
+                'put them into a module and name them "module:attribute"'
             )
     directory = Path(out or Path(str(flat.get("out", "runs")), "compare", name))
     given = argparse.Namespace(
@@ -140,7 +177,7 @@ def _flat(
     more: Mapping[str, Any],
     peers_data: Sequence[Arrays] | None,
 ) -> tuple[str, dict[str, Any]]:
-    """The preset's name, and all keys that were given, flat."""
+    """Return the name of the preset and all keys, flat."""
     name, flat = read_items([] if preset is None else [str(preset)])
     given: dict[str, Any] = flatten(keys or {})
     given |= {
@@ -153,7 +190,7 @@ def _flat(
             given |= {f"{table.replace('_', '-')}.{key}": value for key, value in inner.items()}
     if peers_data is not None:
         if "dataset" in given:
-            raise ConfigError("peers_data is the data set: give one of peers_data and dataset")
+            raise ConfigError("peers_data replaces dataset: pass only one of them")
         data = list(peers_data)
         given["dataset"] = plugins.register("dataset", "peers_data", lambda: data)
         given.setdefault("peers", len(data))
@@ -164,7 +201,7 @@ def _flat(
 
 
 def _name(kind: Kind, part: Any) -> str:
-    """The name of a part; an object of a module has that of its place, others are registered."""
+    """Return the name of a part: "module:attribute" for an importable object, else registered."""
     if isinstance(part, str):
         return part
     module = getattr(part, "__module__", None)
@@ -177,12 +214,12 @@ def _name(kind: Kind, part: Any) -> str:
 
 
 def _placed(config: Config) -> Config:
-    """The configuration with a run directory that is not there yet.
+    """Return the configuration with a new run directory.
 
     Raises
     ------
     ConfigError
-        It was named, and is there.
+        If the configuration names a directory that exists.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for number in itertools.count(1):
@@ -190,10 +227,10 @@ def _placed(config: Config) -> Config:
         if not Path(placed.run_dir).exists():
             return replace(placed, resume=False)
         if config.name or config.run_dir:
-            raise ConfigError(f"{placed.run_dir} exists already: choose another name, or load it")
+            raise ConfigError(f"{placed.run_dir} already exists: choose another name, or load it")
     raise AssertionError
 
 
 def _console() -> Console:
-    """What `python -m app` prints, where somebody sits at a terminal."""
+    """Return a console that prints the command's output if stderr is a terminal."""
     return Console(stderr=True, quiet=not sys.stderr.isatty(), highlight=False, markup=False)

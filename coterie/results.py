@@ -1,4 +1,4 @@
-"""What runs left, as data frames and modules."""
+"""Results of runs and comparisons as data frames and modules."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """One run, read from its directory.
+    """Results of a run, read from its directory.
 
     Attributes
     ----------
-    directory : where it lies.
-    names : what people call each peer, in their order.
+    directory : Path
+        Run directory.
+    names : tuple[str, ...]
+        Names of the peers, by index.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -36,24 +38,24 @@ class Run:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """A row for each evaluated round and peer; the columns are those of metrics.jsonl."""
+        """Metrics with a row per evaluated round and peer; columns as in metrics.jsonl."""
         return read_metrics(self.directory / "metrics.jsonl")
 
     @property
     def weight_rounds(self) -> npt.NDArray[np.int64]:
-        """(rounds,) the rounds of `weights`."""
+        """Rounds of `weights`, (rounds,)."""
         return self._read.weight_rounds
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
-        """(rounds, n, n) the weight that peer i gives peer j in a round: [r, i, j]."""
+        """Collaboration weights, (rounds, n, n): [r, i, j] is the weight of peer j for peer i."""
         return self._read.weights
 
     @cached_property
     def graph(self) -> pd.DataFrame:
-        """The edges: round, from, to, weight.
+        """Edges of the collaboration graph: round, from, to, weight.
 
-        An edge leads from the peer whose model or answers are used to the peer that uses them.
+        An edge points from the peer whose model or answers are used to the peer that uses them.
         """
         weights = self.weights * ~np.eye(len(self.names), dtype=np.bool_)
         at, to, source = np.nonzero(weights)
@@ -69,57 +71,68 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """summary.json: means, spreads and costs.
+        """Content of summary.json: means, spreads and costs.
 
         Raises
         ------
         ResultsError
-            The run is not finished.
+            If the run is not finished.
         """
-        found = rundir.read_json(self.directory / "summary.json", dict)
-        if found is None:
+        content = rundir.read_json(self.directory / "summary.json", dict)
+        if content is None:
             raise ResultsError(f"{self.directory}: the run is not finished, so there is no summary")
-        return dict(found)
+        return dict(content)
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """config.toml, tables nested."""
+        """Configuration from config.toml, with nested tables."""
         return self._read.config
 
     def model(self, peer: int | str) -> nn.Module:
-        """A peer's model in evaluation mode, which takes raw inputs.
+        """Return a peer's model in evaluation mode, which takes raw inputs.
 
-        Normalisation is inside, and so is what the method does to predict: mixtures, votes.
+        The model includes normalisation and the method's prediction rule (mixtures, votes).
 
         Parameters
         ----------
-        peer : its number or its name.
+        peer : int | str
+            Index or name of the peer.
+
+        Returns
+        -------
+        nn.Module
+            The personal model.
 
         Raises
         ------
         ResultsError
-            There is no such model here; says why.
+            If there is no such model; the message has the reason.
         """
-        from app.trained.personal import personal_model  # torch: only where a model is
+        from app.trained.personal import personal_model  # imports torch
 
         return personal_model(self.directory, peer)
 
     def predict(self, peer: int | str, x: npt.ArrayLike | str | Path) -> npt.NDArray[np.float64]:
-        """What a peer's model predicts for raw inputs (N, ...): probabilities (N, classes).
-
-        Of a regression its values, (N, outputs).
+        """Predict raw inputs with a peer's model.
 
         Parameters
         ----------
-        peer : its number or its name.
-        x : arrays, or the file or folder that `python -m app predict` takes.
+        peer : int | str
+            Index or name of the peer.
+        x : ArrayLike | str | Path
+            Raw inputs (N, ...), or a file or folder as for `python -m app predict`.
+
+        Returns
+        -------
+        NDArray[float64]
+            Probabilities (N, classes); for a regression, values (N, outputs).
 
         Raises
         ------
         ResultsError
-            As `model`.
+            As in `model`.
         ConfigError, DataError
-            The model does not take such inputs.
+            If the inputs do not fit the model.
         """
         from app.trained.inputs import fitting, read
         from app.trained.personal import personal_model
@@ -132,7 +145,7 @@ class Run:
 
     @property
     def report(self) -> Path:
-        """The page about the run, to be opened in a browser."""
+        """Path of the HTML report."""
         return self.directory / "report.html"
 
     def __repr__(self) -> str:
@@ -146,23 +159,24 @@ class Run:
 
 
 class Comparison:
-    """Several methods on the same experiment, read from the comparison's directory.
+    """Results of a comparison, read from its directory.
 
     Attributes
     ----------
-    directory : where it lies.
+    directory : Path
+        Directory of the comparison.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         if not (self.directory / "comparison.csv").is_file():
-            raise ResultsError(f"{self.directory}: no comparison.csv, so this is no comparison")
+            raise ResultsError(f"{self.directory} is not a comparison: no comparison.csv")
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row for each method: mean and deviation over seeds of what comparison.csv has.
+        """Mean and deviation over seeds of the columns of comparison.csv, a row per method.
 
-        `table["accuracy"]["mean"]` is one column.
+        For example `table["accuracy"]["mean"]`.
         """
         rows = pd.read_csv(self.directory / "comparison.csv").dropna(axis=1, how="all")
         numbers = rows.select_dtypes("number").columns.drop("seed")
@@ -170,16 +184,16 @@ class Comparison:
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:
-        """Method -> its runs, a seed each."""
-        found: dict[str, list[Run]] = {}
+        """Runs of each method, sorted by seed."""
+        by_method: dict[str, list[Run]] = {}
         for name in plan.read(self.directory) or ():
             run = Run(self.directory / name)
-            found.setdefault(str(run.config["method"]), []).append(run)
-        return {method: sorted(runs, key=_seed) for method, runs in found.items()}
+            by_method.setdefault(str(run.config["method"]), []).append(run)
+        return {method: sorted(runs, key=_seed) for method, runs in by_method.items()}
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """`Run.metrics` of all runs, with the columns method and seed in front."""
+        """Metrics of all runs, with the columns method and seed in front."""
         frames = [
             run.metrics.assign(method=method, seed=_seed(run))
             for method, runs in self.runs.items()
@@ -190,12 +204,12 @@ class Comparison:
 
     @property
     def report(self) -> Path:
-        """The page about the comparison, to be opened in a browser."""
+        """Path of the HTML page."""
         return self.directory / "comparison.html"
 
     @property
     def latex(self) -> str:
-        """The table for a paper."""
+        """LaTeX table."""
         return (self.directory / "comparison.tex").read_text(encoding="utf-8")
 
     def __repr__(self) -> str:
@@ -210,7 +224,7 @@ def _seed(run: Run) -> int:
 
 
 def read_metrics(path: Path) -> pd.DataFrame:
-    """metrics.jsonl as a data frame; a field that is null has NaN."""
+    """Read metrics.jsonl as a data frame; null becomes NaN."""
     if not path.exists():
         return pd.DataFrame(columns=["round", "peer"])
     return frame_of([json.loads(line) for line in path.read_text("utf-8").splitlines()])

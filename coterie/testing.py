@@ -1,6 +1,6 @@
-"""A pytest fixture for methods of your own: `check_method` tries one on every kind of problem.
+"""Pytest fixture `check_method`: test your own method on all kinds of problems.
 
-In a test module of yours::
+Usage in a test module::
 
     from coterie.testing import check_method
 
@@ -40,7 +40,7 @@ COMMON: Mapping[str, Any] = {
 
 
 def small_network(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """A network with batch norm and dropout: what methods forget."""
+    """Return a network with batch norm and dropout."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(int(np.prod(shape)), 6), nn.BatchNorm1d(6), nn.ReLU(),
         nn.Dropout(0.1), nn.Linear(6, outputs),
@@ -48,14 +48,14 @@ def small_network(shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 def counting(seed: int) -> Source:
-    """Rows of tokens that count upwards, from anywhere."""
+    """Return sequences of tokens that count upwards from a random start."""
     tokens = (np.random.default_rng(seed).integers(9, size=(60, 1)) + np.arange(7)) % 9
     rows = np.arange(60)
     return Source("counting", tokens[:, :-1], tokens[:, 1:], rows[:40], rows[40:], 9, "language")
 
 
 def quadratic(directory: Path) -> dict[str, Any]:
-    """A loss without data for each peer, with gradient noise and a ring of neighbours."""
+    """Write a quadratic problem with gradient noise; return its keys, with a ring topology."""
     g = np.random.default_rng(0)
     file = directory / "quadratic.json"
     centre = g.normal(size=(PEERS, 3))
@@ -87,28 +87,24 @@ PROBLEMS: Mapping[str, Callable[[Path], Mapping[str, Any]]] = {
     },
     "quadratic": quadratic,
 }  # fmt: skip
-"""Kind of problem -> the keys of a small one."""
+"""Kind of problem -> function that returns the keys of a small problem."""
 
 
 @pytest.fixture(params=list(PROBLEMS))
 def check_method(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
-    """A function (method, **keys) that tries a method on one problem after the other.
+    """Return a function `(method, **keys)` that tests a method on a kind of problem.
 
-    It fails unless every report makes sense, somebody's training loss falls, and the numbers are
-    the same whoever hosts whom. A problem that the method refuses is skipped.
-
-    Parameters
-    ----------
-    method : a name, or a `Method`.
-    **keys : further keys, as in `coterie.run`.
+    `method` is a name or a `Method`, `keys` are further keys as in `coterie.run`. The test fails if
+    losses or weights are invalid, if no training loss decreases, or if results depend on the
+    assignment of peers to nodes. It is skipped if the method does not accept the problem.
     """
 
     def tried(method: str | Method, **keys: Any) -> None:
         if isinstance(method, Method):
             method = plugins.register("method", method.rule.__name__, method)
-        given = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
-        own = PROBLEMS[request.param](tmp_path)
-        config = Config.from_flat({**COMMON, **own, **given, "method": method})
+        dotted = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
+        problem = PROBLEMS[request.param](tmp_path)
+        config = Config.from_flat({**COMMON, **problem, **dotted, "method": method})
         try:
             check(config)
         except ConfigError as refusal:
@@ -122,14 +118,14 @@ def check_method(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[...
 
 
 class _Loud:
-    """A node whose exceptions end the test instead of costing the relay a node."""
+    """Node whose exceptions fail the test instead of being reported to the relay."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self.error: Exception | None = None
 
     def handle(self, request: Request) -> Response:
-        """Do what a request says."""
+        """Handle a request."""
         try:
             return self._node.handle(request)
         except Exception as error:
@@ -138,7 +134,7 @@ class _Loud:
 
 
 class _Record:
-    """What the peers of a run reported; it is the relay's recorder."""
+    """Recorder of the relay that keeps the peers' reports."""
 
     def __init__(self) -> None:
         self.reports: dict[tuple[int, int], Report] = {}
@@ -146,7 +142,7 @@ class _Record:
 
     @classmethod
     def of(cls, config: Config, hosting: Sequence[Sequence[int]], directory: Path) -> _Record:
-        """Run on nodes that host these peers, in this process."""
+        """Run in this process, on nodes that host these peers."""
         record = cls()
         nodes = [_Loud(Node(config, peers, directory)) for peers in hosting]
         broker = Broker(
@@ -161,22 +157,22 @@ class _Record:
         return record
 
     def round(self, commit: Commit) -> None:
-        """Note a round."""
+        """Record a round."""
         self.reports |= {(report.round, report.peer): report for report in commit.reports}
         self.complaints += (*commit.refused, *commit.faults)
 
     def metric(self, name: str, t: int) -> npt.NDArray[np.float64]:
-        """(n,) a metric after round `t`; nan where there is none."""
+        """Return a metric after round `t`, (n,); NaN if there is none."""
         values = [self.reports[t, peer].metrics[name] for peer in range(PEERS)]
         return np.array(values, dtype=np.float64)
 
     def weights(self, t: int) -> npt.NDArray[np.float64]:
-        """(n, n) the weight that each peer gives every peer after round `t`."""
+        """Return the collaboration weights after round `t`, (n, n)."""
         return np.array([self.reports[t, peer].weights for peer in range(PEERS)])
 
 
 def assert_sensible(run: _Record, config: Config) -> None:
-    """Every round is reported by everybody, with finite losses and weights; somebody learns."""
+    """Assert complete reports with valid losses and weights, and that a training loss decreases."""
     assert not run.complaints, run.complaints[0]
     rounds, last = sorted({t for t, _ in run.reports}), config.num_server_rounds
     assert rounds == sorted({*range(0, last + 1, config.evaluate_every), last})
@@ -184,24 +180,26 @@ def assert_sensible(run: _Record, config: Config) -> None:
         for name in ("test_loss", "train_loss"):
             assert np.isfinite(run.metric(name, t)).all(), f"{name} of round {t} is not finite"
         weights = run.weights(t)
-        assert weights.shape == (PEERS, PEERS), "weights() must give a number for every peer"
+        assert weights.shape == (PEERS, PEERS), "weights() must return an (n, n) array"
         assert np.isfinite(weights).all(), f"weights() of round {t} are not finite"
         assert (weights >= 0).all(), f"weights() of round {t} are negative"
-        assert (weights.max(axis=1) > 0).all(), f"in round {t} a peer gives nobody any weight"
-    assert (run.metric("train_loss", last) < run.metric("train_loss", 0)).any(), "nobody learnt"
+        assert (weights.max(axis=1) > 0).all(), f"in round {t}, a row of weights() is zero"
+    assert (run.metric("train_loss", last) < run.metric("train_loss", 0)).any(), (
+        "no training loss decreased"
+    )
 
 
 def assert_same(one: _Record, other: _Record, tolerance: float) -> None:
-    """Two runs reported the same numbers."""
+    """Assert that two runs reported the same numbers."""
     assert one.reports.keys() == other.reports.keys()
     for (t, peer), report in one.reports.items():
-        found = other.reports[t, peer]
-        pairs = [(name, value, found.metrics[name]) for name, value in report.metrics.items()]
-        pairs += [("a weight", *pair) for pair in zip(report.weights, found.weights, strict=True)]
+        same = other.reports[t, peer]
+        pairs = [(name, value, same.metrics[name]) for name, value in report.metrics.items()]
+        pairs += [("a weight", *pair) for pair in zip(report.weights, same.weights, strict=True)]
         for name, here, there in pairs:
             close = here == there or (
                 here is not None
                 and there is not None
                 and abs(here - there) <= tolerance * (1 + abs(here))
             )
-            assert close, f"{name} of peer {peer} in round {t} depends on who hosts whom"
+            assert close, f"{name} of peer {peer} in round {t} depends on the assignment to nodes"

@@ -46,7 +46,7 @@ class Careless(fedavg.FedAvg[State]):
 @pytest.mark.parametrize("check_method", ["classification"], indirect=True)
 @pytest.mark.parametrize(
     ("rule", "complaint"),
-    [(Hosted, "depends on who hosts whom"), (Careless, "a peer gives nobody any weight")],
+    [(Hosted, "depends on the assignment to nodes"), (Careless, r"a row of weights\(\) is zero")],
 )
 def test_what_is_wrong_is_said(
     check_method: Callable[..., None], rule: type[fedavg.FedAvg[State]], complaint: str

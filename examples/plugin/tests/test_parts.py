@@ -1,4 +1,4 @@
-"""The method on every kind of problem, and a run of all four parts together."""
+"""Tests of the method on all kinds of problems, and of a run with all four parts."""
 
 from collections.abc import Callable
 from pathlib import Path

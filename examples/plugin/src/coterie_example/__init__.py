@@ -1,1 +1,1 @@
-"""A method, a network, a data set and a partition for Coterie."""
+"""Example plugins for Coterie: a method, a network, a data set and a partition."""

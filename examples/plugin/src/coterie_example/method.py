@@ -1,6 +1,6 @@
-"""Nearest: each peer averages with those whose models are most alike.
+"""Nearest: each peer averages with the peers whose models are closest.
 
-x_i <- mean of x_i and of the k models that are nearest to it, after local training.
+After local training: x_i <- mean of x_i and the k models closest to it (Euclidean distance).
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Options:
-    """How many to average with; the table [method-options].
+    """Options of the method: the table [method-options].
 
     Attributes
     ----------
-    neighbours : models that a peer averages its own with.
+    neighbours : int
+        Number of models of others in a peer's average.
     """
 
     neighbours: int = 2
-    grid: ClassVar[Grid] = {"neighbours": (1, 2, 4)}  # what `compare --tune` tries
+    grid: ClassVar[Grid] = {"neighbours": (1, 2, 4)}  # values for `compare --tune`
 
     def __post_init__(self) -> None:
         if self.neighbours < 1:
@@ -39,7 +40,7 @@ class Options:
 
 @dataclass(frozen=True)
 class NearestState(State):
-    """`w` (P, n) are the weights of the last average."""
+    """State with the weights `w` (P, n) of the last average."""
 
     w: Floats
 
@@ -48,11 +49,11 @@ class Nearest(Rule[NearestState]):
     """Local training, then an average over the nearest models."""
 
     def init(self) -> NearestState:
-        """Every peer begins with a model of its own weight only."""
+        """Return the initial state; each peer gives all weight to itself."""
         return NearestState(**vars(self.start()), w=self.eye())
 
     def offer(self, state: NearestState, round_: int) -> tuple[NearestState, Mapping[str, Tensor]]:
-        """Train, then show the model."""
+        """Train locally, then offer the model."""
         batches = self.engine.batches(round_)
         state = state.trained(self.engine.fit(state.x, state.buffers, state.opt_state, batches))
         return state, {"x": state.x}
@@ -65,14 +66,14 @@ class Nearest(Rule[NearestState]):
         sent: Letters,
         answers: Letters,
     ) -> NearestState:
-        """Average with the nearest models that arrived."""
+        """Average with the nearest received models."""
         x_sd, authors = offers["x"], offers.authors
-        # |x_i - x_s|^2 but for |x_i|^2, which is the same for all s
+        # |x_i - x_s|^2 without |x_i|^2, which is the same for all s
         length_s = self.engine.inner(x_sd, x_sd).cpu().numpy()
         distance_pn = np.full((len(self.engine.peers), self.engine.n), np.inf)
         distance_pn[:, authors] = length_s - 2 * self.engine.products(state.x, x_sd)
-        distance_pn[~self.present(offers)] = np.inf  # no letter, no neighbour
-        distance_pn[self.eye() > 0] = -np.inf  # the own model always counts
+        distance_pn[~self.present(offers)] = np.inf  # missing letters
+        distance_pn[self.eye() > 0] = -np.inf  # always include the own model
         nearest_pk = distance_pn.argsort(axis=1)[:, : self.options.neighbours + 1]
         w_pn = np.zeros_like(distance_pn)
         np.put_along_axis(w_pn, nearest_pk, 1.0, axis=1)
@@ -81,7 +82,7 @@ class Nearest(Rule[NearestState]):
         return replace(state, x=self.average(offers, "x", w_pn), w=w_pn)
 
     def weights(self, state: NearestState) -> Floats:
-        """The weights of the last average, for the map of who helps whom."""
+        """Return the weights of the last average for the collaboration map."""
         return state.w
 
 

@@ -1,4 +1,4 @@
-"""A network with batch norm and dropout."""
+"""Network `two-layers` with batch norm and dropout."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Options:
-    """The table [model-options].
+    """Options of the network: the table [model-options].
 
     Attributes
     ----------
-    width : units of the hidden layer.
-    dropout : rate of dropout on them.
+    width : int
+        Number of hidden units.
+    dropout : float
+        Dropout rate of the hidden units.
     """
 
     width: int = 32
@@ -23,7 +25,7 @@ class Options:
 
 
 class TwoLayers(nn.Module):
-    """Two linear layers; a class (shape, outputs, options), as a function might be, too."""
+    """Network with two linear layers: a class with the arguments (shape, outputs, options)."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int, options: Options) -> None:
         super().__init__()
@@ -33,6 +35,6 @@ class TwoLayers(nn.Module):
         self.out = nn.Linear(options.width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
+        """Return the scores of the classes."""
         scores: Tensor = self.out(self.drop(self.norm(self.hidden(x.flatten(1))).relu()))
         return scores
