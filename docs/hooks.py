@@ -1,13 +1,13 @@
-"""MkDocs hooks: pages made from the code, tables of options and costs, formulas, links.
+"""MkDocs hooks: generated pages, tables of options and costs, formulas, links.
 
-- `reference/keys.md` is written from the docstrings of the option dataclasses, and the pages of the
-  API from the modules of each package; docker/README.md and CONTRIBUTING.md become pages too.
-- On a page of a method `{{ costs }}` and `{{ options }}` stand for its row of methods/index.md and
-  for its part of the key reference.
+- `reference/keys.md` is generated from the docstrings of the option dataclasses, the API pages from
+  the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
+- On a method's page, `{{ costs }}` and `{{ options }}` are replaced by its row of methods/index.md
+  and its part of the key reference.
 - Formulas become MathML, which browsers render without a script.
-- A link to a file of the repository that is no page keeps its text and loses its target.
+- A link to a file of the repository that is not a page becomes plain text.
 
-Build with `python -m mkdocs` in the repository root: the packages are imported from there.
+Build with `python -m mkdocs` in the repository root, from which the packages are imported.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
+from griffe import Docstring, DocstringSectionKind
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -35,8 +36,8 @@ from datasets.partition.kinds import KINDS
 from datasets.table import DATASETS
 
 ROOT = Path(__file__).parents[1]
-BROUGHT = {"docker/README.md": "consortium/docker.md", "CONTRIBUTING.md": "contributing.md"}
-"""Files outside docs/ that are pages."""
+OUTSIDE = {"docker/README.md": "consortium/docker.md", "CONTRIBUTING.md": "contributing.md"}
+"""Files outside docs/ -> their pages."""
 
 API = {
     "strategies": ("*.py", "relay/*.py", "flower/*.py"),
@@ -45,7 +46,7 @@ API = {
     "coterie": ("api.py", "results.py", "testing.py"),
     "app": ("config/*.py", "wire/*.py", "security/*.py", "node/*.py", "runs/*.py"),
 }
-"""Package -> the modules on its page, as patterns."""
+"""Package -> patterns of the modules on its page."""
 
 _GROUPS = {
     "Methods": ("method", {name: method.summary for name, method in METHODS.items()}),
@@ -62,22 +63,22 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages."""
-    made = {"reference/keys.md": keys_page()}
-    made |= {f"reference/{package}.md": api_page(package) for package in API}
-    made |= {page: (ROOT / source).read_text("utf-8") for source, page in BROUGHT.items()}
-    for uri, content in made.items():
+    pages = {"reference/keys.md": keys_page()}
+    pages |= {f"reference/{package}.md": api_page(package) for package in API}
+    pages |= {page: (ROOT / source).read_text("utf-8") for source, page in OUTSIDE.items()}
+    for uri, content in pages.items():
         files.append(File.generated(config, uri, content=content))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fill in a method's tables; keep only links that lead to pages."""
+    """Fill in the tables of a method's page; remove links that do not lead to pages."""
     uri = page.file.src_uri
     name = posixpath.basename(uri).removesuffix(".md")
     if uri.startswith("methods/") and name in METHODS:
         markdown = markdown.replace("{{ costs }}", costs_table(name))
         markdown = markdown.replace("{{ options }}", options_table(name))
-    sources = {page: source for source, page in BROUGHT.items()}
+    sources = {page: source for source, page in OUTSIDE.items()}
     folder = posixpath.dirname(sources.get(uri, f"docs/{uri}"))
     return relinked(markdown, folder, posixpath.dirname(uri))
 
@@ -88,13 +89,14 @@ def on_page_content(page_html: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def keys_page() -> str:
-    """Every key of a run with its type, default and meaning."""
+    """Return the page of all keys with type, default and description."""
     parts = [
         "# Keys of a run",
-        "Defaults < preset < `key=value` on the command line. A preset is a TOML file in which a "
-        "table `[cobo]` holds the keys that start with `cobo.`; the command line writes them "
-        "`cobo.gamma=0.1`. This page is generated from the dataclasses that parse the keys.",
-        "## Every run",
+        "A key has a default; a preset overrides defaults, and `key=value` on the command line "
+        "overrides both. A preset is a TOML file: its table `[cobo]` has the keys that start with "
+        "`cobo.`, such as `cobo.gamma=0.1` on the command line. This page is generated from the "
+        "dataclasses that parse the keys.",
+        "## All runs",
         _rows("", TopLevel),
         "## Partition",
         "How the examples of a data set are divided among the peers: `partition.kind` and the "
@@ -104,12 +106,12 @@ def keys_page() -> str:
     ]
     parts += [
         "## Network",
-        "What is done with the network, whatever it is.",
+        "These keys work with every network.",
         _rows("model", tables()["model"]),
         "## Plugins",
-        "Options of methods, models, data sets and partitions that are not built in stand in "
-        "[method-options], [model-options], [dataset-options] and [partition-options]: `python -m "
-        "app list NAME` shows those of an installed one, [Own methods and networks](../extend.md) "
+        "Options of methods, models, data sets and partitions of plugins are in the tables "
+        "[method-options], [model-options], [dataset-options] and [partition-options]. `python -m "
+        "app list NAME` shows the options of an installed plugin; [Plugins](../extend.md) shows "
         "how to write one.",
     ]
     for title, (key, names) in _GROUPS.items():
@@ -121,24 +123,26 @@ def keys_page() -> str:
 
 
 def options_table(method: str) -> str:
-    """The option keys of a method."""
+    """Return the table of a method's option keys."""
     if method in tables():
         return _rows(method, tables()[method])
-    return "None: only [the keys of every run](../reference/keys.md)."
+    return "None; only [the keys of all runs](../reference/keys.md)."
 
 
 def costs_table(method: str) -> str:
-    """The row of a method in methods/index.md, as a table of its own."""
+    """Return a method's row of methods/index.md as a separate table."""
     lines = (ROOT / "docs" / "methods" / "index.md").read_text("utf-8").splitlines()
-    found = next(i for i, line in enumerate(lines) if line.startswith("| method | exchange |"))
-    heads = _cells(lines[found])
-    row = next(_cells(line) for line in lines[found:] if _cells(line)[:1] == [method])
+    head = next(i for i, line in enumerate(lines) if line.startswith("| method | exchange |"))
+    heads = _cells(lines[head])
+    row = next(_cells(line) for line in lines[head:] if _cells(line)[:1] == [method])
     pairs = zip(heads[1:], row[1:], strict=True)
-    return "\n".join(["| | a peer, a round |", "|---|---|", *(f"| {h} | {c} |" for h, c in pairs)])
+    return "\n".join(
+        ["| | per peer and round |", "|---|---|", *(f"| {h} | {c} |" for h, c in pairs)]
+    )
 
 
 def api_page(package: str) -> str:
-    """A page that names the modules of a package for mkdocstrings."""
+    """Return a page that lists the modules of a package for mkdocstrings."""
     paths = [path for pattern in API[package] for path in sorted((ROOT / package).glob(pattern))]
     modules = (path for path in paths if path.name != "__init__.py")
     names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in modules)
@@ -146,19 +150,23 @@ def api_page(package: str) -> str:
 
 
 def relinked(markdown: str, folder: str, here: str) -> str:
-    """Links as they have to be on a page of the site.
+    """Rewrite the links of a Markdown file for its page of the site.
 
     Parameters
     ----------
-    folder : of the Markdown file in the repository, which its links start from.
-    here : folder of the page in the site.
+    markdown : str
+        Content of the file.
+    folder : str
+        Folder of the file in the repository, from which its links start.
+    here : str
+        Folder of the page in the site.
     """
 
     def linked(match: re.Match[str]) -> str:
         if "://" in match["target"]:
             return match[0]
         path = posixpath.normpath(posixpath.join(folder, match["target"]))
-        page = BROUGHT.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
+        page = OUTSIDE.get(path, path.removeprefix("docs/") if path.startswith("docs/") else "")
         if page:
             target = posixpath.relpath(page, here or ".")
             return f"[{match['text']}]({target}{match['anchor'] or ''})"
@@ -168,26 +176,28 @@ def relinked(markdown: str, folder: str, here: str) -> str:
 
 
 def descriptions(table: type) -> dict[str, str]:
-    """Field -> what the dataclass and those it inherits from say of it under "Attributes"."""
-    said: dict[str, str] = {}
+    """Return the description of each field from the "Attributes" of a dataclass and its bases."""
+    described: dict[str, str] = {}
     bases = [Training, TopLevel] if table is TopLevel else reversed(table.__mro__)
     for cls in bases:
-        doc = inspect.cleandoc(vars(cls).get("__doc__") or "")
-        _, _, attributes = doc.partition("Attributes\n----------\n")
-        for names, text in re.findall(r"^(\w[\w, ]*) : (.*(?:\n    .*)*)", attributes, re.M):
-            said |= {name.strip(): " ".join(text.split()) for name in names.split(",")}
-    return {field.name: said[field.name] for field in fields(table) if field.name in said}
+        doc = Docstring(inspect.cleandoc(vars(cls).get("__doc__") or ""))
+        for section in doc.parse("numpy"):
+            if section.kind is DocstringSectionKind.attributes:
+                described |= {
+                    each.name: " ".join(each.description.split()) for each in section.value
+                }
+    return {field.name: described[field.name] for field in fields(table) if field.name in described}
 
 
 def _rows(name: str, table: type) -> str:
-    said, defaults = descriptions(table), schema.defaults(table)
+    described, defaults = descriptions(table), schema.defaults(table)
     keys = schema.keys(table)
     names = {field: key for key, (field, _) in keys.items()}
     rows = ["| key | type | default | |", "|---|---|---|---|"]
     for key, (field, annotation) in keys.items():
         dotted = f"{name}.{key}" if name else key
         meaning = _sentence(
-            re.sub(r"\w+_\w+", lambda word: names.get(word[0], word[0]), said[field])
+            re.sub(r"\w+_\w+", lambda word: names.get(word[0], word[0]), described[field])
         )
         kind, default = _type(annotation), schema.written(defaults[key])
         rows.append(f"| `{dotted}` | {kind} | `{default}` | {meaning} |")
@@ -195,7 +205,7 @@ def _rows(name: str, table: type) -> str:
 
 
 def _choices(key: str, names: Mapping[str, str]) -> str:
-    rows = (f"| `{name}` | {_sentence(said)} |" for name, said in names.items())
+    rows = (f"| `{name}` | {_sentence(text)} |" for name, text in names.items())
     return "\n".join([f"| `{key}` | |", "|---|---|", *rows])
 
 
