@@ -1,4 +1,4 @@
-"""The run configuration: parsed once into frozen dataclasses and checked."""
+"""Run configuration: parsed once into frozen dataclasses and checked."""
 
 from __future__ import annotations
 
@@ -32,28 +32,40 @@ from strategies.topology import topology
 __all__ = ["Config", "ConfigError", "named"]
 
 VALIDATION_SHARE = 0.2
-"""Of its training examples: what `validation = "auto"` sets aside where a method needs it."""
+"""Share of the training examples that `validation = "auto"` holds out if a method needs it."""
 LATE = 0.2
-"""Share of the rounds, the last ones, that newcomers take part in."""
+"""Share of the rounds at the end of a run in which newcomers take part."""
 _NEWCOMERS = 0x4EC0
 _OF_ONE_RUN = ("name", "run-dir", "resume", "preflight")
 
 
 @dataclass(frozen=True)
 class Config(TopLevel):
-    """Everything that decides a run: the top-level keys and these. Build it with `from_flat`.
+    """Configuration of a run: the top-level keys and option tables. Build it with `from_flat`.
 
     Attributes
     ----------
-    partition : how the examples are split among peers.
-    attack : who lies, and how.
-    defence : what is done about it.
-    privacy : what protects single examples.
-    schedule : who is awake in which round.
-    clock : the virtual clock.
-    adaptation : what is done with the network; the keys that begin with "model.".
-    options, dataset_options, model_options : tables of the chosen method, dataset and model; None
-        where a dataset or model has none. Those of a plugin's kind of partition are in `partition`.
+    partition : Partition
+        Division of the examples among the peers.
+    attack : Attack
+        Attackers and their attack.
+    defence : Defence
+        Robust aggregation and checks of received models.
+    privacy : Privacy
+        Differential privacy.
+    schedule : schedule.Options
+        Availability of peers.
+    clock : clock.Options
+        Virtual clock.
+    adaptation : Adaptation
+        Changes to the network: the keys that start with "model.".
+    options : object
+        Options of the method.
+    dataset_options : object
+        Options of the data set; None if it has none. Options of a partition plugin are in
+        `partition`.
+    model_options : object
+        Options of the model; None if it has none.
     """
 
     partition: Partition = field(default_factory=Partition)
@@ -69,24 +81,24 @@ class Config(TopLevel):
 
     @property
     def validation(self) -> tuple[str, float]:
-        """Key and value of the share of its examples that a peer sets aside to judge by."""
+        """Key and value of the share of validation examples."""
         if hasattr(self.dataset_options, "validation"):
             return f"{self.table_of('dataset')}.validation", self.dataset_options.validation
         return "partition.validation", self.partition.validation_share
 
     @property
     def validates(self) -> bool:
-        """Whether peers judge models by validation data."""
+        """Return whether the method needs validation data."""
         return self.row.validates
 
     @property
     def row(self) -> Method:
-        """The method."""
+        """Method of the run."""
         return method_of(self.method)
 
     @property
     def newcomers(self) -> tuple[int, ...]:
-        """The peers that come late, drawn by the seed; none unless there is a `hold-out`."""
+        """Peers that join late, drawn by the seed; empty without `hold-out`."""
         if not self.hold_out:
             return ()
         count = min(max(1, round(self.hold_out * self.peers)), self.peers - 1)
@@ -95,27 +107,27 @@ class Config(TopLevel):
 
     @property
     def joins(self) -> int:
-        """The round after which the newcomers are there."""
+        """Round after which the newcomers take part."""
         return self.num_server_rounds - max(1, round(LATE * self.num_server_rounds))
 
     @property
     def source(self) -> Dataset:
-        """The data set."""
+        """Data set of the run."""
         return dataset_of(self.dataset)
 
     @property
     def network(self) -> str:
-        """The model by name, "auto" resolved; "auto" where the problem brings its parameters."""
+        """Name of the model, with "auto" resolved; "auto" if the problem defines its parameters."""
         return (self.source.model if self.model == "auto" else self.model) or "auto"
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Scalar]) -> Config:
-        """The configuration of flat dotted kebab-case keys; keys not given take their defaults.
+        """Build a configuration from flat dotted kebab-case keys; missing keys have defaults.
 
         Raises
         ------
         ConfigError
-            An unknown key or name, a value of the wrong type, or an impossible combination.
+            If a key or name is unknown, a value has the wrong type, or keys are incompatible.
         """
         flat = parts.unpacked(flat)
         theirs = parts.plugin_tables(flat)

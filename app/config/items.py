@@ -1,4 +1,4 @@
-"""What a command line says of a run: a preset and `key=value` items, as flat keys."""
+"""Parse the arguments of a command: a preset and `key=value` items, as flat keys."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from app.config.schema import Scalar
 
 
 def read_items(items: Sequence[str]) -> tuple[str, dict[str, Scalar]]:
-    """The preset's name ("default" without one), and defaults < preset < overrides as flat keys.
+    """Return the preset's name ("default" without one), and defaults < preset < overrides, flat.
 
     Raises
     ------
     ConfigError
-        An item is neither a preset nor a valid `key=value`.
+        If an item is neither a preset nor a valid `key=value`.
     """
     presets = [item for item in items if "=" not in item]
     if len(presets) > 1:
@@ -46,12 +46,12 @@ def read_items(items: Sequence[str]) -> tuple[str, dict[str, Scalar]]:
 
 
 def _preset_file(preset: str) -> Path:
-    """The file of a preset: a path, or one under `presets/` with or without .toml.
+    """Return the file of a preset: a path, or a name in `presets/` with or without .toml.
 
     Raises
     ------
     ConfigError
-        There is no such file.
+        If there is no such file.
     """
     ours = ROOT / "presets"
     for path in (Path(preset), ours / preset, ours / f"{preset}.toml"):

@@ -1,7 +1,7 @@
-"""Every key there is: the top level, the option tables, and the way from a name to its field.
+"""Configuration keys: the top level, the option tables, and the mapping from keys to fields.
 
-Defaults live in the dataclasses and nowhere else; `python -m app defaults` writes them to
-`[tool.flwr.app.config]` of pyproject.toml, where Flower wants to see every key.
+Defaults are defined in the dataclasses only. `python -m app defaults` writes them to
+`[tool.flwr.app.config]` of pyproject.toml, where Flower needs all keys.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from datasets.table import DATASETS
 from strategies import clock, schedule
 
 WORLD: Mapping[str, type] = {"attack": Attack, "defence": Defence, "privacy": Privacy}
-"""Tables of the world around a method, each off by default; config.toml has them where they are on.
-"""
+"""Tables of features that are off by default; config.toml contains them if they are on."""
 Topology = Literal[
     "full",
     "ring",
@@ -45,60 +44,90 @@ Topology = Literal[
 
 
 class ConfigError(Exception):
-    """The user's configuration is wrong; the message is one clear line."""
+    """Error in the user's configuration; the message is one line."""
 
 
 @dataclass(frozen=True)
 class TopLevel:
-    """The keys that stand in no table.
+    """Top-level keys of a run.
 
     Attributes
     ----------
-    method : name of the method, see `python -m app list methods`.
-    peers : number of peers n.
-    num_server_rounds : number of rounds.
-    seed : seed of every random stream.
-    dataset : name of the data set, see `python -m app list datasets`.
-    model : name of the model, see `python -m app list models`; "auto" follows the data set.
-    local_steps : minibatches a round; 0 follows the data set (10 for digits, else 1) unless there
-        are local_epochs.
-    topology : which peers may talk to each other at all; "one-peer-exponential", "base" and
-        "epidemic" change from round to round, the first and last go with methods that only hear.
-    topology_degree : neighbours of each peer in a "k-regular" topology, and before rewiring in a
-        "small-world"; edges that a new peer brings in "barabasi-albert"; peers heard in "epidemic";
-        most neighbours in a round of the "base" graph, k of base-(k+1).
-    topology_probability : probability of an edge in an "erdos-renyi" topology; of rewiring one in a
-        "small-world".
-    topology_file : JSON list of the edges, [[0, 1], [1, 2]], of a "file" topology, or a CSV of the
-        edges of each round with the columns round, sender, recipient.
-    evaluate_every : rounds between two evaluations; the last round is always evaluated.
-    round_seconds : how long a node may take for one round before the others go on without it.
-    join_seconds : how long the relay waits for peers: for all of them to begin with, later for a
-        quorum where fewer are left.
-    hold_out : share of the peers that come only for the last fifth of the rounds, to measure how
-        they are received; for runs without Flower (`python -m app compare --hold-out`).
-    quorum : peers that must take part for a round to begin; 0: all in the first one, then any.
-    device : "auto" takes a GPU if there is one.
-    dtype : data type of the parameters; the quadratic problem is always float64.
-    mixed_precision : compute matrix products and convolutions in bfloat16; parameters, gradients
-        and letters stay float32.
-    tf32 : round what matrix products and convolutions of float32 take in to 10 bits behind the
-        point, as NVIDIA's tensor cores do; nothing on a CPU.
-    channels_last : let images have their channels innermost where a model is called by itself.
-    payload : precision in which models and answers travel; see `app.wire.quantise`.
-    out : directory of run directories; a run's is `<out>/<name>`.
-    name : name of the run directory; empty: made from the time when the run starts.
-    data_dir : directory where data sets lie or are downloaded to.
-    track : where the numbers of every round are logged beside the run directory: "tensorboard",
-        "mlflow", "wandb", or several with commas; each must be installed. Not for a bare flwr run.
-    sealing : whether letters are sealed end to end; "auto": in a deployment. A node that has keys
-        takes part in no other run.
-    trust : trust file of a deployment's relay: a node has to show, with the key of its peer there,
-        that the peer is its own. Empty: a peer belongs to the node that brings it first.
-    preflight : ask a deployment's nodes whether they are ready, and train nothing; set by
+    method : str
+        Name of the method, see `python -m app list methods`.
+    peers : int
+        Number of peers n.
+    num_server_rounds : int
+        Number of rounds.
+    seed : int
+        Seed of all random streams.
+    dataset : str
+        Name of the data set, see `python -m app list datasets`.
+    model : str
+        Name of the model, see `python -m app list models`; "auto" depends on the data set.
+    local_steps : int
+        Minibatches per round; 0 depends on the data set (10 for digits, else 1), unless
+        local_epochs is set.
+    topology : str
+        Allowed edges between peers. "one-peer-exponential", "base" and "epidemic" change from round
+        to round; the first and the last work with methods without answers only.
+    topology_degree : int
+        Number of neighbours in a "k-regular" topology, and before rewiring in a "small-world"
+        topology; edges per new peer in "barabasi-albert"; models received per peer and round in
+        "epidemic"; maximum number of neighbours per round in "base", k of base-(k+1).
+    topology_probability : float
+        Probability of an edge in "erdos-renyi"; of rewiring an edge in "small-world".
+    topology_file : str
+        Edges of a "file" topology: a JSON list, [[0, 1], [1, 2]], or a CSV of the edges of each
+        round with the columns round, sender, recipient.
+    evaluate_every : int
+        Rounds between two evaluations; the last round is always evaluated.
+    round_seconds : float
+        Maximum seconds of a node for a round; then the others continue without it.
+    join_seconds : float
+        Maximum seconds that the relay waits for peers: at the start for all of them, later for a
+        quorum.
+    hold_out : float
+        Fraction of peers that join only for the last fifth of the rounds; for runs without Flower
+        (`python -m app compare --hold-out`).
+    quorum : int
+        Number of peers required to start a round; 0: all in the first round, then any number.
+    device : {"auto", "cpu", "cuda"}
+        Device of the computation; "auto" uses a GPU if there is one.
+    dtype : {"float32", "float64"}
+        Data type of the parameters; the quadratic problem always uses float64.
+    mixed_precision : bool
+        Compute matrix products and convolutions in bfloat16; parameters, gradients and letters stay
+        float32.
+    tf32 : bool
+        Round the inputs of float32 matrix products and convolutions to TF32 (10 mantissa bits) on
+        NVIDIA's tensor cores; no effect on a CPU.
+    channels_last : bool
+        Use the channels-last memory format for images if a model is computed on its own.
+    payload : {"full", "float16", "bfloat16", "int8"}
+        Precision of models and answers in letters, see `app.wire.quantise`.
+    out : str
+        Directory of run directories; a run writes to `<out>/<name>`.
+    name : str
+        Name of the run directory; empty: derived from the start time.
+    data_dir : str
+        Directory of data sets and downloads.
+    track : str
+        Experiment trackers that log the metrics of every round, separated by commas: "tensorboard",
+        "mlflow", "wandb"; they must be installed. Not for a plain `flwr run`.
+    sealing : bool | {"auto"}
+        Encrypt letters end to end; "auto": in a deployment. A node with keys accepts only encrypted
+        runs.
+    trust : str
+        Trust file of a deployment's relay: each node must prove with a signature that it hosts its
+        peer. Empty: a peer belongs to the first node that claims it.
+    preflight : bool
+        Check whether a deployment's nodes are ready, without training; set by
         `python -m app preflight`.
-    run_dir : absolute run directory, set by the launcher.
-    resume : continue the run in `run_dir`.
+    run_dir : str
+        Absolute run directory, set by the launcher.
+    resume : bool
+        Continue the run in `run_dir`.
     """
 
     method: str = "cobo"
@@ -168,13 +197,13 @@ class TopLevel:
 
     @property
     def training(self) -> Training:
-        """The fields that a peer's local training needs."""
+        """Options of local training."""
         return Training(**{item.name: getattr(self, item.name) for item in fields(Training)})
 
 
 @lru_cache
 def tables() -> Mapping[str, type]:
-    """Table name -> its dataclass; "" is the top level. Tables without options are left out."""
+    """Return table name -> dataclass; "" is the top level. Tables without options are omitted."""
     options = {name: method.options for name, method in METHODS.items()}
     options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
     run = {"": TopLevel, "partition": Partition, "schedule": schedule.Options}
@@ -185,7 +214,7 @@ def tables() -> Mapping[str, type]:
 
 @lru_cache
 def keys() -> Mapping[str, tuple[str, str, Any]]:
-    """Dotted key -> (table, field name, annotation)."""
+    """Return dotted key -> (table, field name, annotation)."""
     return {
         f"{table}.{key}" if table else key: (table, *found)
         for table, options in tables().items()
@@ -194,16 +223,19 @@ def keys() -> Mapping[str, tuple[str, str, Any]]:
 
 
 def locate(key: str, more: Mapping[str, type] | None = None) -> tuple[str, str, Any]:
-    """(table, field name, annotation) of a dotted key.
+    """Return (table, field name, annotation) of a dotted key.
 
     Parameters
     ----------
-    more : tables of plugins' options.
+    key : str
+        Dotted key.
+    more : Mapping[str, type] | None
+        Tables of plugins' options.
 
     Raises
     ------
     ConfigError
-        The key is unknown; names the nearest valid one.
+        If the key is unknown; the message names the most similar key.
     """
     if key in keys():
         return keys()[key]
@@ -219,12 +251,12 @@ def locate(key: str, more: Mapping[str, type] | None = None) -> tuple[str, str, 
 
 @lru_cache
 def paths() -> frozenset[str]:
-    """The keys that name a file or a directory."""
+    """Return the keys that name a file or a directory."""
     return frozenset(key for key, found in keys().items() if schema.is_path(found[-1]))
 
 
 def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Flat dotted keys of a TOML document that is at most one table deep."""
+    """Return the flat dotted keys of a TOML document with at most one level of tables."""
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():
         if isinstance(value, dict):

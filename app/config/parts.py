@@ -1,8 +1,8 @@
-"""The parts of a run that are chosen by name: built in, or plugins with options of their own.
+"""Parts of a run that are selected by name: built-in parts, and plugins with their own options.
 
-Options of a plugin stand in a table called after its kind ([method-options], [model-options], ...).
-Flower takes no keys that pyproject.toml lacks, so each of these tables is also one key there, whose
-value is what stands between the braces of an inline table: method-options = "alpha = 0.1".
+The options of a plugin are in a table named after its kind ([method-options], [model-options],
+...). Flower accepts only keys in pyproject.toml, so each of these tables is also a single key whose
+value is the content of an inline table: method-options = "alpha = 0.1".
 """
 
 from __future__ import annotations
@@ -32,13 +32,18 @@ LIBRARIES = ("torchvision:", "timm:")
 
 @dataclass(frozen=True)
 class Part:
-    """One of the choices.
+    """Kind of part.
 
     Attributes
     ----------
-    key : that holds the name. default : name where the key is not given.
-    built_in : names of ours.
-    options : name of a plugin -> its dataclass of options, if it has any.
+    key : str
+        Key with the name of the part.
+    default : str
+        Default name.
+    built_in : Collection[str]
+        Names of built-in parts.
+    options : Callable[[str], type | None]
+        Function from the name of a plugin to its options dataclass, or None.
     """
 
     key: str
@@ -58,7 +63,7 @@ PARTS: Mapping[Kind, Part] = {
         lambda name: plugins.options_of(plugins.load("partition", name), name),
     ),
 }
-"""Kind -> where it is chosen, and from what."""
+"""Kind -> its key and choices."""
 
 TABLES: Mapping[str, Kind] = {f"{kind}-options": kind for kind in PARTS}
 """Table of a plugin's options -> its kind."""

@@ -1,4 +1,4 @@
-"""Before a run: everything that can be wrong is found while nothing has been written yet."""
+"""Checks before a run: find all errors before anything is written."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from datasets.table import load_problem
 
 
 def problem_of(config: Config, peer: int | None = None) -> Problem:
-    """What the peers of a run learn from.
+    """Load the learning problem of a run.
 
     Parameters
     ----------
-    peer : of a deployed node, which may hold its own data only.
+    config : Config
+        Configuration of the run.
+    peer : int | None
+        Peer of a deployed node, which loads only its own data.
 
     Raises
     ------
-    DataError : the data set or its partition cannot be had.
+    DataError
+        If the data set or its partition cannot be loaded.
     """
     deployed = config.source.deployed
     if deployed is not None and peer is not None:
@@ -38,13 +42,14 @@ def problem_of(config: Config, peer: int | None = None) -> Problem:
 
 
 def check(config: Config) -> Problem:
-    """The run's data, once it is sure that graph, data, model and method go together.
+    """Return the run's problem after checking that graph, data, model and method are compatible.
 
-    A method or a model whose options have `fits(problem)` may refuse by a ValueError.
+    A method or a model can reject a problem with a ValueError in `fits(problem)` of its options.
 
     Raises
     ------
-    ConfigError, DataError : they do not; one line says why.
+    ConfigError, DataError
+        If they are not compatible; the message is one line.
     """
     config.graph()
     problem = problem_of(config)
@@ -54,11 +59,12 @@ def check(config: Config) -> Problem:
 
 
 def check_model(config: Config, problem: Problem) -> None:
-    """Build and try a network that is not ours, or is changed; loads torch only for that.
+    """Build and try a network that is a plugin or adapted; imports torch only in that case.
 
     Raises
     ------
-    ConfigError : it does not learn the problem, or what is done with it cannot be done.
+    ConfigError
+        If the network does not fit the problem, or the adaptation is not possible.
     """
     if problem.task == "quadratic" or (
         config.network in MODELS and config.adaptation == Adaptation()
@@ -73,11 +79,12 @@ def check_model(config: Config, problem: Problem) -> None:
 
 
 def check_method(config: Config, problem: Problem) -> None:
-    """Refuse data that the model, the augmentation or the method cannot take.
+    """Reject data that do not fit the model, the augmentation or the method.
 
     Raises
     ------
-    ConfigError : one line says why.
+    ConfigError
+        If the data do not fit; the message is one line.
     """
     try:
         if config.network != "auto":

@@ -1,4 +1,4 @@
-"""The methods: who talks to whom (a strategy) and what a peer computes (a rule), by name."""
+"""Registry of methods: name -> strategy (edges of a round) and rule (computation of a peer)."""
 
 from __future__ import annotations
 
@@ -44,19 +44,26 @@ __all__ = ["METHODS", "Method", "method_of"]
 
 @dataclass(frozen=True)
 class Method:
-    """One row of the table.
+    """Method: a strategy, a rule and an options dataclass.
 
     Attributes
     ----------
-    strategy : which edges a round has.
-    rule : what a peer computes.
-    options : frozen dataclass of the method's options: the table named after the method, or
-        [method-options] where the method is a plugin.
-    summary : one line for people.
-    strategy_options : fields of `options` that the strategy takes, too.
-    exposes : why differential privacy does not cover the method: what depends on private examples
-        by another way than gradients. "": nothing does.
-    learns_graph : whether the weights between peers come out of what the models do on the data.
+    strategy : type[Brokering]
+        Strategy, which selects the edges of a round.
+    rule : type[Rule]
+        Rule, which defines the computation of a peer.
+    options : type
+        Frozen dataclass of the method's options: the table named after the method, or
+        [method-options] for a plugin.
+    summary : str
+        Description in one line.
+    strategy_options : tuple[str, ...]
+        Fields of `options` that the strategy also takes.
+    learns_graph : bool
+        Whether the method learns the weights between peers from models and data.
+    exposes : str
+        Reason why differential privacy does not cover the method: a dependence on private examples
+        other than gradients. Empty: covered.
     """
 
     strategy: type[Brokering]
@@ -68,13 +75,13 @@ class Method:
     exposes: str = ""
 
     def brokering(self, options: object, **run: Any) -> Brokering:
-        """Make the strategy of a run; `run` are the fields of `Brokering`."""
+        """Return the strategy of a run; `run` has the fields of `Brokering`."""
         own = {name: getattr(options, name) for name in self.strategy_options}
         return self.strategy(metrics=METRICS.union(self.rule.reported), **run, **own)
 
     @property
     def validates(self) -> bool:
-        """Whether peers judge models by validation data; its options say so."""
+        """Return whether the method needs validation data."""
         return getattr(self.options, "validates", False)
 
 
@@ -218,12 +225,12 @@ METHODS: dict[str, Method] = {
 
 
 def method_of(name: str) -> Method:
-    """The method of that name: built in, or a plugin's.
+    """Return a built-in method or a plugin by name.
 
     Raises
     ------
     PluginError
-        There is none, or the plugin is no method.
+        If there is no such plugin, or it is not a method.
     """
     if name in METHODS:
         return METHODS[name]

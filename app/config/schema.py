@@ -1,7 +1,7 @@
-"""A table of options: a frozen dataclass of scalars, written in TOML with kebab-case keys.
+"""Option tables: frozen dataclasses of scalars, with kebab-case keys in TOML.
 
-Fields are bool, int, float, str, Literal, or a union of these. Other fields are not options. A
-string that names a file or a directory is annotated `Annotated[str, Path]`.
+Options are fields of the types bool, int, float, str, Literal, or a union of these. A string that
+names a file or a directory is annotated `Annotated[str, Path]`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a s
 
 @lru_cache
 def keys(table: type) -> Mapping[str, tuple[str, Any]]:
-    """Key -> (field name, annotation) of each option; `lambda_` is written `lambda`."""
+    """Return key -> (field name, annotation) of the options; the key of `lambda_` is `lambda`."""
     hints = get_type_hints(table, include_extras=True)
     return {
         field.name.rstrip("_").replace("_", "-"): (field.name, hints[field.name])
@@ -33,29 +33,29 @@ def keys(table: type) -> Mapping[str, tuple[str, Any]]:
 
 
 def defaults(table: type) -> dict[str, Scalar]:
-    """Key -> default value."""
+    """Return key -> default value."""
     default = {field.name: field.default for field in fields(table)}
     return {key: default[name] for key, (name, _) in keys(table).items()}  # type: ignore[misc]
 
 
 def has_default(table: type, key: str) -> bool:
-    """Whether an option need not be given."""
+    """Return whether an option has a default."""
     (default,) = (f.default for f in fields(table) if f.name == keys(table)[key][0])
     return default is not MISSING
 
 
 def values(options: object) -> dict[str, Scalar]:
-    """Key -> value in `options`."""
+    """Return key -> value in `options`."""
     return {key: getattr(options, name) for key, (name, _) in keys(type(options)).items()}  # type: ignore[arg-type]
 
 
 def convert(value: Any, annotation: Any) -> Scalar:
-    """`value` as `annotation` wants it: an int serves as a float, nothing else is converted.
+    """Return `value` if it has the annotated type; an int is converted to a float.
 
     Raises
     ------
     ValueError
-        Says what is wanted.
+        If the type is wrong; the message has the expected type.
     """
     for kind in _alternatives(annotation):
         if isinstance(kind, str):
@@ -71,12 +71,12 @@ def convert(value: Any, annotation: Any) -> Scalar:
 
 
 def read(text: str, annotation: Any) -> Scalar:
-    """A value typed at the prompt: TOML where that fits, else the text itself as a string.
+    """Parse a value from the command line: as TOML if that fits, else as a string.
 
     Raises
     ------
     ValueError
-        Says what is wanted.
+        If the type is wrong; the message has the expected type.
     """
     try:
         return convert(tomllib.loads(f"value = {text}")["value"], annotation)
@@ -85,17 +85,17 @@ def read(text: str, annotation: Any) -> Scalar:
 
 
 def written(value: object) -> str:
-    """A value as it stands in a TOML file, and as it may be typed at the prompt."""
+    """Format a value in TOML syntax."""
     return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
 
 
 def is_path(annotation: Any) -> bool:
-    """Whether a field names a file or a directory."""
+    """Return whether a field names a file or a directory."""
     return get_origin(annotation) is Annotated and Path in annotation.__metadata__
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    """The types and literal strings that `annotation` allows."""
+    """Return the types and literal strings that `annotation` allows."""
     origin = get_origin(annotation)
     if origin is Literal:
         return get_args(annotation)
