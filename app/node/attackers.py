@@ -29,11 +29,16 @@ _LETTERS = {"nan", "scale", "sign-flip", "gaussian", "ipm", "alie", "mimic", "st
 
 
 class Attackers:
-    """The attackers of a run, seen from one node.
+    """Attackers of a run that a node hosts.
 
     Parameters
     ----------
-    ids : of all attackers of the run.
+    attack : Attack
+        Options of the attack.
+    ids : Ints
+        Indices of all attackers of the run.
+    rule : Rule
+        Rule of the hosted peers.
     """
 
     def __init__(self, attack: Attack, ids: Ints, rule: Rule[Any]) -> None:
@@ -48,11 +53,18 @@ class Attackers:
         return replace(report, metrics={**report.metrics, "attacker": 1})
 
     def offers(self, t: int, peers: Ints, offers: Tensors, received: Letters) -> Tensors:
-        """What some hosted peers show in round `t`, after the models `received` in the last one.
+        """Return the offers of hosted peers in round `t`, with those of attackers replaced.
 
         Parameters
         ----------
-        peers : (P,) id of the peer that each row of the offers is of.
+        t : int
+            Round.
+        peers : Ints
+            (P,) peer of each row of the offers.
+        offers : Tensors
+            Honest offers.
+        received : Letters
+            Models received in the last round.
         """
         honest = ~np.isin(received.senders, self._ids)
 

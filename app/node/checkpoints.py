@@ -51,15 +51,21 @@ class CheckpointError(StateError):
 
 
 class CheckpointStore:
-    """The checkpoints of one cohort, below `directory`.
+    """Checkpoints of a cohort, below `directory`.
 
-    Letters of a round under way lie in a file of their own: they are gone once it has ended.
+    The letters of the current round have a separate file, which is removed at the end of the round.
 
     Parameters
     ----------
-    run : digest of the run's configuration: a file of another run, other peers or another version
-        is refused.
-    durable : a version outlasts a power cut.
+    directory : Path
+        Directory of the files.
+    cohort : Cohort
+        Cohort that is saved and restored.
+    run : bytes
+        Digest of the run's configuration; files of another run, other peers or another version are
+        rejected.
+    durable : bool
+        Sync files to disk, so that a version survives a power failure.
     """
 
     def __init__(
@@ -123,16 +129,16 @@ class CheckpointStore:
         return tensors
 
     def recall(self, *versions: Version) -> None:
-        """Let the cohort stand where the first of these versions that is there was saved.
+        """Restore the first of these versions that exists.
 
-        What is in memory counts only while the files are those that were written with it: another
-        process of this node may have begun again in the meantime. From here to the next `save` the
-        cohort is no version at all.
+        The state in memory is used only if the files are unchanged since it was saved: another
+        process of this node may have restarted the run. Until the next `save`, the cohort does not
+        correspond to a version.
 
         Raises
         ------
         CheckpointError
-            None of them is there, or a file is damaged.
+            If none of the versions exists, or a file is damaged.
         """
         in_memory, self._in_memory = self._in_memory, None
         for version in versions:
@@ -147,13 +153,14 @@ class CheckpointStore:
         )
 
     def resume(self, t: int) -> int | None:
-        """Let the cohort go on from the newest round up to `t`, whichever nodes have saved it.
+        """Restore the newest round up to `t`, saved by any node.
 
-        Later versions are removed, also answers to a round that will be played again.
+        Later versions are removed, including answers to a round that will be repeated.
 
         Returns
         -------
-        The round; None where the cohort has to begin afresh.
+        int | None
+            The round; None if the cohort must start from the beginning.
         """
         for version, path in _files(self._folder):
             if version > (t, 0):
@@ -201,11 +208,14 @@ class CheckpointStore:
             return False
 
     def _where(self, version: Version, files: Files) -> Where:
-        """The files that hold a version, and the rows of them that do; nothing if it is not there.
+        """Return the files and rows of a version; empty if it does not exist.
 
         Parameters
         ----------
-        files : oldest first.
+        version : Version
+            Version to find.
+        files : Files
+            Files, oldest first.
         """
         schedule, peers = self._cohort.schedule, self._cohort.peers
         t, step = version

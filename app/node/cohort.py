@@ -35,27 +35,50 @@ from strategies.schedule import ByClock, Schedule
 
 
 class Cohort:
-    """All peers of a node under one rule.
+    """All peers of a node, under one rule.
 
-    Where a schedule lets peers sleep, a round is computed by the rule and the engine narrowed to
-    those who take part; the others' rows stand still.
+    If peers sleep, rule and engine compute only the rows of the participants; other rows do not
+    change.
 
     Parameters
     ----------
-    schedule : who is awake in which round; without, everybody always.
+    engine : Engine
+        Engine of the hosted peers.
+    rule : Rule
+        Rule of the method.
+    rounds : int
+        Total number of rounds.
+    precision : Precision
+        Precision of letters.
+    schedule : Schedule | None
+        Availability of peers; None: all peers are always awake.
+    attackers : Attackers | None
+        Attackers of the run; None: no attackers.
 
     Attributes
     ----------
-    state : what the rule keeps.
-    round : the round that has begun.
-    offers : the newest offers of hosted peers, as far as they may still be heard.
-    coming : offers of peers that will be ready in later rounds only.
-    elapsed : seconds on the virtual clock since somebody set it to 0.
-    received, sent : models received and answers given in this round.
-    answered : whether this round's offers were received, and those that ask for it answered.
-    costs : what each peer has spent.
-    changed : (P,) whose state is no longer what was saved last.
-    curves : peer -> what can be drawn of its last evaluation.
+    state : State
+        State of the rule.
+    round : int
+        Current round.
+    offers : Offers
+        Newest offers of hosted peers that are not too old.
+    coming : Offers
+        Offers of peers that finish in later rounds.
+    elapsed : float
+        Seconds on the virtual clock since the last reset.
+    received : Letters
+        Models received in this round.
+    sent : Letters
+        Answers given in this round.
+    answered : bool
+        Whether this round's offers were received and answered.
+    costs : Costs
+        Costs of each peer.
+    changed : Bools
+        (P,) whether the peer's state changed since the last checkpoint.
+    curves : dict[int, dict]
+        Peer -> figure data of its last evaluation.
     """
 
     def __init__(
@@ -139,11 +162,16 @@ class Cohort:
     def receive(
         self, edges: Edges, foreign: Foreign, ages: Mapping[int, int] = MappingProxyType({})
     ) -> None:
-        """Put the round's offers together; an edge whose letter is missing is left out.
+        """Collect the round's offers; edges without a letter are dropped.
 
         Parameters
         ----------
-        ages : sender -> rounds since its letter was written, where that is not this round.
+        edges : Edges
+            Edges of the round.
+        foreign : Foreign
+            Offers from other nodes.
+        ages : Mapping[int, int]
+            Sender -> age of its offer in rounds, if it is not from this round.
         """
         shown = self._show()
         mine = self.peers[shown.rows]
@@ -218,11 +246,16 @@ class Cohort:
         part.engine.n_gradients[:] = 0
 
     def _take(self, part: Part, state: Any, bad_p: Tensor | None = None) -> None:
-        """`_store`, but for the peers whose result no model can be made of.
+        """Store results, except those of peers whose model would be invalid.
 
         Parameters
         ----------
-        bad_p : (P,) whose result counts as such whatever it is.
+        part : Part
+            Peers of the results.
+        state : Any
+            Their new state.
+        bad_p : Tensor | None
+            (P,) peers whose result is dropped in any case.
         """
         found_p = unsound(state)
         bad_p = found_p if bad_p is None else bad_p | found_p

@@ -14,18 +14,28 @@ from strategies.schedule import ByClock, Schedule
 
 @dataclass
 class Costs:
-    """What each hosted peer has spent so far, (P,) each.
+    """Cumulative costs of each hosted peer, (P,) each.
 
     Attributes
     ----------
-    sent, received : payload bytes, wherever the other peer is hosted.
-    n_gradients : examples differentiated; the engine counts them.
-    unsound : results that were not finite, in whose place the old model stayed.
-    refused : models received that were far too large.
-    spent : (P, A) privacy; the engine counts it.
-    awake : rounds in which it was awake.
-    marked : (P, 3) examples, bytes sent and received up to which its time is counted.
-    ready : the round by whose end its work is done, where a schedule goes by the clock.
+    sent : Ints
+        Payload bytes sent, also to peers of the same node.
+    received : Ints
+        Payload bytes received, also from peers of the same node.
+    n_gradients : Ints
+        Number of differentiated examples, counted by the engine.
+    unsound : Ints
+        Number of non-finite results, which were replaced by the old model.
+    refused : Ints
+        Number of received models that were rejected as too large.
+    spent : Floats
+        (P, A) privacy spent, counted by the engine.
+    awake : Ints
+        Number of rounds in which the peer was awake.
+    marked : Ints
+        (P, 3) examples, bytes sent and bytes received that are already on the virtual clock.
+    ready : Ints
+        Round at whose end the peer's work is done, with a schedule by the clock.
     """
 
     sent: Ints
@@ -40,7 +50,7 @@ class Costs:
 
     @classmethod
     def none(cls, n_gradients: Ints, spent: npt.NDArray[np.float64]) -> Costs:
-        """Nothing was spent yet."""
+        """Return costs of zero."""
         spent[:] = 0
         sent, received, unsound, refused, awake, ready = np.zeros(
             (6, len(n_gradients)), dtype=np.int64
@@ -49,7 +59,7 @@ class Costs:
         return cls(sent, received, n_gradients, unsound, refused, spent, awake, marked, ready)
 
     def mark(self, rows: Ints) -> None:
-        """Count the time of some peers, given by local index, from here on."""
+        """Start counting the time of some peers (local indices) from here."""
         self.marked[rows] = self._spent()[rows]
 
     def seconds(self, clock: Clock | None, peers: Ints, rows: Ints) -> npt.NDArray[np.float64]:

@@ -33,12 +33,12 @@ def send(connection: socket.socket, about: Mapping[str, Any], record: RecordDict
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], RecordDict]:
-    """Read what `send` sent.
+    """Receive a message of `send`.
 
     Raises
     ------
     DisconnectedError
-        The other end closed the connection before that.
+        If the other end closed the connection.
     """
     size = int.from_bytes(_exactly(connection, _LENGTH), "little")
     header = json.loads(_exactly(connection, size))

@@ -22,15 +22,21 @@ _RUNS_IN_MEMORY = 4
 
 @dataclass(frozen=True)
 class Job:
-    """What a message comes with.
+    """Context of a message.
 
     Attributes
     ----------
-    run_id : Flower's number of the run.
-    run_config, node_config : flat keys as Flower has them.
-    version : round of the state that the last message left, None where there was none.
-    simulated : whether Flower's simulation runs the node: what its process is, not what anybody
-        says, decides (`app.client.in_simulation`).
+    run_id : int
+        Flower's ID of the run.
+    run_config : Mapping[str, Scalar]
+        Run configuration in Flower, flat keys.
+    node_config : Mapping[str, Scalar]
+        Node configuration in Flower, flat keys.
+    version : int | None
+        Round of the state after the last message; None before the first message.
+    simulated : bool
+        Whether the node runs in Flower's simulation; determined from the process, not from the
+        message (`app.client.in_simulation`).
     """
 
     run_id: int
@@ -40,12 +46,12 @@ class Job:
     simulated: bool = False
 
     def config(self) -> Config:
-        """The run's configuration on this node.
+        """Return the run's configuration on this node.
 
         Raises
         ------
         ConfigError
-            It is wrong.
+            If the configuration is invalid.
         """
         flat = parts.unpacked(self.run_config)
         if not self.simulated:  # who submits a run has no say in which of a node's files are read
@@ -60,15 +66,15 @@ class Job:
 
 
 def hosted(job: Job, peers: int) -> tuple[int, ...]:
-    """Ids of the peers that a node hosts, of `peers` in all.
+    """Return the peers that a node hosts, out of `peers`.
 
-    A simulated node has an equal share of them, which may be none; the configuration of a deployed
-    one names its peer.
+    A simulated node has an equal share, which can be empty. The configuration of a deployed node
+    names its peer.
 
     Raises
     ------
     StartError
-        It does not.
+        If the configuration of a deployed node names no peer.
     """
     node_config = job.node_config
     if job.simulated:
@@ -85,11 +91,16 @@ def hosted(job: Job, peers: int) -> tuple[int, ...]:
 
 @lru_cache(_RUNS_IN_MEMORY)
 def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None) -> Config:
-    """The configuration of flat keys; a process parses that of a run once.
+    """Parse a run's configuration, once per process.
 
     Parameters
     ----------
-    base : of a simulation, where relative paths start; a deployed node's stay as they are.
+    run_id : int
+        Flower's ID of the run.
+    flat : tuple[tuple[str, Scalar], ...]
+        Flat keys.
+    base : Path | None
+        Base of relative paths in a simulation; a deployed node keeps paths unchanged.
     """
     config = Config.from_flat(dict(flat))
     return (config if base is None else config.absolute(base)).located(str(run_id))

@@ -15,11 +15,18 @@ from strategies.protocol import PeerMessage
 def offer_letters(
     offers: Offers, peers: Ints, precision: Precision, since: int
 ) -> Iterator[PeerMessage]:
-    """The offers of rounds from `since` on.
+    """Yield the offers of the rounds from `since` on as letters.
 
     Parameters
     ----------
-    peers : ids of all hosted peers.
+    offers : Offers
+        Offers of hosted peers.
+    peers : Ints
+        All hosted peers.
+    precision : Precision
+        Precision of the payload.
+    since : int
+        First round.
     """
     form = offers.format(precision)
     for row, (local, t) in enumerate(zip(offers.rows, offers.written.tolist(), strict=True)):

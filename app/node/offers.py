@@ -23,13 +23,16 @@ UNWRITTEN = -1
 
 @dataclass(frozen=True, eq=False)
 class Offers:
-    """The offers of some hosted peers.
+    """Offers of hosted peers.
 
     Attributes
     ----------
-    stacks : name -> (S, ...).
-    rows : (S,) local index of each offer's peer, ascending.
-    written : (S,) the round that each is of, or `UNWRITTEN`.
+    stacks : Mapping[str, Tensor]
+        Name -> (S, ...) tensors.
+    rows : Ints
+        (S,) local index of each offer's peer, ascending.
+    written : Ints
+        (S,) round of each offer, or `UNWRITTEN`.
     """
 
     stacks: Mapping[str, Tensor] = field(default_factory=dict)

@@ -21,12 +21,18 @@ TOGETHER = 512
 
 
 class Part(NamedTuple):
-    """Some hosted peers.
+    """Subset of the hosted peers.
 
     Attributes
     ----------
-    rows : local index of each in the cohort.
-    engine, rule, state : of these peers only.
+    rows : Ints
+        Local indices of the peers in the cohort.
+    engine : Engine
+        Engine of these peers.
+    rule : Rule
+        Rule of these peers.
+    state : State
+        State of these peers.
     """
 
     rows: Ints
@@ -43,15 +49,21 @@ class Part(NamedTuple):
         *,
         attendance: bool,
     ) -> Iterator[Report]:
-        """Measure the personal models, each on its peer's own data.
+        """Evaluate the personal models, each on its peer's own data.
 
         Parameters
         ----------
-        costs : of the whole cohort. Those of making the personal models are on the report's bill
-            and on no other.
-        heard : peer -> of whom the collaboration matrix has a weight, ascending; None: of all.
-        curves : of the last report, which has more measures: gets what can be drawn, by peer.
-        attendance : whether the reports say in how many rounds a peer was awake.
+        t : int
+            Round.
+        costs : Costs
+            Costs of the whole cohort. The costs of making the personal models count in this report
+            only.
+        heard : Mapping[int, Ints] | None
+            Peer -> peers with a weight in the collaboration matrix, ascending; None: all peers.
+        curves : dict[int, dict[str, Any]] | None
+            For the last report, which has more measures: receives the figure data by peer.
+        attendance : bool
+            Include the number of rounds in which a peer was awake.
         """
         splits: tuple[SplitName, ...] = ("test", "validation", "train")
         columns: dict[str, list[Any]] = {}

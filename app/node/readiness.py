@@ -42,11 +42,12 @@ _log = logging.getLogger("coterie.node")
 
 @dataclass(frozen=True)
 class Check:
-    """One check; `run` says what was found, or raises.
+    """Check of a node; `run` returns its result or raises an error.
 
     Attributes
     ----------
-    told : whether what it says may be told to the relay as it is.
+    told : bool
+        Whether the relay may receive the result unchanged.
     """
 
     name: str

@@ -33,12 +33,20 @@ def no_letters() -> Letters:
 def all_offers(
     shown: Offers, mine: Ints, foreign: Foreign, t: int, ages: Mapping[int, int]
 ) -> Letters:
-    """What is shown here and what came from elsewhere as one stack, without edges as yet.
+    """Stack the offers of hosted peers and those from other nodes, without edges.
 
     Parameters
     ----------
-    shown, mine : what hosted peers show, and who these are (S,).
-    t, ages : the round, and how many rounds old the foreign offers are that are not of it.
+    shown : Offers
+        Offers of hosted peers.
+    mine : Ints
+        (S,) their peers.
+    foreign : Foreign
+        Offers from other nodes.
+    t : int
+        Round.
+    ages : Mapping[int, int]
+        Sender -> age in rounds of foreign offers from earlier rounds.
     """
     authors = np.array(sorted({*mine.tolist(), *(k for k, _ in foreign)}), dtype=np.int64)
     stack, at = dict(shown.sound[0]), np.searchsorted(authors, mine)
@@ -68,11 +76,20 @@ def heard_by(peers: Ints, received: Letters) -> dict[int, Ints]:
 def all_answers(
     sent: Letters, here: Bools, foreign: Foreign, form: LetterFormat, device: torch.device
 ) -> Letters:
-    """The answers that hosted peers got, from each other and from elsewhere.
+    """Return the answers to hosted peers, from this node and from other nodes.
 
     Parameters
     ----------
-    sent, here : the answers that hosted peers gave, and which of them stay here (E,).
+    sent : Letters
+        Answers of hosted peers.
+    here : Bools
+        (E,) answers whose recipient is hosted here.
+    foreign : Foreign
+        Answers from other nodes.
+    form : LetterFormat
+        Format of an answer.
+    device : torch.device
+        Device of the result.
     """
     inside = np.flatnonzero(here)
     # Where every answer stays on the node, theirs is the stack itself and not a copy.

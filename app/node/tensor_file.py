@@ -42,11 +42,20 @@ def write_checked(
     bound: bytes,
     durable: bool = False,
 ) -> None:
-    """Write tensors for `read_checked`; one that is the same as another is written once.
+    """Write tensors for `read_checked`; identical tensors are written once.
 
     Parameters
     ----------
-    bound : see `atomic.replacing_checked`.
+    path : Path
+        File to write.
+    tensors : Mapping[str, Tensor]
+        Tensors by name.
+    metadata : Mapping[str, str]
+        Metadata of the file.
+    bound : bytes
+        See `atomic.replacing_checked`.
+    durable : bool
+        Sync the file to disk.
     """
     own, same = _apart(tensors)
     with atomic.replacing_checked(path, bound=bound, durable=durable) as draft:
@@ -54,12 +63,12 @@ def write_checked(
 
 
 def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
-    """Read what `write_checked` wrote.
+    """Read a file of `write_checked`.
 
     Raises
     ------
     DamagedError
-        It is not that any more, or belongs to something else.
+        If the file is damaged, or is bound to something else.
     """
     content = atomic.read_checked(path, bound=bound)
     tensors = load(content)
@@ -68,12 +77,12 @@ def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
 
 
 def metadata(file: BinaryIO) -> Mapping[str, Any]:
-    """What a checked file says of itself.
+    """Return the metadata of a checked file.
 
     Raises
     ------
     ValueError, TypeError, AttributeError, OverflowError, MemoryError
-        It is no such file.
+        If it is not such a file.
     """
     header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     found: Mapping[str, Any] = header.get("__metadata__", {})

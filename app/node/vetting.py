@@ -20,13 +20,13 @@ class RequestError(ValueError):
 
 
 def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -> None:
-    """Refuse a request that no relay which keeps to the strategy would send.
+    """Refuse a request that does not follow the strategy.
 
     Raises
     ------
     RequestError
-        Its rounds are not the run's, the stage does not exist in the run, or an edge is not one
-        that the strategy can have in that round, or does not concern this node.
+        If rounds or stage are not the run's, or an edge is not possible in that round or does not
+        concern this node.
     """
     n, stage = strategy.peers, request.stage
     if request.last > strategy.rounds or (stage != "start" and request.round < 1):
@@ -53,16 +53,23 @@ def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -
 
 
 def check_wanted(request: Request, strategy: Brokering, peers: Sequence[int], wants: Edges) -> None:
-    """Refuse edges that these peers would have had to want, and did not.
+    """Refuse edges that need a request of these peers, but were not requested.
 
     Parameters
     ----------
-    wants : of these peers, for the round of the request.
+    request : Request
+        Request of the relay.
+    strategy : Brokering
+        Strategy of the run.
+    peers : Sequence[int]
+        Hosted peers.
+    wants : Edges
+        Edges that these peers requested for the round.
 
     Raises
     ------
     RequestError
-        There is such an edge.
+        If there is such an edge.
     """
     if strategy.wanted_by is None:
         return

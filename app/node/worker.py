@@ -140,12 +140,18 @@ def _address(directory: Path, name: str) -> Iterator[str]:
 
 
 def main(directory: Path, name: str, parent: int, idle: float = IDLE_SECONDS) -> None:
-    """Serve messages until none has come for `idle` seconds, or `parent` has ended.
+    """Serve messages until `idle` seconds pass without one, or `parent` ends.
 
     Parameters
     ----------
-    directory : of the socket. name : of the socket, without its ending.
-    parent : the process that starts those of the messages.
+    directory : Path
+        Directory of the socket.
+    name : str
+        Name of the socket, without suffix.
+    parent : int
+        ID of the process that starts the processes of the messages.
+    idle : float
+        Maximum seconds without a message.
     """
     with socket.socket(socket.AF_UNIX) as listener, _address(directory, name) as address:
         (directory / f"{name}.sock").unlink(missing_ok=True)

@@ -22,11 +22,14 @@ class DamagedError(ValueError):
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Where to write; what lies there takes the place of `path` unless something is raised.
+    """Yield a temporary path; it replaces `path` unless an exception is raised.
 
     Parameters
     ----------
-    durable : it is on the disk, under its name, before this returns: no power cut takes it back.
+    path : Path
+        File to replace.
+    durable : bool
+        Sync file and directory to disk, so that the file survives a power failure.
     """
     draft = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -71,12 +74,12 @@ def replacing_checked(path: Path, *, bound: bytes, durable: bool = False) -> Ite
 
 
 def read_checked(path: Path, *, bound: bytes) -> bytes:
-    """Read what was written into `replacing_checked`.
+    """Read a file of `replacing_checked`.
 
     Raises
     ------
     DamagedError
-        It is not that any more, or belongs to something else.
+        If the file is damaged, or is bound to something else.
     """
     content = path.read_bytes()
     body = content[:-_DIGEST]
@@ -101,12 +104,12 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
-    """What `append` added from byte `start` on; nothing where there is no such file.
+    """Return the lines of `append` from byte `start` on; empty if there is no file.
 
     Raises
     ------
     ValueError
-        A line is damaged; names the file.
+        If a line is damaged; the message names the file.
     """
     if not path.exists():
         return []

@@ -22,12 +22,12 @@ from app.runs.introduction import introduce
 
 
 def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
-    """Check and introduce a run, and make its directory; what shows its progress.
+    """Check and introduce a run, create its directory, and return the progress display.
 
     Raises
     ------
     ConfigError, DataError
-        It cannot run. Nothing was written.
+        If the run cannot start; nothing was written.
     """
     if config.newcomers:
         raise ConfigError("hold-out is for runs without Flower: python -m app compare --hold-out")

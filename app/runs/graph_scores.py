@@ -26,23 +26,31 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class GraphScores:
-    """One learnt graph against the true clusters; None where a score has no meaning.
+    """Scores of a learnt graph against the true clusters; None if a score is undefined.
 
     Attributes
     ----------
-    precision : share of the learnt directed edges that stay inside a true cluster.
-    recall : share of the true directed edges (all pairs inside a cluster) that were learnt.
-    f1 : harmonic mean of the two.
-    adjusted_rand_index : of the true clusters and the connected components of the mutual graph
-        (i and j choose each other).
-    exact : whether the learnt edges are the true ones, no more and no fewer.
-    largest_weight_on_own_cluster : share of the peers (of those that have a cluster mate) that
-        give their largest weight to mates only, ties included.
-    overlap_within, overlap_across : mean of sum_j min(w_ij, w_kj) over pairs (i, k) inside one
-        cluster and in two, of rows that sum to 1: near 1 and near 0 when clusters are found,
-        also where a cluster adopts models that began outside it (FedeRiCo).
-    precision_by_cluster : precision of the edges that leave each cluster's peers, by cluster
-        label (label flips: what honest and flipped peers listen to).
+    precision : float | None
+        Share of the learnt directed edges that are inside a true cluster.
+    recall : float | None
+        Share of the true directed edges (all pairs inside a cluster) that were learnt.
+    f1 : float | None
+        Harmonic mean of precision and recall.
+    adjusted_rand_index : float
+        Adjusted Rand index of the true clusters and the connected components of the mutual graph.
+    exact : bool
+        Whether the learnt edges equal the true edges.
+    largest_weight_on_own_cluster : float | None
+        Share of the peers with cluster mates whose largest weight goes to mates only, including
+        ties.
+    overlap_within : float | None
+        Mean of sum_j min(w_ij, w_kj) over pairs (i, k) of one cluster, for rows that sum to 1. Near
+        1 if clusters are found, even if a cluster adopts models of other peers (FedeRiCo).
+    overlap_across : float | None
+        The same mean over pairs of different clusters; near 0 if clusters are found.
+    precision_by_cluster : dict[str, float | None]
+        Precision of the edges from the peers of each cluster, by cluster label (with label flips:
+        collaborators of honest and of flipped peers).
     """
 
     precision: float | None
@@ -57,15 +65,17 @@ class GraphScores:
 
 
 def learnt_edges(weights_nn: Floats) -> Bools:
-    """Find the directed graph of a weight matrix: who counts whom as a collaborator.
+    """Return the directed graph of a weight matrix: the collaborators of each peer.
 
     Parameters
     ----------
-    weights_nn : (n, n) non-negative weights.
+    weights_nn : Floats
+        (n, n) non-negative weights.
 
     Returns
     -------
-    (n, n) bool, False on the diagonal.
+    Bools
+        (n, n), False on the diagonal.
     """
     off_nn = _off_diagonal(weights_nn)
     own_n = np.where(np.isclose(off_nn.sum(axis=1), 1.0, atol=1e-6), 0.0, np.diag(weights_nn))

@@ -19,11 +19,18 @@ _CLASSES = 40  # characters that their names may take
 
 
 def introduce(config: Config, problem: Problem, place: str, console: Console) -> None:
-    """Print it.
+    """Print the introduction of a run.
 
     Parameters
     ----------
-    place : where the run takes place.
+    config : Config
+        Configuration of the run.
+    problem : Problem
+        Its problem.
+    place : str
+        Place of the run in words: this process, Flower nodes or a deployment.
+    console : Console
+        Console to print to.
     """
     peers = units.plural(config.peers, "peer")
     console.print(f"{config.method} on {config.dataset}: {peers}, {place}")

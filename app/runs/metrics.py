@@ -28,11 +28,12 @@ class ResultsError(ValueError):
 
 
 class Metrics:
-    """The metrics.jsonl of a run with n peers; nothing was measured while it is not there.
+    """Reader of the metrics.jsonl of a run with n peers; empty if the file does not exist.
 
     Attributes
     ----------
-    named : peer -> what its last line calls it.
+    named : dict[int, str]
+        Peer -> name in its last line.
     """
 
     def __init__(self, path: Path, peers: int) -> None:
@@ -41,12 +42,12 @@ class Metrics:
         self._begin(inode=0)
 
     def read(self) -> tuple[Ints, dict[str, Floats], Bools]:
-        """The evaluated rounds (R,), each field (R, n), and which peer reported at all (R, n).
+        """Return the evaluated rounds (R,), each field (R, n), and the reporting peers (R, n).
 
         Raises
         ------
         ResultsError
-            A line is no measurement. The last one may be cut off in mid-write.
+            If a line is not a measurement. The last line can be incomplete.
         """
         if not self._path.exists():
             self._begin(inode=0)

@@ -20,12 +20,12 @@ Show = Callable[[Mapping[str, Any]], None]
 
 
 def read(run_dir: Path) -> dict[str, Any]:
-    """progress.json; empty while there is none.
+    """Read progress.json; empty if it does not exist.
 
     Raises
     ------
     ResultsError
-        The file is damaged.
+        If the file is damaged.
     """
     progress: dict[str, Any] = read_json(run_dir / "progress.json", dict) or {}
     return progress

@@ -34,22 +34,31 @@ _LINES = 5
 
 
 class RunRecorder:
-    """The files of one run.
+    """Writer of a run's files.
 
     Parameters
     ----------
-    directory : the run directory; made if it is not there.
-    peers : number of peers n.
-    rounds : rounds of the whole run.
-    resume : go on from the checkpoint in `directory`, if there is one; else begin again.
-    watch : called with what progress.json says whenever that changes.
-    run : digest of the run's configuration: the checkpoint of another run is refused.
-    durable : a committed round outlasts a power cut.
+    directory : Path
+        Run directory; created if it does not exist.
+    peers : int
+        Number of peers n.
+    rounds : int
+        Total number of rounds.
+    resume : bool
+        Continue from the checkpoint in `directory` if there is one; else start again.
+    watch : Callable[[Mapping[str, Any]], None] | None
+        Called with the content of progress.json after each change.
+    run : bytes
+        Digest of the run's configuration; the checkpoint of another run is rejected.
+    durable : bool
+        Sync committed rounds to disk, so that they survive a power failure.
 
     Attributes
     ----------
-    ledger : where the run stands.
-    progress : what progress.json says.
+    ledger : Ledger
+        Progress of the protocol.
+    progress : dict[str, Any]
+        Content of progress.json.
     """
 
     def __init__(
@@ -161,11 +170,12 @@ class RunRecorder:
         self._progress("failed", error)
 
     def _cut(self, path: Path, size: int, expected: str) -> tuple[int, _Hash]:
-        """Drop what was written after the checkpoint: all where only round 0 was, which is again.
+        """Remove lines after the checkpoint (all lines if it is of round 0, which is repeated).
 
         Returns
         -------
-        Length and digest of what stays.
+        tuple[int, _Hash]
+            Length and digest of the rest.
         """
         content = path.read_bytes()[:size] if size and path.exists() else b""
         digest = sha256(content)

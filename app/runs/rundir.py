@@ -57,12 +57,12 @@ def create(config: Config, problem: Problem) -> Path:
 
 @contextmanager
 def held(run_dir: Path) -> Iterator[None]:
-    """Hold the run directory, so that no second process works in it. Windows: without a lock.
+    """Lock the run directory against other processes. No lock on Windows.
 
     Raises
     ------
     ResultsError
-        Another process holds it.
+        If another process has the lock.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     if sys.platform == "win32":
@@ -97,21 +97,32 @@ def held_inodes() -> frozenset[int]:
 
 @dataclass(frozen=True)
 class Run:
-    """The measurements of one run, finished or not.
+    """Measurements of a finished or unfinished run.
 
     Attributes
     ----------
-    directory : where it was read from.
-    config : config.toml, tables nested.
-    rounds : (R,) evaluated rounds, ascending.
-    metrics : each field of metrics.jsonl, (R, n).
-    names : (n,) what people call each peer; "peer 3" where nothing names it.
-    reported : (R, n) whether the peer reported in that round at all.
-    weight_rounds : (C,) rounds of `weights`.
-    weights : (C, n, n) collaboration matrices; C = 0 where the run recorded none.
-    split : split.json, one mapping per peer (counts, labels, cluster); None if not there.
-    classes : names of the classes; empty where nothing names them.
-    progress : progress.json; empty if not there.
+    directory : Path
+        Run directory.
+    config : Mapping[str, Any]
+        Content of config.toml, with nested tables.
+    rounds : Ints
+        (R,) evaluated rounds, ascending.
+    metrics : Mapping[str, Floats]
+        Each field of metrics.jsonl, (R, n).
+    reported : Bools
+        (R, n) whether the peer reported in the round.
+    weight_rounds : Ints
+        (C,) rounds of `weights`.
+    weights : Floats
+        (C, n, n) collaboration matrices; C = 0 if the run recorded none.
+    split : tuple[Mapping[str, Any], ...] | None
+        Content of split.json, one mapping per peer (counts, labels, cluster); None without it.
+    progress : Mapping[str, Any]
+        Content of progress.json; empty without it.
+    names : tuple[str, ...]
+        (n,) names of the peers; "peer 3" for a peer without a name.
+    classes : tuple[str, ...]
+        Names of the classes; empty without names.
     """
 
     directory: Path
@@ -128,12 +139,12 @@ class Run:
 
     @classmethod
     def read(cls, run_dir: str | Path) -> Run:
-        """Read `run_dir`; files that an unfinished run has not written yet may be missing.
+        """Read a run directory; files that an unfinished run has not written can be missing.
 
         Raises
         ------
         ResultsError
-            If the directory is not a run's or a file in it is broken.
+            If it is not a run directory, or a file in it is damaged.
         """
         return RunReader(Path(run_dir)).read()
 
@@ -270,12 +281,12 @@ class RunReader:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The configuration of a run.
+    """Read the configuration of a run.
 
     Raises
     ------
     ResultsError
-        The file is not there, or broken, or not a run's.
+        If the file is missing, damaged, or not a run's configuration.
     """
     try:
         config = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -290,12 +301,12 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path, kind: type) -> Any:
-    """The content of a JSON file; None if it is not there.
+    """Read a JSON file; None if it does not exist.
 
     Raises
     ------
     ResultsError
-        The file is broken, or holds something else than a `kind`.
+        If the file is damaged, or its content is not a `kind`.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -26,11 +26,16 @@ def claim(peer: int, scope: Scope, own: PrivateKeys) -> bytes:
 
 
 def proof(trust: Mapping[int, Entry], run: str, config_digest: bytes) -> Proof:
-    """What the relay checks claims with.
+    """Return the relay's verifier of claims.
 
     Parameters
     ----------
-    trust : peer -> its public keys, as the relay's trust file has them.
+    trust : Mapping[int, Entry]
+        Peer -> public keys in the relay's trust file.
+    run : str
+        Name of the run.
+    config_digest : bytes
+        Digest of the configuration.
     """
 
     def proves(peer: int, signature: bytes, attempt: str) -> bool:

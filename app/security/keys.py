@@ -30,17 +30,19 @@ SEAL_BYTES = _MLKEM_BYTES + 32
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What others need to encrypt to a peer and to check its signatures.
+    """Public keys of a peer, for encryption and signatures.
 
     Parameters
     ----------
-    sign : Ed25519 key, 32 bytes.
-    seal : ML-KEM-768 key, then X25519 key, 1216 bytes.
+    sign : bytes
+        Ed25519 key, 32 bytes.
+    seal : bytes
+        ML-KEM-768 key followed by X25519 key, 1216 bytes.
 
     Raises
     ------
     ValueError
-        One of them is no such key.
+        If one of them is not a valid key.
     """
 
     sign: bytes
@@ -93,12 +95,12 @@ class PrivateKeys:
 
     @classmethod
     def from_pem(cls, text: bytes) -> PrivateKeys:
-        """Read what `pem` wrote.
+        """Read the keys written by `pem`.
 
         Raises
         ------
         ValueError
-            Not one key of each kind.
+            If there is not exactly one key of each kind.
         """
         found = [load_pem_private_key(block, None) for block in _BLOCK.findall(text)]
         kinds = (Ed25519PrivateKey, MLKEM768PrivateKey, X25519PrivateKey)

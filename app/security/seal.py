@@ -44,13 +44,16 @@ class SealError(ValueError):
 
 @dataclass(frozen=True)
 class Scope:
-    """What all letters of one attempt at a run are tied to.
+    """Context to which all letters of an attempt at a run are bound.
 
     Attributes
     ----------
-    run : name of the run.
-    config_digest : digest of the configuration that the peers compute by.
-    attempt : token of the relay's process.
+    run : str
+        Name of the run.
+    config_digest : bytes
+        Digest of the peers' configuration.
+    attempt : str
+        Token of the relay's process.
     """
 
     run: str
@@ -70,18 +73,25 @@ def seal(
     recipients: Mapping[int, PublicKeys],
     about: bytes = b"",
 ) -> tuple[PeerMessage, bytes]:
-    """Seal a letter for some peers.
+    """Encrypt and sign a letter for some peers.
 
     Parameters
     ----------
-    letter : its payload is the bytes to seal.
-    own : the sender's.
-    recipients : peer -> its keys.
-    about : digest of the plain letter that this one answers.
+    letter : PeerMessage
+        Letter with the plain payload.
+    scope : Scope
+        Context of the run.
+    own : PrivateKeys
+        Keys of the sender.
+    recipients : Mapping[int, PublicKeys]
+        Peer -> public keys.
+    about : bytes
+        Digest of the plain letter that this letter answers.
 
     Returns
     -------
-    The sealed letter, and the digest of its payload.
+    tuple[PeerMessage, bytes]
+        Encrypted letter and the digest of its payload.
     """
     assert isinstance(letter.payload, bytes)
     assert not letter.keys
@@ -106,20 +116,30 @@ def unseal(
     digest: bytes,
     about: bytes = b"",
 ) -> bytes:
-    """Check a letter and read it.
+    """Verify and decrypt a letter.
 
     Parameters
     ----------
-    recipient : the peer that reads; `own` are its keys.
-    sender : keys of the peer that the letter says it is from.
-    digest : of the letter's payload, as `digest_of` has just computed it.
-    about : digest of the plain letter that this one has to be an answer to.
+    letter : PeerMessage
+        Encrypted letter.
+    scope : Scope
+        Context of the run.
+    recipient : int
+        Recipient.
+    own : PrivateKeys
+        Keys of the recipient.
+    sender : PublicKeys
+        Keys of the sender that the letter names.
+    digest : bytes
+        Digest of the letter's payload, from `digest_of`.
+    about : bytes
+        Digest of the plain letter that this letter must answer.
 
     Raises
     ------
     SealError
-        It was not written by that sender for this recipient, run, round, kind and size, or was
-        altered. Which of these is not known: the header is not sent.
+        If the letter was altered, or was not written by this sender for this recipient, run, round,
+        kind and size. The reason is unknown, because the header is not sent.
     """
     key = letter.keys.get(recipient)
     if key is None:

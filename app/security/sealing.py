@@ -21,15 +21,19 @@ from app.security.trust import Entry, KeysError, create, read_private, read_trus
 
 @dataclass(frozen=True)
 class Sealing:
-    """Whether a node seals its letters, with which keys, and whether it logs them.
+    """Encryption settings of a node: keys, trust file and audit log.
 
     Attributes
     ----------
-    config_digest : see `config_digest_of`.
-    keys : (hosted peer, file of its private keys); with them every letter is sealed and plain ones
-        are refused, without them the reverse.
-    trust : trust file.
-    audited : whether there is an audit log.
+    config_digest : bytes
+        See `config_digest_of`.
+    keys : tuple[tuple[int, str], ...]
+        (hosted peer, file of its private keys). With keys, letters are encrypted and plain letters
+        refused; without keys, letters are plain and encrypted letters refused.
+    trust : str
+        Trust file.
+    audited : bool
+        Whether there is an audit log.
     """
 
     config_digest: bytes
@@ -38,12 +42,12 @@ class Sealing:
     audited: bool = False
 
     def read(self) -> tuple[dict[int, PrivateKeys], Mapping[int, Entry]]:
-        """Read the hosted peers' keys, and those of all trusted peers.
+        """Read the keys of the hosted peers and of all trusted peers.
 
         Raises
         ------
         KeysError
-            A file is missing or wrong, or the trust file has other keys for a hosted peer.
+            If a file is missing or invalid, or the trust file has other keys for a hosted peer.
         """
         own = {peer: read_private(Path(path)) for peer, path in self.keys}
         trust = read_trust(Path(self.trust))
@@ -71,16 +75,23 @@ def simulated(config: Config, peers: Sequence[int], directory: Path) -> Sealing:
 def deployed(
     config: Config, node_config: Mapping[str, object], peer: int, *, required: bool = True
 ) -> Sealing:
-    """Sealing of a SuperNode: `keys` and `trust` of --node-config name its files.
+    """Return the encryption settings of a SuperNode from `keys` and `trust` of --node-config.
 
     Parameters
     ----------
-    required : whether the institution's policy wants sealed letters.
+    config : Config
+        Configuration of the run.
+    node_config : Mapping[str, object]
+        Node configuration.
+    peer : int
+        Hosted peer.
+    required : bool
+        Whether the institution's policy demands encryption.
 
     Raises
     ------
     KeysError
-        The run wants plain letters and this node seals, or the reverse; or one file is missing.
+        If run and node disagree about encryption, or a file is missing.
     """
     keys, trust = (str(node_config.get(key, "")) for key in ("keys", "trust"))
     plain = config.sealing is False
@@ -98,12 +109,12 @@ def deployed(
 
 
 def peer_of(node_config: Mapping[str, object]) -> int | None:
-    """The number that a SuperNode's trust file gives to its own `name`, if both are there.
+    """Return the peer with the SuperNode's `name` in its trust file; None without name or file.
 
     Raises
     ------
     KeysError
-        The file has no such entry.
+        If the file has no such entry.
     """
     name, trust = node_config.get("name"), node_config.get("trust")
     if not name or not trust:

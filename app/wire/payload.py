@@ -1,9 +1,9 @@
-"""A letter's payload: one peer's tensors as bytes, checked before use.
+"""Payload of a letter: a peer's tensors as bytes, checked before use.
 
-The format is safetensors: names, types and shapes in a JSON header, then raw bytes. Nothing that
-arrives is trusted: names, types, shapes and finiteness are compared with what a letter of this run
-must hold, and one that differs is refused. The header of such a letter is known to the byte, so in
-a good one it is compared, not parsed, and the numbers are used where they lie.
+The format is safetensors: names, types and shapes in a JSON header, then raw bytes. A received
+payload is not trusted: names, types, shapes and finiteness are compared with the format of the run,
+and a payload that differs is rejected. The header of a valid payload is known exactly, so it is
+compared instead of parsed, and the tensors are views of the payload.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from app.wire import quantise
 from app.wire.quantise import Entry, Layout, Reduced
 
 Precision = Literal["full"] | Reduced
-"""In which tensors travel; "full" is that in which they are computed."""
+"""Precision of tensors in letters; "full": the precision of the computation."""
 Foreign = Mapping[tuple[int, int | None], Mapping[str, Tensor]]
-"""Tensors of letters from other nodes by (sender, recipient); an offer's recipient is None."""
+"""Tensors of letters from other nodes, by (sender, recipient); recipient None: an offer."""
 
 _HEADER_PER_TENSOR = 512  # generous bound on safetensors' header
 _CODES = {
@@ -36,28 +36,32 @@ _CODES = {
 
 
 class PayloadError(ValueError):
-    """A payload is not one of this run; says how it differs."""
+    """Payload that does not match the format of the run; the message has the difference."""
 
 
 class LetterFormat:
-    """Writes and reads the payloads of one kind of letter, and says how large they are.
+    """Encoder and decoder of the payloads of one kind of letter.
 
     Parameters
     ----------
-    layout : shape and type of each tensor.
-    precision : in which the tensors travel.
+    layout : Layout
+        Shape and type of each tensor.
+    precision : Precision
+        Precision of the tensors in the payload.
 
     Attributes
     ----------
-    nbytes : bytes of the tensors as they travel, without the header: what a letter is billed at.
-    max_bytes : bytes that a payload may have at most.
+    nbytes : int
+        Bytes of the encoded tensors, without the header: the cost of a letter.
+    max_bytes : int
+        Maximum size of a payload.
     """
 
     def __init__(self, layout: Layout, precision: Precision = "full") -> None:
         self.layout = dict(layout)
         self._reduced: Reduced | None = None if precision == "full" else precision
         travels = quantise.travelling(layout, self._reduced) if self._reduced else self.layout
-        # Those of wide numbers first, so that all numbers lie aligned.
+        # Wide types first, so that all numbers are aligned.
         names = sorted(travels, key=lambda name: (-travels[name][1].itemsize, name))
         self._travels: Layout = {name: travels[name] for name in names}
         self._header = _header(self._travels)
@@ -65,11 +69,11 @@ class LetterFormat:
         self.max_bytes = self.nbytes + _HEADER_PER_TENSOR * (len(travels) + 1)
 
     def rounded(self, stacks: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Stacked tensors (S, ...) as their readers will see them."""
+        """Return stacked tensors (S, ...) rounded to the precision of the payload."""
         return quantise.rounded(stacks, self._reduced) if self._reduced else stacks
 
     def encode(self, stacks: Mapping[str, Tensor], row: int) -> bytes:
-        """One row of stacked tensors (P, ...) as bytes; copied once, from where it lies."""
+        """Encode one row of stacked tensors (P, ...), with a single copy."""
         if self._reduced:
             own = quantise.packed(stacks, row, self._reduced)
         else:
@@ -78,11 +82,12 @@ class LetterFormat:
         return b"".join([self._header, *(each.view(torch.uint8).numpy().data for each in flat)])
 
     def decode(self, payload: bytes) -> dict[str, Tensor]:
-        """The tensors in a payload; not to be written to: they may lie in the payload itself.
+        """Decode a payload; the tensors are read-only, because they can be views of the payload.
 
         Raises
         ------
-        PayloadError : it is no safetensors, or does not have exactly this layout, or is not finite.
+        PayloadError
+            If it is not safetensors, has another layout, or is not finite.
         """
         if payload.startswith(self._header) and len(payload) == len(self._header) + self.nbytes:
             tensors = _views(payload, len(self._header), self._travels)
