@@ -57,6 +57,7 @@ _GROUPS = {
     "Models": ("model", MODELS),
 }
 _TYPES = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path"}
+_SCALAR = re.compile(r"(bool|int|float|str|\{.*\}|[A-Z]\w+)( \| .*)?")
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -182,10 +183,13 @@ def descriptions(table: type) -> dict[str, str]:
     for cls in bases:
         doc = Docstring(inspect.cleandoc(vars(cls).get("__doc__") or ""))
         for section in doc.parse("numpy"):
-            if section.kind is DocstringSectionKind.attributes:
-                described |= {
-                    each.name: " ".join(each.description.split()) for each in section.value
-                }
+            if section.kind is not DocstringSectionKind.attributes:
+                continue
+            for each in section.value:
+                text, kind = each.description, str(each.annotation)
+                if not _SCALAR.fullmatch(kind):  # an entry without a type: text was parsed as type
+                    text = f"{kind} {text}"
+                described |= {name: " ".join(text.split()) for name in each.name.split(", ")}
     return {field.name: described[field.name] for field in fields(table) if field.name in described}
 
 

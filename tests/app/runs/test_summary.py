@@ -92,7 +92,7 @@ def test_epsilon_is_that_of_the_peer_that_spent_most(tmp_path: Path) -> None:
     write_metrics(tmp_path, [*rows[:1], record(1, 1, epsilon=None)])
     summary = summarise(Run.read(tmp_path))
     assert summary["epsilon"] is None, "infinite, or not told"
-    assert protection(run, summary)[1] == "ε not known"
+    assert protection(run, summary)[1] == "ε unknown"
 
 
 def test_validation_accuracy_beats_validation_loss_and_ties_go_to_the_earliest(
