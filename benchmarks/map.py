@@ -124,8 +124,8 @@ def _labels(colours: Sequence[str]) -> Iterator[str]:
         yield f'<text x="{_LEFT - 14}" y="{_TOP + middle + 4.5:.1f}" fill="{colour}">{peer}</text>'
     yield "</g>"
     yield '<g font-size="15" text-anchor="middle" class="soft">'
-    yield f'<text x="{_CENTRE[0]}" y="38">who learns with whom</text>'
-    yield f'<text x="{_LEFT + _SIDE / 2}" y="38">the weight a row gives to a column</text></g>'
+    yield f'<text x="{_CENTRE[0]}" y="38">collaboration graph</text>'
+    yield f'<text x="{_LEFT + _SIDE / 2}" y="38">collaboration weights (row: gives)</text></g>'
 
 
 def _clock(

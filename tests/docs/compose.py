@@ -1,9 +1,9 @@
-"""Stands in for `docker compose` where no Docker engine is: `compose.py compose COMMAND ...`.
+"""Replacement for `docker compose` without a Docker engine: `compose.py compose COMMAND ...`.
 
-It does what compose.yaml in the working directory says, with the checkout above it in the image's
-place: every container is a process with a root directory of its own, in which the service's
-volumes and secrets are mounted where the file says. Networks are one: names of services are names
-of the loopback. What it does not know it refuses, so that no documented argument is ignored.
+It starts the services of compose.yaml in the working directory from the checkout above it instead
+of the image. Each container is a process with its own root directory, in which the service's
+volumes and secrets are mounted. All networks are one: the names of services resolve to the
+loopback. Unknown arguments are rejected, so that no documented argument is ignored.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ exec chroot "$root" sh -c 'cd "$0" && exec "$@"' "$work" "$@"
 
 
 def compose() -> dict[str, Any]:
-    """compose.yaml as Compose reads it with no variable set."""
+    """Return compose.yaml as Compose reads it without variables."""
     text = (PROJECT / "compose.yaml").read_text("utf-8")
     content: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))
     return content
 
 
 def services() -> dict[str, Service]:
-    found: dict[str, Service] = compose()["services"]
-    return found
+    by_name: dict[str, Service] = compose()["services"]
+    return by_name
 
 
 def hosts() -> Iterator[str]:
-    """Names by which services are reached."""
+    """Yield the host names of services."""
     for name, service in services().items():
         yield name
         if isinstance(service["networks"], dict):
@@ -77,7 +77,7 @@ def hosts() -> Iterator[str]:
 
 
 def mounts(service: Service) -> Iterator[tuple[Path, str, str]]:
-    """Source, target and mode of what a service sees."""
+    """Yield source, target and mode of the mounts of a service."""
     for volume in service.get("volumes", ()):
         source, target, mode = [*volume.split(":"), "rw"][:3]
         path = PROJECT / source if source.startswith("./") else STATE / "volumes" / source
@@ -85,12 +85,12 @@ def mounts(service: Service) -> Iterator[tuple[Path, str, str]]:
         yield path, target, mode
     files = {name: of["file"] for name, of in compose()["secrets"].items()}
     for secret in service.get("secrets", ()):
-        given = {"source": secret, "target": secret} if isinstance(secret, str) else secret
-        yield PROJECT / files[given["source"]], f"/run/secrets/{given['target']}", "ro"
+        entry = {"source": secret, "target": secret} if isinstance(secret, str) else secret
+        yield PROJECT / files[entry["source"]], f"/run/secrets/{entry['target']}", "ro"
 
 
 def command(service: Service, arguments: Sequence[str]) -> list[str]:
-    """What starts a container of a service."""
+    """Return the command that starts a container of a service."""
     STATE.mkdir(exist_ok=True)
     root = STATE / f"root-{os.getpid()}-{time.monotonic_ns()}"
     root.mkdir()
@@ -105,15 +105,15 @@ def command(service: Service, arguments: Sequence[str]) -> list[str]:
 
 
 def environment() -> list[str]:
-    """The image's environment, from the Dockerfile's last stage."""
+    """Return the image's environment from the Dockerfile's last stage."""
     stage = (PROJECT / "Dockerfile").read_text("utf-8").rpartition("\nFROM ")[2]
     pairs = re.findall(r"\b([A-Z_]+)=(\S+)", re.sub(r"^(?!ENV|   ).*$", "", stage, flags=re.M))
-    given = dict(pairs) | {"FLWR_HOME": str(STATE / "flwr"), "PATH": f"{BIN}:{os.environ['PATH']}"}
-    return [f"{name}={value}" for name, value in given.items()]
+    values = dict(pairs) | {"FLWR_HOME": str(STATE / "flwr"), "PATH": f"{BIN}:{os.environ['PATH']}"}
+    return [f"{name}={value}" for name, value in values.items()]
 
 
 def build() -> None:
-    """What the Dockerfile does with the app, and Flower's configuration."""
+    """Install the app and Flower's configuration as the Dockerfile does."""
     home = STATE / "flwr"
     home.mkdir(parents=True)
     at = {**os.environ, **dict(pair.split("=", 1) for pair in environment())}
@@ -124,7 +124,7 @@ def build() -> None:
 
 
 def up(names: Sequence[str]) -> None:
-    """Start services that do not run yet, and wait until they are healthy."""
+    """Start services that are not running, and wait until they are healthy."""
     for name in names:
         log = STATE / f"{name}.log"
         if not log.exists():
@@ -147,7 +147,7 @@ def up(names: Sequence[str]) -> None:
 
 
 def main() -> None:
-    assert sys.argv[1] == "compose", "only docker compose is known"
+    assert sys.argv[1] == "compose", "only docker compose is supported"
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers(dest="what", required=True)
     commands.add_parser("build")
@@ -162,20 +162,20 @@ def main() -> None:
     copy = commands.add_parser("cp")
     copy.add_argument("source")
     copy.add_argument("target", type=Path)
-    given = parser.parse_args(sys.argv[2:])
-    if given.what == "build":
+    parsed = parser.parse_args(sys.argv[2:])
+    if parsed.what == "build":
         build()
-    elif given.what == "up":
+    elif parsed.what == "up":
         named = [name for name, of in services().items() if not of.get("profiles")]
-        up(given.services or named)
-    elif given.what == "run":
-        service = services()[given.service]
-        sys.exit(subprocess.run(command(service, given.arguments)).returncode)
+        up(parsed.services or named)
+    elif parsed.what == "run":
+        service = services()[parsed.service]
+        sys.exit(subprocess.run(command(service, parsed.arguments)).returncode)
     else:
-        name, _, inside = given.source.partition(":")
+        name, _, inside = parsed.source.partition(":")
         bound = {target: path for path, target, _ in mounts(services()[name])}
         target = next(target for target in bound if inside.startswith(f"{target}/"))
-        shutil.copytree(bound[target] / inside.removeprefix(f"{target}/"), given.target)
+        shutil.copytree(bound[target] / inside.removeprefix(f"{target}/"), parsed.target)
 
 
 if __name__ == "__main__":

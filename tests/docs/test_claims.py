@@ -1,4 +1,4 @@
-"""The threat model's claims have tests: each test that it names exists."""
+"""Threat model: every test that it names exists."""
 
 from __future__ import annotations
 

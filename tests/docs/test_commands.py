@@ -1,8 +1,8 @@
-"""Documented commands are executed: the shell and Python blocks of all READMEs and of docs/.
+"""Execute the documented commands: the shell and Python blocks of all READMEs and of docs/.
 
-`HOW` has a row for each block. The blocks of a page run one after another in one shell, as a reader
-types them into one terminal, in a copy of the checkout with ports, processes and a home of its own;
-those of Python are one program there.
+`HOW` has a row for each block. The shell blocks of a page run in order in one shell, as in one
+terminal, in a copy of the checkout with its own ports, processes and home directory. The Python
+blocks of a page are one program.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PAGES = [
     *(ROOT / folder / "README.md" for folder in ("docker", "examples/plugin")),
 ]
 COMPOSE = Path(__file__).with_name("compose.py")
-RUN = "run as it stands"
-ENDLESS = "run until the address that it prints has answered, then interrupted"
+RUN = "run unchanged"
+ENDLESS = "run until the printed address answers, then interrupt"
 HOW: dict[str, dict[str, str]] = {
     "README.md": {"make run": RUN},
     "docs/index.md": {"make run": "README.md has the same block"},
@@ -90,7 +90,7 @@ HOW: dict[str, dict[str, str]] = {
     },
     "examples/plugin/README.md": {"source .venv/bin/activate": RUN},
 }
-"""Page -> first line of each of its blocks to run, in order -> how it is run, or why not."""
+"""Page -> first line of each block, in order -> `RUN`, `ENDLESS`, or why it is not run."""
 
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = ("sh", "bash", "shell", "console")
@@ -107,14 +107,14 @@ _ISOLATED = (
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page."""
+    """Fenced block of a page."""
 
     language: str
     text: str
 
     @property
     def first(self) -> str:
-        """The first line without its comment."""
+        """First line without its comment."""
         return re.sub(r"\s+#.*", "", self.text.partition("\n")[0])
 
 
@@ -136,13 +136,13 @@ def test_every_block_has_its_row(page: Path) -> None:
 
 
 def test_a_block_that_is_not_run_begins_with_no_command() -> None:
-    """But where results are, whose commands take minutes to hours."""
+    """Except in the result pages, whose commands take minutes to hours."""
     pages = [page for page in PAGES if page.parent.name != "results"]
     others = [(name(page), block) for page in pages for block in blocks(page)]
-    found = [
+    texts = [
         (page, block.text) for page, block in others if block.language not in (*_SHELL, _PYTHON)
     ]
-    assert not [entry for entry in found if _COMMAND.match(entry[1])]
+    assert not [entry for entry in texts if _COMMAND.match(entry[1])]
 
 
 def test_a_row_belongs_to_a_page() -> None:
@@ -169,14 +169,14 @@ def test_the_blocks_of_a_page_run(page: Path, checkout: Path) -> None:
         script.append(block.text if how[block.first] == RUN else interrupted(block.text))
     if program:
         script.append(f".venv/bin/python - <<'=== program'\n{program}=== program")
-    said = play("\n".join(script), checkout)
-    assert "Traceback" not in said, said
+    output = play("\n".join(script), checkout)
+    assert "Traceback" not in output, output
 
 
 def interrupted(text: str) -> str:
-    """A script that runs a block which only ends when it is interrupted, as by Ctrl-C."""
+    """Return a script that runs a block until it is interrupted, as by Ctrl-C."""
     answers = "import sys, urllib.request as web; web.urlopen(sys.argv[1]).read()"
-    return f"""set -m  # a process group of its own, which takes notice of an interrupt
+    return f"""set -m  # a separate process group, which receives the interrupt
 ( {text.rstrip()} ) > shown &
 until grep -q ^http shown; do kill -0 $!; sleep 0.2; done
 python -c '{answers}' "$(cat shown)"
@@ -186,7 +186,7 @@ set +m"""
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Commands that produced published numbers, and where they stand."""
+    """Yield the commands behind published numbers, with their pages."""
     for page in (ROOT / "docs" / "results").glob("*.md"):
         text = page.read_text("utf-8")
         spans = re.findall(r"`(python -m app (?:run|compare) [^`]*)`", text)
@@ -198,10 +198,10 @@ def commands() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("page", "command"), sorted(set(commands())))
 def test_a_command_behind_a_table_is_accepted(page: str, command: str) -> None:
-    """They take minutes to hours, so they are checked, not run: preset, keys, methods."""
+    """These commands take minutes to hours, so only preset, keys and methods are checked."""
     words = command.replace("KEY=VALUE", "seed=0").split()[4:]
-    found = re.search(r"--methods (\S+)", command)
-    methods = found[1].split(",") if found else []
+    option = re.search(r"--methods (\S+)", command)
+    methods = option[1].split(",") if option else []
     assert set(methods) <= {*METHODS, "all"}
     items = [word for word in words if "=" in word or word.endswith(".toml")]
     _, flat = read_items(items)
@@ -217,9 +217,9 @@ def test_toml_blocks_are_toml() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the files under version control, with an environment as `make install` leaves it.
+    """Return a copy of the checkout with an environment as after `make install`.
 
-    Beside it stand-ins for what a test machine may lack: Docker (`tests/docs/compose.py`) and sudo.
+    Docker (`tests/docs/compose.py`) and sudo, which a test machine may lack, have replacements.
     """
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -240,16 +240,16 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def play(script: str, directory: Path) -> str:
-    """What a script printed; it must end well.
+    """Run a script, assert exit code 0, and return its output.
 
-    It has a network of its own, so that documented ports are free, and processes of its own, so
-    that whatever it leaves behind ends with it.
+    It runs in its own network namespace, so that documented ports are free, and in its own process
+    namespace, so that its background processes end with it.
     """
     user = ("--user", "--map-root-user") if os.geteuid() else ()
     if subprocess.run([*_ISOLATED, *user, "true"], capture_output=True).returncode:
-        pytest.skip("this machine gives no namespaces")
+        pytest.skip("no permission for namespaces")
     (directory.parent / "home").mkdir()
-    elsewhere = [  # what the environment has is found once a page has activated it
+    elsewhere = [  # without this environment, which a page must activate
         place
         for place in os.environ["PATH"].split(os.pathsep)
         if Path(place).resolve() != Path(sys.executable).parent.resolve()
@@ -276,6 +276,6 @@ def play(script: str, directory: Path) -> str:
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
                 running.wait()
-    said = log.read_text("utf-8", "replace")
-    assert code == 0, f"exit {code}\n{said[-6000:]}"
-    return said
+    output = log.read_text("utf-8", "replace")
+    assert code == 0, f"exit {code}\n{output[-6000:]}"
+    return output

@@ -1,4 +1,4 @@
-"""The image and its services: what is installed is checked by hash, and what a service may do."""
+"""Image and services: packages with hashes, and restrictions of the services."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 
 
 def test_everything_that_pip_installs_has_its_hashes() -> None:
-    """S17: PyTorch came without, by an additional index."""
+    """S17: PyTorch was installed from an additional index, without hashes."""
     requirements = (DOCKER / "requirements.txt").read_text("utf-8")
     entries = re.findall(
         r"^([\w.-]+)==\S+((?: \\\n    --hash=sha256:[0-9a-f]{64})*)", requirements, re.M
@@ -62,7 +62,7 @@ def test_only_the_relay_has_an_open_port() -> None:
 
 
 def listeners() -> Iterator[tuple[str, str]]:
-    """Service and address of each server that speaks without TLS."""
+    """Yield service and address of each server without TLS."""
     for name, service in SERVICES.items():
         for argument in service.get("command", ()):
             if argument.startswith("--host=") and "--ssl-keyfile" not in str(service["command"]):
@@ -70,7 +70,7 @@ def listeners() -> Iterator[tuple[str, str]]:
 
 
 def test_who_listens_without_tls_is_heard_by_its_executor_only() -> None:
-    """S17: SuperNodes listened on 0.0.0.0, also in the network that all containers share."""
+    """S17: SuperNodes listened on 0.0.0.0, also in the network of all containers."""
     assert len(list(listeners())) == 3
     for name, host in listeners():
         joined = SERVICES[name]["networks"]

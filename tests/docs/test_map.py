@@ -1,4 +1,4 @@
-"""The animated map: valid, small, self-contained, and what the run's weights say."""
+"""Animated map: valid, small, self-contained, and equal to the run's weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_line_is_as_dark_as_the_smaller_weight() -> None:
     text = animation(run([start, end]))
     svg = ElementTree.fromstring(text)
     lines = [line.get("opacity") for line in svg.iter("{http://www.w3.org/2000/svg}line")]
-    assert lines == ["0.8", "0", "0.25"]  # where the animation does not run: the last round
+    assert lines == ["0.8", "0", "0.25"]  # without animation: the last round
     assert "0% { opacity: 1 } 80% { opacity: 0.25 } 100% { opacity: 0.25 }" in text
 
 

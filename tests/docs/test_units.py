@@ -1,4 +1,4 @@
-"""The systemd units: well formed, confined, and the commands that the guide rehearses."""
+"""systemd units: valid, restricted, and with the commands of the guide."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
 GUIDE = ROOT / "docs" / "consortium" / "without-docker.md"
 EXPOSED = 20
-"""`systemd-analyze security` in tenths, 0 to 100, that no unit may exceed; without options 96."""
+"""Maximum exposure of a unit in `systemd-analyze security`, 0 to 100; 96 without options."""
 
 
 def command(text: str, program: str) -> list[list[str]]:
-    """Names of the options of each call of a program, continuation lines joined."""
+    """Return the option names of each call of a program, with continuation lines joined."""
     joined = re.sub(r"\\\n\s*", " ", text)
     lines = (line for line in joined.splitlines() if program in line)
     return [sorted(re.findall(r"--[\w-]+", line)) for line in lines]
@@ -27,10 +27,10 @@ def command(text: str, program: str) -> list[list[str]]:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: str(path.name))
 def test_a_unit_runs_what_the_guide_rehearses(unit: Path) -> None:
     text = unit.read_text("utf-8")
-    found = re.search(r"^ExecStart=\S*/(flower-\w+)", text, re.M)
-    assert found is not None
-    (own,) = command(text, f"/{found[1]}")
-    assert own in command(GUIDE.read_text("utf-8"), found[1])
+    program = re.search(r"^ExecStart=\S*/(flower-\w+)", text, re.M)
+    assert program is not None
+    (options,) = command(text, f"/{program[1]}")
+    assert options in command(GUIDE.read_text("utf-8"), program[1])
 
 
 def test_the_guide_names_every_unit() -> None:

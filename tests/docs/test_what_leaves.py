@@ -1,4 +1,4 @@
-"""The ethics board's page says what leaves an institution: measured again, byte by byte."""
+"""Page for ethics boards: measure again what leaves an institution, byte by byte."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strategies.flower.records import encode_fault, encode_response
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_what_leaves_now(name: str) -> None:
-    """If it is not: python -m benchmarks.leaving, and read what has changed."""
+    """If this fails, run python -m benchmarks.leaving and review the changes."""
     assert TABLES[name]() == written(PAGE.read_text("utf-8"), name)
 
 
