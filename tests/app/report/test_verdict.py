@@ -43,19 +43,19 @@ def rows(
     return comparison.rows(runs, {})
 
 
-def told(made: Sequence[Row]) -> str:
+def text_of(made: Sequence[Row]) -> str:
     return outcome(made).replace("\xa0", " ")
 
 
 def test_a_winner_that_the_test_supports_is_named(tmp_path: Path) -> None:
-    assert told(rows(tmp_path, CLEAR)) == (
+    assert text_of(rows(tmp_path, CLEAR)) == (
         "cobo is the best of 3 methods (paired test over 3 seeds and their peers): mean test "
         "accuracy 91.33 ± 1.53 %, +30.33 ± 0.58 points over local; 100 % of the peers improve."
     )
 
 
 def test_methods_that_cannot_be_told_apart_have_no_winner(tmp_path: Path) -> None:
-    assert told(rows(tmp_path, CLOSE)).startswith(
+    assert text_of(rows(tmp_path, CLOSE)).startswith(
         "No clear winner among cobo and dpfl (not significant with 3 seeds). "
         "cobo has the highest mean test accuracy: 91.33 ± 1.53 %"
     )
@@ -63,7 +63,7 @@ def test_methods_that_cannot_be_told_apart_have_no_winner(tmp_path: Path) -> Non
 
 def test_one_seed_has_no_winner(tmp_path: Path) -> None:
     one = {method: means[:1] for method, means in CLOSE.items()}
-    assert told(rows(tmp_path, one)).startswith(
+    assert text_of(rows(tmp_path, one)).startswith(
         "No clear winner among dpfl, cobo, local and fedavg "
         "(one seed allows no test; use 3 or more). dpfl has the highest mean test accuracy: "
     )
@@ -71,36 +71,40 @@ def test_one_seed_has_no_winner(tmp_path: Path) -> None:
 
 def test_many_without_a_winner_are_counted(tmp_path: Path) -> None:
     names = ("a", "b", "c", "d", "e", "f", "g")
-    assert "among a, b, c, d and 3 others (not significant with 3 seeds)" in told(
+    assert "among a, b, c, d and 3 others (not significant with 3 seeds)" in text_of(
         rows(tmp_path, {name: (0.9 - k / 1e4, 0.8, 0.85) for k, name in enumerate(names)})
     )
 
 
 def test_the_oracle_is_a_yardstick_and_never_the_winner(tmp_path: Path) -> None:
     made = rows(tmp_path, CLEAR | {"oracle": (0.99, 0.98, 0.99)})
-    assert told(made).startswith("cobo is the best of 3 methods")
-    assert told(made).endswith("oracle, which is given the true clusters, reaches 98.67 ± 0.58 %.")
+    assert text_of(made).startswith("cobo is the best of 3 methods")
+    assert text_of(made).endswith(
+        "oracle, which is given the true clusters, reaches 98.67 ± 0.58 %."
+    )
     assert notes(made)[0] == "* not ranked: oracle is given the true clusters"
     (tmp_path / "b").mkdir()
-    alone = told(rows(tmp_path / "b", {"oracle": (0.9, 0.9)}))
+    alone = text_of(rows(tmp_path / "b", {"oracle": (0.9, 0.9)}))
     assert alone == "oracle, which is given the true clusters, reaches 90.00 ± 0.00 %."
 
 
 def test_who_diverged_is_said_and_out_of_the_running(tmp_path: Path) -> None:
     losses = {"local": (3.0, 3.1, 3.2), "cobo": (None, 0.1, 0.2), "wga": (2.0, 2.1, 2.2)}
     made = rows(tmp_path, losses, loss=None)
-    assert told(made) == (
+    assert text_of(made) == (
         "wga is the best of 2 methods (paired test over 3 seeds and their peers): mean test loss "
         "2.1 ± 0.1. Diverged: cobo (3 of 9 peers)."
     )
     (tmp_path / "b").mkdir()
     nobody = rows(tmp_path / "b", {"cobo": (None,), "wga": (None,)}, loss=None)
-    assert told(nobody) == "Diverged: cobo (3 of 3 peers), wga (3 of 3 peers)."
+    assert text_of(nobody) == "Diverged: cobo (3 of 3 peers), wga (3 of 3 peers)."
 
 
 @pytest.mark.parametrize(
-    ("topology", "whom"), [("full", "every other peer"), ("ring", "all its neighbours")]
+    ("topology", "recipients"), [("full", "every other peer"), ("ring", "all its neighbours")]
 )
-def test_bytes_of_all_to_all_are_explained(tmp_path: Path, topology: str, whom: str) -> None:
+def test_bytes_of_all_to_all_are_explained(tmp_path: Path, topology: str, recipients: str) -> None:
     made = rows(tmp_path, CLEAR | {"ditto": (0.5, 0.5)}, topology=topology)
-    assert notes(made) == [f"fedavg, ditto: every peer sends its model to {whom} in every round"]
+    assert notes(made) == [
+        f"fedavg, ditto: every peer sends its model to {recipients} in every round"
+    ]
