@@ -8,7 +8,7 @@ from typing import Any
 from coterie.app.config.registry import METHODS
 from coterie.strategies.everyone import Everyone
 
-_TOLD = ("cluster", "oracle", "truth")
+_TRUTH = ("cluster", "oracle", "truth")
 """Values of method options that stand for the true clusters or the true distances."""
 
 
@@ -21,8 +21,8 @@ def is_yardstick(config: Mapping[str, Any]) -> bool:
         Configuration of the run, with nested tables.
     """
     options = config.get(str(config["method"]))
-    told = isinstance(options, dict) and any(value in _TOLD for value in options.values())
-    return told or config["method"] == "oracle"
+    knows = isinstance(options, dict) and any(value in _TRUTH for value in options.values())
+    return knows or config["method"] == "oracle"
 
 
 def learns_graph(config: Mapping[str, Any]) -> bool:

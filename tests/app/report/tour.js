@@ -1,9 +1,9 @@
 // Uses every control of a page: points at and clicks on figures, presses buttons, clicks rows,
 // searches, and turns to the last page.
 
-const told = document.documentElement.dataset;
+const flags = document.documentElement.dataset;
 addEventListener("error", (event) => {
-  told.error = event.message;
+  flags.error = event.message;
 });
 
 function touch(element, x, y) {
@@ -40,5 +40,5 @@ addEventListener("load", () => {
     slider.value = 0;
     slider.dispatchEvent(new Event("input"));
   }
-  told.toured = "yes";
+  flags.toured = "yes";
 });
