@@ -260,7 +260,7 @@ def reproduce(
     workers: int = 1,
     out: str | Path = "runs/reproduce",
 ) -> Reproduction:
-    """Make a table or figure of a paper and judge the paper's claims about it.
+    """Reproduce a table or figure of a paper and check the paper's claims about it.
 
     Finished runs are reused, stopped ones are continued.
 
@@ -271,16 +271,16 @@ def reproduce(
     size : {"small", "paper"}
         "small" runs offline in minutes, "paper" is the paper's size.
     seeds : int, optional
-        Number of seeds; by default as many as the figure says.
+        Number of seeds; default: the figure's own.
     workers : int
-        Runs side by side; with 1 all take place in this process.
+        Number of parallel runs; 1: in order in this process.
     out : path
         Directory of all reproductions.
 
     Returns
     -------
     Reproduction
-        Its `verdicts` say of each claim whether it holds; `directory` has page.html,
+        `verdicts`: one per claim, `holds` is true if the claim holds. `directory` has page.html,
         results.csv and claims.json.
 
     Raises

@@ -1,14 +1,14 @@
-"""The errors of the project, all derived from one root, and where in a user's code one arose.
+"""Error classes of the project, with one root, and the place in user code that raised an error.
 
 Error
 ├── ConfigError              a key, a name, an option or a command line is wrong
 ├── DataError                a data set or a partition is missing, damaged or does not fit the run
-│   ├── PluginError          a part of the user's does not load, or is not what it has to be
+│   ├── PluginError          a plugin does not load or has the wrong type
 │   └── RefusedError         rows or files of an institution do not fit the run; lists them
 ├── ModelError               a network cannot learn the problem; names the layer
 ├── ResultsError             a directory is no run, or one of its files is damaged
-├── DamagedError             a file is not what was written
-├── RunError                 a run that was started did not reach its end
+├── DamagedError             the content of a file is not what was written
+├── RunError                 a run did not finish
 │   ├── PartError            a method, a model, a data set or a callback raised an error
 │   ├── DivergedError        every peer diverged
 │   ├── FlowerError          Flower could not start, or did not take the run
@@ -52,15 +52,15 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 
 class Error(Exception):
-    """Root of all errors that this package raises on purpose; the message is for people."""
+    """Root of all errors that this package raises on purpose."""
 
 
 class RunError(Error):
-    """A run that was started did not reach its end."""
+    """A run did not finish."""
 
 
 class DivergedError(RunError):
-    """Every peer diverged: at the end no peer has a finite loss and a finite model."""
+    """All peers diverged: no peer ends with a finite loss and a finite model."""
 
 
 class PartError(RunError):
@@ -68,8 +68,10 @@ class PartError(RunError):
 
     Attributes
     ----------
-    round : round in which it happened; None where it is not known.
-    peers : peers that were being computed.
+    round : int | None
+        Round of the error; None if it is unknown.
+    peers : tuple[int, ...]
+        Peers that were computed when the error was raised.
     """
 
     def __init__(self, message: str, round_: int | None = None, peers: Sequence[int] = ()) -> None:
@@ -80,32 +82,32 @@ class PartError(RunError):
     def of(
         cls, error: BaseException, round_: int | None = None, peers: Sequence[int] = ()
     ) -> PartError:
-        """Report an error: file, line, function, peers and round, then its own message."""
+        """Return an error whose message has file, line, function, peers, round and the cause."""
         return cls.at(place_of(error), summary(error), round_, peers)
 
     @classmethod
     def at(
         cls, place: str, why: str, round_: int | None = None, peers: Sequence[int] = ()
     ) -> PartError:
-        """Report what is wrong at a place, which may be empty, with peers and round."""
+        """Return an error whose message has the place (may be empty), peers, round and `why`."""
         when = "" if round_ is None else f"round {round_}"
         where = ", ".join(filter(None, (place, _named(peers), when)))
         return cls(f"{where}: {why}" if where else why, round_, peers)
 
 
 def summary(error: BaseException) -> str:
-    """Type and message of an error, in one line."""
+    """Return the type and message of an error as one line."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def line_of(error: BaseException) -> str:
-    """Describe any error in one line: one of ours by its message, another with its place."""
+    """Return an error as one line: the message; with the place if it is not an `Error`."""
     return str(error) if isinstance(error, Error) else str(PartError.of(error))
 
 
 def _named(peers: Sequence[int]) -> str:
-    """Write "peer 3", "peers 0 to 7", or "peers 0, 2 and 5"."""
+    """Return "peer 3", "peers 0 to 7", or "peers 0, 2 and 5"."""
     if len(peers) < 2:
         return f"peer {peers[0]}" if peers else ""
     if list(peers) == list(range(peers[0], peers[-1] + 1)):
@@ -114,10 +116,10 @@ def _named(peers: Sequence[int]) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return file, line and function that an error arose in: "mine.py:12, in offer()".
+    """Return file, line and function that raised an error: "mine.py:12, in offer()".
 
-    That is the innermost call of the user's code; without any, the innermost of this package.
-    Libraries are neither, unless they bring plugins. Empty for an error that was never raised.
+    The innermost call in user code is preferred to the innermost call in this package. Calls in
+    libraries are left out, unless the library has plugins. Empty for an error that was not raised.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{short_path(error.filename)}:{error.lineno}"
@@ -126,12 +128,12 @@ def place_of(error: BaseException) -> str:
 
 
 def is_users(error: BaseException) -> bool:
-    """Tell whether an error arose in the user's code, or in what that called."""
+    """Return whether user code raised the error, directly or through a call."""
     return bool(_places(error)[0])
 
 
 def _places(error: BaseException) -> tuple[str, str]:
-    """Return the innermost place in the user's code, and the innermost in this package."""
+    """Return the innermost place in user code and the innermost place in this package."""
     plugins = {
         entry.module.partition(".")[0]
         for group in _PLUGINS
@@ -148,7 +150,7 @@ def _places(error: BaseException) -> tuple[str, str]:
 
 
 def _is_library(file: str) -> bool:
-    """Tell whether a source file belongs to Python or to an installed library."""
+    """Return whether a source file belongs to Python or to an installed library."""
     inside = Path(file).parts
     if file.startswith("<frozen ") or any(folder in inside for folder in _LIBRARIES):
         return True
@@ -162,6 +164,6 @@ def _written(frame: FrameType, line: int) -> str:
 
 
 def short_path(file: str) -> str:
-    """Return a path relative to the working directory where it lies below it."""
+    """Return a path, relative if it is inside the working directory."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file

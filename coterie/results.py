@@ -186,7 +186,7 @@ class Comparison:
 
     @cached_property
     def tuned(self) -> dict[str, Choice]:
-        """Method -> the settings that tuning chose, and which lie at an edge of what was tried."""
+        """Method -> its tuned settings, and which of them lie at an edge of the range tried."""
         return tuning.read(self.directory / tuning.FILE)
 
     @cached_property

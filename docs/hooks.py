@@ -56,11 +56,7 @@ _GROUPS = {
     ),
     "Models": ("model", MODELS),
 }
-_ATTRIBUTE = re.compile(r"^(\w[\w, ]*) : (.*)((?:\n    .*)*)", re.M)
-_TYPE_OF = re.compile(r'(?:(?:int|float|str|bool|path|dataclass|None|"\w+"|\{.*\})(?:, | or |$))+')
-"""Type of an attribute, as against the first line of a description without one."""
 _TYPES = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path"}
-_SCALAR = re.compile(r"(bool|int|float|str|\{.*\}|[A-Z]\w+)( \| .*)?")
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -114,9 +110,9 @@ def keys_page() -> str:
         _rows("model", tables()["model"]),
         "## Plugins",
         "Options of methods, models, data sets and partitions of plugins are in the tables "
-        "[method-options], [model-options], [dataset-options] and [partition-options]. `python -m "
-        "app list NAME` shows the options of an installed plugin; [Plugins](../extend.md) shows "
-        "how to write one.",
+        "[method-options], [model-options], [dataset-options] and [partition-options]. `coterie "
+        "list NAME` shows the options of an installed plugin; [Plugins](../extend.md) shows how to "
+        "write one.",
     ]
     for title, (key, names) in _GROUPS.items():
         parts += [f"## {title}", _choices(key, names)]
@@ -189,10 +185,8 @@ def descriptions(table: type) -> dict[str, str]:
             if section.kind is not DocstringSectionKind.attributes:
                 continue
             for each in section.value:
-                text, kind = each.description, str(each.annotation)
-                if not _SCALAR.fullmatch(kind):  # an entry without a type: text was parsed as type
-                    text = f"{kind} {text}"
-                described |= {name: " ".join(text.split()) for name in each.name.split(", ")}
+                text = " ".join(each.description.split())
+                described |= dict.fromkeys(each.name.split(", "), text)
     return {field.name: described[field.name] for field in fields(table) if field.name in described}
 
 

@@ -92,7 +92,7 @@ class Entry:
 
     @property
     def is_over(self) -> bool:
-        """Whether it reached its last round."""
+        """Whether the run is over."""
         return self.state in OVER
 
     @property
@@ -165,7 +165,7 @@ class Group:
 
     @property
     def finished(self) -> int:
-        """Number of runs and trials that ended."""
+        """Number of runs and trials that are over."""
         return sum(entry.state in OVER for entry in (*self.trials, *self.runs))
 
     @property

@@ -1,4 +1,4 @@
-"""Results by peer: what each peer ends with under each method, as a table and as CSV."""
+"""Results by peer: final accuracy or loss of each peer with each method, as table and CSV."""
 
 from __future__ import annotations
 
@@ -15,13 +15,22 @@ from coterie.app.runs import units
 
 FILE = "comparison-peers.csv"
 SHOWN = 100
-"""Number of peers that the page lists; the file has all."""
+"""Maximum number of peers that the page lists; the file has all of them."""
 
 
 class PeerCell(NamedTuple):
-    """A peer's result under a method for people, its gain over Local, and whether Local is better.
+    """Result of a peer with a method.
 
-    `value` is the number that the table sorts by; None where there is no result.
+    Attributes
+    ----------
+    text : str
+        Formatted result.
+    gain : str
+        Formatted gain over Local; empty if there is none.
+    value : float | None
+        Sort value; None if there is no result.
+    is_harmed : bool
+        Whether the result is worse than with Local.
     """
 
     text: str
@@ -31,7 +40,7 @@ class PeerCell(NamedTuple):
 
 
 class PeerRow(NamedTuple):
-    """A peer: its name, its number of training examples, and a cell for each method."""
+    """Row of a peer: name, number of training examples, one cell per method."""
 
     name: str
     samples: str
@@ -39,7 +48,7 @@ class PeerRow(NamedTuple):
 
 
 class PeerTable(NamedTuple):
-    """The first `SHOWN` peers of a comparison; `total` counts all."""
+    """Table of the first `SHOWN` peers of a comparison; `total` counts all peers."""
 
     methods: list[str]
     is_accuracy: bool
@@ -48,10 +57,10 @@ class PeerTable(NamedTuple):
 
 
 def table(rows: Sequence[Row]) -> PeerTable | None:
-    """Return the results by peer, means over the seeds; None where nothing was measured.
+    """Return the results by peer, means over the seeds; None if nothing was measured.
 
-    A peer is identified by its name: where the split of each seed has other institutions, a row
-    has the seeds that have the peer.
+    Peers are identified by name. If the splits of the seeds have different institutions, a row
+    averages over the seeds that have the peer.
     """
     runs = [run for row in rows for run in row.runs if len(run.rounds)]
     if not runs:
@@ -96,13 +105,13 @@ def _cell(results: Sequence[tuple[float, float]], is_accuracy: bool) -> PeerCell
     if gain is None:
         return PeerCell(show(value), "", value, False)
     change = show(gain)
-    if float(change) == 0:  # also of what rounding left over
+    if float(change) == 0:  # no sign for -0.0
         return PeerCell(show(value), show(0.0), value, False)
     return PeerCell(show(value), change if gain < 0 else f"+{change}", value, gain < 0)
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    """Return the mean of the numbers; infinite if one is, None without numbers."""
+    """Return the mean without NaN; infinite if a value is infinite, None without values."""
     kept = [value for value in values if not np.isnan(value)]
     return float(np.mean(kept)) if kept else None
 
@@ -113,7 +122,7 @@ def _count(sizes: Sequence[float]) -> str:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Write a line per method, seed and peer in full precision, empty where there is no number."""
+    """Return CSV in full precision, one line per method, seed and peer; empty: no value."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(

@@ -66,9 +66,9 @@ def _graph(data: Mapping[str, Any]) -> list[str]:
         ]
     if graph["learns"]:
         text.append(
-            "Colours are relative to the largest weight that the row’s peer gives another peer (1 "
-            "where weights are no shares); what is darker than the middle counts as a learnt edge. "
-            "A peer’s weight for itself has no colour."
+            "Colours are relative to the largest weight in the row (to 1 if the weights are not "
+            "shares). A weight above half of that is a learnt edge. The peer’s own weight has no "
+            "colour."
         )
     else:
         text.append("The method fixes these weights: it learns no graph.")

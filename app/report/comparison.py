@@ -105,12 +105,19 @@ class Row:
 
 
 def rows(runs: Mapping[str, Sequence[Run]], choices: Mapping[str, Choice]) -> tuple[Row, ...]:
-    """Measure the runs of each method, seed by seed beside those of the others.
+    """Measure the runs of each method; runs of the same seed are compared with each other.
 
     Parameters
     ----------
-    runs : method -> its runs, one per seed.
-    choices : method -> what tuning chose; empty without tuning.
+    runs : Mapping[str, Sequence[Run]]
+        Method -> its runs, one per seed.
+    choices : Mapping[str, Choice]
+        Method -> tuned settings; empty without tuning.
+
+    Returns
+    -------
+    tuple[Row, ...]
+        One row per method.
     """
     of_seed: dict[object, dict[str, Run]] = {}
     for method, of_method in runs.items():
@@ -127,10 +134,10 @@ def rows(runs: Mapping[str, Sequence[Run]], choices: Mapping[str, Choice]) -> tu
 
 
 def shown(made: Sequence[Row]) -> list[Column]:
-    """Return the columns to show: those that some method has, and that are not redundant.
+    """Return the columns to show: a method has values for them, and they are not redundant.
 
-    Without diverged peers there is no column of them, and where all peers have the same number of
-    training examples no weighted mean.
+    The count of diverged peers is redundant without any, the weighted mean if all peers have the
+    same number of training examples.
     """
     redundant = set()
     if not any(row.diverged for row in made):
@@ -249,10 +256,10 @@ def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:
     is_tuned = any(row.choice.settings for row in made)
     notes = {
         r"\usepackage{booktabs}": True,
-        "bold: the best mean and what a paired test over seeds and peers cannot tell from it":
+        "bold: best mean, and means not significantly worse (paired test over seeds and peers)":
             any(leads.values()),
-        "*: a yardstick, told the true clusters": any(row.is_yardstick for row in made),
-        "dagger: the lowest or highest value that was tried": any(r.choice.edges for r in made),
+        "*: given the true clusters, not ranked": any(row.is_yardstick for row in made),
+        "dagger: lowest or highest value tried": any(r.choice.edges for r in made),
     }  # fmt: skip
     titles = ["method", *(_escaped(column.title) for column in columns), *["tuned"] * is_tuned]
     lines = [
@@ -275,7 +282,7 @@ def _latex(row: Row, column: Column, is_bold: bool) -> str:
 
 
 def _latex_choice(choice: Choice) -> str:
-    """Write tuned settings by the last part of their keys, with a dagger at an edge."""
+    """Return the tuned settings under the last part of their keys; a dagger marks an edge."""
     return ", ".join(
         _escaped(f"{key.rpartition('.')[2]} {value}") + r"$^\dagger$" * (key in choice.edges)
         for key, value in choice.settings.items()

@@ -122,21 +122,21 @@ def _notice(rows: Sequence[Row], failed: Mapping[str, str]) -> str:
 
 
 def _significance(rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    """Explain what bold stands for, or why nothing is bold."""
+    """Return the meaning of bold, or the reason why nothing is bold."""
     seeds = max(len(row.runs) for row in rows)
     if seeds < MIN_SEEDS:
         count = units.plural(seeds, "seed")
         return f"No difference is significant with {count} (no test possible)."
     if any(comparison.bold(rows, column) for column in columns):
         return (
-            "Bold: the best mean of a column, and each that a paired test over seeds and peers "
-            "cannot tell from it."
+            "Bold: best mean of the column, and means not significantly worse (paired test over "
+            "seeds and peers)."
         )
     return f"No difference is significant with {seeds} seeds (paired test over seeds and peers)."
 
 
 def _trials(rows: Sequence[Row]) -> str:
-    """Write the number of trials that tuning chose from: one number, unless trials failed."""
+    """Return "15 trials", or "13 to 15 trials" if trials failed."""
     counts = sorted({row.choice.trials for row in rows if row.choice.settings})
     return " to ".join(map(str, sorted({*counts[:1], *counts[-1:]}))) + " trials"
 
@@ -182,7 +182,7 @@ def _common(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _own(row: Row, common: Mapping[str, Any]) -> dict[str, str]:
-    """Write the keys that were tuned or that not all methods share, as in a TOML file."""
+    """Return the tuned keys and the keys that differ between methods, in TOML syntax."""
     return {
         key: schema.written(value)
         for key, value in flatten(dict(row.runs[0].config)).items()

@@ -1,4 +1,4 @@
-"""What tuning chose for each method, as tuning.csv keeps it and tables show it."""
+"""Tuned settings of each method, read from tuning.csv and formatted for tables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ _EDGES = {"low": "lowest tried", "high": "highest tried"}
 
 @dataclass(frozen=True)
 class Choice:
-    """The settings that tuning chose for a method.
+    """Tuned settings of a method.
 
     Attributes
     ----------
-    settings : key -> value; empty without tuning.
-    edges : key -> "low" or "high", of the keys whose value is the lowest or highest that was tried:
-        a better one may lie beyond it.
-    trials : number of trials that it was chosen from.
+    settings : Mapping[str, Any]
+        Key -> value; empty without tuning.
+    edges : Mapping[str, str]
+        Key -> "low" or "high" if its value is the lowest or highest that was tried. A better value
+        may lie beyond it.
+    trials : int
+        Number of trials.
     """
 
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -33,11 +36,11 @@ class Choice:
     trials: int = 0
 
     def edge(self, key: str) -> str:
-        """Say where a key's value lies at an edge of what was tried; empty if it does not."""
+        """Return "lowest tried" or "highest tried"; empty if a key's value is neither."""
         return _EDGES.get(self.edges.get(key, ""), "")
 
     def described(self) -> str:
-        """Write the settings in one line, edges in brackets."""
+        """Return the settings as one line, edges in brackets."""
         return ", ".join(
             f"{key} = {schema.written(value)}" + (f" ({self.edge(key)})" if self.edge(key) else "")
             for key, value in self.settings.items()
@@ -45,7 +48,7 @@ class Choice:
 
 
 def read(tuning: Path) -> dict[str, Choice]:
-    """Read the choice of each method from tuning.csv; nothing where the file is not there."""
+    """Return the choice of each method from tuning.csv; empty if there is no such file."""
     if tuning.is_symlink() or not tuning.exists():
         return {}
     with tuning.open(encoding="utf-8", newline="") as file:

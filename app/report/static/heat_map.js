@@ -27,14 +27,14 @@ export function pairReadOut(i, j, { names, own, clusters, describe }) {
   ];
 }
 
-// What a peer is called along an axis: "peer 3" is 3, long names are cut.
+// Returns the axis label of a peer: 3 for "peer 3"; long names are cut.
 export const axisLabel = (name, p) =>
   (name === `peer ${p}` ? String(p) : name).replace(/^(.{13}).{2,}$/u, "$1…");
 
-// Draws `share(i, j)` from 0 to 1, blank where it is NaN, true clusters framed in their `colours`,
-// `labels` of the rows and columns where there is room; `readOut(i, j)` are the lines about a
-// weight, `picked` is the position of the label that is in ink. Returns the context, a cell's side,
-// where cells begin and what lies under the pointer.
+// Draws `share(i, j)` from 0 to 1 (NaN: blank), frames of the true clusters in their `colours`, and
+// `labels` if there is room. `readOut(i, j)` returns the lines about a weight; `picked` is the
+// position of the highlighted label. Returns the context, the side of a cell, the start of the
+// cells, and a function from a pointer event to a pair.
 export function heatMap(
   canvas,
   { size, margin, labels, picked, font = 13, order, clusters, colours, share, readOut },

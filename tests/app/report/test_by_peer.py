@@ -106,7 +106,7 @@ def test_the_csv_has_every_peer_of_every_run(tmp_path: Path) -> None:
 def test_the_page_lists_peers_and_says_how_many_it_leaves_out(tmp_path: Path) -> None:
     page = Page(comparison_page.write(hospitals(tmp_path / "a"), tmp_path / "a", "p"))
     assert "Results by peer" in page.text
-    assert "in red where training alone is better" in page.text
+    assert "red: worse than local" in page.text
     assert (
         '<td data-value="0.5"><span>50.0</span><small class="harm">-12.5</small></td>' in page.html
     )

@@ -184,7 +184,7 @@ def test_the_table_is_the_comparison(tmp_path: Path) -> None:
 def test_the_settings_are_what_is_shared_and_what_is_not(tmp_path: Path) -> None:
     rows = made(tmp_path, ["local", "cobo"])
     html = page_of(tmp_path, rows).html
-    own, common = html[html.index("Own settings") :].split("What all have in common")
+    own, common = html[html.index("<h2>Settings") :].split("Common settings")
     assert '<li class="tuned"><code>cobo.rho = 0.05</code> <em>lowest tried</em></li>' in own
     assert "<li><code>cobo.gamma = 0.01</code></li>" in own
     assert '<li class="tuned"><code>learning-rate = 0.1</code></li>' in own, "though all have it"

@@ -45,21 +45,21 @@ def rows(
     return comparison.rows(runs, {})
 
 
-def told(made: Sequence[Row]) -> str:
+def read(made: Sequence[Row]) -> str:
     return outcome(made).replace("\xa0", " ")
 
 
 def test_a_winner_that_the_test_supports_is_named(tmp_path: Path) -> None:
-    assert told(rows(tmp_path, CLEAR)) == (
+    assert read(rows(tmp_path, CLEAR)) == (
         "cobo is the best of 3 methods (paired test over 3 seeds and their peers): mean test "
         "accuracy 91.33 ± 1.53 %, +30.33 ± 0.58 points over local; 100 % of the peers improve."
     )
 
 
-def test_methods_that_cannot_be_told_apart_have_no_winner(tmp_path: Path) -> None:
-    assert told(rows(tmp_path, CLOSE)).startswith(
-        "No clear winner among cobo and dpfl: not significant with 3 seeds. The highest mean test "
-        "accuracy is cobo’s, 91.33 ± 1.53 %"
+def test_methods_that_the_test_cannot_separate_have_no_winner(tmp_path: Path) -> None:
+    assert read(rows(tmp_path, CLOSE)).startswith(
+        "No clear winner among cobo and dpfl: not significant with 3 seeds. cobo has the highest "
+        "mean test accuracy: 91.33 ± 1.53 %"
     )
 
 
@@ -67,49 +67,49 @@ def test_methods_that_cannot_be_told_apart_have_no_winner(tmp_path: Path) -> Non
 def test_too_few_seeds_have_no_winner(tmp_path: Path, seeds: int, count: str) -> None:
     few = {method: means[:seeds] for method, means in CLEAR.items()}
     made = rows(tmp_path, few)
-    said = told(made)
-    assert f": not significant with {count} (no test possible). The highest mean " in said
+    verdict = read(made)
+    assert f": not significant with {count} (no test possible). cobo has the highest " in verdict
     assert not any(comparison.bold(made, column) for column in comparison.shown(made))
 
 
-def test_what_was_tuned_to_an_edge_is_noted(tmp_path: Path) -> None:
+def test_settings_tuned_to_an_edge_have_a_footnote(tmp_path: Path) -> None:
     made = rows(tmp_path, {"local": CLEAR["local"], "cobo": CLEAR["cobo"]})
     settings = {"learning-rate": 3.0, "cobo.gamma": 0.03}
     choice = Choice(settings, {"learning-rate": "high"}, 15)
     made = tuple(replace(row, choice=choice) if row.method == "cobo" else row for row in made)
     assert notes(made) == [
-        "tuned to an edge, a better value may lie beyond it: "
+        "tuned to the edge of the range, try values beyond: "
         "cobo (learning-rate = 3.0, highest tried)"
     ]
 
 
-def test_many_without_a_winner_are_counted(tmp_path: Path) -> None:
+def test_a_long_list_without_a_winner_is_shortened(tmp_path: Path) -> None:
     names = ("a", "b", "c", "d", "e", "f", "g")
-    assert "among a, b, c, d and 3 others: not significant with 3 seeds." in told(
+    assert "among a, b, c, d and 3 others: not significant with 3 seeds." in read(
         rows(tmp_path, {name: (0.9 - k / 1e4, 0.8, 0.85) for k, name in enumerate(names)})
     )
 
 
-def test_the_oracle_is_a_yardstick_and_never_the_winner(tmp_path: Path) -> None:
+def test_the_oracle_is_never_the_winner(tmp_path: Path) -> None:
     made = rows(tmp_path, CLEAR | {"oracle": (0.99, 0.98, 0.99)})
-    assert told(made).startswith("cobo is the best of 3 methods")
-    assert told(made).endswith("oracle, which is given the true clusters, reaches 98.67 ± 0.58 %.")
+    assert read(made).startswith("cobo is the best of 3 methods")
+    assert read(made).endswith("oracle, which is given the true clusters, reaches 98.67 ± 0.58 %.")
     assert notes(made)[0] == "* not ranked: oracle is given the true clusters"
     (tmp_path / "b").mkdir()
-    alone = told(rows(tmp_path / "b", {"oracle": (0.9, 0.9)}))
+    alone = read(rows(tmp_path / "b", {"oracle": (0.9, 0.9)}))
     assert alone == "oracle, which is given the true clusters, reaches 90.00 ± 0.00 %."
 
 
-def test_who_diverged_is_said_and_out_of_the_running(tmp_path: Path) -> None:
+def test_diverged_methods_are_listed_and_not_ranked(tmp_path: Path) -> None:
     losses = {"local": (3.0, 3.1, 3.2), "cobo": (None, 0.1, 0.2), "wga": (2.0, 2.1, 2.2)}
     made = rows(tmp_path, losses, loss=None)
-    assert told(made) == (
+    assert read(made) == (
         "wga is the best of 2 methods (paired test over 3 seeds and their peers): mean test loss "
         "2.1 ± 0.1. Diverged: cobo (3 of 9 peers)."
     )
     (tmp_path / "b").mkdir()
-    nobody = rows(tmp_path / "b", {"cobo": (None,), "wga": (None,)}, loss=None)
-    assert told(nobody) == "Diverged: cobo (3 of 3 peers), wga (3 of 3 peers)."
+    all_diverged = rows(tmp_path / "b", {"cobo": (None,), "wga": (None,)}, loss=None)
+    assert read(all_diverged) == "Diverged: cobo (3 of 3 peers), wga (3 of 3 peers)."
 
 
 @pytest.mark.parametrize(

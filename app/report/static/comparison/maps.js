@@ -10,11 +10,10 @@ import { isFaded, methods, swatch } from "./methods.js";
 const codes = fromData(({ maps }) => Uint8Array.from(atob(maps.shares), (c) => c.charCodeAt(0)));
 const scales = fromData(({ maps }) => maps.of.map((each) => decode(each.scales, 2)));
 const owns = fromData(({ maps }) => maps.of.map(({ own }) => own && decode(own, 2)));
-const NAMED = 12; // peers whose names a small map has room for
+const NAMED = 12; // maximum number of peers of a small map with names
 const shown = { seed: 0, frame: () => 0 };
 
-// Of the map with that index among `DATA.maps.of`: a weight as a share of its row's scale, as it
-// is, and a peer's own.
+// Returns the weight of a pair in map `DATA.maps.of[map]`, divided by the scale of its row.
 function mapShare(map, i, j) {
   const { low } = DATA.maps.of[map];
   const at = ((map * DATA.maps.rounds.length + shown.frame()) * DATA.peers + i) * DATA.peers + j;

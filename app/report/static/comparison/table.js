@@ -1,5 +1,4 @@
-// The tables of a comparison, which the page brings along: they sort by a heading; a row of the
-// results follows that method.
+// Tables of a comparison: click a heading to sort; click a method to highlight it in all figures.
 
 import { compare } from "../numbers.js";
 import { byId, pick, view, watch } from "../page.js";
@@ -15,10 +14,13 @@ export function startTable() {
   sortable(table);
   if (byId("by-peer")) sortable(byId("by-peer"));
   watch(() => {
-    for (const [m, row] of rows.entries()) row.classList.toggle("picked", view.picked === m);
+    for (const [m, row] of rows.entries()) {
+      row.classList.toggle("picked", view.picked === m);
+      row.querySelector("button").setAttribute("aria-pressed", String(view.picked === m));
+    }
   });
 }
-// Lets the headings in the last row of a table's head sort its rows.
+// Makes the headings in the last row of the table head sort the rows.
 function sortable(table) {
   const headings = [...[...table.tHead.rows].at(-1).cells];
   headings.forEach((heading, k) => {
@@ -31,11 +33,5 @@ function sortable(table) {
       const [body] = table.tBodies;
       body.append(...[...body.rows].sort((a, b) => compare(value(a), value(b), down)));
     };
-  });
-  watch(() => {
-    for (const [m, row] of rows.entries()) {
-      row.classList.toggle("picked", view.picked === m);
-      row.querySelector("button").setAttribute("aria-pressed", String(view.picked === m));
-    }
   });
 }

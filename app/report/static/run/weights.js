@@ -13,7 +13,7 @@ const strongest = fromData(
 
 const scales = fromData(({ graph }) => decode(graph.scales, 2));
 
-// The weight that counts as full in the row of block a: an edge has more than half of it.
+// Returns the scale of the row of block a: a weight above half of it is a learnt edge.
 export const rowScale = (a, at) => scales()[at * DATA.blocks.length + a];
 export function blockWeight(a, b, at) {
   const size = DATA.blocks.length;
