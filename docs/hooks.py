@@ -1,7 +1,8 @@
 """MkDocs hooks: generated pages, tables of options and costs, formulas, links.
 
 - `reference/keys.md` is generated from the docstrings of the option dataclasses, the API pages from
-  the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
+  the modules of each package, under their import names. docker/README.md and CONTRIBUTING.md become
+  pages, too.
 - On a method's page, `{{ costs }}` and `{{ options }}` are replaced by its row of methods/index.md
   and its part of the key reference.
 - Formulas become MathML, which browsers render without a script.
@@ -16,6 +17,8 @@ import html
 import inspect
 import posixpath
 import re
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -24,6 +27,7 @@ from typing import Annotated, Any, get_args, get_origin
 from griffe import Docstring, DocstringSectionKind
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -57,8 +61,20 @@ _GROUPS = {
     "Models": ("model", MODELS),
 }
 _TYPES = {bool: "true or false", int: "integer", float: "number", str: "text", Path: "path"}
+_PACKAGES = tempfile.TemporaryDirectory(prefix="coterie-reference-")
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+@event_priority(100)  # before mkdocstrings reads its paths
+def on_config(config: MkDocsConfig) -> None:
+    """Copy the packages to a folder where mkdocstrings finds them under their import names."""
+    inside = Path(_PACKAGES.name) / "coterie"
+    for package in ("coterie", *API):
+        target = inside if package == "coterie" else inside / package
+        ignored = shutil.ignore_patterns("__pycache__", "static", "templates")
+        shutil.copytree(ROOT / package, target, ignore=ignored, dirs_exist_ok=True)
+    config.plugins["mkdocstrings"].config["handlers"]["python"]["paths"] = [_PACKAGES.name]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -146,7 +162,9 @@ def api_page(package: str) -> str:
     paths = [path for pattern in API[package] for path in sorted((ROOT / package).glob(pattern))]
     modules = (path for path in paths if path.name != "__init__.py")
     names = (".".join(path.relative_to(ROOT).with_suffix("").parts) for path in modules)
-    return "\n\n".join([f"# API: {package}", *(f"::: {name}" for name in names)]) + "\n"
+    prefix = "" if package == "coterie" else "coterie."
+    lines = [f"# API: {prefix}{package}", *(f"::: {prefix}{name}" for name in names)]
+    return "\n\n".join(lines) + "\n"
 
 
 def relinked(markdown: str, folder: str, here: str) -> str:
