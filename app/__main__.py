@@ -2,6 +2,11 @@
 
 import signal
 import sys
+from pathlib import Path
+
+# `python -m` looks for modules in the working directory first: a rich.py there is not ours.
+if not sys.flags.safe_path:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from coterie.app.cli.main import main
 

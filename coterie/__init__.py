@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from coterie.app.config.keys import ConfigError as ConfigError
     from coterie.app.config.registry import Method as Method
     from coterie.app.runners.errors import RunError as RunError
-    from coterie.app.runs.metrics import ResultsError as ResultsError
+    from coterie.app.runs.files import ResultsError as ResultsError
     from coterie.clients.letters import Letters as Letters
     from coterie.clients.rule import Grid as Grid
     from coterie.clients.rule import Rule as Rule
@@ -41,7 +41,7 @@ _PLACES = {
     "coterie.app.config.keys": ("ConfigError",),
     "coterie.app.config.registry": ("Method",),
     "coterie.app.runners.errors": ("RunError",),
-    "coterie.app.runs.metrics": ("ResultsError",),
+    "coterie.app.runs.files": ("ResultsError",),
     "coterie.clients.letters": ("Letters",),
     "coterie.clients.rule": ("Grid", "Rule", "State"),
     "coterie.datasets.partition.options": ("Shares",),

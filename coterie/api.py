@@ -17,9 +17,10 @@ from coterie.app.cli.compare import run_comparison
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
-from coterie.app.config.parts import PARTS
+from coterie.app.config.parts import PARTS, code
 from coterie.app.runners import local
 from coterie.app.runners.tracking import Callback
+from coterie.app.runs.terminal import Terminal
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
 from coterie.results import Comparison, Run
@@ -27,6 +28,7 @@ from coterie.results import Comparison, Run
 Keys = Mapping[str, Any]
 """Configuration keys, dotted or nested; a method, model, data set or partition may be an object."""
 Arrays = Mapping[str, Any]
+_WEIGHTS = ("model.weights", "gpt2.weights-file")
 
 
 def run(
@@ -70,18 +72,29 @@ def run(
     _, flat = _flat(preset, keys, more, peers_data)
     config = _placed(Config.from_flat(flat))
     local.run(config, nodes or None, _console(), callbacks)
-    return Run(config.run_dir)
+    return Run(config.run_dir, *_named(config.flat()))
 
 
-def load(run_dir: str | Path) -> Run:
-    """Read a run directory, whether its run is finished or not.
+def load(
+    run_dir: str | Path, *, parts: Sequence[Any] = (), weights: Sequence[str | Path] = ()
+) -> Run:
+    """Read a run directory, whether its run is finished or not, and wherever it comes from.
+
+    Nothing that it names is imported or opened but what is given here.
+
+    Parameters
+    ----------
+    parts : code that models of the run may be built with: classes or functions, or their names,
+        "module:attribute".
+    weights : files of trained weights that its networks start from, where the models' files do not
+        hold them.
 
     Raises
     ------
     ResultsError
         It is none, or a file in it is broken.
     """
-    return Run(run_dir)
+    return Run(run_dir, [_name("model", part) for part in parts], weights)
 
 
 def compare(
@@ -131,7 +144,7 @@ def compare(
         columns=None,
     )  # fmt: skip
     run_comparison(given, name, flat, _console())
-    return Comparison(directory)
+    return Comparison(directory, *_named(flat, names))
 
 
 def _flat(
@@ -141,7 +154,6 @@ def _flat(
     peers_data: Sequence[Arrays] | None,
 ) -> tuple[str, dict[str, Any]]:
     """The preset's name, and all keys that were given, flat."""
-    name, flat = read_items([] if preset is None else [str(preset)])
     given: dict[str, Any] = flatten(keys or {})
     given |= {
         key.replace("__", ".").replace("_", "-"): value
@@ -160,6 +172,8 @@ def _flat(
     for kind, part in PARTS.items():
         if part.key in given:
             given[part.key] = _name(kind, given[part.key])
+    choices = {part.key: given[part.key] for part in PARTS.values() if part.key in given}
+    name, flat = read_items([] if preset is None else [str(preset)], choices)
     return name, flat | {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
 
 
@@ -174,6 +188,14 @@ def _name(kind: Kind, part: Any) -> str:
     rule = getattr(part, "rule", None)
     called = path or getattr(rule, "__name__", None) or type(part).__name__
     return plugins.register(kind, called.rpartition(".")[2].strip("<>"), part)
+
+
+def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """The code, and the files of trained weights, that the user's own keys name."""
+    choices = {part.key: flat[part.key] for part in PARTS.values() if part.key in flat}
+    given = [choices, *({"method": method} for method in methods)]
+    found = [name for each in given for name in code(each).values()]
+    return found, [str(flat[key]) for key in _WEIGHTS if flat.get(key)]
 
 
 def _placed(config: Config) -> Config:
@@ -196,4 +218,4 @@ def _placed(config: Config) -> Config:
 
 def _console() -> Console:
     """What `coterie` prints, where somebody sits at a terminal."""
-    return Console(stderr=True, quiet=not sys.stderr.isatty(), highlight=False, markup=False)
+    return Terminal(stderr=True, quiet=not sys.stderr.isatty())

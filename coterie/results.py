@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +14,22 @@ import numpy.typing as npt
 import pandas as pd
 
 from coterie.app.runners.tracking import frame_of
-from coterie.app.runs import plan, rundir
-from coterie.app.runs.metrics import ResultsError
+from coterie.app.runs import files, metrics, plan, rundir
+from coterie.app.runs.files import ResultsError
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from coterie.app.trained.personal import PersonalModel
+
 
 class Run:
-    """One run, read from its directory.
+    """One run, read from its directory, which may come from anywhere.
+
+    Parameters
+    ----------
+    parts : code of the user's own that models of the run may be built with, "module:attribute".
+    weights : files of trained weights that its networks start from.
 
     Attributes
     ----------
@@ -29,15 +37,18 @@ class Run:
     names : what people call each peer, in their order.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(
+        self, directory: str | Path, parts: Sequence[str] = (), weights: Sequence[str | Path] = ()
+    ) -> None:
         self.directory = Path(directory)
+        self._named = tuple(parts), tuple(map(str, weights))
         self._read = rundir.Run.read(self.directory)
         self.names: tuple[str, ...] = self._read.names
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """A row for each evaluated round and peer; the columns are those of metrics.jsonl."""
-        return read_metrics(self.directory / "metrics.jsonl")
+        return read_metrics(self.directory)
 
     @property
     def weight_rounds(self) -> npt.NDArray[np.int64]:
@@ -55,7 +66,9 @@ class Run:
 
         An edge leads from the peer whose model or answers are used to the peer that uses them.
         """
-        weights = self.weights * ~np.eye(len(self.names), dtype=np.bool_)
+        weights = self.weights
+        if len(weights):
+            weights = weights * ~np.eye(len(self.names), dtype=np.bool_)
         at, to, source = np.nonzero(weights)
         names = np.array(self.names, dtype=object)
         return pd.DataFrame(
@@ -76,7 +89,7 @@ class Run:
         ResultsError
             The run is not finished.
         """
-        found = rundir.read_json(self.directory / "summary.json", dict)
+        found = files.json_of(self.directory, "summary.json", dict)
         if found is None:
             raise ResultsError(f"{self.directory}: the run is not finished, so there is no summary")
         return dict(found)
@@ -98,11 +111,17 @@ class Run:
         Raises
         ------
         ResultsError
-            There is no such model here; says why.
+            There is no such model here, or its file cannot be used; says why.
         """
-        from coterie.app.trained.personal import personal_model  # torch: only where a model is
+        return self._model(peer)
 
-        return personal_model(self.directory, peer)
+    def _model(self, peer: int | str) -> PersonalModel:
+        from coterie.app.trained.personal import (  # torch: only where a model is
+            Named,
+            personal_model,
+        )
+
+        return personal_model(self.directory, peer, Named(*self._named))
 
     def predict(self, peer: int | str, x: npt.ArrayLike | str | Path) -> npt.NDArray[np.float64]:
         """What a peer's model predicts for raw inputs (N, ...): probabilities (N, classes).
@@ -122,10 +141,9 @@ class Run:
             The model does not take such inputs.
         """
         from coterie.app.trained.inputs import fitting, read
-        from coterie.app.trained.personal import personal_model
         from coterie.app.trained.predict import predicted
 
-        model = personal_model(self.directory, peer)
+        model = self._model(peer)
         if isinstance(x, str | Path):
             return predicted(model, read(Path(x), model.about).raw)
         return predicted(model, fitting(np.asarray(x), model.about, "x"))
@@ -148,13 +166,20 @@ class Run:
 class Comparison:
     """Several methods on the same experiment, read from the comparison's directory.
 
+    Parameters
+    ----------
+    parts, weights : see `Run`.
+
     Attributes
     ----------
     directory : where it lies.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(
+        self, directory: str | Path, parts: Sequence[str] = (), weights: Sequence[str | Path] = ()
+    ) -> None:
         self.directory = Path(directory)
+        self._named = tuple(parts), tuple(weights)
         if not (self.directory / "comparison.csv").is_file():
             raise ResultsError(f"{self.directory}: no comparison.csv, so this is no comparison")
 
@@ -164,7 +189,8 @@ class Comparison:
 
         `table["accuracy"]["mean"]` is one column.
         """
-        rows = pd.read_csv(self.directory / "comparison.csv").dropna(axis=1, how="all")
+        table = io.StringIO(files.text(self.directory, "comparison.csv"))
+        rows = pd.read_csv(table).dropna(axis=1, how="all")
         numbers = rows.select_dtypes("number").columns.drop("seed")
         return rows.groupby("method", sort=False)[list(numbers)].agg(["mean", "std"])
 
@@ -173,7 +199,7 @@ class Comparison:
         """Method -> its runs, a seed each."""
         found: dict[str, list[Run]] = {}
         for name in plan.read(self.directory) or ():
-            run = Run(self.directory / name)
+            run = Run(self.directory / name, *self._named)
             found.setdefault(str(run.config["method"]), []).append(run)
         return {method: sorted(runs, key=_seed) for method, runs in found.items()}
 
@@ -196,7 +222,7 @@ class Comparison:
     @property
     def latex(self) -> str:
         """The table for a paper."""
-        return (self.directory / "comparison.tex").read_text(encoding="utf-8")
+        return files.text(self.directory, "comparison.tex") or ""
 
     def __repr__(self) -> str:
         return f"Comparison({str(self.directory)!r})"
@@ -209,8 +235,12 @@ def _seed(run: Run) -> int:
     return int(run.config.get("seed", 0))
 
 
-def read_metrics(path: Path) -> pd.DataFrame:
-    """metrics.jsonl as a data frame; a field that is null has NaN."""
-    if not path.exists():
+def read_metrics(directory: Path) -> pd.DataFrame:
+    """Read metrics.jsonl as a data frame; a field that is null has NaN."""
+    try:
+        with files.opened(directory, "metrics.jsonl", metrics.MOST_BYTES) as file:
+            content = file.read()
+    except FileNotFoundError:
         return pd.DataFrame(columns=["round", "peer"])
-    return frame_of([json.loads(line) for line in path.read_text("utf-8").splitlines()])
+    whole = content[: content.rfind(b"\n") + 1]
+    return frame_of([json.loads(line) for line in whole.splitlines()])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from coterie.app.report import comparison, comparison_page, verdict
 from coterie.app.report.measures import COLUMNS
 from coterie.app.runners import sweep, tracking, tune
 from coterie.app.runners.errors import SweepError
-from coterie.app.runs import atomic, units
+from coterie.app.runs import atomic, files, units
 from coterie.app.runs.rundir import Run
 
 _SUBJECT = "comparison.toml"
@@ -157,6 +156,21 @@ class Subject:
         keys = {key: value for key, value in sorted(flat.items()) if key not in _NOT_COMPARED}
         return cls(list(wanted), seeds, bool(stages), keys, stages == tune.HALVING)
 
+    @classmethod
+    def read(cls, directory: Path) -> Subject:
+        """What the comparison in a directory is of.
+
+        Raises
+        ------
+        ValueError, TypeError : it does not say.
+        """
+        there = cls(**(files.toml_of(directory, _SUBJECT) or {}))
+        kinds = list, list, bool, dict, bool
+        values = there.methods, there.seeds, there.tuned, there.keys, there.halved
+        if not all(map(isinstance, values, kinds)):
+            raise TypeError("values of other types")
+        return there
+
     def check(self, directory: Path) -> None:
         """Refuse a directory whose comparison has something that this one would not have.
 
@@ -167,8 +181,8 @@ class Subject:
         if not (directory / "comparison.csv").exists():
             return
         try:
-            there = Subject(**tomllib.loads((directory / _SUBJECT).read_text(encoding="utf-8")))
-        except (FileNotFoundError, tomllib.TOMLDecodeError, TypeError):
+            there = Subject.read(directory)
+        except (ValueError, TypeError):
             raise ConfigError(
                 f"{directory} holds another comparison: choose another --out"
             ) from None

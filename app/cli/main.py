@@ -69,11 +69,10 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
         return 0
-    from rich.console import Console  # here and below: help comes at once
-
-    from coterie.app.config.keys import ConfigError, nearest
+    from coterie.app.config.keys import ConfigError, nearest  # here and below: help comes at once
     from coterie.app.runners.errors import FlowerError, RunError
-    from coterie.app.runs.rundir import ResultsError
+    from coterie.app.runs.files import ResultsError
+    from coterie.app.runs.terminal import Terminal
     from coterie.datasets.problem import DataError
 
     class Parser(argparse.ArgumentParser):
@@ -89,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
         command = COMMANDS[name]
         parser = Parser(f"coterie {name}", description=command.about)
         execute = import_module(f"coterie.app.cli.{command.module}").execute
-        execute(parser, rest, Console(highlight=False, markup=False))
+        execute(parser, rest, Terminal())
     except (ConfigError, DataError, ResultsError) as error:
         return _complain(str(error), 2)
     except FlowerError as error:
@@ -112,5 +111,7 @@ def _help() -> str:
 
 
 def _complain(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+    from coterie.app.runs.terminal import printable
+
+    print(printable(line), file=sys.stderr)
     return code

@@ -24,6 +24,7 @@ from coterie.clients.training import Augmentation, Optimizer, Training
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import DATASETS
 from coterie.strategies import clock, schedule
+from coterie.strategies.names import RULE, is_name
 
 WORLD: Mapping[str, type] = {"attack": Attack, "defence": Defence, "privacy": Privacy}
 """Tables of the world around a method, each off by default; config.toml has them where they are on.
@@ -87,7 +88,8 @@ class TopLevel:
     channels_last : let images have their channels innermost where a model is called by itself.
     payload : precision in which models and answers travel; see `coterie.app.wire.quantise`.
     out : directory of run directories; a run's is `<out>/<name>`.
-    name : name of the run directory; empty: made from the time when the run starts.
+    name : name of the run directory, at most 64 letters, digits, ".", "-" and "_"; empty: made from
+        the time when the run starts.
     data_dir : directory where data sets lie or are downloaded to.
     track : where the numbers of every round are logged beside the run directory: "tensorboard",
         "mlflow", "wandb", or several with commas; each must be installed. Not for a bare flwr run.
@@ -161,8 +163,8 @@ class TopLevel:
             raise ValueError(f"quorum must be 0 to {self.peers}, the number of peers")
         if not 0 < self.topology_probability <= 1:
             raise ValueError("topology-probability must be above 0 and at most 1")
-        if Path(self.name).name != self.name or self.name == "..":
-            raise ValueError(f'name must be the name of one directory, not "{self.name}"')
+        if self.name and not is_name(self.name):
+            raise ValueError(f"name must be the name of one directory: {RULE}")
         if self.topology == "file" and not self.topology_file:
             raise ValueError('topology = "file" needs topology-file')
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 from coterie.app.dashboard.library import Entry, Group, Library, refuse_links
 from coterie.app.report import comparison, comparison_page, html, run_page
-from coterie.app.runs import units
+from coterie.app.runs import files, units
 from coterie.app.runs.progress import last_seen
 from coterie.app.runs.rundir import Run, RunReader
 
@@ -162,10 +163,10 @@ def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[
 
 def _settings(tuning: Path) -> dict[str, dict[str, Any]]:
     """Method -> the settings that its trials led to; empty where there were none."""
-    if tuning.is_symlink() or not tuning.exists():
+    content = files.text(tuning.parent, tuning.name)
+    if content is None:
         return {}
-    with tuning.open(encoding="utf-8", newline="") as file:
-        chosen = [row for row in csv.DictReader(file) if row["chosen"] == "1"]
+    chosen = [row for row in csv.DictReader(io.StringIO(content)) if row["chosen"] == "1"]
     return {row["method"]: json.loads(row["settings"]) for row in chosen}
 
 

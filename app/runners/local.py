@@ -67,8 +67,11 @@ def run(
 
 def _inline(config: Config, show: progress.Show) -> None:
     from coterie.app.runners import inline  # torch: only where a run is
+    from coterie.clients.models.size import SizeError
 
     try:
         inline.run(config, show)
     except RelayError as error:
         raise RunError(str(error)) from None
+    except SizeError as error:
+        raise RunError(f"model = {config.network}: {error}") from None

@@ -25,12 +25,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from coterie.app.config.config import Config, named
+from coterie.app.config.config import Config
 from coterie.app.config.parts import fingerprints
 from coterie.app.config.preflight import check
 from coterie.app.runners import cluster, cores, memory
 from coterie.app.runners.tracking import Observers
-from coterie.app.runs import plan, progress, rundir
+from coterie.app.runs import atomic, plan, progress, rundir
+from coterie.strategies.names import shortened
 
 _PAUSE = 0.5
 _ALONE_SECONDS = 10.0
@@ -54,7 +55,7 @@ def placed(config: Config, directory: Path) -> Config:
     for key in sorted(config.paths & flat.keys()):
         if Path(str(flat[key])).is_file():
             hashed.update(Path(str(flat[key])).read_bytes())
-    name = f"{named(config.method)}-seed{config.seed}-{hashed.hexdigest()[:8]}"
+    name = shortened(config.method, f"-seed{config.seed}-{hashed.hexdigest()[:8]}")
     return replace(config, name=name, run_dir=str((directory / name).absolute()))
 
 
@@ -196,7 +197,7 @@ def run_one(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = 
             summary.finish(directory)
     except Exception as error:
         with suppress(OSError):
-            (directory / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
+            atomic.write(directory / "error.log", traceback.format_exc())
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return None
 

@@ -13,6 +13,7 @@ run for a ninth of the rounds, the best third of them for a third, and the best 
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from coterie.app.config import schema
 from coterie.app.config.config import VALIDATION_SHARE, Config
 from coterie.app.config.schema import Scalar
 from coterie.app.runners.sweep import placed
+from coterie.app.runs import atomic
 from coterie.app.runs.rundir import Run
 from coterie.clients.rule import Grid
 
@@ -88,14 +90,15 @@ def write(
     trials: Mapping[str, Sequence[Trial]], chosen: Mapping[str, Settings], path: Path
 ) -> None:
     """A line for each trial: settings, rounds, `quality`, whether they were chosen, the run."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["method", "settings", "rounds", "quality", "chosen", "run"])
-        for method, of_method in trials.items():
-            for settings, run in of_method:
-                line = [json.dumps(settings), run.rounds[-1], quality(run)]
-                was_chosen = int(settings == chosen[method])
-                writer.writerow([method, *line, was_chosen, run.directory.name])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["method", "settings", "rounds", "quality", "chosen", "run"])
+    for method, of_method in trials.items():
+        for settings, run in of_method:
+            line = [json.dumps(settings), run.rounds[-1], quality(run)]
+            was_chosen = int(settings == chosen[method])
+            writer.writerow([method, *line, was_chosen, run.directory.name])
+    atomic.write(path, text.getvalue())
 
 
 def quality(run: Run) -> float:

@@ -28,6 +28,7 @@ from coterie.clients.letters import Bools
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import build
 from coterie.clients.models.options import MODELS
+from coterie.clients.models.size import MAX_PARAMETERS
 
 Mixing = Callable[[int], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
 """Round -> (n, n) averaging weights, whose rows sum to 1, and (n,) what each peer's model counts
@@ -75,6 +76,7 @@ class Stack:
     mixing : averaging weights of a topology that has its own, see `Mixing`.
     privacy : how gradients are made private; None: not.
     adaptation : of the network, see `coterie.clients.models.options.Adaptation`.
+    max_parameters : of the network; a larger one is refused before its memory is taken.
 
     Attributes
     ----------
@@ -111,6 +113,7 @@ class Stack:
         mixing: Mixing | None = None,
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
+        max_parameters: int = MAX_PARAMETERS,
     ) -> None:
         self.device = device_of(device, gpu)
         # Left alone, torch rounds in convolutions, but not in matrix products.
@@ -133,7 +136,7 @@ class Stack:
         self.kind, self.task = problem.task, TASKS[problem.task]
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
-        self._build: Callable[[], nn.Module] = lambda: build(*made_of)
+        self._build: Callable[[], nn.Module] = lambda: build(*made_of, max_parameters)
         self._start = problem.start
         template = self._fresh(0).to(self.device, self.dtype)
         self.network = Network(

@@ -21,6 +21,7 @@ from coterie.clients.models.options import (
     MlpOptions,
     check_task,
 )
+from coterie.clients.models.size import MAX_PARAMETERS, Limited, SizeError
 from coterie.clients.models.transformer import gpt2, transformer
 from coterie.clients.models.unet import unet3d
 from coterie.datasets import plugins
@@ -78,6 +79,7 @@ def build(
     shape: Shape,
     outputs: int,
     adaptation: Adaptation | None = None,
+    max_parameters: int = MAX_PARAMETERS,
 ) -> nn.Module:
     """A freshly initialised network for examples of `shape`.
 
@@ -87,11 +89,25 @@ def build(
         of a library's network, or of a plugin.
     options : the model's option dataclass where it has one; None: its defaults.
     adaptation : trained weights, adapters and frozen layers.
+    max_parameters : a larger network is refused before its memory is taken.
 
     Raises
     ------
     ValueError : the model cannot take such examples.
+    SizeError : it is too large.
     """
+    with Limited(max_parameters):
+        return _built(model, options, task, shape, outputs, adaptation)
+
+
+def _built(
+    model: str,
+    options: Any,
+    task: str,
+    shape: Shape,
+    outputs: int,
+    adaptation: Adaptation | None,
+) -> nn.Module:
     if task == "quadratic":
         if model != "auto":
             raise ValueError(f'model "{model}" cannot learn a quadratic problem: use "auto"')
@@ -130,6 +146,8 @@ def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Modul
     arguments = () if table is None else (options or table(),)
     try:
         network = function(shape, outputs, *arguments)
+    except SizeError:
+        raise
     except Exception as error:  # of code that is not ours
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise plugins.PluginError(

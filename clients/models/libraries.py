@@ -1,13 +1,17 @@
 """Networks of libraries by name: "torchvision:resnet18", "timm:convnext_atto".
 
-torchvision and timm build them untrained, for the data's channels and classes; a file of trained
-weights is `model.weights`. "transformers:FOLDER" reads configuration and weights from a local
-folder. Nothing is ever downloaded.
+torchvision and timm build them untrained, for the data's channels and classes, by the names of
+their own registries; a file of trained weights is `model.weights`. "transformers:FOLDER" reads
+configuration and weights from a local folder, and none of the code that may lie there. Nothing is
+downloaded.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coterie.clients.models.size import SizeError
 from coterie.datasets.plugins import PluginError
 
 Shape = tuple[int, ...]
 
+_REGISTERED = re.compile(r"[\w-]+(\.[\w-]+)*")
+"""A network of timm, and the tag of its weights: no source in front, no path."""
 SMALLEST = 32
 """Side that images are enlarged to at least: networks made for photographs halve it five times."""
 
@@ -38,6 +45,8 @@ def build_of_library(name: str, task: str, shape: Shape, outputs: int) -> nn.Mod
         return build(which, task, shape, outputs)
     except ImportError:
         raise PluginError(f'model = "{name}": pip install {library}') from None
+    except SizeError:
+        raise
     except PluginError as error:
         raise PluginError(f'model = "{name}": {error}') from None
     except Exception as error:  # each library has errors of its own
@@ -46,13 +55,17 @@ def build_of_library(name: str, task: str, shape: Shape, outputs: int) -> nn.Mod
 
 
 def _torchvision(which: str, task: str, shape: Shape, outputs: int) -> nn.Module:
-    from torchvision.models import get_model
+    from torchvision import models
 
+    # Those for other tasks than classification download a backbone.
+    known = models.list_models(module=models)
+    if which not in known:
+        raise PluginError(f"torchvision has no such classifier{_nearest(which, known)}")
     side = _side(task, shape)
     own: dict[str, Any] = {"image_size": side} if which.startswith("vit_") else {}
     if which in ("googlenet", "inception_v3"):
         own = {"aux_logits": False, "init_weights": True}
-    network = get_model(which, weights=None, num_classes=outputs, **own)
+    network = models.get_model(which, weights=None, num_classes=outputs, **own)
     _recolour(network, shape[0])
     return _enlarging(network, side)
 
@@ -60,6 +73,9 @@ def _torchvision(which: str, task: str, shape: Shape, outputs: int) -> nn.Module
 def _timm(which: str, task: str, shape: Shape, outputs: int) -> nn.Module:
     import timm
 
+    # create_model also takes "hf-hub:..." and "local-dir:...": a host, and a path.
+    if not _REGISTERED.fullmatch(which) or not timm.is_model(which):
+        raise PluginError(f"timm has no such network{_nearest(which, timm.list_models())}")
     side = _side(task, shape)
     make = partial(timm.create_model, which, in_chans=shape[0], num_classes=outputs)
     try:
@@ -81,6 +97,7 @@ def _transformers(which: str, task: str, shape: Shape, outputs: int) -> nn.Modul
         network = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
+            trust_remote_code=False,
             attn_implementation="eager",  # fused: not batched
         )
         config = network.config.get_text_config()
@@ -95,6 +112,7 @@ def _transformers(which: str, task: str, shape: Shape, outputs: int) -> nn.Modul
         network = transformers.AutoModelForImageClassification.from_pretrained(
             folder,
             local_files_only=True,
+            trust_remote_code=False,
             num_labels=outputs,
             ignore_mismatched_sizes=True,
             attn_implementation="eager",
@@ -133,6 +151,12 @@ def _linear_instead_of_conv1d(network: nn.Module) -> None:
             linear.bias = nn.Parameter(layer.bias.detach())
             parent, _, child = name.rpartition(".")
             setattr(network.get_submodule(parent), child, linear)
+
+
+def _nearest(which: str, known: Sequence[str]) -> str:
+    """The end of an error that names the network that was probably meant, or nothing."""
+    likely = get_close_matches(which, known, n=1)
+    return f', did you mean "{likely[0]}"?' if likely else ""
 
 
 def _side(task: str, shape: Shape) -> int:

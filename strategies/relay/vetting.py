@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from coterie.strategies.brokering import Brokering
+from coterie.strategies.names import is_name
 from coterie.strategies.protocol import MATRIX, PeerMessage, Report, Request, Response
 from coterie.strategies.schedule import Schedule
 
@@ -53,8 +54,14 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
     return None
 
 
-def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[Response, list[str]]:
+def vetted(
+    response: Response, request: Request, strategy: Brokering, *, deployed: bool = False
+) -> tuple[Response, list[str]]:
     """Keep what a response to `request` may contain.
+
+    Parameters
+    ----------
+    deployed : peers are called by names of trust files; in a simulation as the user's own data.
 
     Returns
     -------
@@ -87,12 +94,15 @@ def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[R
     else:
         kept_w &= np.isin(wants[:, strategy.wanted_by], response.peers)
     bad += [f"the want {want}" for want in wants[~kept_w].tolist()]
+    names = response.names if request.stage == "start" else ()
+    if deployed and not all(is_name(name) for name in names if name):
+        bad.append("the name of a peer")
+        names = ()
     who = f"round {request.round}, {request.stage}: peers {named(response.peers)}"
     refused = [one_line(line) for line in response.refused[:_LINES]]
     refused += [one_line(f"{who}: the relay refused {what}") for what in bad[:_NAMED]]
     if len(bad) > _NAMED:
         refused.append(f"{who}: the relay refused {len(bad) - _NAMED} other things")
-    names = response.names if request.stage == "start" else ()
     kept = replace(
         response,
         letters=tuple(letters),
