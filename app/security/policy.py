@@ -136,6 +136,33 @@ class PrivacyPolicy:
 
 
 @dataclass(frozen=True)
+class LimitPolicy:
+    """[limits]: how much memory and time a run may take here. They are checked before anything of
+    that size is made.
+
+    Attributes
+    ----------
+    max-steps : local steps of a round.
+    max-epochs : passes over the own data in a round.
+    max-batch-size : examples that a gradient is taken over at once.
+    max-pixels : numbers that an image is brought to: channels times height times width.
+    max-context : tokens of an example of a text.
+    max-layers : layers of a network whose depth the run chooses.
+    max-parameters : numbers of all models together that a peer keeps.
+    max-bytes : bytes of the letters that may come in a round.
+    """  # noqa: D205
+
+    max_steps: int = 10_000
+    max_epochs: int = 100
+    max_batch_size: int = 4096
+    max_pixels: int = 1_000_000
+    max_context: int = 4096
+    max_layers: int = 100
+    max_parameters: int = 250_000_000
+    max_bytes: int = 4_000_000_000
+
+
+@dataclass(frozen=True)
 class Policy:
     """What a run may do on this machine; nothing that a run says changes it."""
 
@@ -155,6 +182,7 @@ class Policy:
     reports: ReportPolicy = field(default_factory=ReportPolicy)
     answers: AnswerPolicy = field(default_factory=AnswerPolicy)
     privacy: PrivacyPolicy = field(default_factory=PrivacyPolicy)
+    limits: LimitPolicy = field(default_factory=LimitPolicy)
 
     def check(self) -> None:
         """Refuse names that do not exist, limits below 1 and, without approval, open doors.
@@ -216,6 +244,7 @@ TABLES: Mapping[str, type] = {
     "reports": ReportPolicy,
     "answers": AnswerPolicy,
     "privacy": PrivacyPolicy,
+    "limits": LimitPolicy,
 }
 """Table of policy.toml -> its dataclass."""
 
