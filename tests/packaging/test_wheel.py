@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from importlib import metadata
 from pathlib import Path
@@ -45,7 +46,7 @@ def wheel(distributions: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(wheel: Path, distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with this one's libraries, another `datasets`, and our wheel; its bin."""
     place = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
@@ -55,7 +56,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages / "datasets").mkdir()
     (packages / "datasets" / "__init__.py").write_text("name = 'another library'\n")
     python = ["--python", str(place / "bin" / "python")]
-    example = ROOT / "examples" / "plugin"
+    example = distributions / "checkout" / "examples" / "plugin"
     subprocess.run([*PIP, *python, "install", "--no-deps", str(wheel)], check=True)
     install = ["install", "--no-deps", "--no-build-isolation", str(example)]
     subprocess.run([*PIP, *python, *install], check=True)
@@ -72,7 +73,8 @@ def test_the_wheel_from_the_sdist_holds_one_name_and_every_file_as_it_is(wheel: 
         files = {
             name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name
         }
-    folders = ("app", "clients", "datasets", "strategies", "presets")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    folders = project["tool"]["setuptools"]["package-dir"].values()
     paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     ours = {
         f"coterie/{path.relative_to(ROOT).as_posix()}": path.read_bytes()

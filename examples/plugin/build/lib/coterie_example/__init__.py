@@ -1,1 +1,0 @@
-"""A method, a network, a data set and a partition for Coterie."""
