@@ -24,6 +24,7 @@ OTHERS = {
     "docker/*": ("tests/docs/test_image.py",),
     "deploy/*": ("tests/docs/test_image.py", "tests/docs/test_units.py"),
     "presets/*": ("tests/app/config/test_config.py", "tests/docs/test_commands.py"),
+    "papers/*": ("tests/app/reproduction",),
     "app/report/*": ("tests/app/report",),
     "app/dashboard/*": ("tests/app/dashboard",),
     "pyproject.toml": ("tests/packaging", "tests/docs/test_image.py", "tests/app/config"),
