@@ -25,7 +25,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of the checkout with a `.venv` of its own, as `make install` leaves it."""
     checkout = tmp_path_factory.mktemp("machine") / "coterie"
     checkout.mkdir()
-    for name in ("app", "coterie", "strategies", "clients", "datasets", "presets"):
+    for name in ("app", "coterie", "strategies", "clients", "datasets", "papers", "presets"):
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "LICENSE", ".gitignore"):
         shutil.copyfile(ROOT / name, checkout / name)
