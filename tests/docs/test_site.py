@@ -81,7 +81,7 @@ def test_pages_made_from_code_say_what_it_says(site: Path) -> None:
     cobo = Assets(site / "methods" / "cobo.html").text
     assert "b*d*(shown + met)" in cobo  # its row of the cost table
     assert plain(hooks.descriptions(tables()["cobo"])["gamma"]) in cobo  # its options
-    assert "coterie.clients.rule" in Assets(site / "reference" / "clients.html").text
+    assert "clients.rule" in Assets(site / "reference" / "clients.html").text
 
 
 def plain(description: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MODULES = [
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    ".".join(("coterie", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
     for path in sorted((ROOT / "strategies").rglob("*.py"))
 ]
 RUN = """
@@ -37,9 +37,9 @@ print(sorted(Broker(strategy, InProcessTransport(nodes)).run()))
 @pytest.mark.parametrize(
     ("blocked", "modules"),
     [
-        (["app", "clients", "datasets"], MODULES),
+        (["coterie.app", "coterie.clients", "coterie.datasets"], MODULES),
         (
-            ["app", "clients", "datasets", "flwr"],
+            ["coterie.app", "coterie.clients", "coterie.datasets", "flwr"],
             [name for name in MODULES if not name.startswith("coterie.strategies.flower")],
         ),
     ],
