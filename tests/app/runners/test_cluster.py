@@ -55,7 +55,7 @@ from coterie.app.config.config import Config
 from coterie.app.runners.sweep import placed, run_all
 runs = [placed(Config.from_flat(flat), Path(sys.argv[1])) for flat in json.loads(sys.argv[2])]
 failed = run_all(runs, None, Console(width=200))
-print(json.dumps([failed.get(run.run_dir) for run in runs]))
+print(json.dumps([str(failed.get(run.run_dir, "")) for run in runs]))
 """
 
 
@@ -135,7 +135,7 @@ def test_runs_spread_over_a_cluster_and_one_that_dies_costs_the_others_nothing(
         killer.join()
     assert done.returncode == 0, done.stdout + done.stderr
     why = "its process died, as for want of memory"
-    assert json.loads(done.stdout.splitlines()[-1]) == [why, why, None]
+    assert json.loads(done.stdout.splitlines()[-1]) == [why, why, ""]
     assert done.stdout.count(f"failed: {why}") == 2
     assert sweep.is_finished(short)
     metrics = [Path(each.run_dir, "metrics.jsonl").read_bytes() for each in (alone, short)]
