@@ -194,10 +194,11 @@ class Engine:
         self.backend = chosen.name
         if self.device.type == "cpu" and not chosen.stacks:
             self.data.lay_channels_last()
+        materializes = private and chosen.materializes
         if self.guard is not None:
             chosen = Clipped(chosen, self.guard.options.clip)
         execution = Execution(chosen, self.device, chunk=chunk, memory=memory, tf32=tf32)
-        footprint = Footprint(self.network, self.task, self.data, private=private)
+        footprint = Footprint(self.network, self.task, self.data, materializes=materializes)
         self.personal = PersonalLayers(self.network.personal, training)
         self._trainer = Trainer(
             self.network, self.task, execution, self.data, self.personal, self.guard, footprint

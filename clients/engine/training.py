@@ -80,16 +80,17 @@ class Footprint:
     Parameters
     ----------
     data : two examples of it are tried out.
-    private : the gradient of each example is kept for itself.
+    materializes : whether gradients are held example by example.
     """
 
-    def __init__(self, network: Network, task: Task, data: Data, *, private: bool) -> None:
-        self._network, self._task, self._data, self._private = network, task, data, private
+    def __init__(self, network: Network, task: Task, data: Data, *, materializes: bool) -> None:
+        self._network, self._task, self._data = network, task, data
+        self._materializes = materializes
 
     def holds(self, examples: int) -> int:
         """Return the bytes that one model holds for a backward pass over `examples` examples."""
         row = self._network.d * self._data.dtype.itemsize
-        single = 3 * row * examples if self._private else 0
+        single = 3 * row * examples if self._materializes else 0
         # Beside activations: copies of the model and its gradient, and what backward puts aside.
         return self.activations * examples + 6 * row + single
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import copy
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 
 from coterie.clients.engine.network import Buffers, Network
@@ -56,6 +57,22 @@ class Result(NamedTuple):
     buffers: Buffers
 
 
+class PerExample(NamedTuple):
+    """Losses and gradients of single examples, as far as clipping needs them.
+
+    Attributes
+    ----------
+    losses : (E, b).
+    norms : (E, b) norm of each example's gradient, over all its tensors, in float64.
+    weighted_sums : weights (E, b) -> name -> (E, *shape), weighted sums of the gradients; an
+        example of weight 0 is left out, even if its gradient is not finite.
+    """
+
+    losses: Tensor
+    norms: Tensor
+    weighted_sums: Callable[[Tensor], dict[str, Tensor]]
+
+
 class BackendError(RuntimeError):
     """A network failed in a call; the message names peers, round and layer."""
 
@@ -72,11 +89,13 @@ class Backend(ABC):
     ----------
     name : value of the key `engine.backend`.
     stacks : whether a call of many models is one computation, instead of a loop over them.
+    materializes : whether `per_example` holds a gradient for each example.
     module : the module that runs; a twin has one of its own.
     """
 
     name: ClassVar[str]
     stacks: ClassVar[bool]
+    materializes: ClassVar[bool] = True
 
     def __init__(self, network: Network, task: Task) -> None:
         self.network, self.task = network, task
@@ -107,6 +126,40 @@ class Backend(ABC):
     def outputs(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:
         """Return outputs (E, b, ...) in evaluation mode, of inputs (E, b, ...)."""
 
+    def per_example(self, models: Models, buffers: Buffers, examples: Examples) -> PerExample:
+        """Return norms and weighted sums of single examples' gradients.
+
+        An example is treated as a model of its own: a call of E models on b examples becomes a call
+        of E b models on one example each. Examples cannot influence each other's gradient then,
+        whatever the network does.
+        """
+        inputs, targets, weights_eb, keys, first = examples
+        count, width = weights_eb.shape
+        position = torch.arange(width, device=inputs.device).repeat(count)
+        ones = torch.ones_like(weights_eb).view(-1, 1)
+        alone = Examples(
+            inputs.flatten(0, 1)[:, None], targets.flatten(0, 1)[:, None], ones,
+            keys.repeat_interleave(width), first.repeat_interleave(width) + position,
+        )  # fmt: skip
+        losses, gradients, _ = self.value_and_grad(
+            _repeated(models, width), _repeated(buffers, width), alone
+        )
+        # In float64 no square of a float32 vanishes or overflows.
+        norms = [
+            torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=torch.float64)
+            for g in gradients.values()
+        ]
+        norms_n = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+
+        def weighted_sums(weights_eb: Tensor) -> dict[str, Tensor]:
+            weights_e1b, sums = weights_eb[:, None], {}
+            for name, value in gradients.items():
+                rows_ebk = masked(value.flatten(1), weights_eb.view(-1, 1)).view(count, width, -1)
+                sums[name] = torch.bmm(weights_e1b, rows_ebk).view(models[name].shape)
+            return sums
+
+        return PerExample(losses.view(count, width), norms_n.view(count, width), weighted_sums)
+
     def embed(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:
         """Return the inputs of each model's last layer (E, b, m), in evaluation mode."""
         if self._below is None:
@@ -117,6 +170,21 @@ class Backend(ABC):
     def _set_training(self, training: bool) -> None:
         if self.module.training != training:  # setting it visits every layer
             self.module.train(training)
+
+
+def masked(values: Tensor, weights: Tensor) -> Tensor:
+    """Return values with 0 where the weight is 0: NaN times 0 would be NaN."""
+    return torch.where(weights != 0, values, 0.0)
+
+
+def _repeated(stacks: Mapping[str, Tensor], times: int) -> dict[str, Tensor]:
+    """Each model `times` times; a single model without a copy."""
+    return {
+        name: value.expand(times, *value.shape[1:])
+        if len(value) == 1
+        else value.repeat_interleave(times, 0)
+        for name, value in stacks.items()
+    }
 
 
 def place_of(error: BaseException, module: nn.Module) -> str:

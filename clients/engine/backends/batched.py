@@ -3,19 +3,31 @@
 It knows networks that call linear layers, activations, dropout and flatten in order, and the
 quadratic problem. Calling modules and keeping a graph is most of what a small network's step takes
 otherwise. In a chain nobody reads a gradient after the layer that takes it, so that a layer may
-overwrite the one it is given. Legend: e = models, b = examples, i, o = inputs and outputs of a
-linear layer, d = parameters.
+overwrite the one it is given.
+
+The gradient of a linear layer is a sum of outer products: an example adds that of its output
+gradient and its input. Norms of single examples follow from the two factors, without a gradient per
+example (Goodfellow, "Efficient per-example gradient computations", 2015). Legend: e = models, b =
+examples, r = rows, i, o = inputs and outputs of a linear layer, d = parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import hardshrink
 
-from coterie.clients.engine.backends.backend import Backend, Examples, Models, Result
+from coterie.clients.engine.backends.backend import (
+    Backend,
+    Examples,
+    Models,
+    PerExample,
+    Result,
+    masked,
+)
 from coterie.clients.engine.layers import FIRST, KEY, Dropout
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.tasks import Task
@@ -23,9 +35,46 @@ from coterie.clients.models.build import Theta
 
 Own = Mapping[str, Tensor]
 """Tensors of a layer by their own names, each (E, ...)."""
-Found = tuple[Tensor | None, dict[str, Tensor]]
-"""Gradient of the inputs, None if not wanted, and gradients of the layer's tensors."""
 _threshold_backward = torch.ops.aten.threshold_backward.grad_input
+
+
+class Outer(NamedTuple):
+    """The gradient of a tensor as a sum of outer products of rows, one or more per example.
+
+    Attributes
+    ----------
+    left : (E, r, o).
+    right : (E, r, i), None where the rows of `left` are added as they are.
+    """
+
+    left: Tensor
+    right: Tensor | None
+
+    def sum(self) -> Tensor:
+        """Return the sum over all rows, (E, o, i) or (E, o)."""
+        if self.right is None:
+            return self.left.sum(dim=1)
+        # Transposed by a copy, which is small: read across, it would take longer.
+        return torch.bmm(self.left.mT.contiguous(), self.right)
+
+    def weighted(self, weights_er: Tensor) -> Outer:
+        """Return the products times their weights; those of weight 0 are left out.
+
+        Subnormal factors become 0: rounded as they are, a product with a large one could grow.
+        """
+        each = weights_er[..., None]
+        left = hardshrink(masked(self.left, each) * each, torch.finfo(each.dtype).tiny)
+        return Outer(left, None if self.right is None else masked(self.right, each))
+
+    def norms(self) -> Tensor:
+        """Return the norm of each product, (E, r) in float64.
+
+        In float32 the square of a small factor may vanish although the product is not small.
+        """
+        norms: Tensor = torch.linalg.vector_norm(self.left, dim=2, dtype=torch.float64)
+        if self.right is not None:
+            norms *= torch.linalg.vector_norm(self.right, dim=2, dtype=torch.float64)
+        return norms
 
 
 class Kernel(NamedTuple):
@@ -34,12 +83,14 @@ class Kernel(NamedTuple):
     Attributes
     ----------
     forward : (layer, own, inputs) -> outputs and what `backward` needs of them.
-    backward : (layer, own, inputs, kept, gradient of the outputs, whether the gradient of the
-        inputs is wanted) -> gradients. May overwrite the gradient of the outputs.
+    backward : (layer, own, inputs, kept, gradient of the outputs) -> gradient of the inputs. May
+        overwrite the gradient of the outputs where the layer has no tensors.
+    gradients : likewise -> gradients of the layer's tensors, by their own names.
     """
 
     forward: Callable[[Any, Own, Tensor], tuple[Tensor, Any]]
-    backward: Callable[[Any, Own, Tensor, Any, Tensor, bool], Found]
+    backward: Callable[[Any, Own, Tensor, Any, Tensor], Tensor]
+    gradients: Callable[[Tensor, Any, Tensor], dict[str, Outer]] = lambda x, kept, g: {}
 
 
 def _relu(layer: nn.Module, own: Own, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -47,10 +98,9 @@ def _relu(layer: nn.Module, own: Own, x: Tensor) -> tuple[Tensor, Tensor]:
     return y, y
 
 
-def _relu_backward(
-    layer: nn.Module, own: Own, x: Tensor, y: Tensor, g: Tensor, wanted: bool
-) -> Found:
-    return _threshold_backward(g, y, 0, grad_input=g), {}
+def _relu_backward(layer: nn.Module, own: Own, x: Tensor, y: Tensor, g: Tensor) -> Tensor:
+    slopes: Tensor = _threshold_backward(g, y, 0, grad_input=g)
+    return slopes
 
 
 def _by_autograd(layer: nn.Module, own: Own, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -62,10 +112,10 @@ def _by_autograd(layer: nn.Module, own: Own, x: Tensor) -> tuple[Tensor, tuple[T
 
 
 def _autograd_backward(
-    layer: nn.Module, own: Own, x: Tensor, kept: tuple[Tensor, Tensor], g: Tensor, wanted: bool
-) -> Found:
+    layer: nn.Module, own: Own, x: Tensor, kept: tuple[Tensor, Tensor], g: Tensor
+) -> Tensor:
     leaf, y = kept
-    return torch.autograd.grad(y, leaf, g)[0], {}
+    return torch.autograd.grad(y, leaf, g)[0]
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -82,15 +132,13 @@ def _linear(layer: nn.Linear, own: Own, x: Tensor) -> tuple[Tensor, None]:
     return y if rows is x else y.view(*x.shape[:-1], y.shape[2]), None
 
 
-def _linear_backward(
-    layer: nn.Linear, own: Own, x: Tensor, kept: None, g: Tensor, wanted: bool
-) -> Found:
+def _linear_backward(layer: nn.Linear, own: Own, x: Tensor, kept: None, g: Tensor) -> Tensor:
+    return torch.bmm(_rows(g), own["weight"]).view(x.shape)
+
+
+def _linear_gradients(x: Tensor, kept: None, g: Tensor) -> dict[str, Outer]:
     rows = _rows(g)
-    # Transposed by a copy, which is small: read across, it would take longer.
-    found = {"weight": torch.bmm(rows.mT.contiguous(), _rows(x))}
-    if "bias" in own:
-        found["bias"] = rows.sum(dim=1)
-    return torch.bmm(rows, own["weight"]).view(x.shape) if wanted else None, found
+    return {"weight": Outer(rows, _rows(x)), "bias": Outer(rows, None)}
 
 
 def _flatten(layer: nn.Flatten, own: Own, x: Tensor) -> tuple[Tensor, None]:
@@ -98,18 +146,16 @@ def _flatten(layer: nn.Flatten, own: Own, x: Tensor) -> tuple[Tensor, None]:
     return x.flatten(first, last), None
 
 
-def _reshape(layer: nn.Module, own: Own, x: Tensor, kept: None, g: Tensor, wanted: bool) -> Found:
-    return g.reshape(x.shape), {}
+def _reshape(layer: nn.Module, own: Own, x: Tensor, kept: None, g: Tensor) -> Tensor:
+    return g.reshape(x.shape)
 
 
 def _dropout(layer: Dropout, own: Own, x: Tensor) -> tuple[Tensor, None]:
     return layer.of_many(x, own[KEY], own[FIRST]), None
 
 
-def _dropout_backward(
-    layer: Dropout, own: Own, x: Tensor, kept: None, g: Tensor, wanted: bool
-) -> Found:
-    return layer.of_many(g, own[KEY], own[FIRST]), {}
+def _dropout_backward(layer: Dropout, own: Own, x: Tensor, kept: None, g: Tensor) -> Tensor:
+    return layer.of_many(g, own[KEY], own[FIRST])
 
 
 def _theta(layer: Theta, own: Own, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,20 +165,23 @@ def _theta(layer: Theta, own: Own, x: Tensor) -> tuple[Tensor, Tensor]:
     return 0.5 * (curvature * away.square()).sum(dim=-1), curvature * away
 
 
-def _theta_backward(
-    layer: Theta, own: Own, x: Tensor, slope: Tensor, g: Tensor, wanted: bool
-) -> Found:
-    return None, {"theta": (g[..., None] * slope).sum(dim=1)}
+def _theta_backward(layer: Theta, own: Own, x: Tensor, slope: Tensor, g: Tensor) -> Tensor:
+    away = own["theta"][:, None] - x.unbind(dim=-2)[1]
+    return torch.stack((0.5 * away.square(), -slope), dim=-2) * g[..., None, None]
+
+
+def _theta_gradients(x: Tensor, slope: Tensor, g: Tensor) -> dict[str, Outer]:
+    return {"theta": Outer(g[..., None] * slope, None)}
 
 
 _ELEMENTWISE = Kernel(_by_autograd, _autograd_backward)
 KERNELS: dict[type[nn.Module], Kernel] = {
-    nn.Linear: Kernel(_linear, _linear_backward),
+    nn.Linear: Kernel(_linear, _linear_backward, _linear_gradients),
     nn.Flatten: Kernel(_flatten, _reshape),
     nn.Identity: Kernel(lambda layer, own, x: (x, None), _reshape),
     nn.ReLU: Kernel(_relu, _relu_backward),
     Dropout: Kernel(_dropout, _dropout_backward),
-    Theta: Kernel(_theta, _theta_backward),
+    Theta: Kernel(_theta, _theta_backward, _theta_gradients),
     **dict.fromkeys((nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.ELU, nn.SiLU), _ELEMENTWISE),
 }
 """Layer type -> how many copies of it run."""
@@ -162,6 +211,7 @@ class Batched(Backend):
 
     name = "batched"
     stacks = True
+    materializes = False
 
     def __init__(self, network: Network, task: Task) -> None:
         super().__init__(network, task)
@@ -185,26 +235,63 @@ class Batched(Backend):
         self._lowest = trained.index(True) if any(trained) else len(self._layers)
 
     def value_and_grad(self, models: Models, buffers: Buffers, examples: Examples) -> Result:
+        losses, products = self._differentiate(models, examples)
+        sums: dict[str, Tensor] = {}
+        for name, outer in products:  # a tensor is there several times if layers share it
+            value = outer.sum()
+            sums[name] = sums[name] + value if name in sums else value
+        return Result(losses, {name: sums[name] for name in models}, dict(buffers))
+
+    def per_example(self, models: Models, buffers: Buffers, examples: Examples) -> PerExample:
+        """Return norms and weighted sums of single examples' gradients.
+
+        Raises
+        ------
+        ValueError
+            An example adds several products to a tensor. If they cancel, rounding may add more to
+            the weighted sum than to the norm, and clipping would be wrong.
+        """
+        ones = torch.ones_like(examples.weights)
+        losses, pairs = self._differentiate(models, examples._replace(weights=ones))
+        products: dict[str, Outer] = {}
+        for name, outer in pairs:
+            if name in products or outer.left.shape[1] != ones.shape[1]:
+                raise ValueError(f'with privacy, an example may use "{name}" only once')
+            products[name] = outer
+        norms = torch.stack([outer.norms() for outer in products.values()])
+
+        def weighted_sums(weights_eb: Tensor) -> dict[str, Tensor]:
+            return {name: products[name].weighted(weights_eb).sum() for name in models}
+
+        return PerExample(losses, torch.linalg.vector_norm(norms, dim=0), weighted_sums)
+
+    def _differentiate(
+        self, models: Models, examples: Examples
+    ) -> tuple[Tensor, Iterator[tuple[str, Outer]]]:
+        """Losses (E, b), and the gradients of their weighted sum, the last layer's first."""
         self._set_training(True)
         keys = self.network.keys(examples.keys, examples.first)
         x, trail = examples.inputs, []
-        for layer, kernel, tensors in self._layers:
-            own = self._own(tensors, {**models, **keys}, len(x))
-            y, kept = kernel.forward(layer, own, x)
-            trail.append((layer, kernel, tensors, own, x, kept))
+        for at in self._layers:
+            own = self._own(at.tensors, {**models, **keys}, len(x))
+            y, kept = at.kernel.forward(at.layer, own, x)
+            trail.append((at, own, x, kept))
             x = y
-        losses, g = self._slopes(x, examples)
-        found: dict[str, Tensor] = {}
-        for k, (layer, kernel, tensors, own, x, kept) in reversed([*enumerate(trail)]):
-            if k < self._lowest:
-                break
-            inputs, gradients = kernel.backward(layer, own, x, kept, g, k > self._lowest)
-            for name, value in gradients.items():
-                if (full := tensors[name]) in models:  # in several places, if layers share it
-                    found[full] = found[full] + value if full in found else value
-            if inputs is not None:
-                g = inputs
-        return Result(losses, {name: found[name] for name in models}, dict(buffers))
+        losses, slopes = self._slopes(x, examples)
+
+        def products() -> Iterator[tuple[str, Outer]]:
+            g = slopes
+            for k, ((layer, kernel, tensors), own, x, kept) in reversed([*enumerate(trail)]):
+                if k < self._lowest:
+                    return
+                gradients = kernel.gradients(x, kept, g)
+                for name, outer in gradients.items():
+                    if (full := tensors.get(name)) in models:
+                        yield full, outer
+                if k > self._lowest:
+                    g = kernel.backward(layer, own, x, kept, g)
+
+        return losses, products()
 
     @torch.no_grad()
     def outputs(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def _chosen(
     if wanted == "sequential":
         return Sequential(network, task), "asked for"
     if wanted in ("auto", "batched"):
-        backend, why = _batched(network, task, examples)
+        backend, why = _batched(network, task, examples, private)
         if backend is not None:
             return backend, "every layer has a batched kernel"
         if wanted == "batched":
@@ -79,16 +79,20 @@ def _chosen(
     return Vmapped(network, task), "not every layer has a batched kernel"
 
 
-def _batched(network: Network, task: Task, examples: Examples) -> tuple[Backend | None, str]:
+def _batched(
+    network: Network, task: Task, examples: Examples, private: bool
+) -> tuple[Backend | None, str]:
     """The batched backend if it gives what autograd gives; else why it does not.
 
     Hooks, replaced methods and the like do not show in the types of layers; a gradient shows them.
     """
+    models, buffers = network.copies(len(examples.inputs))
     try:
         backend = Batched(network, task)
+        if private:
+            backend.per_example(models, buffers, examples)
     except ValueError as error:
         return None, str(error)
-    models, buffers = network.copies(len(examples.inputs))
     ours = backend.value_and_grad(models, buffers, examples)
     theirs = Sequential(network, task).value_and_grad(models, buffers, examples)
     for name, value in theirs.gradients.items():

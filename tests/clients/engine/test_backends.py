@@ -129,12 +129,14 @@ def test_the_quadratic_problem_too() -> None:
         torch.rand(3, 4, generator=g, dtype=torch.float64), *torch.zeros(2, 3, dtype=torch.int64),
     )  # fmt: skip
     models = {"theta": torch.rand(3, 5, generator=g, dtype=torch.float64)}
-    one, *others = (
-        make(network, task).value_and_grad(models, {}, examples) for make in BACKENDS.values()
-    )
+    backends = [make(network, task) for make in BACKENDS.values()]
+    one, *others = (backend.value_and_grad(models, {}, examples) for backend in backends)
     for other in others:
         torch.testing.assert_close(other.losses, one.losses, rtol=1e-14, atol=0)
         torch.testing.assert_close(other.gradients, one.gradients, rtol=1e-13, atol=0)
+    expected, *norms = (backend.per_example(models, {}, examples).norms for backend in backends)
+    for each in norms:
+        torch.testing.assert_close(each, expected, rtol=1e-13, atol=0)
 
 
 def _theta() -> nn.Module:
@@ -182,8 +184,15 @@ def partly_frozen() -> nn.Module:
     return module
 
 
+def of_rows() -> nn.Module:
+    """A linear layer on the rows of an image: its gradient is a sum over the rows."""
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Flatten(), nn.Linear(20, 3))
+
+
 @pytest.mark.parametrize("models", [1, 3])
-@pytest.mark.parametrize("build", [of_layers, activated, shared, overwriting, partly_frozen])
+@pytest.mark.parametrize(
+    "build", [of_layers, of_rows, activated, shared, overwriting, partly_frozen]
+)
 def test_layers_in_order_are_those_of_autograd(build: Callable[[], nn.Module], models: int) -> None:
     network, task = Network(build().double()), TASKS["classification"]
     g = torch.Generator().manual_seed(0)
@@ -363,8 +372,10 @@ def private_network(name: str) -> tuple[Network, tuple[int, ...], int]:
         return Network(adapted(plain, Adaptation(lora_rank=2)).double()), (1, 4, 4), 3
     if name == "functional norm":
         return Network(_FunctionalNorm().double()), (1, 4, 4), 3
-    module = shared() if name == "shared" else of_layers()
-    if name == "lenet":
+    layers = {"shared": shared, "rows": of_rows, "frozen": partly_frozen, "layers": of_layers}
+    if name in layers:
+        module = layers[name]()
+    else:
         module = build("lenet", None, "classification", (1, 8, 8), 3)
     return Network(module.double()), (1, 8, 8) if name == "lenet" else (1, 4, 4), 3
 
@@ -382,7 +393,9 @@ class _FunctionalNorm(nn.Module):
         return found
 
 
-PRIVATE = ("attention", "lora", "shared", "layers", "lenet", "functional norm")
+PRIVATE = (
+    "attention", "lora", "shared", "rows", "frozen", "layers", "lenet", "functional norm",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -413,9 +426,10 @@ def test_clipped_sums_are_those_of_one_example_at_a_time(
     }
     try:
         inner = BACKENDS[backend](network, task)
+        found = Clipped(inner, clip).value_and_grad(stacks, {}, examples).gradients
     except ValueError:
-        pytest.skip("no batched kernels")
-    found = Clipped(inner, clip).value_and_grad(stacks, {}, examples).gradients
+        assert backend == "batched"
+        pytest.skip("the batched backend refuses it")
     expected = one_by_one(Sequential(network, task), stacks, examples, clip)
     for key, value in expected.items():
         torch.testing.assert_close(found[key], value, rtol=1e-10, atol=1e-12)
@@ -441,6 +455,42 @@ def test_an_example_whose_gradient_is_not_finite_is_left_out(backend: Any) -> No
         assert value.isfinite().all()
         assert torch.equal(value, without[name])
     assert found["1.weight"][1].any()
+
+
+@pytest.mark.parametrize("backend", [Batched, Vmapped, Sequential])
+@pytest.mark.parametrize("size", [1e-30, 1e-24, 1e-15, 1e15, 1e24, 1e27])
+def test_no_size_of_a_factor_leads_beyond_the_clip(backend: Any, size: float) -> None:
+    """An input and an output gradient of far different size, whose squares leave float32."""
+    network = Network(nn.Sequential(nn.Linear(9, 1, bias=False)))
+    clip, slope = 1e-6, 1.0 / size
+    task = replace(
+        TASKS["regression"], slopes=None,
+        losses=lambda outputs, targets: slope * outputs[..., 0],
+    )  # fmt: skip
+    for stretch in (1.0, 1e-3, 1e3, 1e9):
+        examples = Examples(
+            torch.full((1, 2, 9), size * stretch), torch.zeros(1, 2, 1), torch.ones(1, 2),
+            *torch.zeros(2, 1, dtype=torch.int64),
+        )  # fmt: skip
+        models = {"0.weight": torch.zeros(1, 1, 9)}
+        clipped = Clipped(backend(network, task), clip)
+        sums = clipped.value_and_grad(models, {}, examples).gradients["0.weight"]
+        norm = float(sums.double().norm())
+        assert norm <= 2 * clip * (1 + 1e-5)
+        if 1e-20 < size * stretch < 1e20:
+            assert norm == pytest.approx(2 * clip, rel=1e-5), "a length that can be scaled"
+
+
+@pytest.mark.parametrize("build", [shared, of_rows])
+def test_private_products_that_may_cancel_are_not_batched(build: Callable[[], nn.Module]) -> None:
+    """Their norm and their weighted sum are rounded apart: by more than a clip, if crafted."""
+    network, task = Network(build()), TASKS["classification"]
+    examples = examples_of(2, 3, torch.Generator().manual_seed(0))
+    examples = Examples(*(v.float() if v.is_floating_point() else v for v in examples))
+    assert choose("auto", network, task, examples, private=False).name == "batched"
+    assert choose("auto", network, task, examples, private=True).name == "vmapped"
+    with pytest.raises(ValueError, match="an example may use"):
+        choose("batched", network, task, examples, private=True)
 
 
 # ---- errors ----------------------------------------------------------------------------------
