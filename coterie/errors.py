@@ -91,14 +91,16 @@ class PartError(RunError):
     ) -> PartError:
         """Report what is wrong at a place, which may be empty, with peers and round."""
         when = "" if round_ is None else f"round {round_}"
-        where = ", ".join(filter(None, (place, _named(peers), when)))
+        where = ", ".join(filter(None, (place, peers_of(peers), when)))
         return cls(f"{where}: {why}" if where else why, round_, peers)
 
 
 def summary(error: BaseException) -> str:
-    """Type and message of an error, in one line."""
+    """Return type, message and notes of an error, in one line."""
     message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    line = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    return f"{line} ({notes})" if notes else line
 
 
 def line_of(error: BaseException) -> str:
@@ -106,7 +108,7 @@ def line_of(error: BaseException) -> str:
     return str(error) if isinstance(error, Error) else str(PartError.of(error))
 
 
-def _named(peers: Sequence[int]) -> str:
+def peers_of(peers: Sequence[int]) -> str:
     """Write "peer 3", "peers 0 to 7", or "peers 0, 2 and 5"."""
     if len(peers) < 2:
         return f"peer {peers[0]}" if peers else ""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.clients.engine import tuning
-from coterie.clients.engine.backends.backend import Backend
+from coterie.clients.engine.backends.backend import Backend, located
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Data, SplitName
 from coterie.clients.engine.execution import Execution
@@ -229,12 +229,15 @@ class Evaluator:
         peers_e = torch.from_numpy(peers).to(device)
         longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
         plan = self.execution.evaluation(len(peers), longest, self.footprint.activations)
+        hosted = self.data.peers[peers]
 
         @torch.no_grad()
         def show(backend: Backend, at: Tensor) -> None:
             for rows in torch.arange(longest, device=device).split(plan.examples):
                 own = rows.expand(len(at), -1)
-                see(backend, at, own, *self.data.examples(split, peers_e[at], own))
+                inputs, targets = self.data.examples(split, peers_e[at], own)
+                with located(backend.module, lambda: hosted[at.cpu().numpy()], f"{split} data"):
+                    see(backend, at, own, inputs, targets)
 
         self.execution.run(plan, show, torch.arange(len(peers), device=device).split(plan.models))
 

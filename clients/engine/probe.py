@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clients.engine.backends.backend import Backend, Examples, first_sentence, place_of
+from coterie.clients.engine.backends.backend import Backend, Examples, first_sentence, layer_of
 from coterie.clients.engine.backends.sequential import Sequential
 from coterie.clients.engine.backends.vmapped import Vmapped
 from coterie.clients.engine.network import Network
 from coterie.clients.engine.tasks import TASKS, Task
 from coterie.clients.models.build import build
-from coterie.errors import Error, is_users
-from coterie.errors import place_of as place_in_code
+from coterie.errors import Error, is_users, place_of
 
 if TYPE_CHECKING:
     from coterie.clients.models.options import Adaptation
@@ -89,9 +88,10 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
     except ModelError:
         raise
     except Exception as error:  # the user's code may raise anything
-        layer = place_of(error, network.module)
-        where = f" ({place_in_code(error)})" if is_users(error) else ""
-        raise ModelError(f'model = "{name}"{layer}: {first_sentence(error)}{where}') from error
+        layer = layer_of(error, network.module)
+        inside = f" in {layer}" if layer else ""
+        where = f" ({place_of(error)})" if is_users(error) else ""
+        raise ModelError(f'model = "{name}"{inside}: {first_sentence(error)}{where}') from error
     try:
         backend = Vmapped(network, task)
         _step(backend, both)
@@ -99,7 +99,8 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
     except Exception as error:
         said = first_sentence(error)
         remedy = next((text for key, text in _REMEDIES.items() if key in str(error)), said)
-        network.alone = f"{remedy}{place_of(error, network.module)}"
+        layer = layer_of(error, network.module)
+        network.alone = f"{remedy} in {layer}" if layer else remedy
 
 
 def examples(network: Network, problem: Problem, task: Task) -> Examples:

@@ -15,14 +15,8 @@ import torch
 from torch import Tensor
 
 from coterie.clients.engine import optimizers
-from coterie.clients.engine.backends.backend import (
-    Backend,
-    BackendError,
-    Examples,
-    Result,
-    first_sentence,
-    place_of,
-)
+from coterie.clients.engine.backends.backend import Backend, Examples, Result, located
+from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data
 from coterie.clients.engine.execution import Execution, chunked, held_bytes, working
 from coterie.clients.engine.network import Buffers, Network
@@ -252,30 +246,24 @@ class Trainer:
             width = self.execution.width(whole, self.footprint.holds(whole))
         losses: list[Tensor] = []
         sums: dict[str, Tensor] = {}
+
+        def hosted() -> Ints:
+            return self.data.peers[batch.hosted_e]
+
         for start in range(0, whole, width):
             at = slice(start, start + width)
             examples = Examples(
                 inputs[:, at], targets[:, at], batch.weights_eb[:, at], batch.keys_e,
                 torch.full_like(batch.keys_e, start),
             )  # fmt: skip
-            try:
+            with located(backend.module, hosted, f"round {batch.round}"):
                 result = backend.value_and_grad(models, states, examples)
-            except Exception as error:
-                raise self._named(error, backend, batch) from error
             losses.append(result.losses)
             for name, value in result.gradients.items():
                 sums[name] = sums[name] + value if name in sums else value
         if batch.noise_ed is not None:  # the only tensor of a quadratic problem
             sums = {name: value + batch.noise_ed for name, value in sums.items()}
         return Result(torch.cat(losses, dim=1) if losses[1:] else losses[0], sums, result.buffers)
-
-    def _named(self, error: Exception, backend: Backend, batch: Batch) -> BackendError:
-        peers = ", ".join(map(str, self.data.peers[np.unique(batch.hosted_e)]))
-        place = place_of(error, backend.module)
-        return BackendError(
-            f"peers {peers}, round {batch.round}{place}: {first_sentence(error)} "
-            f'(engine.backend "{backend.name}")'
-        )
 
     def _work(self, batches: Sequence[Batch]) -> tuple[int, int]:
         """Bytes that one model holds for a minibatch, and products of its parameters."""

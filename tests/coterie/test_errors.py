@@ -60,8 +60,7 @@ def test_the_tree_is_drawn_as_it_is() -> None:
     for module in set(modules.values()):
         importlib.import_module(module)
     assert dict(derived(errors.Error)) == drawn()
-    # The root, what stops a run, and what a user's network raised: a PartError reports it.
-    no_error = {"Error", "Interrupted", "_HandOver", "BackendError"}
+    no_error = {"Error", "Interrupted", "_HandOver"}  # the root, and what stops a run
     assert modules.keys() - drawn().keys() == no_error
 
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 import copy
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import ClassVar, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.tasks import Task
+from coterie.errors import peers_of
 
 Models = Mapping[str, Tensor]
 """Trainable tensors by name, each (E, *shape)."""
@@ -71,10 +75,6 @@ class PerExample(NamedTuple):
     losses: Tensor
     norms: Tensor
     weighted_sums: Callable[[Tensor], dict[str, Tensor]]
-
-
-class BackendError(RuntimeError):
-    """A network failed in a call; the message names peers, round and layer."""
 
 
 class Backend(ABC):
@@ -187,8 +187,19 @@ def _repeated(stacks: Mapping[str, Tensor], times: int) -> dict[str, Tensor]:
     }
 
 
-def place_of(error: BaseException, module: nn.Module) -> str:
-    """Return ' in layer "name" (Type)' for the innermost layer on an exception's traceback.
+@contextmanager
+def located(module: nn.Module, peers: Callable[[], Ints], when: str) -> Iterator[None]:
+    """Note on an error in the block in which layer it arose, of which peers' models, and when."""
+    try:
+        yield
+    except Exception as error:
+        places = layer_of(error, module), peers_of(np.unique(peers()).tolist()), when
+        error.add_note(", ".join(filter(None, places)))
+        raise
+
+
+def layer_of(error: BaseException, module: nn.Module) -> str:
+    """Return 'layer "name" (Type)' for the innermost layer on an exception's traceback.
 
     Returns "" where no frame belongs to a named layer of `module`.
     """
@@ -198,7 +209,7 @@ def place_of(error: BaseException, module: nn.Module) -> str:
         for local in ("self", "layer"):
             layer = frame.f_locals.get(local)
             if id(layer) in names:
-                place = f' in layer "{names[id(layer)]}" ({type(layer).__name__})'
+                place = f'layer "{names[id(layer)]}" ({type(layer).__name__})'
     return place
 
 

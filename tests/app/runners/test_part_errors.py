@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from torch import Tensor, nn
 
 import coterie
 from coterie.app.cli import main
@@ -156,6 +157,51 @@ def test_a_network_s_error_while_it_trains(elsewhere: Path) -> None:
         coterie.run(**keys | {"num_server_rounds": 40})
     assert isinstance(failed.value.__cause__, ArithmeticError)
     assert failed.value.round is not None
+
+
+class Breaking(nn.Module):
+    """Breaks at one layer in the third round, in training or in evaluation."""
+
+    round, training_breaks = 0, True
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(shape[0], 4), nn.Sequential(nn.ReLU(), Weak(4, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.last(self.first(x))
+        return result
+
+
+class Weak(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        if Breaking.round == 2 and self.training == Breaking.training_breaks:
+            raise ArithmeticError("of a layer")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_an_error_of_a_layer_names_layer_peers_and_round(
+    training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Breaking, "training_breaks", training)
+    monkeypatch.setattr(Breaking, "round", 0)
+
+    def on_round(t: int, metrics: pd.DataFrame) -> None:
+        Breaking.round = t
+
+    with pytest.raises(coterie.PartError) as failure:
+        coterie.run(
+            method="local", model=Breaking, callbacks=[on_round],
+            **QUICK | {"dataset": "breast-cancer", "evaluate_every": 1},
+        )  # fmt: skip
+    when = "round 3" if training else "test data"
+    assert re.search(
+        r"in forward\(\), peers 0 to 2, round 3: ArithmeticError: of a layer "
+        rf'\(layer "last.1" \(Weak\), peers 0 to 2, {when}\)$',
+        str(failure.value),
+    )
+    assert isinstance(failure.value.__cause__, ArithmeticError)
 
 
 @pytest.mark.parametrize(
