@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
 from typing import Any
 
 _CHANGES = ("fsync", "replace", "unlink")
 """Functions of `os` by which a node changes what is on the disk, or makes sure of it."""
 
 
-def killed_before(change: int, do: Callable[[], object]) -> bool:
+def killed_before(change: int, do: Callable[..., object], *arguments: object) -> bool:
     """Do something in a process of its own, killed by SIGKILL before its k-th change to the disk.
+
+    The process is forked from one that never differentiated: torch's autograd does not run in a
+    fork of a process that used it.
 
     Parameters
     ----------
     change : k, from 0.
+    do, arguments : function and arguments, which must be picklable.
 
     Returns
     -------
     Whether it was killed; else it ended well, with fewer changes.
     """
-    child = os.fork()
-    if not child:
-        try:
-            _count_down(change)
-            do()
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert status in (0, signal.SIGKILL), "it failed"
-    return status == signal.SIGKILL
+    context = get_context("forkserver")
+    context.set_forkserver_preload([do.__module__, "dp_accounting.rdp"])  # slow to import
+    child = context.Process(target=_killed_before, args=(change, do, arguments))
+    child.start()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL), "it failed"
+    return child.exitcode != 0
+
+
+def _killed_before(change: int, do: Callable[..., object], arguments: Sequence[object]) -> None:
+    _count_down(change)
+    do(*arguments)
 
 
 def _count_down(change: int) -> None:

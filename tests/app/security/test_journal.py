@@ -36,6 +36,10 @@ def add(journal: Journal, *numbers: int) -> None:
         journal.add(*({"n": n} for n in numbers))
 
 
+def add_two(file: Path) -> None:
+    add(Journal(file), 2)
+
+
 def test_another_process_s_lines_come_once(file: Path) -> None:
     one, other = Journal(file), Journal(file)
     assert read(one) == []
@@ -77,7 +81,7 @@ def test_a_kill_while_writing_leaves_whole_lines(
 def test_killed_before_any_change_to_the_disk_it_goes_on(file: Path) -> None:
     expected, change = [1], 0
     add(Journal(file), 1)
-    while killed_before(change, lambda: add(Journal(file), 2)):
+    while killed_before(change, add_two, file):
         now = read(Journal(file))
         assert now in (expected, [*expected, 2])
         expected, change = now, change + 1
