@@ -107,14 +107,19 @@ class Part(NamedTuple):
         engine = self.engine
         if engine.kind not in MEASURES:
             return self.rule.evaluate(personal, "test"), {}
-        scores, predicted = engine.recorded(lambda: self.rule.evaluate(personal, "test"))
-        measured, (measure, curves_of) = {}, MEASURES[engine.kind]
+        scores, predictions, of_p = engine.recorded(lambda: self.rule.evaluate(personal, "test"))
+        if predictions is None:
+            return scores, {}
+        measure, curves_of = MEASURES[engine.kind]
+        known: dict[int, tuple[dict[str, float], dict[str, Any]]] = {}  # equal ones once
+        measured = {}
         shard = engine.data.shards["test"]
-        for p, count in enumerate(shard.lengths_p.tolist()):
-            if predicted is not None and count and scores.losses[p].isfinite():
-                own = predicted[p, :count].numpy(), shard.targets_pn[p, :count].cpu().numpy()
-                measured[p] = measure(*own)
-                curves[int(engine.peers[p])] = curves_of(*own)
+        for p, (count, k) in enumerate(zip(shard.lengths_p.tolist(), of_p.tolist(), strict=True)):
+            if count and scores.losses[p].isfinite():
+                if k not in known:
+                    own = predictions[k, :count].numpy(), shard.targets_pn[p, :count].cpu().numpy()
+                    known[k] = measure(*own), curves_of(*own)
+                measured[p], curves[int(engine.peers[p])] = known[k]
         return scores, measured
 
     def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:

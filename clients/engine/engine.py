@@ -29,7 +29,7 @@ from coterie.clients.engine.backends.choose import choose
 from coterie.clients.engine.backends.clipped import Clipped
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data, SplitName
-from coterie.clients.engine.evaluation import Evaluator, Predictions, Scores, embed, outputs_of
+from coterie.clients.engine.evaluation import Evaluator, Recording, Scores, embed, outputs_of
 from coterie.clients.engine.execution import Execution
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.personal import PersonalLayers
@@ -411,28 +411,31 @@ class Engine:
         """
         return self._evaluator.embeddings(x_pd, buffers, split)
 
-    def recorded(self, evaluate: Callable[[], Scores]) -> tuple[Scores, Tensor | None]:
-        """Return what `evaluate` returns, and the predictions (P, n, ...) it made, on the host.
+    def recorded(self, evaluate: Callable[[], Scores]) -> tuple[Scores, Tensor | None, Ints]:
+        """Return what `evaluate` returns, and the predictions it made, on the host.
 
         Parameters
         ----------
         evaluate : scores one model or mixture of each hosted peer on one split; nothing is recorded
             of what scores others.
+
+        Returns
+        -------
+        scores : Scores
+        predictions : Tensor, (K, n, ...), or None
+            Predictions of distinct models on distinct data; None where none were recorded.
+        of_p : ndarray of int, (P,)
+            Which of them are each peer's.
         """
-        parts: list[Predictions] = []
-        self._evaluator.recorded = parts
+        recording = Recording([], np.zeros(0, dtype=np.int64))
+        self._evaluator.recording = recording
         try:
             scores = evaluate()
         finally:
-            self._evaluator.recorded = None
-        if not parts or max(int(part.at.max()) for part in parts) >= len(self.peers):
-            return scores, None
-        longest = 1 + max(int(part.rows.max()) for part in parts)
-        shape = len(self.peers), longest, *parts[0].values.shape[2:]
-        found = torch.zeros(shape, dtype=torch.float64)
-        for part in parts:
-            found[part.at[:, None], part.rows] = part.values
-        return scores, found
+            self._evaluator.recording = None
+        if not recording.parts or len(recording.of_e) != len(self.peers):
+            return scores, None, recording.of_e
+        return scores, recording.stacked(), recording.of_e
 
     def _or_all(self, peers: Ints | None) -> Ints:
         return np.arange(len(self.peers)) if peers is None else np.asarray(peers)

@@ -38,17 +38,27 @@ class Scores(NamedTuple):
     accuracies: Tensor
 
 
-class Predictions(NamedTuple):
-    """Predictions of some models for some examples, on the host.
+@dataclass
+class Recording:
+    """Predictions of the last call of `Evaluator.score`, on the host.
 
     Attributes
     ----------
-    at : (E,) the models. rows : (E, b) the examples. values : (E, b, ...).
+    parts : models (K,), examples (K, b) and predictions (K, b, ...) of each call of the network.
+    of_e : (E,) which of the models each of the asked ones equals.
     """
 
-    at: Tensor
-    rows: Tensor
-    values: Tensor
+    parts: list[tuple[Tensor, Tensor, Tensor]]
+    of_e: Ints
+
+    def stacked(self) -> Tensor:
+        """Return the predictions (K, n, ...)."""
+        models = 1 + max(int(at.max()) for at, _, _ in self.parts)
+        longest = 1 + max(int(rows.max()) for _, rows, _ in self.parts)
+        values = torch.zeros(models, longest, *self.parts[0][2].shape[2:], dtype=torch.float64)
+        for at, rows, part in self.parts:
+            values[at[:, None], rows] = part
+        return values
 
 
 Seen = Callable[[Backend, Tensor, Tensor, Tensor, Tensor], None]
@@ -61,7 +71,7 @@ class Evaluator:
 
     Attributes
     ----------
-    recorded : where predictions are kept, None to keep none.
+    recording : where predictions are kept, None to keep none.
     """
 
     network: Network
@@ -69,7 +79,7 @@ class Evaluator:
     execution: Execution
     data: Data
     footprint: Footprint
-    recorded: list[Predictions] | None = None
+    recording: Recording | None = None
 
     def losses(self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints) -> Scores:
         """Return the mean loss and accuracy of each model on a peer's split."""
@@ -155,16 +165,17 @@ class Evaluator:
         lengths_k = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.data.device)
         total = torch.zeros(len(peers), dtype=torch.float64, device=self.data.device)
         right = torch.zeros_like(total)
-        recorded = self.recorded
-        members = None if of_e is None else [np.flatnonzero(of_e == k) for k in range(len(peers))]
+        recording = self.recording
+        if recording is not None:
+            recording.parts, recording.of_e = [], np.arange(len(peers)) if of_e is None else of_e
 
         def see(
             backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor
         ) -> None:
             found = outputs(backend, at, inputs)
-            if recorded is not None:
+            if recording is not None:
                 values = predict(found).double().cpu()
-                recorded.extend(_of_all(members, Predictions(at.cpu(), rows.cpu(), values)))
+                recording.parts.append((at.cpu(), rows.cpu(), values))
             valid = rows < lengths_k[at, None]
             total[at] += (losses(found, targets) * valid).sum(dim=1, dtype=torch.float64)
             if self.task.correct is not None:
@@ -228,6 +239,8 @@ class Evaluator:
         device = self.data.device
         peers_e = torch.from_numpy(peers).to(device)
         longest = int(self.data.shards[split].lengths_p[peers].max(initial=0))
+        if not longest:
+            return
         plan = self.execution.evaluation(len(peers), longest, self.footprint.activations)
         hosted = self.data.peers[peers]
 
@@ -264,17 +277,3 @@ def _split(network: Network, x_ed: Tensor, own: Buffers) -> tuple[Buffers, Buffe
     """Trainable tensors, and the other buffers."""
     models = network.named(x_ed) | {name: own[name] for name in network.personal}
     return models, {name: own[name] for name in network.buffer_names}
-
-
-def _of_all(members: list[Ints] | None, found: Predictions) -> list[Predictions]:
-    """Predictions of models, for all that equal them."""
-    if members is None:
-        return [found]
-    return [
-        Predictions(
-            torch.from_numpy(members[int(k)]),
-            found.rows[i].expand(len(members[int(k)]), -1),
-            found.values[i].expand(len(members[int(k)]), *found.values.shape[1:]),
-        )
-        for i, k in enumerate(found.at)
-    ]

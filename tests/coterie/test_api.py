@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -34,6 +34,45 @@ class Mine(nn.Module):
 
 def clinics(count: int = 3, size: int = 20) -> list[dict[str, Any]]:
     return plugins.arrays(count, 0, plugins.DataOptions(size))
+
+
+class Counting(nn.Module):
+    """Notes the number of examples of each call in evaluation mode."""
+
+    seen: ClassVar[list[int]] = []
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            Counting.seen.append(len(x))
+        scores: Tensor = self.layer(x.flatten(1))
+        return scores
+
+
+def test_an_iid_fedavg_run_evaluates_its_model_once_per_round(tmp_path: Path) -> None:
+    """Eight equal models on 360 equal test images; the 60 training images are each peer's own.
+
+    The measures of the last round are those of one model, too.
+    """
+    Counting.seen.clear()
+    rounds: list[list[int]] = []
+
+    def on_round(t: int, metrics: pd.DataFrame) -> None:
+        rounds.append(sorted(Counting.seen))
+        Counting.seen.clear()
+
+    run = coterie.run(
+        method="fedavg", dataset="digits", partition__kind="iid", model=Counting, peers=8,
+        engine__backend="sequential", callbacks=[on_round], out=tmp_path,
+        **QUICK | {"evaluate_every": 1},
+    )  # fmt: skip
+    assert rounds[1:] == [[60] * 8 + [360]] * 4
+    last = run.metrics.query("round == 4")
+    assert last["auroc"].notna().all()
+    assert last["auroc"].nunique() == last["test_loss"].nunique() == 1
 
 
 @pytest.fixture(scope="module")
