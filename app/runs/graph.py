@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,27 +17,31 @@ _EDGES = 1_000_000
 _SCORES = ("precision", "recall", "f1", "overlap_within", "overlap_across")
 
 
-def edges(run: Run) -> Iterator[tuple[int, str, str, float]]:
-    """Yield every edge of the kept rounds: round, who gives the weight, to whom, and the weight.
+def edges_csv(run: Run) -> str:
+    """Return graph.csv: each edge's round, who gives the weight, to whom, and the weight.
 
     `weight` is what the peer `from` gives to what comes from the peer `to`; weights of 0 and a
     peer's own weight are left out.
     """
+    names = [_cell(name) for name in run.names]  # once: a large graph has a million lines
     between = (run.weights != 0) & ~np.eye(run.peers, dtype=np.bool_)
     every = max(1, math.ceil(between.sum() / _EDGES))
+    lines = ["round,from,to,weight"]
     for c in range((len(run.weights) - 1) % every, len(run.weights), every):  # the last one always
-        for i, j in np.argwhere(between[c]).tolist():
-            weight = float(run.weights[c, i, j])
-            yield int(run.weight_rounds[c]), run.names[i], run.names[j], weight
+        for i, row in enumerate(between[c]):
+            (others,) = np.nonzero(row)
+            weights = run.weights[c, i, others].tolist()
+            start = f"{run.weight_rounds[c]},{names[i]},"
+            given = zip(others.tolist(), weights, strict=True)
+            lines += [f"{start}{names[j]},{weight}" for j, weight in given]
+    return "\n".join([*lines, ""])
 
 
-def edges_csv(run: Run) -> str:
-    """graph.csv: a line for each edge, see `edges`."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["round", "from", "to", "weight"])
-    writer.writerows(edges(run))
-    return text.getvalue()
+def _cell(text: str) -> str:
+    """Return text as a cell of a CSV file, quoted where it must be."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow([text, ""])
+    return line.getvalue().removesuffix(",")
 
 
 def measures_csv(run: Run) -> str:

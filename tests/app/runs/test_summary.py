@@ -215,9 +215,14 @@ def test_edges_of_many_rounds_are_thinned_but_for_the_last(
     run = Run.read(
         write_run(tmp_path, Story(peers=3, clusters=1, rounds=9, step=1, weights="shares"))
     )
-    monkeypatch.setattr(graph, "_EDGES", len(list(graph.edges(run))) / 3)
-    rounds = [t for t, *_ in graph.edges(run)]
+    monkeypatch.setattr(graph, "_EDGES", (graph.edges_csv(run).count("\n") - 1) / 3)
+    rounds = [int(line.partition(",")[0]) for line in graph.edges_csv(run).splitlines()[1:]]
     assert sorted(set(rounds)) == [0, 3, 6, 9]
+
+
+@pytest.mark.parametrize("name", ["peer 0", "Basel, west", 'ward "B"', "'", ""])
+def test_names_are_cells_of_a_csv_file(name: str) -> None:
+    assert next(csv.reader([f"{graph._cell(name)},1"])) == [name, "1"]
 
 
 def test_finish_writes_the_summary_whole(tmp_path: Path) -> None:
