@@ -96,6 +96,9 @@ class TopLevel:
         (`coterie compare --hold-out`).
     quorum : int
         Number of peers required to start a round; 0: all in the first round, then any number.
+    keep_models : {"last", "best"}
+        Models that a run leaves: those of the last round, or each peer's of the evaluated round
+        with its smallest validation loss, with the metrics of that round in its card.
     device : {"auto", "cpu", "cuda"}
         Device of the computation; "auto" uses a GPU if there is one.
     dtype : {"float32", "float64"}
@@ -163,6 +166,7 @@ class TopLevel:
     join_seconds: float = 600.0
     hold_out: float = 0.0
     quorum: int = 0
+    keep_models: Literal["last", "best"] = "last"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     mixed_precision: bool = False

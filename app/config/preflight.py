@@ -105,11 +105,12 @@ def check_method(config: Config, problem: Problem) -> None:
         raise ConfigError(f'attack.kind = "{kind}" wants classes, not {problem.task}')
     if config.privacy.kind != "none" and problem.task == "quadratic":
         raise ConfigError(f"privacy: {problem.name} has no examples that it could protect")
-    if config.validates:
+    if config.validates or config.keep_models == "best":
         try:
             required(problem)
         except ValueError as error:
-            raise ConfigError(f"{config.method}: {error}") from None
+            asks = config.method if config.validates else 'keep-models = "best"'
+            raise ConfigError(f"{asks}: {error}") from None
     chosen = (config.method, config.options), (config.network, config.model_options)
     for name, options in chosen:
         fits = getattr(options, "fits", None)

@@ -54,6 +54,8 @@ class Cohort:
         Availability of peers; None: all peers are always awake.
     attackers : Attackers | None
         Attackers of the run; None: no attackers.
+    keeps_all : bool
+        Keep the models of every evaluation, with the measures that only the last one has otherwise.
 
     Attributes
     ----------
@@ -89,11 +91,15 @@ class Cohort:
         precision: Precision = "full",
         schedule: Schedule | None = None,
         attackers: Attackers | None = None,
+        *,
+        keeps_all: bool = False,
     ) -> None:
         self.engine, self.rule, self.rounds = engine, rule, rounds
         self.precision: Precision = precision
         self.schedule = schedule or Schedule(engine.n, rounds)
         self._attackers = attackers or Attackers(Attack(), nobody(), rule)
+        self._keeps_all = keeps_all
+        self._evaluated: dict[int, dict[str, Tensor]] = {}
         self.peers = engine.peers
         self._hosted = np.isin(np.arange(engine.n), self.peers)
         self.curves: dict[int, dict[str, Any]] = {}
@@ -363,17 +369,24 @@ class Cohort:
         """
         slept, awake = not self.schedule.is_always, self.peers[self._rows(self.schedule.awake(t))]
         heard = None if self.engine.n <= MATRIX else heard_by(awake, self.received)
-        curves = self.curves if t == self.rounds else None
+        curves = self.curves if t == self.rounds or self._keeps_all else None
+        self._evaluated = {}
+        models = self._evaluated if self._keeps_all else None
         return tuple(
             self._attackers.marked(report)
             for part in self._parts(self._rows(self.schedule.measured(t)))
-            for report in part.reports(t, self.costs, heard, curves, attendance=slept)
+            for report in part.reports(t, self.costs, heard, curves, models, attendance=slept)
         )
 
     def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Yield each peer's personal model, as named tensors, with what else predicting needs."""
-        for part in self._parts(np.arange(len(self.peers))):
-            yield from part.models()
+        """Yield personal models, as named tensors, with what else predicting needs.
+
+        They are those of the last evaluation, where they are kept; at the end, of all other peers.
+        """
+        yield from self._evaluated.items()
+        if not self._keeps_all or self.round > self.rounds:
+            for part in self._parts(np.flatnonzero(~np.isin(self.peers, [*self._evaluated]))):
+                yield from part.models()
 
     def _parts(self, rows: Ints, *, idle: bool = False) -> Iterator[Part]:
         """`_part` of some hosted peers, not too many at a time where most of them sleep."""

@@ -7,6 +7,7 @@ builds on.
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import safe_open
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
@@ -145,7 +147,11 @@ class Node:
         attackers = Attackers(config.attack, liars, rule)
         checked = CheckedRule(rule)
         schedule = self._strategy.schedule
-        self._cohort = Cohort(engine, checked, rounds, config.payload, schedule, attackers)
+        self._keeps_best = config.keep_models == "best"
+        self._cohort = Cohort(
+            engine, checked, rounds, config.payload, schedule, attackers,
+            keeps_all=self._keeps_best,
+        )  # fmt: skip
         refused = (
             ""
             if predicts_as_saved(type(rule))
@@ -303,9 +309,9 @@ class Node:
         cohort, since = self._cohort, since or t + 1
         self._checkpoints.save((t, 0))
         offers: tuple[PeerMessage, ...] = ()
-        if t == cohort.rounds:
-            self._keep_models({report.peer: report for report in reports})
-        elif self._strategy.exchanges and len(self.peers) < cohort.engine.n:
+        if t == cohort.rounds or (self._keeps_best and reports):
+            self._keep_models(t, {report.peer: report for report in reports})
+        if t < cohort.rounds and self._strategy.exchanges and len(self.peers) < cohort.engine.n:
             offers = self._sealed(cohort.offer_letters(since))
         disclosed = tuple(map(self._disclosed, reports))
         # Peers that sleep until then say now what they want when they wake.
@@ -315,13 +321,19 @@ class Node:
         ready = tuple(cohort.costs.ready.tolist()) if by_clock else ()
         return Response(self.peers, offers, wants, disclosed, elapsed=elapsed, ready=ready)
 
-    def _keep_models(self, reports: Mapping[int, Report]) -> None:
-        """Write each peer's model, and the card of one whose last round was played just now."""
+    def _keep_models(self, t: int, reports: Mapping[int, Report]) -> None:
+        """Write the models of round `t` that are kept, and the cards of peers that played it."""
         names, policy = self._known_names(), self._policy
         for peer, tensors in self._cohort.models():
-            about = replace(self._about[peer], peer_name=names.get(peer) or f"peer {peer}")
             file = self._directory / "models" / f"peer-{peer:04d}.safetensors"
-            write(file, tensors, about.strings(), durable=self._deployed)
+            about = replace(self._about[peer], peer_name=names.get(peer) or f"peer {peer}")
+            metadata = about.strings()
+            if self._keeps_best:
+                if not self._is_better(t, reports.get(peer), peer, file):
+                    continue
+                loss = reports[peer].metrics["validation_loss"] if peer in reports else None
+                metadata["validation_loss"] = json.dumps(loss)
+            write(file, tensors, metadata, durable=self._deployed)
             if peer in reports:
                 found = card(
                     about, self._sizes_of[peer], reports[peer], names, policy,
@@ -330,6 +342,17 @@ class Node:
                 )  # fmt: skip
                 atomic.write(file.with_suffix(".json"), as_json(found))
                 atomic.write(file.with_suffix(".md"), as_markdown(found))
+
+    def _is_better(self, t: int, report: Report | None, peer: int, file: Path) -> bool:
+        """Compare a peer's model of round `t` with the one that is kept; without data, take it."""
+        if not file.exists():
+            return report is not None or t == self._cohort.rounds
+        if report is None or not self._sizes_of[peer]["validation"]:
+            return report is not None
+        with safe_open(file, "pt") as kept:
+            best = json.loads(kept.metadata().get("validation_loss", "null"))
+        loss = report.metrics["validation_loss"]
+        return loss is not None and (best is None or loss < best)
 
     def _disclosed(self, report: Report) -> Report:
         """What the relay gets of a report; data that everybody has need no protection."""

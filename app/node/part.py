@@ -46,6 +46,7 @@ class Part(NamedTuple):
         costs: Costs,
         heard: Mapping[int, Ints] | None,
         curves: dict[int, dict[str, Any]] | None,
+        models: dict[int, dict[str, Tensor]] | None,
         *,
         attendance: bool,
     ) -> Iterator[Report]:
@@ -62,6 +63,8 @@ class Part(NamedTuple):
             Peer -> peers with a weight in the collaboration matrix, ascending; None: all peers.
         curves : dict[int, dict[str, Any]] | None
             For the last report, which has more measures: receives the figure data by peer.
+        models : dict[int, dict[str, Tensor]] | None
+            Receives copies of the models by peer, see `models`; None: not wanted.
         attendance : bool
             Include the number of rounds in which a peer was awake.
         """
@@ -77,6 +80,11 @@ class Part(NamedTuple):
                 losses, accuracies = self.rule.evaluate(personal, split)
             columns[f"{split}_loss"] = losses.tolist()
             columns[f"{split}_accuracy"] = accuracies.tolist()
+        if models is not None:
+            models |= {
+                peer: {name: value.clone() for name, value in tensors.items()}
+                for peer, tensors in self._named(personal)
+            }
         columns["bytes_sent"] = costs.sent[self.rows].tolist()
         columns["bytes_received"] = costs.received[self.rows].tolist()
         total = costs.n_gradients[self.rows] + (0 if spent is costs.n_gradients else spent)
@@ -124,7 +132,9 @@ class Part(NamedTuple):
 
     def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """Yield each peer's personal model, as named tensors, with what else predicting needs."""
-        state = self.rule.personal(self.state)
+        yield from self._named(self.rule.personal(self.state))
+
+    def _named(self, state: Any) -> Iterator[tuple[int, dict[str, Tensor]]]:
         named = self.engine.network.named(state.x) | state.buffers
         beside = self.rule.saved(state)
         for p, peer in enumerate(self.engine.peers.tolist()):

@@ -24,7 +24,7 @@ def required(problem: Problem) -> None:
     else:
         remedy = "choose another data set, or a method without validation"
     raise ValueError(
-        f"the method needs validation data, but {problem.name} has no validation examples: {remedy}"
+        f"needs validation data, but {problem.name} has no validation examples: {remedy}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from coterie.app.config.config import Config
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.preflight import check
 from coterie.app.node.checkpoints import CheckpointError
 from coterie.app.node.node import Node, NodeError
 from coterie.app.node.tensor_file import metadata
@@ -314,3 +316,47 @@ def test_saved_models_are_named_as_the_module_names_them(tmp_path: Path) -> None
         assert {name: tuple(v.shape) for name, v in model.items()} == dict(
             zip(network.names, network.shapes, strict=True)
         )
+
+
+VALIDATED = {
+    **DIGITS, "method": "fedavg", "partition.validation": 0.4, "num-server-rounds": 6,
+    "evaluate-every": 1, "learning-rate": 0.6, "local-steps": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes", [[[0, 1, 2, 3]], [[0], [1, 2, 3]]])
+def test_the_models_of_each_peer_s_best_round_are_kept(
+    nodes: list[list[int]], tmp_path: Path
+) -> None:
+    """They are those that a run with as many rounds leaves; everything else is as without."""
+    best = run({**VALIDATED, "keep-models": "best"}, tmp_path / "best", nodes)
+    last = run(VALIDATED, tmp_path / "last", nodes)
+    losses_tp = np.array([last.metric("validation_loss", t) for t in range(7)])
+    assert np.array_equal(losses_tp, [best.metric("validation_loss", t) for t in range(7)])
+    rounds_p = losses_tp.argmin(axis=0).tolist()
+    assert rounds_p == [6, 5, 0, 3]
+    for t in (3, 5, 6):
+        until = run({**VALIDATED, "num-server-rounds": t}, tmp_path / f"{t}", nodes)
+        for p in np.flatnonzero(np.array(rounds_p) == t).tolist():
+            for name, value in until.models()[p].items():
+                assert torch.equal(best.models()[p][name], value)
+            about = json.loads((tmp_path / f"best/models/peer-{p:04d}.json").read_text())
+            assert about["round"] == t
+            assert about["curves"]["confusion"]
+
+
+def test_a_resumed_run_keeps_the_best_models_of_before(tmp_path: Path) -> None:
+    keys = {**VALIDATED, "keep-models": "best"}
+    whole = run(keys, tmp_path / "whole")
+    stopped = run(keys, tmp_path / "parts", until=4)
+    run(keys, tmp_path / "parts", after=stopped)
+    for one, other in zip(
+        whole.models(), Run(whole.config, tmp_path / "parts").models(), strict=True
+    ):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_best_models_need_validation_data() -> None:
+    config = Config.from_flat({**DIGITS, "method": "local", "keep-models": "best"})
+    with pytest.raises(ConfigError, match=r'^keep-models = "best": needs validation data'):
+        check(config)

@@ -254,7 +254,7 @@ def test_refusals(keys: Flat, message: str) -> None:
 def test_validation_examples_are_asked_of_the_data(tmp_path: Path, method: str) -> None:
     def refused(**keys: Any) -> str:
         config = Config.from_flat({"method": method, "peers": 4, **keys})
-        with pytest.raises(ConfigError, match=f"^{method}: the method needs validation") as caught:
+        with pytest.raises(ConfigError, match=f"^{method}: needs validation data") as caught:
             check(config)
         return str(caught.value)
 
