@@ -71,6 +71,7 @@ def main(grid: Grid, context: Context) -> None:
                 recorder=recorder,
                 ledger=recorder.ledger,
                 join_timeout=config.join_seconds,
+                patience=config.patience,
                 quorum=config.quorum,
                 proves=proves,
             )

@@ -126,7 +126,10 @@ def run(
         record.reports, record.ledger = dict(after.reports), after.ledger
     transport = InProcessTransport([Encoded(host) for host in hosts])
     try:
-        Broker(config.strategy(), transport, record, record.ledger, join_timeout=1.0).run()
+        Broker(
+            config.strategy(), transport, record, record.ledger, join_timeout=1.0,
+            patience=config.patience,
+        ).run()  # fmt: skip
     except StoppedError:
         pass
     except RelayError:

@@ -99,6 +99,9 @@ class TopLevel:
     keep_models : {"last", "best"}
         Models that a run leaves: those of the last round, or each peer's of the evaluated round
         with its smallest validation loss, with the metrics of that round in its card.
+    patience : int
+        Number of evaluated rounds without a smaller mean validation loss of the peers after which
+        the run ends; 0: never. Goes with keep-models = "best".
     device : {"auto", "cpu", "cuda"}
         Device of the computation; "auto" uses a GPU if there is one.
     dtype : {"float32", "float64"}
@@ -167,6 +170,7 @@ class TopLevel:
     hold_out: float = 0.0
     quorum: int = 0
     keep_models: Literal["last", "best"] = "last"
+    patience: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     mixed_precision: bool = False
@@ -198,6 +202,8 @@ class TopLevel:
             raise ValueError("hold-out must be at least 0 and below 1")
         if self.hold_out and min(self.peers, self.num_server_rounds) < 2:
             raise ValueError("hold-out wants at least two peers and two rounds")
+        if self.patience < 0 or (self.patience and self.keep_models != "best"):
+            raise ValueError('patience must be at least 0, and goes with keep-models = "best"')
         if not 0 <= self.quorum <= self.peers:
             raise ValueError(f"quorum must be 0 to {self.peers}, the number of peers")
         if not 0 < self.topology_probability <= 1:

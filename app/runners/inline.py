@@ -80,7 +80,10 @@ def _broker(
     quorum: int = 0,
 ) -> None:
     """Run all rounds; the cause of a RelayError is the error of the node that failed."""
-    broker = Broker(config.strategy(), transport, recorder, recorder.ledger, join_timeout, quorum)
+    broker = Broker(
+        config.strategy(), transport, recorder, recorder.ledger, join_timeout, quorum,
+        patience=config.patience,
+    )  # fmt: skip
     try:
         broker.run()
     except RelayError as error:

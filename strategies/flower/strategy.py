@@ -50,6 +50,7 @@ class RelayStrategy(Strategy):
         ledger: Ledger | None = None,
         join_timeout: float = 600,
         quorum: int = 0,
+        patience: int = 0,
         proves: Proof | None = None,
     ) -> Result:
         """Run the rounds on Flower's grid.
@@ -72,6 +73,9 @@ class RelayStrategy(Strategy):
             Seconds to wait for all peers before the first round, and for a quorum later.
         quorum : int
             Minimum number of peers for a round to begin; 0 for all in the first round, then any.
+        patience : int
+            Number of evaluated rounds without a smaller mean validation loss that end the run; 0:
+            none.
         proves : callable, optional
             Verifier of a node's claims to its peers, see `coterie.strategies.relay.roster.Proof`.
 
@@ -96,7 +100,7 @@ class RelayStrategy(Strategy):
         self.summary()
         relay = Broker(
             self.brokering, transport(grid, timeout), recorder, ledger, join_timeout, quorum,
-            patient=not isinstance(grid, InMemoryGrid), proves=proves,
+            patient=not isinstance(grid, InMemoryGrid), patience=patience, proves=proves,
         )  # fmt: skip
         result = Result()
         for t, metrics in relay.run().items():

@@ -53,6 +53,8 @@ class Broker:
     patient : bool
         Invite a node whose set-up fails again until `join_timeout`, since people may repair it;
         otherwise its second failure ends a run that needs it.
+    patience : int
+        Number of evaluated rounds without a smaller mean validation loss that end the run; 0: none.
     proves : callable, optional
         Verifier of a node's claims to its peers; without, the first node to claim a peer hosts it.
     """
@@ -67,6 +69,7 @@ class Broker:
         quorum: int = 0,
         *,
         patient: bool = False,
+        patience: int = 0,
         proves: Proof | None = None,
     ) -> None:
         self._strategy = strategy
@@ -76,6 +79,7 @@ class Broker:
         self._join_timeout = join_timeout
         self._quorum = quorum
         self._patient = patient
+        self._patience = patience
         self._attempt = secrets.token_hex(8)
         self._roster = Roster(strategy.peers, proves)
         self._messages = ledger.messages
@@ -109,6 +113,9 @@ class Broker:
             self._commit(0)
         deserted = -1
         while (first := self._ledger.round + 1) <= self._strategy.rounds:
+            if 0 < self._patience <= self._ledger.stale:
+                _log.info("no better validation loss: stopped early", extra={"round": first - 1})
+                break
             if self._too_few():
                 self._gather(all_peers=False)
             try:
@@ -228,14 +235,17 @@ class Broker:
     def _commit(self, t: int) -> None:
         """Commit round `t` to the recorder."""
         self._note_presence(t)
-        self._ledger = Ledger(
-            t, self._messages, self._nbytes, self._sealing, self._ended, self._breaks, self._awake,
-            self._seconds,
-        )  # fmt: skip
         by_peer = {(report.round, report.peer): report for report in self._reports}
         reports = tuple(self._timed(by_peer[key]) for key in sorted(by_peer))
+        best, stale = self._ledger.best_loss, self._ledger.stale
         for evaluated in sorted({report.round for report in reports}):
             self._means[evaluated] = means(r for r in reports if r.round == evaluated)
+            if (loss := self._means[evaluated].get("validation_loss")) is not None:
+                best, stale = (loss, 0) if best is None or loss < best else (best, stale + 1)
+        self._ledger = Ledger(
+            t, self._messages, self._nbytes, self._sealing, self._ended, self._breaks, self._awake,
+            self._seconds, best, stale,
+        )  # fmt: skip
         refused, faults = tuple(self._refused), tuple(self._faults)
         present = frozenset(peer for peer, ended in enumerate(self._ended) if ended == t)
         if self._recorder is not None:

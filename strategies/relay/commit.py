@@ -31,6 +31,10 @@ class Ledger:
         Number of rounds in which each peer was awake and took part; empty at first.
     virtual_seconds : float
         Time of the virtual clock.
+    best_loss : float | None
+        Smallest mean validation loss of an evaluated round.
+    stale : int
+        Number of evaluated rounds since then.
     """
 
     round: int = 0
@@ -41,6 +45,8 @@ class Ledger:
     breaks: tuple[str, ...] = ()
     awake: tuple[int, ...] = ()
     virtual_seconds: float = 0.0
+    best_loss: float | None = None
+    stale: int = 0
 
 
 @dataclass(frozen=True)

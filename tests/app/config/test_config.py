@@ -153,6 +153,7 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"optimizer": "adam", "momentum": 0.9}, "momentum needs optimizer"),
         ({"optimizer": "adamw", "momentum": 0.9}, "momentum needs optimizer"),
         ({"gradient-clip": -1.0}, "gradient-clip must not be negative"),
+        ({"patience": 2}, 'patience must be at least 0, and goes with keep-models = "best"'),
         ({"sam-radius": -0.1}, "sam-radius must not be negative"),
         ({"warm-up-rounds": 150}, "warm-up-rounds must be at least 0 and below"),
         (

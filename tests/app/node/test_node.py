@@ -356,6 +356,21 @@ def test_a_resumed_run_keeps_the_best_models_of_before(tmp_path: Path) -> None:
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_run_ends_early_by_its_patience(nodes: int, tmp_path: Path) -> None:
+    """After two evaluations without a smaller mean of the peers, stopped and resumed alike."""
+    keys = {**VALIDATED, "keep-models": "best", "learning-rate": 2.0}
+    whole = run(keys, tmp_path / "whole", nodes)
+    means = [whole.metric("validation_loss", t).mean() for t in range(7)]
+    assert np.argmin(means[:3]) == 0, "the next two are worse"
+    early = run({**keys, "patience": 2}, tmp_path / "early", nodes)
+    assert early.rounds == [0, 1, 2]
+    stopped = run({**keys, "patience": 2}, tmp_path / "parts", nodes, until=1)
+    resumed = run({**keys, "patience": 2}, tmp_path / "parts", nodes, after=stopped)
+    assert resumed.rounds == [0, 1, 2]
+    assert len(resumed.models()) == 4
+
+
 def test_the_best_models_need_validation_data() -> None:
     config = Config.from_flat({**DIGITS, "method": "local", "keep-models": "best"})
     with pytest.raises(ConfigError, match=r'^keep-models = "best": needs validation data'):
