@@ -114,4 +114,5 @@ def raised(
 def _norms(gradients: Sequence[Tensor]) -> Tensor:
     """Norm of each model's gradient (E,), over all its tensors."""
     norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients]
-    return torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    norms_e: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+    return norms_e
