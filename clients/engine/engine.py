@@ -29,7 +29,7 @@ from coterie.clients.engine.backends.choose import choose
 from coterie.clients.engine.backends.clipped import Clipped
 from coterie.clients.engine.batches import Ints
 from coterie.clients.engine.data import Batch, Data, SplitName
-from coterie.clients.engine.evaluation import Evaluator, Recording, Scores, embed, outputs_of
+from coterie.clients.engine.evaluation import Evaluator, Recording, Scores
 from coterie.clients.engine.execution import Execution
 from coterie.clients.engine.network import Buffers, Network
 from coterie.clients.engine.personal import PersonalLayers
@@ -395,14 +395,13 @@ class Engine:
         self, backend: Backend, x_pd: Tensor, buffers: Buffers, at: Tensor, inputs_eb: Tensor
     ) -> Tensor:
         """Return what some models (those at `at`) predict of their inputs, (E, b, ...)."""
-        outputs = outputs_of(self.network, backend, x_pd[at], buffers, at, inputs_eb)
-        return self.task.predict(outputs)
+        return self.task.predict(self._evaluator.outputs(backend, x_pd, buffers, at, inputs_eb))
 
     def embed(
         self, backend: Backend, x_pd: Tensor, buffers: Buffers, at: Tensor, inputs_eb: Tensor
     ) -> Tensor:
         """Return the last layer's inputs of some models (those at `at`), (E, b, m)."""
-        return embed(self.network, backend, x_pd[at], buffers, at, inputs_eb)
+        return self._evaluator.embed(backend, x_pd, buffers, at, inputs_eb)
 
     def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
         """Return the last layer's inputs for each peer's examples, (P, n, m).

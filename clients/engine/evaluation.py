@@ -90,7 +90,7 @@ class Evaluator:
             x_kd, own = x_ed[at_k], {name: value[at_k] for name, value in buffers.items()}
 
         def outputs(backend: Backend, at: Tensor, inputs: Tensor) -> Tensor:
-            return self._outputs(backend, x_kd, own, at, inputs)
+            return self.outputs(backend, x_kd, own, at, inputs)
 
         return self.score(
             outputs, self.task.losses, split, peers[kept], predict=self.task.predict, of_e=of_e
@@ -105,7 +105,7 @@ class Evaluator:
         def see(
             backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor
         ) -> None:
-            found = self._outputs(backend, x_ed, buffers, at, inputs)
+            found = self.outputs(backend, x_ed, buffers, at, inputs)
             losses_en[at[:, None], rows] = self.task.losses(found, targets)
 
         self._sweep(see, split, peers)
@@ -120,7 +120,7 @@ class Evaluator:
             shares = []
             for m in range(weights_pm.shape[1]):
                 own = {name: value[:, m] for name, value in buffers.items()}
-                found = self._outputs(backend, x_pmd[:, m], own, at, inputs)
+                found = self.outputs(backend, x_pmd[:, m], own, at, inputs)
                 share = self.task.predict(found)
                 shares.append(share * weights_pm[at, m].view(-1, *[1] * (share.dim() - 1)))
             return sum(shares[1:], shares[0])
@@ -133,7 +133,7 @@ class Evaluator:
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
 
         def see(backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, _: Tensor) -> None:
-            parts.append((at, rows, embed(self.network, backend, x_pd[at], buffers, at, inputs)))
+            parts.append((at, rows, self.embed(backend, x_pd, buffers, at, inputs)))
 
         self._sweep(see, split, np.arange(len(x_pd)))
         found_pnm = x_pd.new_zeros(len(x_pd), longest, parts[0][2].shape[2] if parts else 0)
@@ -191,10 +191,24 @@ class Evaluator:
         at_e = torch.from_numpy(of_e).to(total.device)
         return Scores(scores.losses[at_e], scores.accuracies[at_e])
 
-    def _outputs(
+    def outputs(
         self, backend: Backend, x_ed: Tensor, buffers: Buffers, at: Tensor, inputs: Tensor
     ) -> Tensor:
-        return outputs_of(self.network, backend, x_ed[at], buffers, at, inputs)
+        """Return the outputs (E, b, ...) of the models at some rows."""
+        return backend.outputs(*self._split(x_ed, buffers, at), inputs)
+
+    def embed(
+        self, backend: Backend, x_ed: Tensor, buffers: Buffers, at: Tensor, inputs: Tensor
+    ) -> Tensor:
+        """Return the last layer's inputs (E, b, m) of the models at some rows."""
+        return backend.embed(*self._split(x_ed, buffers, at), inputs)
+
+    def _split(self, x_ed: Tensor, buffers: Buffers, at: Tensor) -> tuple[Buffers, Buffers]:
+        """Trainable tensors and the other buffers of the models at some rows."""
+        own = {name: value[at] for name, value in buffers.items()}
+        models = self.network.named(x_ed[at])
+        models |= {name: own[name] for name in self.network.personal}
+        return models, {name: own[name] for name in self.network.buffer_names}
 
     def _distinct(
         self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
@@ -253,27 +267,3 @@ class Evaluator:
                     see(backend, at, own, inputs, targets)
 
         self.execution.run(plan, show, torch.arange(len(peers), device=device).split(plan.models))
-
-
-def outputs_of(
-    network: Network, backend: Backend, x_ed: Tensor, buffers: Buffers, at: Tensor, inputs: Tensor
-) -> Tensor:
-    """Return the outputs of rows of models, whose buffers stand at `at` of a stack."""
-    own = {name: value[at] for name, value in buffers.items()}
-    models, states = _split(network, x_ed, own)
-    return backend.outputs(models, states, inputs)
-
-
-def embed(
-    network: Network, backend: Backend, x_ed: Tensor, buffers: Buffers, at: Tensor, inputs: Tensor
-) -> Tensor:
-    """Return the last layer's inputs (E, b, m) of rows of models."""
-    own = {name: value[at] for name, value in buffers.items()}
-    models, states = _split(network, x_ed, own)
-    return backend.embed(models, states, inputs)
-
-
-def _split(network: Network, x_ed: Tensor, own: Buffers) -> tuple[Buffers, Buffers]:
-    """Trainable tensors, and the other buffers."""
-    models = network.named(x_ed) | {name: own[name] for name in network.personal}
-    return models, {name: own[name] for name in network.buffer_names}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from coterie.clients.engine.backends.backend import Backend, Examples, Models, PerExample, Result
+from coterie.clients.engine.backends.backend import Backend, Examples, Models, Result
 from coterie.clients.engine.network import Buffers
 
 LONGEST = 1e24
@@ -39,9 +39,6 @@ class Clipped(Backend):
         losses, norms_eb, weighted_sums = self.inner.per_example(models, buffers, examples)
         factors_eb = factors(norms_eb, self.clip).to(examples.weights.dtype)
         return Result(losses, weighted_sums(examples.weights * factors_eb), dict(buffers))
-
-    def per_example(self, models: Models, buffers: Buffers, examples: Examples) -> PerExample:
-        return self.inner.per_example(models, buffers, examples)
 
     def outputs(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:
         return self.inner.outputs(models, buffers, inputs)
