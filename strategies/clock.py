@@ -110,12 +110,15 @@ class Clock:
         Bytes per second.
     latency : ndarray, (n,)
         Seconds.
+    tick : float
+        Seconds per round of a schedule of kind "clock".
     """
 
     speed: Floats
     up: Floats
     down: Floats
     latency: Floats
+    tick: float = 1.0
 
     def seconds(self, peers: Ints, examples: Ints, sent: Ints, received: Ints) -> Floats:
         """Return the seconds that peers take for numbers of examples and bytes, (P,) each."""
@@ -135,9 +138,11 @@ def clock(options: Options, peers: int, seed: int) -> Clock | None:
     if options.profile == "none":
         return None
     if options.profile == "file":
-        return Clock(*_read(Path(options.file), peers))
+        return Clock(*_read(Path(options.file), peers), tick=options.tick)
     g = np.random.default_rng((seed, _PURPOSE))
-    return Clock(*(spread.draw(g, peers) for spread in PROFILES[options.profile]))
+    return Clock(
+        *(spread.draw(g, peers) for spread in PROFILES[options.profile]), tick=options.tick
+    )
 
 
 def _read(path: Path, peers: int) -> Floats:

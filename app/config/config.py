@@ -14,7 +14,7 @@ import tomli_w
 
 from coterie.app.config import parts, schema
 from coterie.app.config.keys import WORLD, ConfigError, TopLevel, locate, tables
-from coterie.app.config.registry import METHODS, Method, method_of
+from coterie.app.config.registry import METHODS, Method, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
@@ -27,9 +27,8 @@ from coterie.datasets.table import Dataset, dataset_of
 from coterie.errors import line_of
 from coterie.strategies import clock, schedule
 from coterie.strategies.brokering import Brokering
-from coterie.strategies.changing import Mixing, changing, mixing
 from coterie.strategies.errors import ScheduleError, TopologyError
-from coterie.strategies.topology import topology
+from coterie.strategies.topology import Mixing, changing, mixing, topology
 
 __all__ = ["Config", "ConfigError", "named"]
 
@@ -227,8 +226,8 @@ class Config(TopLevel):
     @property
     def chosen(self) -> dict[str, Scalar]:
         """The keys that choose the parts."""
-        top = {key: getattr(self, key) for key in ("method", "model", "dataset")}
-        return {**top, "partition.kind": self.partition.kind}
+        flat = self.flat()
+        return {part.key: flat.get(part.key, part.default) for part in parts.PARTS.values()}
 
     def graph(self) -> npt.NDArray[np.bool_]:
         """(n, n) who may talk to whom, symmetric.
@@ -240,7 +239,7 @@ class Config(TopLevel):
         """
         try:
             return topology(
-                self.topology, self.peers, self.seed, degree=self.topology_degree,
+                topology_of(self.topology), self.peers, self.seed, degree=self.topology_degree,
                 probability=self.topology_probability, file=self.topology_file,
             )  # fmt: skip
         except TopologyError as error:
@@ -256,7 +255,10 @@ class Config(TopLevel):
         if not self.row.rule.mixes:
             return None
         return mixing(
-            self.topology, self.peers, degree=self.topology_degree, file=self.topology_file
+            topology_of(self.topology),
+            self.peers,
+            degree=self.topology_degree,
+            file=self.topology_file,
         )
 
     def strategy(self) -> Brokering:
@@ -273,10 +275,10 @@ class Config(TopLevel):
                 self.schedule, self.peers, rounds, self.seed,
                 receives_on_waking=method.strategy.receives_on_waking,
                 clock=clock.clock(self.clock, self.peers, self.seed),
-                tick=self.clock.tick, deadline=self.clock.deadline,
+                deadline=self.clock.deadline, kind=schedule_of(self.schedule.kind),
             )  # fmt: skip
             links = changing(
-                self.topology, self.peers, self.seed,
+                topology_of(self.topology), self.peers, self.seed,
                 degree=self.topology_degree, directed=method.strategy.receives_on_waking,
                 file=self.topology_file,
             )  # fmt: skip

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from coterie.app.config import schema
-from coterie.app.config.registry import METHODS
+from coterie.app.config.registry import METHODS, Method
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
 from coterie.clients.engine_options import EngineOptions
-from coterie.clients.models.options import MODEL_OPTIONS, Adaptation
+from coterie.clients.models.options import MODELS, Adaptation, Model
 from coterie.clients.privacy import Privacy
 from coterie.clients.training import Augmentation, Optimizer, Training
 from coterie.datasets.partition.options import Partition
-from coterie.datasets.table import DATASETS
+from coterie.datasets.table import DATASETS, Dataset
 from coterie.errors import Error
 from coterie.strategies import clock, schedule
 
@@ -31,20 +31,6 @@ WORLD: Mapping[str, type] = {
     "attack": Attack, "defence": Defence, "privacy": Privacy, "engine": EngineOptions,
 }  # fmt: skip
 """Tables of features that are off by default; config.toml contains them if they are on."""
-Topology = Literal[
-    "full",
-    "ring",
-    "torus",
-    "k-regular",
-    "erdos-renyi",
-    "small-world",
-    "barabasi-albert",
-    "hypercube",
-    "one-peer-exponential",
-    "base",
-    "epidemic",
-    "file",
-]
 
 
 class ConfigError(Error):
@@ -73,8 +59,7 @@ class TopLevel:
         Minibatches per round; 0 depends on the data set (10 for digits, else 1), unless
         local_epochs is set.
     topology : str
-        Allowed edges between peers. "one-peer-exponential", "base" and "epidemic" change from round
-        to round; the first and the last work with methods without answers only.
+        Allowed edges between peers, see `coterie list topologies`, or the name of a plugin.
     topology_degree : int
         Number of neighbours in a "k-regular" topology, and before rewiring in a "small-world"
         topology; edges per new peer in "barabasi-albert"; models received per peer and round in
@@ -150,7 +135,7 @@ class TopLevel:
     learning_rate_decay_every: int = Training.learning_rate_decay_every
     momentum: float = Training.momentum
     weight_decay: float = Training.weight_decay
-    topology: Topology = "full"
+    topology: str = "full"
     topology_degree: int = 2
     topology_probability: float = 0.5
     topology_file: Annotated[str, Path] = ""
@@ -208,11 +193,11 @@ class TopLevel:
 @lru_cache
 def tables() -> Mapping[str, type]:
     """Return table name -> dataclass; "" is the top level. Tables without options are omitted."""
-    options = {name: method.options for name, method in METHODS.items()}
-    options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
+    rows: dict[str, Method | Dataset | Model] = {**METHODS, **DATASETS, **MODELS}
+    options = {name: row.options for name, row in rows.items() if row.options}
     run = {"": TopLevel, "partition": Partition, "schedule": schedule.Options}
     run |= {"clock": clock.Options, **WORLD, "model": Adaptation}
-    named = {**run, **options, **MODEL_OPTIONS}
+    named = {**run, **options}
     return {name: table for name, table in named.items() if schema.keys(table)}
 
 

@@ -100,9 +100,8 @@ def check_method(config: Config, problem: Problem) -> None:
             f'augment = "{config.augment}" wants images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
         )
-    kind = config.attack.kind
-    if kind.startswith("label-flip") and problem.task != "classification":
-        raise ConfigError(f'attack.kind = "{kind}" wants classes, not {problem.task}')
+    if config.attack.row.needs_classes and problem.task != "classification":
+        raise ConfigError(f'attack.kind = "{config.attack.kind}" wants classes, not {problem.task}')
     if config.privacy.kind != "none" and problem.task == "quadratic":
         raise ConfigError(f"privacy: {problem.name} has no examples that it could protect")
     if config.validates:

@@ -1,4 +1,4 @@
-"""Attackers: hosted peers whose letters are lies; `coterie.clients.attack.Attack` has the kinds.
+"""Attackers: hosted peers whose letters are lies; `coterie.clients.attack.ATTACKS` has the kinds.
 
 A lie is told where letters leave the cohort, from what the attacker heard itself, so it is the
 same wherever the attacker is hosted. Only the large tensors of a letter are replaced, models and
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clients.attack import Attack
+from coterie.clients.attack import Attack, Knowledge
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Ints, Letters
@@ -25,7 +26,7 @@ from coterie.datasets.problem import Problem
 from coterie.strategies.protocol import Report
 
 Tensors = Mapping[str, Tensor]
-_LETTERS = {"nan", "scale", "sign-flip", "gaussian", "ipm", "alie", "mimic", "stale"}
+Made = Callable[[], Tensor]
 
 
 class Attackers:
@@ -42,7 +43,8 @@ class Attackers:
     """
 
     def __init__(self, attack: Attack, ids: Ints, rule: Rule[Any]) -> None:
-        self._attack, self._ids, self._rule = attack, ids, rule
+        self._kind, self._strength = attack.row, attack.power
+        self._ids, self._rule = ids, rule
         self._engine: Engine = rule.engine
         self._first: Tensors | None = None
 
@@ -70,39 +72,40 @@ class Attackers:
 
         def lie(name: str, row: int) -> Tensor:
             own, peer = offers[name][row], int(peers[row])
-            if self._attack.kind == "stale":
-                return self._first_offers()[name][int(self._rule.local(peers[row]))]
             heard = received.rows[honest & (received.recipients == peer)]
             heard_kd = received[name][heard] if name in received.tensors else own[None][:0]
-            aim = heard_kd.mean(dim=0) if len(heard_kd) else own
-            return self._lie(own, heard_kd, aim, self._noise(t, peer, 0, own))
+            reference = heard_kd.mean(dim=0) if len(heard_kd) else own
+            noise, local = self._noise(t, peer, 0, own), int(self._rule.local(peers[row]))
+            return self._forged(
+                own, heard_kd, reference, noise, lambda: self._first_offers()[name][local]
+            )
 
         return self._replaced(offers, np.flatnonzero(np.isin(peers, self._ids)), lie)
 
     def answers(self, t: int, asked: Letters, answers: Tensors) -> Tensors:
         """What the hosted peers answer, one row for each letter that asks."""
         attacking = np.isin(asked.recipients, self._ids)
-        stale = self._first_answers(asked) if self._attack.kind == "stale" else {}
+        first = cache(lambda: self._first_answers(asked))
 
         def lie(name: str, e: int) -> Tensor:
-            if name in stale:
-                return stale[name][e]
             own, answerer = answers[name][e], int(asked.recipients[e])
             known_kd = answers[name][np.flatnonzero(asked.recipients == answerer)]
             noise = self._noise(t, answerer, int(asked.senders[e]) + 1, own)
-            return self._lie(own, known_kd, torch.zeros_like(own), noise)
+            return self._forged(
+                own, known_kd, torch.zeros_like(own), noise, lambda: first()[name][e]
+            )
 
         return self._replaced(answers, np.flatnonzero(attacking), lie)
 
     def heard(self, letters: Letters) -> Letters:
         """The letters of which rules learn: some attackers go on alone."""
-        if self._attack.kind != "label-flip-alone":
+        if self._kind.listens:
             return letters
         return letters.select(~np.isin(letters.recipients, self._ids))
 
     def _replaced(self, stacks: Tensors, rows: Ints, lie: Callable[[str, int], Tensor]) -> Tensors:
         """The stacks with lies in some rows of the largest of them."""
-        if self._attack.kind not in _LETTERS or not len(rows) or not stacks:
+        if self._kind.forge is None or not len(rows) or not stacks:
             return stacks
         largest = max(value[0].numel() for value in stacks.values())
         changed = dict(stacks)
@@ -113,29 +116,13 @@ class Attackers:
                     changed[name][row] = lie(name, row)
         return changed
 
-    def _lie(
-        self, own: Tensor, known_kd: Tensor, aim: Tensor, noise: Callable[[], Tensor]
+    def _forged(
+        self, own: Tensor, known_kd: Tensor, reference: Tensor, noise: Made, first: Made
     ) -> Tensor:
-        strength = self._attack.power
-        match self._attack.kind:
-            case "nan":
-                return torch.full_like(own, torch.nan)
-            case "scale":
-                return aim + strength * (own - aim)
-            case "sign-flip":
-                return aim - strength * (own - aim)
-            case "gaussian":
-                return own + strength * noise()
-        if not len(known_kd):
-            return own
-        match self._attack.kind:
-            case "ipm":
-                return -strength * known_kd.mean(dim=0)
-            case "alie":
-                return known_kd.mean(dim=0) - strength * known_kd.std(dim=0, correction=0)
-        return known_kd[0].clone()  # mimic
+        assert self._kind.forge is not None
+        return self._kind.forge(Knowledge(own, known_kd, reference, self._strength, noise, first))
 
-    def _noise(self, t: int, peer: int, partner: int, like: Tensor) -> Callable[[], Tensor]:
+    def _noise(self, t: int, peer: int, partner: int, like: Tensor) -> Made:
         g = stream(self._engine.seed, peer, t, Purpose.ATTACK, partner)
         return lambda: self._engine.tensor(g.standard_normal(tuple(like.shape))).to(like.dtype)
 
@@ -161,13 +148,5 @@ class Attackers:
 
 def deceived(problem: Problem, attack: Attack, ids: Ints) -> Problem:
     """The problem as it is where some peers flip their labels, or lie about how many there are."""
-    if attack.kind == "samples":
-        samples = problem.samples.copy()
-        samples[ids] = np.round(samples[ids] * attack.power)
-        return replace(problem, samples=samples)
-    if not attack.kind.startswith("label-flip"):
-        return problem
-    targets = list(problem.train.targets)
-    for peer in ids.tolist():
-        targets[peer] = problem.outputs - 1 - targets[peer]
-    return replace(problem, train=replace(problem.train, targets=tuple(targets)))
+    data = attack.row.data
+    return problem if data is None else data(problem, ids, attack.power)

@@ -14,10 +14,9 @@ from coterie.app.report.run_data import weights_between
 from coterie.app.runs.graph import weight_to
 from coterie.app.runs.rundir import Floats, Ints, Run
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
-from coterie.strategies.changing import changing
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.protocol import MATRIX
-from coterie.strategies.topology import spectral_gap, topology
+from coterie.strategies.topology import changing, spectral_gap, topology
 
 _MAX_ROUNDS = 100
 

@@ -15,18 +15,16 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from rich.console import Console
 
-from coterie.app.cli import listing, main
+from coterie.app.cli import main
 from coterie.app.config.config import Config
-from coterie.app.config.registry import METHODS
+from coterie.app.config.parts import PARTS
 from coterie.app.config.root import ROOT
 from coterie.app.runners import bundle, cores, guard, local, sweep
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask, simulation_config, workspace
 from coterie.app.runs import progress, rundir, units
-from coterie.clients.models.options import MODELS
-from coterie.datasets.partition.kinds import KINDS
-from coterie.datasets.table import DATASETS
+from coterie.datasets.plugins import GROUPS, Kind
 
 PRESET = """
 num-server-rounds = 3
@@ -264,7 +262,7 @@ def test_list_fits_a_screen_and_names_everything(
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     words = {word.strip(",") for line in lines for word in line.split()}
-    assert words >= {*METHODS, *DATASETS, *MODELS, *KINDS, "cobo/..."}
+    assert words >= {name for part in PARTS.values() for name in part.built_in} | {"cobo/..."}
 
 
 def test_list_says_more_of_each(
@@ -279,9 +277,13 @@ def test_list_says_more_of_each(
     assert "averages with those who lower its validation loss (needs validation data)" in methods
 
 
-def test_every_method_is_to_be_chosen_for_one_thing() -> None:
-    named = [name for names in listing.CHOICES.values() for name in names]
-    assert sorted(named) == sorted(METHODS)
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_list_has_every_row_of_its_kind(kind: Kind, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(f"list {GROUPS[kind].removeprefix('coterie.')}", capsys)
+    words = text.split()
+    assert set(words) >= PARTS[kind].built_in.keys()
+    if kind == "method":
+        assert all(words.count(name) == 1 for name in ("cobo", "ifca", "perfedavg"))
 
 
 def test_progress_in_words() -> None:

@@ -18,8 +18,7 @@ from coterie.app.config.keys import flatten, paths
 from coterie.app.config.preflight import check
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
-from coterie.clients.models.build import BUILDERS
-from coterie.clients.models.options import MODEL_OPTIONS, MODELS, MlpOptions
+from coterie.clients.models.options import MODELS, MlpOptions
 from coterie.datasets.table import DATASETS
 
 PRESETS = sorted((ROOT / "presets").rglob("*.toml"))
@@ -52,8 +51,6 @@ def test_names_share_one_space_of_tables() -> None:
     names = [*METHODS, *MODELS, "partition"]
     names += [name for name, dataset in DATASETS.items() if dataset.options]
     assert len(names) == len(set(names))
-    assert set(MODEL_OPTIONS) <= set(MODELS)
-    assert set(MODELS) == {"auto", *BUILDERS}
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -7,7 +7,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from flwr.common.config import flatten_dict, fuse_dicts
 
 from coterie.app.cli.main import main
@@ -20,6 +22,8 @@ from coterie.app.config.preflight import check
 from coterie.app.config.root import ROOT
 from coterie.app.node.job import Job
 from coterie.app.runners import sweep
+from coterie.clients.defence import Defence
+from coterie.clients.engine import robust
 from coterie.datasets import plugins
 from coterie.datasets.problem import DataError
 from tests import plugins as theirs
@@ -126,8 +130,48 @@ def test_a_run_of_nothing_but_plugins(tmp_path: Path) -> None:
     assert done.metric("test_loss", 1).shape == (2,)
 
 
+WORLD: dict[str, Any] = {
+    "method": "fedavg", "dataset": "digits", "peers": 4, "num-server-rounds": 4,
+    "partition.kind": "iid", "device": "cpu", "evaluate-every": 1,
+}  # fmt: skip
+
+
+def test_a_topology_of_a_plugin_is_the_graph_of_the_run() -> None:
+    config = Config.from_flat(WORLD | {"topology": "tests.plugins:PATH"})
+    assert np.argwhere(np.triu(config.graph())).tolist() == [[0, 1], [1, 2], [2, 3]]
+    assert Config.from_flat(flatten(tomllib.loads(config.toml()))) == config
+    with pytest.raises(ConfigError, match="must return a symmetric array of bool"):
+        Config.from_flat(WORLD | {"topology": "tests.plugins:ONE_WAY"}).graph()
+    with pytest.raises(ConfigError, match="is a Method: it must be a coterie.Topology"):
+        Config.from_flat(WORLD | {"topology": METHOD})
+
+
+def test_a_schedule_of_a_plugin_decides_who_is_awake(tmp_path: Path) -> None:
+    flat = WORLD | {"schedule.kind": "tests.plugins:FIRST_HALF"}
+    done = run(flat, tmp_path / "run")
+    assert (done.metric("bytes_sent", 2) > 0).all()
+    assert Config.from_flat(flat).strategy().schedule.awake(3).sum() == 0
+
+
+def test_an_attack_of_a_plugin_forges_letters(tmp_path: Path) -> None:
+    """An attacker that doubles the model is the built-in scaling around 0 of one peer's letter."""
+    flat = WORLD | {"attack.peers": "1", "attack.kind": "tests.plugins:DOUBLED", "peers": 2}
+    assert Config.from_flat(flat).attack.power == 2
+    honest = run(WORLD | {"peers": 2, "num-server-rounds": 1}, tmp_path / "honest")
+    forged = run(flat | {"num-server-rounds": 1}, tmp_path / "forged")
+    for name, value in honest.models()[0].items():
+        assert not torch.equal(value, forged.models()[0][name])
+
+
+def test_an_aggregation_rule_of_a_plugin_weighs_letters() -> None:
+    x = torch.tensor([[0.0, 1.0], [10.0, 10.0], [2.0, 3.0]], dtype=torch.float64)
+    heard = robust.Heard(np.arange(3), np.full(3, 1 / 3), None)
+    mean = robust.aggregated(Defence("tests.plugins:ENDS"), x, [heard])
+    assert mean.tolist() == [[1.0, 2.0]]
+
+
 def test_a_deployed_node_and_its_relay_take_what_is_installed_only() -> None:
-    for key in ("method", "model", "dataset", "partition.kind"):
+    for key in (part.key for part in parts.PARTS.values()):
         flat = {key: "no.such.module:anything"}
         with pytest.raises(ConfigError, match=f'{key} = "no.such.*entry points "coterie'):
             parts.refuse_modules(flat)

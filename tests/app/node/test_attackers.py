@@ -17,7 +17,7 @@ from coterie.app.runs.graph import weight_to
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run as Results
 from coterie.app.runs.summary import summarise
-from coterie.clients.attack import USUAL, Attack
+from coterie.clients.attack import ATTACKS, Attack
 from coterie.strategies.protocol import Report
 from coterie.strategies.relay.commit import Commit, Ledger, means
 from tests.inline import run
@@ -105,7 +105,7 @@ def played(path: Path, lie: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("kind", ["scale", "sign-flip", "ipm", "alie", "mimic", "stale"])
 def test_fedavg_gets_what_the_formula_says(tmp_path: Path, kind: str) -> None:
-    s = USUAL.get(kind, 0.0)
+    s = ATTACKS[kind].strength
 
     def lie(y: Any, heard: Any, c: Any) -> Any:
         if kind == "stale":

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coterie.app.config.registry import METHODS
-from coterie.clients.attack import Kind
+from coterie.clients.attack import ATTACKS
 from coterie.clients.defence import RuleName
 from tests.inline import Run, run
 from tests.pretended_gpu import PretendedGpu
@@ -27,7 +27,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     **{f"method {name}": {"method": name, **NEEDS.get(name, {})} for name in METHODS},
     **{
         f"attack {kind}": {"method": method, "attack.kind": kind, "attack.peers": "1"}
-        for kind, method in zip(get_args(Kind)[1:], ["fedavg", "cobo"] * 9, strict=False)
+        for kind, method in zip([*ATTACKS][1:], ["fedavg", "cobo"] * 9, strict=False)
     },
     **{
         f"defence {rule}": {"method": method, "defence.rule": rule}
