@@ -142,7 +142,7 @@ def test_a_topology_of_a_plugin_is_the_graph_of_the_run() -> None:
     assert Config.from_flat(flatten(tomllib.loads(config.toml()))) == config
     with pytest.raises(ConfigError, match="must return a symmetric array of bool"):
         Config.from_flat(WORLD | {"topology": "tests.plugins:ONE_WAY"}).graph()
-    with pytest.raises(ConfigError, match="is a Method: it must be a coterie.Topology"):
+    with pytest.raises(ConfigError, match=r"is a Method: it must be a coterie\.Topology"):
         Config.from_flat(WORLD | {"topology": METHOD})
 
 
