@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.clients.engine.streams import Purpose, stream
 from coterie.datasets import plugins
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,16 +180,12 @@ class Attack:
 
     kind: str = "none"
     peers: str = ""
-    share: float = 0.0
-    strength: float = 0.0
+    share: Annotated[float, Range(0, below=1)] = 0.0
+    strength: Annotated[float, Range(0)] = 0.0
 
     def __post_init__(self) -> None:
         if self.peers and not all(i.isdecimal() for i in self.peers.split(",")):
             raise ValueError(f'peers must be ids like "0,3", not "{self.peers}"')
-        if not 0 <= self.share < 1:
-            raise ValueError("share must be at least 0 and below 1")
-        if self.strength < 0:
-            raise ValueError("strength must not be negative")
         if self.strength and not self.row.strength:
             known = ", ".join(name for name, kind in ATTACKS.items() if kind.strength)
             raise ValueError(f'strength applies to {known}, not to kind "{self.kind}"')

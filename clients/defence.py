@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets import plugins
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,18 +168,14 @@ class Defence:
     """
 
     rule: str = "none"
-    tolerate: float = 0.2
+    tolerate: Annotated[float, Range(0, below=0.5)] = 0.2
     nnm: bool = False
     norm: bool = True
-    max_samples: int | Literal["auto"] = "auto"
+    max_samples: Annotated[int, Range(0)] | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.tolerate < 0.5:
-            raise ValueError("tolerate must be at least 0 and below 0.5")
         if self.nnm and self.rule == "none":
             raise ValueError('nnm needs an aggregation rule: set rule, which is "none"')
-        if self.max_samples != "auto" and self.max_samples < 0:
-            raise ValueError('max-samples must be "auto", 0 (any number) or more')
 
     @property
     def row(self) -> AggregationRule:

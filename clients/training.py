@@ -50,24 +50,10 @@ class Training:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError("batch-size must be at least 1")
-        if self.local_steps < 0 or self.local_epochs < 0:
-            raise ValueError("local-steps and local-epochs must not be negative")
         if self.local_steps == 0 and self.local_epochs == 0:
             raise ValueError("local-steps or local-epochs must be at least 1")
-        if self.learning_rate <= 0:
-            raise ValueError("learning-rate must be above 0")
-        if not 0 < self.learning_rate_decay <= 1:
-            raise ValueError("learning-rate-decay must be above 0 and at most 1")
-        if self.learning_rate_decay_every < 1:
-            raise ValueError("learning-rate-decay-every must be at least 1")
-        if not 0 <= self.momentum < 1:
-            raise ValueError("momentum must be at least 0 and below 1")
         if self.momentum > 0 and self.optimizer == "adam":
             raise ValueError('momentum needs optimizer = "sgd": "adam" has its own')
-        if self.weight_decay < 0:
-            raise ValueError("weight-decay must not be negative")
 
     def rate(self, round_: int) -> float:
         """Return the learning rate of a round, counted from 1; round 0 has that of round 1."""

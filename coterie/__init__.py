@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from coterie.errors import Error as Error
     from coterie.errors import PartError as PartError
     from coterie.errors import RunError as RunError
+    from coterie.ranges import Range as Range
     from coterie.results import Comparison as Comparison
     from coterie.results import Run as Run
     from coterie.strategies.brokering import Brokering as Brokering
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "coterie.api": ("run", "load", "compare", "reproduce"),
     "coterie.errors": ("DivergedError", "Error", "PartError", "RunError"),
+    "coterie.ranges": ("Range",),
     "coterie.results": ("Run", "Comparison"),
     "coterie.app.config.keys": ("ConfigError",),
     "coterie.app.config.registry": ("Method",),

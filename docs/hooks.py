@@ -2,9 +2,10 @@
 
 - `reference/keys.md` is generated from the docstrings of the option dataclasses, the API pages from
   the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
-- The pages of the methods are listed by situation in the navigation and on which-method.md; their
-  costs and sources are collected on methods/index.md. On a method's page, `{{ options }}` is
-  replaced by its part of the key reference.
+- Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows. The pages of the
+  methods are listed by situation in the navigation and on which-method.md; their costs and
+  sources are collected on methods/index.md. On a method's page, `{{ options }}` is replaced by
+  its part of the key reference.
 - Formulas become MathML, which browsers render without a script.
 - A link to a file of the repository that is not a page becomes plain text.
 
@@ -19,6 +20,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -34,8 +36,10 @@ from coterie.app.config.parts import PARTS, Row
 from coterie.app.config.registry import GROUPS, METHODS
 from coterie.clients.attack import AttackKind
 from coterie.clients.training import Training
+from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
 from coterie.datasets.table import Dataset
+from coterie.ranges import Range
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"docker/README.md": "consortium/docker.md", "CONTRIBUTING.md": "contributing.md"}
@@ -65,6 +69,7 @@ _WORLD: tuple[tuple[str, str, Kind | None], ...] = (
     ("Engine", "engine", None),
 )
 """Heading of keys.md, table, and kind of part whose rows are listed below the table."""
+_TABLE = re.compile(r"\{\{ (\w+) \}\}")
 _DEVIATIONS = "Deviations and choices: "
 _ATTRIBUTE = re.compile(r"^(\w[\w, ]*) : (.*)((?:\n    .*)*)", re.M)
 _TYPE_OF = re.compile(r'(?:(?:int|float|str|bool|path|dataclass|None|"\w+"|\{.*\})(?:, | or |$))+')
@@ -104,8 +109,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if uri == "methods/index.md":
         markdown = markdown.replace("{{ costs }}", costs_table())
         markdown = markdown.replace("{{ sources }}", sources_table())
-    if uri == "which-method.md":
-        markdown = markdown.replace("{{ methods }}", methods_table())
+    tables_of = {
+        plugins.GROUPS[kind].removeprefix("coterie."): partial(_choices, kind)
+        for kind in PARTS
+        if kind != "method"
+    }
+    tables_of |= {"methods": methods_table, "exposed": exposed_list}
+    markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
     sources = {page: source for source, page in OUTSIDE.items()}
     folder = posixpath.dirname(sources.get(uri, f"docs/{uri}"))
     return relinked(markdown, folder, posixpath.dirname(uri))
@@ -199,6 +209,15 @@ def methods_table() -> str:
             first = situation if name == names[0] else ""
             rows.append((first, f"[{title(name)}](methods/{name}.md)", _notes(name)))
     return _table(("situation", "method", ""), rows)
+
+
+def exposed_list() -> str:
+    """Return the methods that differential privacy does not cover, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, method in METHODS.items():
+        if method.exposes:
+            reasons.setdefault(method.exposes, []).append(name)
+    return "\n".join(f"- {reason}: {', '.join(names)}" for reason, names in reasons.items())
 
 
 def title(method: str) -> str:
@@ -325,7 +344,10 @@ def _type(annotation: Any) -> str:
     if isinstance(annotation, str):
         return f'`"{annotation}"`'
     if get_origin(annotation) is Annotated:
-        return _type(get_args(annotation)[-1])
+        if schema.is_path(annotation):
+            return _TYPES[Path]
+        own = [str(note) for note in annotation.__metadata__ if isinstance(note, Range)]
+        return " ".join([_type(annotation.__origin__), *own])
     return ", ".join(dict.fromkeys(_type(part) for part in get_args(annotation)))
 
 

@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.ranges import Range
 from coterie.strategies.errors import ScheduleError
 
 Floats = npt.NDArray[np.float64]
@@ -86,12 +87,10 @@ class Options:
 
     profile: Literal["none", "hospitals", "phones", "file"] = "none"
     file: Annotated[str, Path] = ""
-    tick: float = 1.0
-    deadline: float = 0.0
+    tick: Annotated[float, Range(above=0)] = 1.0
+    deadline: Annotated[float, Range(0)] = 0.0
 
     def __post_init__(self) -> None:
-        if self.tick <= 0 or self.deadline < 0:
-            raise ValueError("tick must be above 0, deadline must not be negative")
         if self.deadline and self.profile == "none":
             raise ValueError("a deadline needs a profile")
         if self.profile == "file" and not self.file:

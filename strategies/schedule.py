@@ -16,6 +16,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from coterie.ranges import Range
 from coterie.strategies.clock import Clock
 from coterie.strategies.errors import ScheduleError
 
@@ -50,20 +51,14 @@ class Options:
     """
 
     kind: str = "all"
-    fraction: float = 0.1
-    mean_up: float = 10.0
-    mean_down: float = 10.0
+    fraction: Annotated[float, Range(above=0, high=1)] = 0.1
+    mean_up: Annotated[float, Range(1)] = 10.0
+    mean_down: Annotated[float, Range(1)] = 10.0
     file: Annotated[str, Path] = ""
-    max_age: int = 0
-    staleness_discount: float = 0.0
+    max_age: Annotated[int, Range(0)] = 0
+    staleness_discount: Annotated[float, Range(0)] = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ValueError("fraction must be above 0 and at most 1")
-        if min(self.mean_up, self.mean_down) < 1:
-            raise ValueError("mean-up and mean-down must be at least 1 round")
-        if self.max_age < 0 or self.staleness_discount < 0:
-            raise ValueError("max-age and staleness-discount must not be negative")
         if self.kind == "trace" and not self.file:
             raise ValueError('kind = "trace" needs a file')
 
@@ -404,16 +399,19 @@ def _read(path: Path, peers: int) -> list[tuple[int, int, int]]:
 
 
 SCHEDULES: Mapping[str, ScheduleKind] = {
-    "all": ScheduleKind("all peers in every round", _all),
-    "sample": ScheduleKind("a random sample of the peers, `fraction`, in each round", _sample),
+    "all": ScheduleKind("all peers, in every round", _all),
+    "sample": ScheduleKind(
+        "a random share of the peers, at least one, in each round: client sampling", _sample
+    ),
     "churn": ScheduleKind(
-        "peers leave and return at random, after `mean-up` and `mean-down` rounds on average",
+        "peers that leave and return: geometric up and down times, one Markov chain per peer",
         _churn,
     ),
-    "trace": ScheduleKind("intervals of each peer, listed in `file`", _trace),
+    "trace": ScheduleKind(
+        "intervals in a file, such as recorded availability or office hours", _trace
+    ),
     "clock": ScheduleKind(
-        "the peers that have finished their work (asynchronous; a round is a tick of the virtual "
-        "clock)",
+        "peers that have finished their work: asynchronous; a round is a tick of the virtual clock",
         _by_clock,
     ),
 }

@@ -577,25 +577,26 @@ TOPOLOGIES: Mapping[str, Topology] = {
     ),
     "hypercube": Topology("log2 n neighbours; n must be a power of two", _hypercube),
     "one-peer-exponential": Topology(
-        "each peer receives from the peer 1, 2, 4, ... positions before it, in turn; not for "
-        "methods with answers",
+        "each peer receives from the peer 1, 2, 4, ... positions before it, in turn (Ying et al., "
+        "NeurIPS 2021); not for methods with answers",
         _exponential,
         _exponential_rounds,
     ),
     "base": Topology(
-        "the base-(k+1) graph, k = `topology-degree`: exact averages after few rounds",
+        "the base-(k+1) graph, k = `topology-degree`: at most k neighbours, exact averages after "
+        "few rounds (Takezawa et al., NeurIPS 2023)",
         _base,
         _base_rounds,
         _base_mixing,
     ),
     "epidemic": Topology(
-        "each peer receives from `topology-degree` random others in each round; not for methods "
-        "with answers",
+        "each peer receives from `topology-degree` random others in each round (de Vos et al., "
+        "NeurIPS 2023); not for methods with answers",
         _full,
         _epidemic_rounds,
     ),
     "file": Topology(
-        "edges of `topology-file`: JSON, or a CSV with the edges of each round",
+        "edges of `topology-file`: JSON, or a CSV with (directed) edges of each round",
         _file,
         _file_rounds,
         _file_mixing,

@@ -34,9 +34,6 @@ __all__ = ["Config", "ConfigError", "named"]
 
 VALIDATION_SHARE = 0.2
 """Share of the training examples that `validation = "auto"` holds out if a method needs it."""
-LATE = 0.2
-"""Share of the rounds at the end of a run in which newcomers take part."""
-_NEWCOMERS = 0x4EC0
 _OF_ONE_RUN = ("name", "run-dir", "resume", "preflight")
 
 
@@ -91,28 +88,9 @@ class Config(TopLevel):
         return "partition.validation", self.partition.validation_share
 
     @property
-    def validates(self) -> bool:
-        """Return whether the method needs validation data."""
-        return self.row.validates
-
-    @property
     def row(self) -> Method:
         """Method of the run."""
         return method_of(self.method)
-
-    @property
-    def newcomers(self) -> tuple[int, ...]:
-        """Peers that join late, drawn by the seed; empty without `hold-out`."""
-        if not self.hold_out:
-            return ()
-        count = min(max(1, round(self.hold_out * self.peers)), self.peers - 1)
-        drawn = np.random.default_rng([self.seed, _NEWCOMERS]).permutation(self.peers)[:count]
-        return tuple(sorted(drawn.tolist()))
-
-    @property
-    def joins(self) -> int:
-        """Round after which the newcomers take part."""
-        return self.num_server_rounds - max(1, round(LATE * self.num_server_rounds))
 
     @property
     def source(self) -> Dataset:
@@ -290,18 +268,6 @@ class Config(TopLevel):
             evaluate_every=self.evaluate_every, schedule=attendance, links=links,
         )  # fmt: skip
 
-    def attackers(self) -> npt.NDArray[np.int64]:
-        """The ids of the peers that lie, ascending.
-
-        Raises
-        ------
-        ConfigError : they are no peers, or nobody is honest.
-        """
-        try:
-            return self.attack.attackers(self.peers, self.seed)
-        except ValueError as error:
-            raise ConfigError(f"attack: {error}") from None
-
     def _tables(self) -> dict[str, object]:
         chosen = {
             "partition": self.partition if self.source.divided else None,
@@ -327,7 +293,10 @@ class Config(TopLevel):
         for name, check, what in ((self.method, own, self), (self.dataset, data, self.peers)):
             if check is not None:
                 parts.ask(name, check, what)
-        self.attackers()
+        try:
+            self.attack.attackers(self.peers, self.seed)
+        except ValueError as error:
+            raise ConfigError(f"attack: {error}") from None
         if self.privacy.kind != "none":
             if self.schedule.kind != "all" or self.clock.deadline:
                 raise ConfigError(

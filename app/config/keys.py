@@ -25,6 +25,7 @@ from coterie.clients.training import Augmentation, Optimizer, Training
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import DATASETS, Dataset
 from coterie.errors import Error
+from coterie.ranges import Range
 from coterie.strategies import clock, schedule
 
 WORLD: Mapping[str, type] = {
@@ -120,30 +121,30 @@ class TopLevel:
     """
 
     method: str = "cobo"
-    peers: int = 8
-    num_server_rounds: int = 150
-    seed: int = 0
+    peers: Annotated[int, Range(1)] = 8
+    num_server_rounds: Annotated[int, Range(1)] = 150
+    seed: Annotated[int, Range(0)] = 0
     dataset: str = "digits"
     model: str = "auto"
-    batch_size: int = Training.batch_size
-    local_steps: int = 0
-    local_epochs: int = Training.local_epochs
+    batch_size: Annotated[int, Range(1)] = Training.batch_size
+    local_steps: Annotated[int, Range(0)] = 0
+    local_epochs: Annotated[int, Range(0)] = Training.local_epochs
     augment: Augmentation = Training.augment
     optimizer: Optimizer = Training.optimizer
-    learning_rate: float = Training.learning_rate
-    learning_rate_decay: float = Training.learning_rate_decay
-    learning_rate_decay_every: int = Training.learning_rate_decay_every
-    momentum: float = Training.momentum
-    weight_decay: float = Training.weight_decay
+    learning_rate: Annotated[float, Range(above=0)] = Training.learning_rate
+    learning_rate_decay: Annotated[float, Range(above=0, high=1)] = Training.learning_rate_decay
+    learning_rate_decay_every: Annotated[int, Range(1)] = Training.learning_rate_decay_every
+    momentum: Annotated[float, Range(0, below=1)] = Training.momentum
+    weight_decay: Annotated[float, Range(0)] = Training.weight_decay
     topology: str = "full"
-    topology_degree: int = 2
-    topology_probability: float = 0.5
+    topology_degree: Annotated[int, Range(0)] = 2
+    topology_probability: Annotated[float, Range(above=0, high=1)] = 0.5
     topology_file: Annotated[str, Path] = ""
-    evaluate_every: int = 10
-    round_seconds: float = 600.0
-    join_seconds: float = 600.0
-    hold_out: float = 0.0
-    quorum: int = 0
+    evaluate_every: Annotated[int, Range(1)] = 10
+    round_seconds: Annotated[float, Range(above=0)] = 600.0
+    join_seconds: Annotated[float, Range(0)] = 600.0
+    hold_out: Annotated[float, Range(0, below=1)] = 0.0
+    quorum: Annotated[int, Range(0)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     mixed_precision: bool = False
@@ -162,23 +163,12 @@ class TopLevel:
 
     def __post_init__(self) -> None:
         _ = self.training
-        for key in ("peers", "num-server-rounds", "evaluate-every"):
-            if getattr(self, key.replace("-", "_")) < 1:
-                raise ValueError(f"{key} must be at least 1")
         if self.mixed_precision and self.dtype != "float32":
             raise ValueError('mixed-precision = true goes with dtype = "float32"')
-        if self.seed < 0:
-            raise ValueError("seed must not be negative")
-        if self.round_seconds <= 0 or self.join_seconds < 0:
-            raise ValueError("round-seconds must be above 0 and join-seconds not below it")
-        if not 0 <= self.hold_out < 1:
-            raise ValueError("hold-out must be at least 0 and below 1")
         if self.hold_out and min(self.peers, self.num_server_rounds) < 2:
             raise ValueError("hold-out wants at least two peers and two rounds")
-        if not 0 <= self.quorum <= self.peers:
-            raise ValueError(f"quorum must be 0 to {self.peers}, the number of peers")
-        if not 0 < self.topology_probability <= 1:
-            raise ValueError("topology-probability must be above 0 and at most 1")
+        if self.quorum > self.peers:
+            raise ValueError(f"quorum = {self.quorum} must be at most peers = {self.peers}")
         if Path(self.name).name != self.name or self.name == "..":
             raise ValueError(f'name must be the name of one directory, not "{self.name}"')
         if self.topology == "file" and not self.topology_file:

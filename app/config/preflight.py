@@ -104,7 +104,7 @@ def check_method(config: Config, problem: Problem) -> None:
         raise ConfigError(f'attack.kind = "{config.attack.kind}" wants classes, not {problem.task}')
     if config.privacy.kind != "none" and problem.task == "quadratic":
         raise ConfigError(f"privacy: {problem.name} has no examples that it could protect")
-    if config.validates:
+    if config.row.validates:
         try:
             required(problem)
         except ValueError as error:

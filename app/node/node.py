@@ -91,7 +91,7 @@ class Node:
             config, *((self.peers[0], split_seed(own, config)) if deployed else ())
         )
         check_method(config, problem)
-        liars = config.attackers()
+        liars = config.attack.attackers(config.peers, config.seed)
         problem = deceived(problem, config.attack, liars)
         self._policy = policy
         # A simulation of honest peers need not doubt what they say and send.

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.newcomers import newcomers_of
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.conclude import conclude
 from coterie.app.runners.errors import FlowerError
@@ -70,7 +71,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         It did not run to its end.
     """
     parts.refuse_modules(config.chosen)
-    if config.newcomers:
+    if newcomers_of(config):
         raise ConfigError("hold-out is for runs without Flower: leave --federation out")
     observers = Observers(config)
     run_dir = Path(config.run_dir)

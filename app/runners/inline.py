@@ -12,6 +12,7 @@ from typing import Any
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
+from coterie.app.config.newcomers import join_round, newcomers_of
 from coterie.app.node.node import Node
 from coterie.app.runners.newcomers import LateTransport, write_control
 from coterie.app.runs.recorder import RunRecorder
@@ -47,7 +48,7 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
             watch({**recorder.progress, "round": t})
 
     try:
-        if config.newcomers:
+        if newcomers_of(config):
             _run_with_newcomers(config, recorder)
         else:
             node = Node(config, range(config.peers), directory, on_round=on_round)
@@ -64,10 +65,11 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
 
 def _run_with_newcomers(config: Config, recorder: RunRecorder) -> None:
     """The same, with a node of peers that come late."""
-    others = [peer for peer in range(config.peers) if peer not in config.newcomers]
+    late = newcomers_of(config)
+    others = [peer for peer in range(config.peers) if peer not in late]
     directory = Path(config.run_dir)
-    nodes = [Node(config, peers, directory) for peers in (others, config.newcomers)]
-    transport = LateTransport(nodes, lambda: recorder.ledger.round, config.joins)
+    nodes = [Node(config, peers, directory) for peers in (others, late)]
+    transport = LateTransport(nodes, lambda: recorder.ledger.round, join_round(config))
     _broker(config, transport, recorder, 0.0, len(others))
     write_control(config)
 

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.newcomers import newcomers_of
 from coterie.app.config.root import IMPORT_ROOT, workplace
 from coterie.app.runs import progress, rundir
 from coterie.app.runs.introduction import introduce
@@ -30,7 +31,7 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     ConfigError, DataError
         If the run cannot start; nothing was written.
     """
-    if config.newcomers:
+    if newcomers_of(config):
         raise ConfigError("hold-out is for runs without Flower: coterie compare --hold-out")
     if config.track:
         raise ConfigError("track is for runs that `coterie` starts")

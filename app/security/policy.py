@@ -25,6 +25,7 @@ from coterie.datasets import plugins
 from coterie.datasets.own.institutions import words
 from coterie.datasets.table import DATASETS
 from coterie.errors import Error
+from coterie.ranges import Range
 
 Disclosure = Literal["all", "loss", "none"]
 ANY = "any"
@@ -54,11 +55,13 @@ class DataPolicy:
     std: Annotated[str, "Standard deviation of each column or channel; see mean."] = ""
     min_examples: Annotated[
         int,
+        Range(1),
         "Minimum number of examples in the training, test and validation part, and in each class "
         "of the test part before a measure by class is reported.",
     ] = 20
     min_batch_size: Annotated[
         int,
+        Range(1),
         "Minimum batch size; the last batch of an epoch may be smaller. answers.min-examples is "
         "the minimum where letters are sent.",
     ] = 8
@@ -77,6 +80,7 @@ class ReportPolicy:
     training: Annotated[bool, "Report metrics of the training examples too."] = False
     max_numbers_per_example: Annotated[
         float,
+        Range(above=0),
         "Maximum number of reported numbers about own data in all runs together, per example of "
         "the run's data; after that nothing but traffic is reported. Many numbers over the same "
         "examples determine single labels, however they are rounded: with about one number per "
@@ -101,18 +105,25 @@ class AnswerPolicy:
     ] = "private"
     min_examples: Annotated[
         int,
+        Range(1),
         "Minimum number of examples behind an answer on own data: in the training part, and as "
         "batch size.",
     ] = 32
-    max_answers_per_round: Annotated[int, "Maximum number of gradients in one round."] = 32
+    max_answers_per_round: Annotated[int, Range(1), "Maximum number of gradients in one round."] = (
+        32
+    )
     max_answers_per_peer: Annotated[
-        int, "Maximum number of gradients that one peer may get in one run."
+        int, Range(1), "Maximum number of gradients that one peer may get in one run."
     ] = 500
     max_answers: Annotated[
-        int, "Maximum number of gradients in all runs, as the ledger in the node's out counts them."
+        int,
+        Range(1),
+        "Maximum number of gradients in all runs, as the ledger in the node's out counts them.",
     ] = 10_000
     max_replays: Annotated[
-        int, "Maximum number of times that a round which is not committed may be played again."
+        int,
+        Range(0),
+        "Maximum number of times that a round which is not committed may be played again.",
     ] = 3
 
 
@@ -127,11 +138,14 @@ class PrivacyPolicy:
     ] = "none"
     max_epsilon: Annotated[
         float,
+        Range(above=0),
         "Maximum privacy.budget of such a run. What all runs with privacy have spent on this "
         "node's examples counts towards it.",
     ] = 8.0
     max_delta: Annotated[
-        float, "Maximum privacy.delta of such a run; well below one over the examples here."
+        float,
+        Range(above=0, below=1),
+        "Maximum privacy.delta of such a run; well below one over the examples here.",
     ] = 1e-5
 
 
@@ -148,16 +162,16 @@ class Policy:
     sealing: Annotated[bool, "Whether a run's letters must be sealed."] = True
     methods: Annotated[str, "Names of the methods that may run."] = ANY
     max_peers: Annotated[
-        int, "Maximum number of peers; letters go to those in the trust file only."
+        int, Range(1), "Maximum number of peers; letters go to those in the trust file only."
     ] = 100
-    max_rounds: Annotated[int, "Maximum number of rounds."] = 500
+    max_rounds: Annotated[int, Range(1), "Maximum number of rounds."] = 500
     data: DataPolicy = field(default_factory=DataPolicy)
     reports: ReportPolicy = field(default_factory=ReportPolicy)
     answers: AnswerPolicy = field(default_factory=AnswerPolicy)
     privacy: PrivacyPolicy = field(default_factory=PrivacyPolicy)
 
     def check(self) -> None:
-        """Refuse names that do not exist, limits below 1 and, without approval, open doors.
+        """Reject unknown names and, without approval, keys that allow anything.
 
         Raises
         ------
@@ -170,15 +184,6 @@ class Policy:
             for name in words(text) if text != ANY else ():
                 if name not in known:
                     raise PolicyError(f'{key}: there is no "{name}"{nearest(name, known)}')
-        for key, value in self.flat().items():
-            if type(value) is int and value < 1 and key != "answers.max-replays":
-                raise PolicyError(f"{key} = {value} allows nothing: write at least 1")
-            if type(value) is float and not value > 0:
-                raise PolicyError(f"{key} = {value} allows nothing: write a number above 0")
-        if self.answers.max_replays < 0:
-            raise PolicyError("answers.max-replays must be at least 0")
-        if self.privacy.max_delta >= 1:
-            raise PolicyError("privacy.max-delta must lie between 0 and 1")
         if self.approval == "none":
             open_ = {"methods": self.methods, "data.sets": self.data.sets}
             if "table" in words(self.data.sets):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from coterie.datasets import plugins
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,13 +49,9 @@ class Adaptation:
     weights: Annotated[str, Path] = ""
     frozen: str = ""
     personal: str = ""
-    lora_rank: int = 0
+    lora_rank: Annotated[int, Range(0)] = 0
     lora_alpha: float = 16.0
     lora_layers: str = "*"
-
-    def __post_init__(self) -> None:
-        if self.lora_rank < 0:
-            raise ValueError("lora-rank must be at least 1, or 0 for no adapters")
 
 
 @dataclass(frozen=True)
@@ -127,18 +124,14 @@ class TransformerOptions:
         Dropout rate on embeddings, attention weights and residual branches.
     """
 
-    layers: int = 2
-    width: int = 64
-    heads: int = 4
-    dropout: float = 0.0
+    layers: Annotated[int, Range(1)] = 2
+    width: Annotated[int, Range(1)] = 64
+    heads: Annotated[int, Range(1)] = 4
+    dropout: Annotated[float, Range(0, below=1)] = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads) < 1:
-            raise ValueError("layers, width and heads must be at least 1")
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, {self.heads}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError("dropout must be at least 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -160,15 +153,9 @@ class Gpt2Options:
     """
 
     weights_file: Annotated[str, Path] = "data/gpt2/model.safetensors"
-    rank: int = 4
+    rank: Annotated[int, Range(1)] = 4
     alpha: float = 32.0
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError("rank must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ValueError("dropout must be at least 0 and below 1")
+    dropout: Annotated[float, Range(0, below=1)] = 0.1
 
     def fits(self, problem: Problem) -> None:
         """Check that the pretrained weights exist."""

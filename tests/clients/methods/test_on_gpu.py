@@ -6,14 +6,14 @@ Two nodes, so that models and answers travel as letters.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 
 from coterie.app.config.registry import METHODS
 from coterie.clients.attack import ATTACKS
-from coterie.clients.defence import RuleName
+from coterie.clients.defence import RULES
 from tests.inline import Run, run
 from tests.pretended_gpu import PretendedGpu
 from tests.test_table import DIGITS, NEEDS
@@ -31,7 +31,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     },
     **{
         f"defence {rule}": {"method": method, "defence.rule": rule}
-        for rule, method in zip(get_args(RuleName)[1:], ["fedavg", "cobo"] * 9, strict=False)
+        for rule, method in zip([*RULES][1:], ["fedavg", "cobo"] * 9, strict=False)
     },
     "nearest-neighbour mixing": {"defence.rule": "krum", "defence.nnm": True, "method": "fedavg"},
     "private": {"method": "cobo", "privacy.kind": "examples"},
