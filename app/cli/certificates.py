@@ -191,7 +191,7 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _secret(directory: Path) -> None:
-    """What an executor shows to its SuperLink or SuperNode; the two share it and nobody else."""
+    """Token with which an executor authenticates to its SuperLink or SuperNode."""
     path = directory / "superexec.secret"
     if not path.exists():
         _write(path, secrets.token_bytes(32))

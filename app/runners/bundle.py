@@ -14,11 +14,12 @@ from coterie.app.config import defaults
 SHIPPED = (
     "__init__.py",
     "errors.py",
+    "ranges.py",
     *("app/*.py", "app/config/**/*.py", "app/wire/**/*.py", "app/security/**/*.py"),
     *("app/node/**/*.py", "app/runs/**/*.py", "app/trained/**/*.py"),
     *("strategies/**/*.py", "clients/**/*.py", "datasets/**/*.py", "presets/**/*.toml"),
 )
-"""What relay and nodes need, as patterns below the package."""
+"""Files that relay and nodes need, as patterns below the package."""
 _EVERYTHING = ("*.py", *(f"{room}/**/*" for room in ("app", "strategies", "clients", "datasets")))
 
 
@@ -51,7 +52,7 @@ def write_app(target: Path) -> None:
 
 
 def write_package(target: Path) -> Path:
-    """Copy the whole package into `target`, for machines that do not have it; its folder."""
+    """Copy the whole package into `target`, for machines without it, and return its folder."""
     _copy(_EVERYTHING, target / "coterie")
     return target / "coterie"
 

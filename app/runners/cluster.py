@@ -25,15 +25,15 @@ from coterie.app.runs import plan
 from coterie.errors import RunError
 
 _STORE = 100 << 20
-"""Bytes for results of a cluster of our own: hardly anything travels."""
+"""Bytes for results in a cluster that we start; results are small."""
 ALL_MEMORY = sys.maxsize
-"""What a run asks for that shall be alone on its machine."""
+"""Memory that a run requests to be alone on its machine."""
 _GPUS = 0.5
-"""Of a GPU for each run, where memory suffices: one computes while the other decides."""
+"""GPUs per run if memory suffices: one run computes while the other decides."""
 
 
 class Machine(NamedTuple):
-    """What a machine has for tasks; memory in bytes, 0 where it is not known."""
+    """Resources of a machine for tasks; memory in bytes, 0 if unknown."""
 
     cpus: int
     gpus: int
@@ -41,18 +41,18 @@ class Machine(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """A sweep's folder as the machine that started the sweep sees it."""
+    """Folder of a sweep, as seen by the machine that started the sweep."""
 
     path: str
     file: tuple[int, float]
 
     @classmethod
     def of(cls, directory: Path) -> Folder:
-        """The folder, which `plan.write` has just written to."""
+        """Return the folder to which `plan.write` has just written."""
         return cls(str(directory), _identity(directory))
 
     def is_here(self) -> bool:
-        """Whether this machine shares it."""
+        """Return whether this machine shares the folder."""
         try:
             return _identity(Path(self.path)) == self.file
         except FileNotFoundError:
@@ -60,13 +60,13 @@ class Folder(NamedTuple):
 
 
 def _identity(directory: Path) -> tuple[int, float]:
-    """Another machine may have a folder of the same name, but not the same file in it."""
+    """Return inode and time of a file: a folder of the same name elsewhere has another file."""
     found = (directory / plan.NAME).stat()
     return found.st_ino, found.st_mtime
 
 
 def address() -> str:
-    """Where the cluster is; empty without one."""
+    """Return the address of the Ray cluster; empty without one."""
     return os.environ.get("RAY_ADDRESS", "")
 
 
@@ -199,7 +199,7 @@ class Tasks:
 
     @property
     def going(self) -> list[Config]:
-        """What was sent and has not ended."""
+        """Return the tasks that were sent and have not ended."""
         return list(self._going.values())
 
     def send(self, config: Config, memory: int) -> None:

@@ -40,14 +40,18 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where a run's Flower processes live.
+    """Working folder and environment of a run's Flower processes.
 
     Attributes
     ----------
-    home : their FLWR_HOME.
-    app : copy of the app as it was when the run started; also their working directory.
-    environment : their environment.
-    log : file that gets what they print.
+    home : Path
+        FLWR_HOME of the processes.
+    app : Path
+        Copy of the app at the start of the run, and working directory of the processes.
+    environment : Mapping[str, str]
+        Environment of the processes.
+    log : Path
+        File with their output.
     """
 
     home: Path
@@ -56,7 +60,7 @@ class Workspace:
     log: Path
 
     def popen(self, *command: str) -> subprocess.Popen[bytes]:
-        """Start `command`; it does not outlive the workspace."""
+        """Start a command; it ends with the workspace at the latest."""
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 command,
@@ -71,12 +75,12 @@ class Workspace:
     def submit(
         self, connection: str, run_config: Mapping[str, Scalar], simulation: Mapping[str, Scalar]
     ) -> str:
-        """Start a run, which a deployment does without `simulation`; its id.
+        """Start a run and return its ID; a deployment has no `simulation`.
 
         Raises
         ------
         FlowerError
-            Flower did not take it.
+            Flower rejected the run.
         """
         settings = self.app.parent / "run.toml"
         settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
@@ -87,17 +91,17 @@ class Workspace:
         return str(ask(*command, environment=self.environment)["run-id"])
 
     def stream(self, run_id: str, connection: str) -> subprocess.Popen[bytes]:
-        """Start to append what a run prints to the log; ends with the run."""
+        """Append the output of a run to the log, until the run ends."""
         return self.popen("flwr", "log", run_id, connection, "--stream")
 
 
 def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What a command of `flwr` answers.
+    """Return the answer of a command of `flwr`.
 
     Raises
     ------
     FlowerError
-        It says no, or nothing; why in one line.
+        The command failed or answered nothing; the message is one line.
     """
     flwr = Path(sys.executable).with_name("flwr")
     command = [str(flwr), *arguments, "--format", "json"]

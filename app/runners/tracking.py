@@ -1,4 +1,4 @@
-"""What is told after every evaluated round: callbacks, TensorBoard, MLflow, Weights & Biases."""
+"""Calls after every evaluated round: callbacks, TensorBoard, MLflow, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -20,35 +20,41 @@ if TYPE_CHECKING:
 
 
 class Callback(Protocol):
-    """What is called after every evaluated round."""
+    """Object that is called after every evaluated round."""
 
     def on_round(self, round: int, metrics: DataFrame) -> object:  # noqa: A002
-        """Hear of a round.
+        """Handle a round.
 
         Parameters
         ----------
-        metrics : a row for each peer that reported.
+        round : int
+            Number of the round.
+        metrics : DataFrame
+            Metrics with a row per peer that reported.
         """
 
 
 class Observers:
-    """Calls back for every round that metrics.jsonl has got complete. A context manager.
+    """Context manager that calls back for every complete round in metrics.jsonl.
 
     Parameters
     ----------
-    callbacks : objects with `on_round`, or functions like it, beside what the configuration tracks.
+    config : Config
+        Configuration of the run; its key `track` names trackers.
+    callbacks : Iterable[Callback | Callable[..., object]]
+        Further objects with `on_round`, or functions with the same parameters.
 
     Raises
     ------
     ConfigError
-        `track` names something that is not there, or a callback cannot be called.
+        `track` names an unknown tracker, or a callback cannot be called.
     """
 
     def __init__(
         self, config: Config, callbacks: Iterable[Callback | Callable[..., object]] = ()
     ) -> None:
         self._config, self._file = config, Path(config.run_dir, "metrics.jsonl")
-        self._calls = [_told(each) for each in callbacks]
+        self._calls = [_function_of(each) for each in callbacks]
         self._trackers = trackers(config.track)
         self._read, self._stack = 0, ExitStack()
 
@@ -168,11 +174,11 @@ TRACKERS: Mapping[str, tuple[str, Any]] = {
     "mlflow": ("mlflow", MLflow),
     "wandb": ("wandb", WandB),
 }
-"""Name -> the package that it needs, and what logs to it."""
+"""Name -> required package, and class of the tracker."""
 
 
-def _told(callback: object) -> Callable[..., object]:
-    """What to call of a callback; that it takes a round and its metrics is seen before the run."""
+def _function_of(callback: object) -> Callable[..., object]:
+    """Return the function of a callback, after checking that it takes a round and metrics."""
     call = getattr(callback, "on_round", callback)
     wanted = "it must be a function (round, metrics), or an object with such an on_round"
     if not callable(call):
@@ -182,25 +188,25 @@ def _told(callback: object) -> Callable[..., object]:
         inspect.signature(call).bind(0, None)
     except TypeError as error:
         raise ConfigError(f"callbacks: {call!r}: {error}: {wanted}") from None
-    except ValueError:  # built in, with a signature that nobody can tell
+    except ValueError:  # a built-in function without a signature
         pass
     return call
 
 
 def trackers(track: str) -> list[Any]:
-    """What logs to each that the key `track` names.
+    """Return the trackers that the key `track` names.
 
     Raises
     ------
     ConfigError
-        There is no such one, or it is not installed.
+        A tracker is unknown or not installed.
     """
     return [_tracker(name.strip()) for name in track.split(",") if name.strip()]
 
 
 def _tracker(name: str) -> Any:
     if name not in TRACKERS:
-        raise ConfigError(f'track: nothing is called "{name}"{nearest(name, TRACKERS)}')
+        raise ConfigError(f'track: unknown tracker "{name}"{nearest(name, TRACKERS)}')
     package, tracker = TRACKERS[name]
     if find_spec(package) is None:
         raise ConfigError(f'track = "{name}": pip install {package}')

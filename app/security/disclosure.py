@@ -1,4 +1,4 @@
-"""What a node's reports disclose to the relay; its policy decides, not the run."""
+"""Disclosure of reports to the relay, as the node's policy allows."""
 
 from __future__ import annotations
 

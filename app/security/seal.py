@@ -166,7 +166,7 @@ def unseal(
 
 
 def _header(letter: PeerMessage, scope: Scope, *more: bytes | int) -> bytes:
-    """What a letter is tied to, and `more` of it."""
+    """Return the context that a letter is bound to, and `more`."""
     return framed(
         _PROTOCOL,
         scope.run,

@@ -54,11 +54,6 @@ def mlp(shape: Shape, outputs: int, options: MlpOptions) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
 
 
-def auto(shape: Shape, outputs: int) -> nn.Module:
-    """Build an `mlp` with default options."""
-    return mlp(shape, outputs, MlpOptions())
-
-
 def build(
     model: str,
     options: Any,
@@ -94,6 +89,7 @@ def build(
         if model != "auto":
             raise ValueError(f'model "{model}" cannot learn a quadratic problem: use "auto"')
         return Theta(outputs)
+    model = "mlp" if model == "auto" else model
     check_task(model, task)
     if model in MODELS:
         network = MODELS[model].network(shape, outputs, options)

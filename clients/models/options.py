@@ -220,7 +220,7 @@ class Model:
 _NUMBERS = ("classification", "regression")
 
 MODELS: dict[str, Model] = {
-    "auto": Model("default model of the data set", "build:auto", tasks=(*_NUMBERS, "quadratic")),
+    "auto": Model("default model of the data set", "build:mlp", tasks=(*_NUMBERS, "quadratic")),
     "linear": Model(
         "multinomial logistic regression, or least squares", "build:linear", LinearOptions, _NUMBERS
     ),

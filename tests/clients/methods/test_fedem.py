@@ -224,8 +224,3 @@ def test_a_component_that_a_peer_has_given_up_stays_given_up(tmp_path: Path) -> 
     state, _ = rule.offer(replace(rule.init(), pi=pi), 1)
     assert np.array_equal(state.pi, pi)
     assert state.members[:, 1].equal(rule.init().members[:, 1])  # and is not trained
-
-
-def test_options_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        Options(0)
