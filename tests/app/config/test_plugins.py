@@ -216,3 +216,18 @@ def test_arrays_become_a_problem() -> None:
     three = Config.from_flat({"dataset": "here:two", "peers": 3})
     with pytest.raises(DataError, match="set peers = 2"):
         check(three)
+
+
+def test_the_fingerprint_of_a_row_covers_the_files_that_define_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row is an object of a class of ours: its own code is in the module that is named."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine_graphs.py").write_text("def path(setting): ...\n")
+    (tmp_path / "mine_row.py").write_text(
+        "from coterie import Topology\nfrom mine_graphs import path\nROW = Topology('', path)\n"
+    )
+    content = plugins.fingerprint("topology", "mine_row:ROW")
+    for file in ("mine_row.py", "mine_graphs.py"):
+        assert (tmp_path / file).read_bytes() in content
+    assert Path(theirs.__file__).read_bytes() in plugins.fingerprint("method", METHOD)
