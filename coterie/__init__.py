@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from coterie.app.config.keys import ConfigError as ConfigError
     from coterie.app.config.registry import Method as Method
     from coterie.app.runners.errors import SweepError as SweepError
-    from coterie.app.runs.metrics import ResultsError as ResultsError
+    from coterie.app.runs.files import ResultsError as ResultsError
     from coterie.clients.letters import Letters as Letters
     from coterie.clients.rule import Grid as Grid
     from coterie.clients.rule import Rule as Rule
@@ -53,7 +53,7 @@ _PLACES = {
     "coterie.app.config.keys": ("ConfigError",),
     "coterie.app.config.registry": ("Method",),
     "coterie.app.runners.errors": ("SweepError",),
-    "coterie.app.runs.metrics": ("ResultsError",),
+    "coterie.app.runs.files": ("ResultsError",),
     "coterie.clients.letters": ("Letters",),
     "coterie.clients.rule": ("Grid", "Rule", "State"),
     "coterie.datasets.partition.options": ("Shares",),

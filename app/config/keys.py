@@ -26,6 +26,7 @@ from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import DATASETS
 from coterie.errors import Error
 from coterie.strategies import clock, schedule
+from coterie.strategies.names import RULE, is_name
 
 WORLD: Mapping[str, type] = {
     "attack": Attack, "defence": Defence, "privacy": Privacy, "engine": EngineOptions,
@@ -113,7 +114,8 @@ class TopLevel:
     out : str
         Directory of run directories; a run writes to `<out>/<name>`.
     name : str
-        Name of the run directory; empty: derived from the start time.
+        Name of the run directory, at most 64 letters, digits, ".", "-" and "_"; empty: derived from
+        the start time.
     data_dir : str
         Directory of data sets and downloads.
     track : str
@@ -194,8 +196,8 @@ class TopLevel:
             raise ValueError(f"quorum must be 0 to {self.peers}, the number of peers")
         if not 0 < self.topology_probability <= 1:
             raise ValueError("topology-probability must be above 0 and at most 1")
-        if Path(self.name).name != self.name or self.name == "..":
-            raise ValueError(f'name must be the name of one directory, not "{self.name}"')
+        if self.name and not is_name(self.name):
+            raise ValueError(f"name must be the name of one directory: {RULE}")
         if self.topology == "file" and not self.topology_file:
             raise ValueError('topology = "file" needs topology-file')
 

@@ -136,6 +136,28 @@ class PrivacyPolicy:
 
 
 @dataclass(frozen=True)
+class LimitPolicy:
+    """Memory and time that a run may take here, checked before anything of that size is made."""
+
+    max_steps: Annotated[int, "Maximum number of local steps of a round."] = 10_000
+    max_epochs: Annotated[int, "Maximum number of passes over the own data in a round."] = 100
+    max_batch_size: Annotated[int, "Maximum number of examples of a gradient."] = 4096
+    max_pixels: Annotated[
+        int, "Maximum numbers of a resized image: channels times height times width."
+    ] = 1_000_000
+    max_context: Annotated[int, "Maximum number of tokens of an example of a text."] = 4096
+    max_layers: Annotated[
+        int, "Maximum number of layers of a network whose depth the run chooses."
+    ] = 100
+    max_parameters: Annotated[
+        int, "Maximum number of parameters of all models together that a peer keeps."
+    ] = 250_000_000
+    max_bytes: Annotated[int, "Maximum bytes of the letters that may come in a round."] = (
+        4_000_000_000
+    )
+
+
+@dataclass(frozen=True)
 class Policy:
     """What a run may do on this machine; nothing that a run says changes it."""
 
@@ -155,6 +177,7 @@ class Policy:
     reports: ReportPolicy = field(default_factory=ReportPolicy)
     answers: AnswerPolicy = field(default_factory=AnswerPolicy)
     privacy: PrivacyPolicy = field(default_factory=PrivacyPolicy)
+    limits: LimitPolicy = field(default_factory=LimitPolicy)
 
     def check(self) -> None:
         """Refuse names that do not exist, limits below 1 and, without approval, open doors.
@@ -216,6 +239,7 @@ TABLES: Mapping[str, type] = {
     "reports": ReportPolicy,
     "answers": AnswerPolicy,
     "privacy": PrivacyPolicy,
+    "limits": LimitPolicy,
 }
 """Table of policy.toml -> its dataclass."""
 

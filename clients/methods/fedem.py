@@ -55,6 +55,10 @@ class Options:
         if self.components < 1:
             raise ValueError("components must be at least 1")
 
+    def models_kept(self, peers: int) -> int:
+        """Number of models that a peer keeps."""
+        return self.components
+
 
 @dataclass(frozen=True)
 class FedEMState(State):

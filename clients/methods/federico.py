@@ -95,6 +95,10 @@ class Options:
         if self.sharpness <= 0:
             raise ValueError("sharpness must be above 0")
 
+    def models_kept(self, peers: int) -> int:
+        """Number of models that a peer keeps: its own and those that it predicts with."""
+        return 1 + min(self.ensemble or peers, peers)
+
 
 @dataclass(frozen=True)
 class FedeRiCoState(State):

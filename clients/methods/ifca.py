@@ -53,6 +53,10 @@ class Options:
         if self.clusters < 0:
             raise ValueError("clusters must not be negative")
 
+    def models_kept(self, peers: int) -> int:
+        """Number of models that a peer keeps."""
+        return max(1, self.clusters)
+
     def fits(self, problem: Clustered) -> None:
         """Reject `clusters` = 0 on a problem without known clusters."""
         self.number(problem)

@@ -21,6 +21,7 @@ from coterie.clients.models.options import (
     MlpOptions,
     check_task,
 )
+from coterie.clients.models.size import MAX_PARAMETERS, Limited, SizeError
 from coterie.clients.models.transformer import gpt2, transformer
 from coterie.clients.models.unet import unet3d
 from coterie.datasets import plugins
@@ -79,6 +80,7 @@ def build(
     shape: Shape,
     outputs: int,
     adaptation: Adaptation | None = None,
+    max_parameters: int = MAX_PARAMETERS,
 ) -> nn.Module:
     """Build an initialised network.
 
@@ -97,12 +99,28 @@ def build(
         Number of outputs.
     adaptation : Adaptation, optional
         Pretrained weights, adapters and frozen layers.
+    max_parameters : int
+        Maximum number of parameters; a larger network is refused before its memory is allocated.
 
     Raises
     ------
     ValueError
         The model does not support such examples.
+    SizeError
+        It is too large.
     """
+    with Limited(max_parameters):
+        return _built(model, options, task, shape, outputs, adaptation)
+
+
+def _built(
+    model: str,
+    options: Any,
+    task: str,
+    shape: Shape,
+    outputs: int,
+    adaptation: Adaptation | None,
+) -> nn.Module:
     if task == "quadratic":
         if model != "auto":
             raise ValueError(f'model "{model}" cannot learn a quadratic problem: use "auto"')
@@ -143,6 +161,8 @@ def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Modul
     arguments = () if table is None else (options or table(),)
     try:
         network = function(shape, outputs, *arguments)
+    except SizeError:
+        raise
     except Exception as error:  # the user's code may raise anything
         raise plugins.PluginError(
             f'model = "{model}" cannot be built as network({shape}, {outputs}): {line_of(error)}'

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from coterie.datasets.problem import Problem
 
 
+MAX_LAYERS = 1000
+
+
 @dataclass(frozen=True)
 class Adaptation:
     """Adaptation of any network: pretrained weights, frozen and personal layers, adapters.
@@ -68,6 +71,13 @@ class MlpOptions:
             raise ValueError(
                 f'hidden must be "auto" or widths like "1000-200", not "{self.hidden}"'
             )
+        if len(self.widths(1)) > MAX_LAYERS:
+            raise ValueError(f"hidden must have at most {MAX_LAYERS} widths")
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.widths(1)) + 1
 
     def widths(self, features: int) -> tuple[int, ...]:
         """Return the widths of the hidden layers for a number of input features."""
@@ -130,6 +140,11 @@ class TransformerOptions:
             raise ValueError(f"width must be a multiple of heads, {self.heads}")
         if not 0 <= self.dropout < 1:
             raise ValueError("dropout must be at least 0 and below 1")
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks."""
+        return self.layers
 
 
 @dataclass(frozen=True)

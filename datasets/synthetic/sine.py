@@ -45,6 +45,10 @@ class SineOptions:
         if self.periods <= 0:
             raise ValueError("periods must be above 0")
 
+    def numbers(self, peers: int) -> int:
+        """Numbers in the data of all peers."""
+        return 2 * peers * (self.samples + _TESTS)
+
 
 def load_sine(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object
