@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from coterie.app.config.keys import ConfigError as ConfigError
     from coterie.app.config.registry import Method as Method
     from coterie.app.runners.errors import SweepError as SweepError
-    from coterie.app.runs.metrics import ResultsError as ResultsError
+    from coterie.app.runs.files import ResultsError as ResultsError
     from coterie.clients.attack import AttackKind as AttackKind
     from coterie.clients.defence import AggregationRule as AggregationRule
     from coterie.clients.letters import Letters as Letters
@@ -62,7 +62,7 @@ _PLACES = {
     "coterie.app.config.keys": ("ConfigError",),
     "coterie.app.config.registry": ("Method",),
     "coterie.app.runners.errors": ("SweepError",),
-    "coterie.app.runs.metrics": ("ResultsError",),
+    "coterie.app.runs.files": ("ResultsError",),
     "coterie.clients.attack": ("AttackKind",),
     "coterie.clients.defence": ("AggregationRule",),
     "coterie.clients.letters": ("Letters",),

@@ -6,6 +6,7 @@ Error
 │   ├── PluginError          a part of the user's does not load, or is not what it has to be
 │   └── RefusedError         rows or files of an institution do not fit the run; lists them
 ├── ModelError               a network cannot learn the problem; names the layer
+├── SizeError                a network is larger than it may be
 ├── ResultsError             a directory is no run, or one of its files is damaged
 ├── DamagedError             a file is not what was written
 ├── RunError                 a run that was started did not reach its end

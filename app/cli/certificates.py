@@ -31,6 +31,7 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
 from coterie.app.runs import atomic
+from coterie.strategies.names import RULE, is_name
 
 _CA_DAYS = 3650
 _CURVE = ec.SECP384R1  # what Flower accepts for SuperNodes; TLS uses it too
@@ -100,8 +101,8 @@ def for_node(directory: Path, name: str) -> Path:
     ConfigError
         The name cannot be that of a directory beside the relay's.
     """
-    if Path(name).name != name or name in ("relay", "ca.crt", "ca.key"):
-        raise ConfigError(f'a node cannot be called "{name}"')
+    if not is_name(name) or name in ("relay", "ca.crt", "ca.key"):
+        raise ConfigError(f'a node cannot be called "{name}": use {RULE}, and not "relay"')
     home = directory / name
     home.mkdir(parents=True, exist_ok=True)
     public = home / "node.pub"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from coterie.app.cli.named import add_named
 from coterie.app.config.keys import ConfigError
 
 
@@ -16,13 +17,15 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("--peer", help="number or name (the only one that is here)")
     parser.add_argument("input", type=Path, help="table (.csv, .parquet), .npz, folder of images")
     parser.add_argument("--out", type=Path, default=Path("predictions.csv"), help="or .npz")
+    add_named(parser)
     given = parser.parse_intermixed_args(arguments)
     if given.out.resolve() == given.input.resolve():
         raise ConfigError(f"--out {given.out} is the input: name another file for the predictions")
     from coterie.app.trained import inputs, predict  # torch: not for --help
-    from coterie.app.trained.personal import personal_model
+    from coterie.app.trained.personal import Named, personal_model
 
-    model = personal_model(given.run_dir, given.peer)
+    named = Named(tuple(given.part), tuple(given.weights))
+    model = personal_model(given.run_dir, given.peer, named)
     examples = inputs.read(given.input, model.about)
     predict.write(given.out, model, examples)
     about = model.about

@@ -56,7 +56,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 def _check(given: argparse.Namespace, console: Console) -> None:
     """Check the node of this machine."""
-    job = Job(0, read_items(given.items)[1], parse_config_args([given.node_config]), None)
+    _, flat = read_items(given.items, deployed=True)
+    job = Job(0, flat, parse_config_args([given.node_config]), None)
     checks = list(readiness.of_node(job))
     if given.superlink:
         reach = lambda: _relay(given.superlink, given.root_certificates)  # noqa: E731
@@ -78,7 +79,8 @@ def _check(given: argparse.Namespace, console: Console) -> None:
 def _ask(given: argparse.Namespace, console: Console) -> None:
     """Ask all nodes, through the relay."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    flat = read_items(given.items)[1] | {"name": f"preflight-{stamp}", "preflight": True}
+    _, flat = read_items(given.items, deployed=True)
+    flat |= {"name": f"preflight-{stamp}", "preflight": True}
     flat |= {"out": given.out} if given.out else {}
     config = Config.from_flat(flat).located(stamp)
     found = flower.survey(config, given.federation, console)

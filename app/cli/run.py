@@ -23,7 +23,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("--out", help="directory of run directories (runs)")
     parser.add_argument("--name", help="name of the run directory")
     given = parser.parse_intermixed_args(arguments)
-    _, flat = read_items(given.items)
+    _, flat = read_items(given.items, deployed=bool(given.federation))
     flat |= {key: getattr(given, key) for key in ("out", "name") if getattr(given, key)}
     config = Config.from_flat(flat).located(time.strftime("%Y%m%d-%H%M%S"))
     if config.resume:

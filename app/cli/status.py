@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,11 +22,18 @@ from rich.table import Table
 from coterie.app.config.keys import ConfigError
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
-from coterie.app.runs import progress, units
+from coterie.app.runs import files, progress, units
+from coterie.app.runs.files import ResultsError
 
 ROWS = 20
 _LINES = 5
 _TAIL = 64 * 1024  # bytes of an audit log that are looked at
+_LOG = 1 << 40
+_STATES = re.compile(r"peers?-(\d{4,6})(?:-(\d{4,6})-[0-9a-f]{8})?")
+"""A folder of states."""
+_VERSION = re.compile(r"\d{8,}-")
+_WRITTEN = {"time", "direction", "kind", "round", "from", "to", "verdict"}
+"""Of a letter, what is shown."""
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -131,23 +139,44 @@ def _of_node(
 ) -> Iterator[RenderableType]:
     rows = []
     for path in states:
-        versions = sorted(path.glob("*.state"))
-        if versions:
-            age = time.time() - versions[-1].stat().st_mtime
-            _, peer, *last = path.name.split("-")
+        match = _STATES.fullmatch(path.name)
+        versions = sorted(each for each in path.glob("*.state") if _VERSION.match(each.name))
+        if match and versions:
+            age = time.time() - versions[-1].lstat().st_mtime
+            peer, last = match[1], match[2]
             who = names.get(str(int(peer)), f"peer {int(peer)}")
             if last:
-                who = f"peers {int(peer)} to {int(last[0])}"
+                who = f"peers {int(peer)} to {int(last)}"
             rows.append((who, int(versions[-1].stem.split("-")[0]), _ago(age)))
     yield _table(("peers of this node", "state of round", "written"), rows[:ROWS])
-    letters = [json.loads(line) for log in directory.glob("audit-*.jsonl") for line in _tail(log)]
+    logs = sorted(path.name for path in directory.glob("audit-*.jsonl"))
+    letters = [letter for name in logs for letter in _letters(directory, name)]
     lines = [
         f"{letter['time']} {letter['direction']} {letter['kind']} of round {letter['round']}, "
-        f"from {letter['from']} to {', '.join(letter['to'])}: {letter['verdict']}"
+        f"from {letter['from']} to {', '.join(map(str, letter['to']))}: {letter['verdict']}"
         for letter in sorted(letters, key=lambda letter: str(letter["time"]))
     ]
     yield from _last("last letters", lines)
     yield from _last("last refused", [line for line in lines if ": refused" in line])
+
+
+def _letters(directory: Path, name: str) -> Iterator[Mapping[str, Any]]:
+    """The last lines of an audit log.
+
+    Raises
+    ------
+    ResultsError : one is none.
+    """
+    for line in _tail(directory, name):
+        try:
+            letter = json.loads(line)
+        except (ValueError, RecursionError):
+            letter = None
+        if not isinstance(letter, dict) or not letter.keys() >= _WRITTEN:
+            raise ResultsError(f"{directory / name}: a line is no letter")
+        if not isinstance(letter["to"], list):
+            raise ResultsError(f"{directory / name}: a letter is to nobody")
+        yield letter
 
 
 def _newest(runs: Path) -> Path:
@@ -157,9 +186,9 @@ def _newest(runs: Path) -> Path:
     return found[-1].parent
 
 
-def _tail(log: Path) -> list[str]:
+def _tail(directory: Path, name: str) -> list[str]:
     """The last whole lines of a log."""
-    with log.open("rb") as file:
+    with files.opened(directory, name, _LOG) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL))
         lines = file.read().decode(errors="replace").split("\n")

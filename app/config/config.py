@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import tomli_w
 
-from coterie.app.config import parts, schema
+from coterie.app.config import limits, parts, schema
 from coterie.app.config.keys import WORLD, ConfigError, TopLevel, locate, tables
 from coterie.app.config.registry import METHODS, Method, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
@@ -28,9 +28,10 @@ from coterie.errors import line_of
 from coterie.strategies import clock, schedule
 from coterie.strategies.brokering import Brokering
 from coterie.strategies.errors import ScheduleError, TopologyError
+from coterie.strategies.names import shortened
 from coterie.strategies.topology import Mixing, changing, mixing, topology
 
-__all__ = ["Config", "ConfigError", "named"]
+__all__ = ["Config", "ConfigError"]
 
 VALIDATION_SHARE = 0.2
 """Share of the training examples that `validation = "auto"` holds out if a method needs it."""
@@ -118,9 +119,9 @@ class Config(TopLevel):
             table, name, annotation = locate(key, theirs)
             try:
                 given[table][name] = schema.convert(value, annotation)
+                limits.check(key, given[table][name])
             except ValueError as error:
-                said = " ".join(schema.written(value).split())  # a list would be many lines
-                raise ConfigError(f"{key} = {said}: {error}") from None
+                raise ConfigError(f"{key} = {schema.brief(value)}: {error}") from None
         made: dict[str, Any] = {
             table: _make({**tables(), **theirs}[table], table, given[table])
             for table in given
@@ -177,8 +178,8 @@ class Config(TopLevel):
         """The same run with its directory; without a name it gets one that ends in `stamp`."""
         if self.run_dir:
             return self
-        what = f"{named(self.method)}-{named(self.dataset)}"
-        name = self.name or f"{what}-seed{self.seed}-{stamp}"
+        what = f"{self.method}-{self.dataset}"
+        name = self.name or shortened(what, f"-seed{self.seed}-{stamp}")
         return replace(self, name=name, run_dir=str(Path(self.out, name).absolute()))
 
     def absolute(self, base: Path | None = None) -> Config:
@@ -222,6 +223,8 @@ class Config(TopLevel):
             )  # fmt: skip
         except TopologyError as error:
             raise ConfigError(str(error)) from None
+        except MemoryError:
+            raise ConfigError(f"a graph of {self.peers} peers does not fit into memory") from None
 
     def mixing(self) -> Mixing | None:
         """Averaging weights of the topology's own, where the method leaves them to it.
@@ -293,6 +296,18 @@ class Config(TopLevel):
         for name, check, what in ((self.method, own, self), (self.dataset, data, self.peers)):
             if check is not None:
                 parts.ask(name, check, what)
+        numbers = getattr(self.dataset_options, "numbers", None)
+        if numbers is not None and numbers(self.peers) > limits.MAX_NUMBERS:
+            raise ConfigError(
+                f"{self.dataset}: {numbers(self.peers):,} numbers for {self.peers} peers; at most "
+                f"{limits.MAX_NUMBERS:,}"
+            )
+        sides = getattr(self.dataset_options, "sides", ())
+        if math.prod(sides) > limits.MAX_EXAMPLE:
+            raise ConfigError(
+                f"{self.dataset}: {math.prod(sides):,} numbers in an example; at most "
+                f"{limits.MAX_EXAMPLE:,}"
+            )
         try:
             self.attack.attackers(self.peers, self.seed)
         except ValueError as error:
@@ -308,11 +323,6 @@ class Config(TopLevel):
                 raise ConfigError(f"privacy does not cover {self.method}: {why}")
             if self.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
-
-
-def named(part: str) -> str:
-    """The name of a part as it may stand in that of a directory: a plugin's has a ":"."""
-    return re.sub(r"[^\w.-]+", "-", part)
 
 
 def _table(kind: Kind, name: str) -> str:

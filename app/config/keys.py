@@ -27,6 +27,7 @@ from coterie.datasets.table import DATASETS, Dataset
 from coterie.errors import Error
 from coterie.ranges import Range
 from coterie.strategies import clock, schedule
+from coterie.strategies.names import RULE, is_name
 
 WORLD: Mapping[str, type] = {
     "attack": Attack, "defence": Defence, "privacy": Privacy, "engine": EngineOptions,
@@ -99,7 +100,8 @@ class TopLevel:
     out : str
         Directory of run directories; a run writes to `<out>/<name>`.
     name : str
-        Name of the run directory; empty: derived from the start time.
+        Name of the run directory, at most 64 letters, digits, ".", "-" and "_"; empty: derived from
+        the start time.
     data_dir : str
         Directory of data sets and downloads.
     track : str
@@ -169,8 +171,8 @@ class TopLevel:
             raise ValueError("hold-out wants at least two peers and two rounds")
         if self.quorum > self.peers:
             raise ValueError(f"quorum = {self.quorum} must be at most peers = {self.peers}")
-        if Path(self.name).name != self.name or self.name == "..":
-            raise ValueError(f'name must be the name of one directory, not "{self.name}"')
+        if self.name and not is_name(self.name):
+            raise ValueError(f"name must be the name of one directory: {RULE}")
         if self.topology == "file" and not self.topology_file:
             raise ValueError('topology = "file" needs topology-file')
 

@@ -8,8 +8,9 @@ method-options = "alpha = 0.1".
 
 from __future__ import annotations
 
+import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +35,10 @@ from coterie.strategies.topology import TOPOLOGIES
 
 LIBRARIES = ("torchvision:", "timm:")
 """Models that a deployed node builds from what is installed there."""
+
+
+_COMPARED = 100
+"""Characters of an unknown name that are compared with known ones."""
 
 
 class Row(Protocol):
@@ -103,7 +108,8 @@ def chosen(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
             raise ConfigError(f"{part.key} = {schema.written(name)}: wants a string")
         if name not in part.built_in and not plugins.is_named(kind, name):
             known = [*part.built_in, *plugins.installed(kind)]
-            raise ConfigError(f'unknown {part.key} "{name}"{nearest(name, known)}')
+            said = schema.brief(name)
+            raise ConfigError(f"unknown {part.key} {said}{nearest(name[:_COMPARED], known)}")
         names[kind] = name
     return names
 
@@ -111,6 +117,19 @@ def chosen(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
 def foreign(names: Mapping[Kind, str]) -> dict[Kind, str]:
     """Those of the names that are a plugin's."""
     return {kind: name for kind, name in names.items() if name not in PARTS[kind].built_in}
+
+
+def code(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
+    """Those of the chosen names that lead to code or to a folder: "module:attribute" and the like.
+
+    Installed entry points are not among them: their names are looked up in a list that only
+    whoever installs packages can add to.
+    """
+    return {
+        kind: name
+        for kind, name in foreign(chosen(flat)).items()
+        if ":" in name and not (kind == "model" and name.startswith(LIBRARIES))
+    }
 
 
 def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
@@ -156,9 +175,9 @@ def unpacked(flat: Mapping[str, Any]) -> dict[str, Any]:
         text = flat[table]
         try:
             inner = tomllib.loads(f"_ = {{{text}}}")["_"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             raise ConfigError(
-                f'{table} = "{text}": wants options like "alpha = 0.1, kind = \'x\'"'
+                f"{table} = {schema.brief(text)}: wants options like \"alpha = 0.1, kind = 'x'\""
             ) from None
         loose = {f"{table}.{key}": value for key, value in inner.items()} | loose
     return loose
@@ -193,13 +212,42 @@ def refuse_modules(flat: Mapping[str, Scalar]) -> None:
     ConfigError
         Says which name, and the remedy. Nothing was loaded.
     """
-    for kind, name in foreign(chosen(flat)).items():
-        if ":" in name and not (kind == "model" and name.startswith(LIBRARIES)):
-            raise ConfigError(
-                f'{PARTS[kind].key} = "{name}" is not installed: a deployment takes what is built '
-                f'in, and entry points "{plugins.GROUPS[kind]}" of packages that its nodes have '
-                "installed"
-            )
+    for kind, name in code(flat).items():
+        raise ConfigError(
+            f'{PARTS[kind].key} = "{name}" is not installed: a deployment takes what is built '
+            f'in, and entry points "{plugins.GROUPS[kind]}" of packages that its nodes have '
+            "installed"
+        )
+
+
+def refuse_unnamed(
+    flat: Mapping[str, Scalar], named: Collection[str], file: Path, option: str = "--part "
+) -> None:
+    """Refuse code that a file of a run directory names, unless the user has named it too.
+
+    Parameters
+    ----------
+    flat : keys of the file.
+    named : what the user has named, in the words of the file.
+    option : of the command that names a part; empty: the key itself does.
+
+    Raises
+    ------
+    ConfigError
+        Says which name, and the remedy. Nothing was loaded.
+    """
+    for kind, name in code(flat).items():
+        if name not in named:
+            key = PARTS[kind].key
+            raise ConfigError(f"{file}: {unnamed(key, name, option or f'{key}=')}")
+
+
+def unnamed(key: str, name: str, option: str = "--part ") -> str:
+    """The line that refuses a name in a file."""
+    return (
+        f"{key} = {schema.brief(name)} is not built in, and a file of a run loads no code "
+        f"that you do not name: if you trust it, name it, too: {option}{shlex.quote(name)}"
+    )
 
 
 def ask(name: str, check: Callable[[Any], object], subject: object) -> None:

@@ -15,7 +15,17 @@ from dataclasses import MISSING, fields
 from functools import lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import tomli_w
 
@@ -24,6 +34,9 @@ from coterie.ranges import RangeError
 
 Scalar = bool | int | float | str
 Number = TypeVar("Number", int, float)
+T = TypeVar("T")
+_BRIEF = 100
+"""Characters of a value in a message."""
 _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 
 
@@ -87,6 +100,43 @@ def convert(value: Any, annotation: Any) -> Scalar:
     raise ValueError(f"wants {_describe(annotation)}")
 
 
+def made(table: type[T], options: Mapping[str, Any]) -> T:
+    """Make a table from values by field name, as somebody else may have written them.
+
+    Raises
+    ------
+    ValueError
+        One is unknown or of another type, or all together are impossible.
+    """
+    known = dict(keys(cast(Any, table)).values())
+    others = {each.name for each in fields(cast(Any, table))} - known.keys()
+    found = {}
+    for name, value in options.items():
+        if name in others:  # no option: it is as the table has it
+            continue
+        if name not in known:
+            raise ValueError(f"{brief(name)} is no option of {table.__name__}")
+        try:
+            found[name] = convert(value, known[name])
+        except ValueError as error:
+            raise ValueError(f"{name} = {brief(value)}: {error}") from None
+    return table(**found)
+
+
+def check_kind(value: Scalar, annotation: Any) -> None:
+    """Refuse a value of another type; of names, those that no version may have had, too.
+
+    Raises
+    ------
+    ValueError
+        Says what is wanted.
+    """
+    kinds = {str if isinstance(kind, str) else kind for kind in _alternatives(annotation)}
+    if type(value) in kinds or (type(value) is int and float in kinds):
+        return
+    raise ValueError(f"wants {_describe(annotation)}")
+
+
 def read(text: str, annotation: Any) -> Scalar:
     """Parse a value from the command line: as TOML if that fits, else as a string.
 
@@ -108,6 +158,12 @@ def read(text: str, annotation: Any) -> Scalar:
 def written(value: object) -> str:
     """Format a value in TOML syntax."""
     return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
+
+
+def brief(value: object) -> str:
+    """A value for a message: on one line, and not longer than one."""
+    text = " ".join(written(value).split())  # a list would be many lines
+    return text if len(text) <= _BRIEF else f"{text[:_BRIEF]} ..."
 
 
 def is_path(annotation: Any) -> bool:

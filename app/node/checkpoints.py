@@ -267,6 +267,7 @@ class CheckpointStore:
         found: dict[str, list[Offers]] = {"offer": [], "coming": []}
         for path, (own, rows) in where.items():
             tensors = self._load(path)
+            self._check(path, tensors)
             at_own, at_rows = torch.from_numpy(own), torch.from_numpy(rows)
             for name, value in tensors.items():
                 part, _, rest = name.partition(".")
@@ -293,6 +294,28 @@ class CheckpointStore:
             cohort.received, cohort.sent = (
                 unpack(name, letters, device) for name in ("received", "sent")
             )
+
+    def _check(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse rows that are not of this cohort: a digest is no proof of who wrote them.
+
+        Raises
+        ------
+        CheckpointError : an array is missing, is one more, or has another type or shape.
+        """
+        cohort = self._cohort
+        expected = {
+            f"{part}.{name}": (value.shape[1:], value.dtype)
+            for part, whole in (("state", cohort.state), ("costs", cohort.costs))
+            for name, value in flatten(whole).items()
+        }
+        found = {
+            name: (value.shape[1:], value.dtype)
+            for name, value in tensors.items()
+            if name.partition(".")[0] in ("state", "costs")
+        }
+        rows = {len(tensors[name]) for name in found if tensors[name].dim()}
+        if found != expected or rows != {len(self._rows_in(path))}:
+            raise CheckpointError(f"{path}: holds no state of these peers; {_REMEDY}")
 
     def _write(self, path: Path, tensors: Mapping[str, Tensor], peers: Ints | None = None) -> None:
         named = {} if peers is None else {"peers": " ".join(map(str, peers.tolist()))}

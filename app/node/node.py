@@ -33,14 +33,17 @@ from coterie.app.security.accounts import Accounts
 from coterie.app.security.approval import OWN
 from coterie.app.security.channel import SecureChannel
 from coterie.app.security.disclosure import limited, numbers_in, protected
-from coterie.app.security.policy import AnswerPolicy, Policy
-from coterie.app.security.run_check import check_counts, is_own
+from coterie.app.security.policy import AnswerPolicy, Policy, PolicyError
+from coterie.app.security.run_check import check_counts, check_letters, is_own, max_parameters
 from coterie.app.security.sealing import Sealing, simulated
 from coterie.app.security.split import split_seed
 from coterie.app.trained.about import About
 from coterie.app.trained.card import as_json, as_markdown, card
+from coterie.clients.defence import Defence
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.probe import ModelError
+from coterie.clients.models.size import MAX_PARAMETERS, SizeError
+from coterie.datasets.problem import Problem
 from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 
@@ -115,30 +118,7 @@ class Node:
         # n_i of the hosted peers, if the node has to learn those of the others.
         sees_all = problem.samples.all() or not deployed
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
-        try:
-            engine = Engine(
-                problem,
-                config.network,
-                config.model_options,
-                self.peers,
-                config.training,
-                seed=config.seed,
-                device=config.device,
-                gpu=gpu,
-                dtype=config.dtype,
-                backend=config.engine.backend,
-                mixed_precision=config.mixed_precision,
-                tf32=config.tf32,
-                channels_last=config.channels_last,
-                topology=self._strategy.topology,
-                defence=defence,
-                staleness_discount=config.schedule.staleness_discount,
-                mixing=config.mixing(),
-                privacy=config.privacy,
-                adaptation=config.adaptation,
-            )
-        except ModelError as error:
-            raise ConfigError(str(error)) from error
+        engine = self._engine(config, problem, defence, gpu)
         engine.samples = self._believed(engine.samples)
         rounds = config.num_server_rounds
         rule = config.row.rule(engine, config.options, rounds)
@@ -146,6 +126,8 @@ class Node:
         checked = CheckedRule(rule)
         schedule = self._strategy.schedule
         self._cohort = Cohort(engine, checked, rounds, config.payload, schedule, attackers)
+        if policy is not None:
+            check_letters(policy, self._bytes_a_round())
         refused = (
             ""
             if predicts_as_saved(type(rule))
@@ -168,6 +150,48 @@ class Node:
         )
         # A deployed peer is called as in the trust file; what its own data is called stays there.
         self._names = None if deployed else dict(enumerate(problem.names))
+
+    def _engine(self, config: Config, problem: Problem, defence: Defence, gpu: int) -> Engine:
+        """The models of the hosted peers, if they are not larger than the policy allows."""
+        policy = self._policy
+        try:
+            return Engine(
+                problem,
+                config.network,
+                config.model_options,
+                self.peers,
+                config.training,
+                seed=config.seed,
+                device=config.device,
+                gpu=gpu,
+                dtype=config.dtype,
+                backend=config.engine.backend,
+                mixed_precision=config.mixed_precision,
+                tf32=config.tf32,
+                channels_last=config.channels_last,
+                topology=self._strategy.topology,
+                defence=defence,
+                staleness_discount=config.schedule.staleness_discount,
+                mixing=config.mixing(),
+                privacy=config.privacy,
+                adaptation=config.adaptation,
+                max_parameters=MAX_PARAMETERS if policy is None else max_parameters(policy, config),
+            )
+        except SizeError as error:
+            if policy is None:
+                raise ConfigError(str(error)) from None
+            most = policy.limits.max_parameters
+            raise PolicyError(
+                f"limits.max-parameters = {most} refuses the network: {error}"
+            ) from None
+        except ModelError as error:
+            raise ConfigError(str(error)) from error
+
+    def _bytes_a_round(self) -> int:
+        """Bytes of the letters that may come in a round: one or two from each neighbour."""
+        cohort, method = self._cohort, self._strategy
+        letters = [cohort.offer_format().max_bytes, cohort.answer_format(1).max_bytes]
+        return sum(letters) * int(method.topology[list(self.peers)].sum(axis=1).max())
 
     def handle(self, request: Request) -> Response:
         """Do what a request says.

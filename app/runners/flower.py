@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -28,7 +27,7 @@ from coterie.app.runners.superlink import (
     workspace,
 )
 from coterie.app.runners.tracking import Observers
-from coterie.app.runs import progress
+from coterie.app.runs import atomic, files, progress
 from coterie.app.runs.rundir import SURVEY
 from coterie.errors import RunError
 
@@ -76,7 +75,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
     observers = Observers(config)
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
+    atomic.write(run_dir / "config.toml", config.toml())
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     with (
         workspace(_new_log(config), home) as space,
@@ -123,7 +122,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     file = run_dir / SURVEY
     if not file.exists():
         raise ConfigError(f"the relay, on another machine, has written {file} there")
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    found: dict[str, Any] = files.json_of(run_dir, SURVEY, dict)
     return found
 
 

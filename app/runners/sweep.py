@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from coterie.app.config.config import Config, named
+from coterie.app.config.config import Config
 from coterie.app.config.parts import fingerprints
 from coterie.app.config.preflight import check
 from coterie.app.runners import cluster, cores, memory
@@ -32,6 +32,7 @@ from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Observers
 from coterie.app.runs import plan, progress, rundir
 from coterie.errors import RunError, line_of
+from coterie.strategies.names import shortened
 
 _PAUSE = 0.5
 _ALONE_SECONDS = 10.0
@@ -55,7 +56,7 @@ def placed(config: Config, directory: Path) -> Config:
     for key in sorted(config.paths & flat.keys()):
         if Path(str(flat[key])).is_file():
             hashed.update(Path(str(flat[key])).read_bytes())
-    name = f"{named(config.method)}-seed{config.seed}-{hashed.hexdigest()[:8]}"
+    name = shortened(config.method, f"-seed{config.seed}-{hashed.hexdigest()[:8]}")
     return replace(config, name=name, run_dir=str((directory / name).absolute()))
 
 

@@ -10,11 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from coterie.app.runs import cells
 from coterie.app.runs.graph_scores import learnt_edges, score
 from coterie.app.runs.rundir import Bools, Floats, Run
 
 _EDGES = 1_000_000
 """Where graph.csv would have more edges, rounds in between are left out, but never the last."""
+_MEASURED = 5_000
+"""Most matrices that are measured, each in about a millisecond."""
 _SCORES = ("precision", "recall", "f1", "overlap_within", "overlap_across")
 
 
@@ -24,12 +27,24 @@ def edges(run: Run) -> Iterator[tuple[int, str, str, float]]:
     `weight` is what the peer `from` gives to what comes from the peer `to`; weights of 0 and a
     peer's own weight are left out.
     """
+    if not len(run.weights):
+        return
     between = (run.weights != 0) & ~np.eye(run.peers, dtype=np.bool_)
     every = max(1, math.ceil(between.sum() / _EDGES))
-    for c in range((len(run.weights) - 1) % every, len(run.weights), every):  # the last one always
+    for c in thinned(len(run.weights), every):
         for i, j in np.argwhere(between[c]).tolist():
             weight = float(run.weights[c, i, j])
             yield int(run.weight_rounds[c]), run.names[i], run.names[j], weight
+
+
+def thinned(count: int, every: int) -> range:
+    """Every so many of `count` matrices, always the last one."""
+    return range((count - 1) % every, count, every)
+
+
+def measured(count: int) -> range:
+    """The matrices that are measured: all, unless there are very many."""
+    return thinned(count, max(1, math.ceil(count / _MEASURED)))
 
 
 def edges_csv(run: Run) -> str:
@@ -37,12 +52,14 @@ def edges_csv(run: Run) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["round", "from", "to", "weight"])
-    writer.writerows(edges(run))
+    writer.writerows([*map(cells.safe, edge)] for edge in edges(run))
     return text.getvalue()
 
 
 def measures_csv(run: Run) -> str:
     """graph-measures.csv: a line for each recorded round, an empty cell where there is no number.
+
+        Of very many rounds some in between are left out, never the last.
 
     Columns: `round`; `edges`, directed, by the rule of `coterie.app.runs.graph_scores`;
     `collaborators`, edges that leave a peer, mean over peers; `sparsity`, the share of the possible
@@ -54,8 +71,8 @@ def measures_csv(run: Run) -> str:
     that they have of what an honest peer gives to others, mean over honest peers that give any.
     """
     rows = [
-        {"round": int(t), **_measured(weights_nn, run)}
-        for t, weights_nn in zip(run.weight_rounds, run.weights, strict=True)
+        {"round": int(run.weight_rounds[c]), **_measured(run.weights[c], run)}
+        for c in measured(len(run.weights))
     ]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["round"], lineterminator="\n")

@@ -150,6 +150,32 @@ class PrivacyPolicy:
 
 
 @dataclass(frozen=True)
+class LimitPolicy:
+    """Memory and time that a run may take here, checked before anything of that size is made."""
+
+    max_steps: Annotated[int, Range(1), "Maximum number of local steps of a round."] = 10_000
+    max_epochs: Annotated[
+        int, Range(1), "Maximum number of passes over the own data in a round."
+    ] = 100
+    max_batch_size: Annotated[int, Range(1), "Maximum number of examples of a gradient."] = 4096
+    max_pixels: Annotated[
+        int, Range(1), "Maximum numbers of a resized image: channels times height times width."
+    ] = 1_000_000
+    max_context: Annotated[int, Range(1), "Maximum number of tokens of an example of a text."] = (
+        4096
+    )
+    max_layers: Annotated[
+        int, Range(1), "Maximum number of layers of a network whose depth the run chooses."
+    ] = 100
+    max_parameters: Annotated[
+        int, Range(1), "Maximum number of parameters of all models together that a peer keeps."
+    ] = 250_000_000
+    max_bytes: Annotated[
+        int, Range(1), "Maximum bytes of the letters that may come in a round."
+    ] = 4_000_000_000
+
+
+@dataclass(frozen=True)
 class Policy:
     """What a run may do on this machine; nothing that a run says changes it."""
 
@@ -169,6 +195,7 @@ class Policy:
     reports: ReportPolicy = field(default_factory=ReportPolicy)
     answers: AnswerPolicy = field(default_factory=AnswerPolicy)
     privacy: PrivacyPolicy = field(default_factory=PrivacyPolicy)
+    limits: LimitPolicy = field(default_factory=LimitPolicy)
 
     def check(self) -> None:
         """Reject unknown names and, without approval, keys that allow anything.
@@ -221,6 +248,7 @@ TABLES: Mapping[str, type] = {
     "reports": ReportPolicy,
     "answers": AnswerPolicy,
     "privacy": PrivacyPolicy,
+    "limits": LimitPolicy,
 }
 """Table of policy.toml -> its dataclass."""
 

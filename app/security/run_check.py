@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from coterie.app.config.config import Config
-from coterie.app.security.policy import ANY, Policy, PolicyError, PrivacyPolicy
+from coterie.app.security.policy import ANY, LimitPolicy, Policy, PolicyError, PrivacyPolicy
 from coterie.clients.privacy import Privacy
 from coterie.datasets.own.institutions import words
 from coterie.datasets.problem import DataError
@@ -35,6 +36,7 @@ def check_run(policy: Policy, config: Config) -> None:
     _listed("data.sets", data.sets, "dataset", [config.dataset])
     _at_most("max-peers", policy.max_peers, "peers", config.peers)
     _at_most("max-rounds", policy.max_rounds, "num-server-rounds", config.num_server_rounds)
+    _check_sizes(policy.limits, config)
     _private_enough(policy.privacy, config.privacy)
     if not is_own(config.dataset):
         return
@@ -56,6 +58,46 @@ def check_run(policy: Policy, config: Config) -> None:
                 f'data.{key} = "{allowed}" does not allow {config.dataset}.{key} = "{wanted}": '
                 "the institution's own file decides"
             )
+
+
+def _check_sizes(limits: LimitPolicy, config: Config) -> None:
+    """Refuse a run that takes more memory or time than the policy allows, as far as its keys say.
+
+    Raises
+    ------
+    PolicyError : names the first key.
+    """
+    of_keys = {
+        "steps": ("max-steps", limits.max_steps),
+        "epochs": ("max-epochs", limits.max_epochs),
+        "batch-size": ("max-batch-size", limits.max_batch_size),
+        "context": ("max-context", limits.max_context),
+    }
+    for key, value in config.flat().items():
+        for last, (most, limit) in of_keys.items():
+            if key.endswith(last) and isinstance(value, int):
+                _at_most(f"limits.{most}", limit, key, value)
+    depth = getattr(config.model_options, "depth", 0)
+    _at_most("limits.max-layers", limits.max_layers, f"{config.network}: layers", depth)
+    pixels = math.prod(getattr(config.dataset_options, "sides", ()))
+    _at_most("limits.max-pixels", limits.max_pixels, f"{config.dataset}: pixels", pixels)
+
+
+def max_parameters(policy: Policy, config: Config) -> int:
+    """The numbers that a network may have so that all models which a peer keeps are allowed."""
+    kept = getattr(config.options, "models_kept", None)
+    return policy.limits.max_parameters // (1 if kept is None else kept(config.peers))
+
+
+def check_letters(policy: Policy, nbytes: int) -> None:
+    """Refuse a run whose letters of one round take too much memory.
+
+    Raises
+    ------
+    PolicyError
+        Names the key.
+    """
+    _at_most("limits.max-bytes", policy.limits.max_bytes, "letters of a round: bytes", nbytes)
 
 
 def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,8 +26,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from coterie.app.security.files import writable_by_others
 from coterie.app.security.keys import SEAL_BYTES, SIGN_BYTES, PrivateKeys, PublicKeys
 from coterie.errors import Error
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+from coterie.strategies.names import RULE, is_name
 
 
 class KeysError(Error, ValueError):
@@ -89,10 +87,10 @@ def checked(name: str) -> str:
     Raises
     ------
     KeysError
-        It is none: letters, digits, dots, dashes and underscores, at most 64.
+        It is none.
     """
-    if not _NAME.fullmatch(name):
-        raise KeysError(f"{name!r} is no name of a peer: use letters, digits, '.', '-' and '_'")
+    if not is_name(name):
+        raise KeysError(f"{name!r} is no name of a peer: use {RULE}")
     return name
 
 

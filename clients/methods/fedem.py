@@ -52,6 +52,10 @@ class Options:
     components: Annotated[int, Range(1)] = 4
     grid: ClassVar[Grid] = {"components": (2, 3, 4)}
 
+    def models_kept(self, peers: int) -> int:
+        """Number of models that a peer keeps."""
+        return self.components
+
 
 @dataclass(frozen=True)
 class FedEMState(State):

@@ -86,6 +86,10 @@ class Options:
     ensemble: Annotated[int, Range(0)] = 16
     grid: ClassVar[Grid] = {"sharpness": (1.0, 3.0, 9.0)}
 
+    def models_kept(self, peers: int) -> int:
+        """Number of models that a peer keeps: its own and those that it predicts with."""
+        return 1 + min(self.ensemble or peers, peers)
+
 
 @dataclass(frozen=True)
 class FedeRiCoState(State):

@@ -50,6 +50,10 @@ class Options:
 
     clusters: Annotated[int, Range(0)] = 0
 
+    def models_kept(self, peers: int) -> int:
+        """Number of models that a peer keeps."""
+        return max(1, self.clusters)
+
     def fits(self, problem: Clustered) -> None:
         """Reject `clusters` = 0 on a problem without known clusters."""
         self.number(problem)

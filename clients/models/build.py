@@ -21,6 +21,7 @@ from coterie.clients.models.options import (
     is_of_library,
     model_of,
 )
+from coterie.clients.models.size import MAX_PARAMETERS, Limited, SizeError
 from coterie.datasets import plugins
 from coterie.errors import line_of
 
@@ -61,6 +62,7 @@ def build(
     shape: Shape,
     outputs: int,
     adaptation: Adaptation | None = None,
+    max_parameters: int = MAX_PARAMETERS,
 ) -> nn.Module:
     """Build an initialised network.
 
@@ -79,12 +81,28 @@ def build(
         Number of outputs.
     adaptation : Adaptation, optional
         Pretrained weights, adapters and frozen layers.
+    max_parameters : int
+        Maximum number of parameters; a larger network is refused before its memory is allocated.
 
     Raises
     ------
     ValueError
         The model does not support such examples.
+    SizeError
+        It is too large.
     """
+    with Limited(max_parameters):
+        return _built(model, options, task, shape, outputs, adaptation)
+
+
+def _built(
+    model: str,
+    options: Any,
+    task: str,
+    shape: Shape,
+    outputs: int,
+    adaptation: Adaptation | None,
+) -> nn.Module:
     if task == "quadratic":
         if model != "auto":
             raise ValueError(f'model "{model}" cannot learn a quadratic problem: use "auto"')
@@ -122,6 +140,8 @@ def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Modul
     row = model_of(model)
     try:
         network = row.network(shape, outputs, options)
+    except SizeError:
+        raise
     except Exception as error:  # the user's code may raise anything
         raise plugins.PluginError(
             f'model = "{model}" cannot be built as network({shape}, {outputs}): {line_of(error)}'

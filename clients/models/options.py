@@ -20,6 +20,9 @@ LIBRARIES = ("torchvision", "timm", "transformers")
 """Prefixes of library networks, "torchvision:resnet18"; see `coterie.clients.models.libraries`."""
 
 
+MAX_LAYERS = 1000
+
+
 @dataclass(frozen=True)
 class Adaptation:
     """Adaptation of any network: pretrained weights, frozen and personal layers, adapters.
@@ -74,6 +77,13 @@ class MlpOptions:
             raise ValueError(
                 f'hidden must be "auto" or widths like "1000-200", not "{self.hidden}"'
             )
+        if len(self.widths(1)) > MAX_LAYERS:
+            raise ValueError(f"hidden must have at most {MAX_LAYERS} widths")
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.widths(1)) + 1
 
     def widths(self, features: int) -> tuple[int, ...]:
         """Return the widths of the hidden layers for a number of input features."""
@@ -132,6 +142,11 @@ class TransformerOptions:
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, {self.heads}")
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks."""
+        return self.layers
 
 
 @dataclass(frozen=True)

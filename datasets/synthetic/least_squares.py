@@ -47,6 +47,10 @@ class LeastSquaresOptions:
         if self.clusters > peers:
             raise ValueError(f"clusters = {self.clusters} must be at most peers = {peers}")
 
+    def numbers(self, peers: int) -> int:
+        """Numbers in the data of all peers."""
+        return (peers * self.samples + self.clusters * _TESTS) * (self.dimension + 1)
+
 
 def load_least_squares(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object

@@ -83,6 +83,10 @@ class NoisyQuadraticOptions:
                 f"{helpers_g.sum() + len(helpers_g):g} peers, but peers = {peers}"
             )
 
+    def numbers(self, peers: int) -> int:
+        """Numbers in the data of all peers: curvature and centre of two losses, and a start."""
+        return 5 * peers * self.trials
+
 
 def load_noisy_quadratic(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object

@@ -39,6 +39,10 @@ class SineOptions:
     noise: Annotated[float, Range(0)] = 0.1
     periods: Annotated[float, Range(above=0)] = 1.0
 
+    def numbers(self, peers: int) -> int:
+        """Numbers in the data of all peers."""
+        return 2 * peers * (self.samples + _TESTS)
+
 
 def load_sine(
     partition: Partition, peers: int, seed: int, data_dir: Path, options: object

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_test_that_is_named_exists() -> None:
     page = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
+    page += (ROOT / "SECURITY.md").read_text("utf-8")
     tests = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for name, at_least in (("threat-model", 16), ("privacy", 8)):
         text = (ROOT / "docs" / f"{name}.md").read_text("utf-8")

@@ -199,7 +199,7 @@ def test_a_run_whose_every_peer_diverged_exits_1(
     [
         ("run --name run", "coterie resume runs/run"),
         ("run --name run --nodes 2", "coterie resume runs/run --nodes 2"),
-        ("run --name 'my run'", "coterie resume 'runs/my run'"),
+        ("run --name run --out 'my runs'", "coterie resume 'my runs/run'"),
         ("resume runs/before", "coterie resume runs/before"),
         (
             "compare --methods local,fedavg --out 'a b' seed=2",
