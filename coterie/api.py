@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from coterie.app.reproduction.reproduce import Reproduction
 
 Keys = Mapping[str, Any]
-"""Configuration keys, dotted or nested. Methods, models, data sets, partitions can be objects."""
+"""Configuration keys, dotted or nested. Parts, such as methods and models, can be objects."""
 Arrays = Mapping[str, Any]
 _WEIGHTS = ("model.weights", "gpt2.weights-file")
 
@@ -64,8 +64,9 @@ def run(
         Split the peers over this number of Flower nodes; 0: run in this process, without Flower.
     **more : Any
         Further keys, with `_` for `-` and `__` between a table and its key: `learning_rate=0.1`,
-        `partition__alpha=0.3`. `method`, `model`, `dataset` and `partition__kind` can be objects
-        instead of names: a `Method`, a class or a function.
+        `partition__alpha=0.3`. `method`, `model`, `dataset`, `partition__kind`, `topology`,
+        `schedule__kind`, `attack__kind` and `defence__rule` can be objects instead of names: a
+        `Method`, a class or a function, and so on.
 
     Returns
     -------
