@@ -137,11 +137,11 @@ def clock(options: Options, peers: int, seed: int) -> Clock | None:
     if options.profile == "none":
         return None
     if options.profile == "file":
-        return Clock(*_read(Path(options.file), peers), tick=options.tick)
+        speed, up, down, latency = _read(Path(options.file), peers)
+        return Clock(speed, up, down, latency, options.tick)
     g = np.random.default_rng((seed, _PURPOSE))
-    return Clock(
-        *(spread.draw(g, peers) for spread in PROFILES[options.profile]), tick=options.tick
-    )
+    speed, up, down, latency = (spread.draw(g, peers) for spread in PROFILES[options.profile])
+    return Clock(speed, up, down, latency, options.tick)
 
 
 def _read(path: Path, peers: int) -> Floats:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -201,7 +201,7 @@ def mixing(kind: str | Topology, peers: int, *, degree: int, file: str = "") -> 
     return _row(kind).mixing(Setting(peers, degree=degree, file=file))
 
 
-def _check(graph: object, row: Topology, peers: int) -> None:
+def _check(graph: Any, row: Topology, peers: int) -> None:
     """Reject the graph of a plugin if it is not an adjacency matrix.
 
     Raises
@@ -364,7 +364,8 @@ def _exponential_rounds(setting: Setting) -> Rounds:
 
 
 def _base(setting: Setting) -> Matrix:
-    return np.logical_or.reduce(_base_graphs(setting))
+    union: Matrix = np.logical_or.reduce(_base_graphs(setting))
+    return union
 
 
 def _base_rounds(setting: Setting) -> Rounds:
