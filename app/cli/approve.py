@@ -51,7 +51,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _arrived(directory: Path) -> Config:
-    """The configuration that a run of this node came with.
+    """Return the configuration of a run that was sent to this node.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def _arrived(directory: Path) -> Config:
 
 
 def _ask(digest: str, wanted: str | None) -> None:
-    """Have a person say yes to what was just shown, or compare it with what was agreed on.
+    """Ask a person to approve the configuration shown, or compare its digest with `wanted`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Keys and certificates of a deployment's transport: who may connect, and to whom.
+"""`coterie certificates`: keys and certificates of a deployment's transport.
 
 One directory for each machine that gets something, with just what that machine needs:
 
@@ -39,7 +39,7 @@ _OVERLAP = timedelta(hours=1)  # clocks differ
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Make what TLS and SuperNode authentication need, for the relay and for nodes."""
+    """Make keys and certificates for TLS and SuperNode authentication."""
     parser.add_argument("directory", type=Path)
     parser.add_argument("--hosts", nargs="+", help="names and addresses of the relay")
     parser.add_argument("--nodes", nargs="+", default=[], help="names of SuperNodes")
@@ -94,7 +94,7 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
 
 
 def for_node(directory: Path, name: str) -> Path:
-    """Make the key by which the relay knows a SuperNode, unless there is one; its public half.
+    """Make the key that authenticates a SuperNode unless it exists, and return the public file.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def for_node(directory: Path, name: str) -> Path:
 
 
 def register(public: Path, connection: str) -> str:
-    """Let the SuperNode with this key connect; what Flower said.
+    """Register the key of a SuperNode, and return Flower's answer.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def _pem_of(certificate: x509.Certificate) -> bytes:
 
 
 def _write(path: Path, content: bytes, *, public: bool = False) -> None:
-    """Write a file that only its owner may read, unless it is `public`."""
+    """Write a file that only its owner can read, unless it is `public`."""
     with atomic.replacing(path) as draft:
         draft.unlink(missing_ok=True)
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if public else 0o600)

@@ -1,4 +1,4 @@
-"""`coterie export`: a peer's trained model as a file for other programs."""
+"""`coterie export`: write a peer's trained model to a file for other programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coterie.app.cli.named import add_named
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Write a model that takes raw examples; needs nothing of this program to run."""
+    """Write a model that takes raw examples and runs without Coterie."""
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--peer", help="number or name (the only one that is here)")
     parser.add_argument("out", type=Path, metavar="model.pt2|model.onnx")

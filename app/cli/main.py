@@ -1,4 +1,4 @@
-"""The commands of `coterie`, and the exit codes of their errors.
+"""Commands of `coterie`, and exit codes of their errors.
 
 Exit codes: 0 finished; 1 failed, or every peer diverged; 2 refused before anything was started or
 written; 130 interrupted. A command is a module with a function `execute`, imported on demand.
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
     from coterie.errors import Error, RunError, is_users, line_of
 
     class Parser(argparse.ArgumentParser):
-        """A parser that reports a wrong command line as ConfigError."""
+        """Parser that reports a wrong command line as ConfigError."""
 
         def error(self, message: str) -> NoReturn:
             raise ConfigError(f"{message} ({self.prog} --help says more)")

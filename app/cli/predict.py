@@ -1,4 +1,4 @@
-"""`coterie predict`: what a peer's trained model says of new examples."""
+"""`coterie predict`: predict new examples with a peer's trained model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coterie.app.config.keys import ConfigError
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Predict the examples of a file with a peer's model, on the machine that has it."""
+    """Predict the examples of a file with a peer's model on this machine."""
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--peer", help="number or name (the only one that is here)")
     parser.add_argument("input", type=Path, help="table (.csv, .parquet), .npz, folder of images")

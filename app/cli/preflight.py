@@ -1,4 +1,4 @@
-"""`coterie preflight`: who is ready, before the first round of a run.
+"""`coterie preflight`: check whether nodes are ready for a run.
 
 On a node it is run where the node's executor runs, as its user, with the words of --node-config. On
 the relay's machine, with --federation, it asks all nodes through Flower: what they answer is "ok",
@@ -39,7 +39,7 @@ _WRONG = (
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Check a node, or ask all of them, and print a line for each thing."""
+    """Check one node or all nodes, and print a line per check."""
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--node-config", help="this node's, as flower-supernode gets it")
     who.add_argument("--federation", metavar="CONNECTION", help="all nodes of a SuperLink")
@@ -77,7 +77,7 @@ def _check(given: argparse.Namespace, console: Console) -> None:
 
 
 def _ask(given: argparse.Namespace, console: Console) -> None:
-    """Ask all nodes, through the relay."""
+    """Check all nodes through the relay."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     _, flat = read_items(given.items, deployed=True)
     flat |= {"name": f"preflight-{stamp}", "preflight": True}
@@ -91,7 +91,7 @@ def _ask(given: argparse.Namespace, console: Console) -> None:
 
 
 def show(found: Mapping[str, Any], console: Console) -> list[str]:
-    """Print what a relay found out (preflight.json); who is not ready."""
+    """Print the relay's results (preflight.json), and return the peers that are not ready."""
     wrong = []
     for peer, checks in found["peers"].items():
         codes = {name: said for name, said in checks.items() if said in MEANINGS}
@@ -105,7 +105,7 @@ def show(found: Mapping[str, Any], console: Console) -> list[str]:
 
 
 def _relay(address: str, authority: Path | None) -> str:
-    """Reach the SuperLink, and compare its clock with this one's."""
+    """Connect to the SuperLink, and compare its clock with this machine's."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=authority)
     connection = http.client.HTTPSConnection(host, int(port), timeout=_SECONDS, context=context)

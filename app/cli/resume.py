@@ -1,4 +1,4 @@
-"""`coterie resume`: the same run in the same directory, from its last checkpoint."""
+"""`coterie resume`: continue a run from its last checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`coterie status`: what an operator wants to know about a run, on one screen.
+"""`coterie status`: show the state of a run on one screen.
 
 On the relay's machine: the round, who takes part, who is missing since when, what was refused and
 what went wrong last. On a node's machine: what the node has of the run. Of a connection: Flower's
@@ -37,7 +37,7 @@ _WRITTEN = {"time", "direction", "kind", "round", "from", "to", "verdict"}
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Show a run on this machine, or what a SuperLink says."""
+    """Show a run on this machine, or the state of a SuperLink."""
     parser.add_argument("what", nargs="?", metavar="RUN_DIR|CONNECTION", help="(the newest run)")
     show(console, parser.parse_args(arguments).what)
 
@@ -57,7 +57,7 @@ def show(console: Console, what: str | None) -> None:
 
 
 def of_run(directory: Path) -> Iterator[RenderableType]:
-    """The lines about a run directory of a relay, of a node, or of both in one.
+    """Return the lines about a run directory of a relay, a node, or both.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def of_run(directory: Path) -> Iterator[RenderableType]:
 
 
 def of_connection(connection: str) -> Iterator[RenderableType]:
-    """The lines about a SuperLink: its runs and its SuperNodes, as Flower lists them.
+    """Return the lines about a SuperLink: its runs and SuperNodes, as listed by Flower.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def _of_node(
 
 
 def _letters(directory: Path, name: str) -> Iterator[Mapping[str, Any]]:
-    """The last lines of an audit log.
+    """Return the last lines of an audit log.
 
     Raises
     ------
@@ -187,7 +187,7 @@ def _newest(runs: Path) -> Path:
 
 
 def _tail(directory: Path, name: str) -> list[str]:
-    """The last whole lines of a log."""
+    """Return the last whole lines of a log."""
     with files.opened(directory, name, _LOG) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL))

@@ -1,4 +1,4 @@
-"""Flower's app bundle (FAB), and the whole package, as folders made from what is installed here."""
+"""Flower's app bundle (FAB) and the whole package, written as folders from the installation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write_package(target: Path) -> Path:
 
 
 def _copy(patterns: tuple[str, ...], target: Path) -> None:
-    """Copy files of the package; one folder in a checkout and in an installation alike."""
+    """Copy files of the package, from a checkout or an installation."""
     for folder in map(Path, coterie.__path__):
         for pattern in patterns:
             for source in folder.glob(pattern):

@@ -1,4 +1,4 @@
-"""Ray: the cluster that RAY_ADDRESS names, or one of this machine alone for the time of a sweep.
+"""Ray cluster: the one at RAY_ADDRESS, or one on this machine for the time of a sweep.
 
 A task that is sent to a machine without the sweep's folder works in a temporary one there, and what
 it wrote comes back with its result.
@@ -72,7 +72,7 @@ def address() -> str:
 
 @contextmanager
 def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Be connected to the cluster, or start one here that ends with this process, even by SIGKILL.
+    """Connect to the cluster, or start one here that ends with this process, even by SIGKILL.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
 
 
 def _require_answer(where: str) -> None:
-    """See that somebody listens at HOST:PORT: Ray itself would wait for minutes.
+    """Check that a server listens at HOST:PORT; Ray itself would wait for minutes.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _require_answer(where: str) -> None:
 
 
 def machines() -> list[Machine]:
-    """The machines of the cluster that this process is connected to."""
+    """Return the machines of the cluster that this process is connected to."""
     import ray
 
     found = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -137,7 +137,7 @@ def machines() -> list[Machine]:
 
 
 def survey(device: str) -> list[Machine]:
-    """The machines that a run may use: those of the cluster, or this one.
+    """Return the machines for a run: those of the cluster, or this one.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def survey(device: str) -> list[Machine]:
 
 
 def here(device: str) -> Machine:
-    """This machine. PyTorch is asked only where there is a driver: importing it takes long.
+    """Return this machine. PyTorch is imported only if there is a driver, because that is slow.
 
     Raises
     ------
@@ -178,7 +178,7 @@ def _usable(found: Sequence[Machine], device: str) -> list[Machine]:
 
 
 class Tasks:
-    """Runs as tasks of the cluster that this process is connected to.
+    """Runs as tasks of the connected cluster.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class Tasks:
         return list(self._going.values())
 
     def send(self, config: Config, memory: int) -> None:
-        """Have a run carried out once a machine has a core and so many bytes for it."""
+        """Execute a run as soon as a machine has a core and enough memory for it."""
         takes = [machine for machine in self._machines if machine.cpus]
         with_gpu = [machine for machine in takes if machine.gpus and config.device != "cpu"]
         gpus = 0.0
@@ -216,7 +216,7 @@ class Tasks:
         self._going[reference] = config
 
     def ended(self, seconds: float) -> list[tuple[Config, str | None, bool]]:
-        """Wait until a run ends: the run, why it failed, and whether its process died."""
+        """Wait until a run ends; return the run, its error, and whether its process died."""
         ray = self._ray
         done, _ = ray.wait(list(self._going), timeout=seconds)
         found = list[tuple[Config, str | None, bool]]()
@@ -242,7 +242,7 @@ class Tasks:
 def _carry_out(
     run: Callable[[Config], str | None], config: Config, folder: Folder, place: str
 ) -> tuple[str | None, bytes | None]:
-    """Why a run failed, and the files that it wrote if its folder is not on this machine.
+    """Return a run's error, and its files if its folder is not on this machine.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def _unpack(files: bytes, directory: Path) -> None:
 
 
 def _gpu_bytes() -> int:
-    """Memory of a GPU of the cluster; they are taken to be alike."""
+    """Return the memory of a GPU of the cluster, assuming that all are alike."""
     import torch
 
     return int(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else 0

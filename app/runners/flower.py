@@ -1,4 +1,4 @@
-"""Carry out one run with Flower: in its simulation on this machine, or on a deployment."""
+"""Execution of a run with Flower: in its simulation on this machine, or on a deployment."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOG_SECONDS = 10.0
 
 
 def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: progress.Show) -> None:
-    """Run `config`, whose directory is there, in Flower's simulation.
+    """Run `config`, whose directory exists, in Flower's simulation.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
 
 
 def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
-    """Have the relay of Flower connection `federation` ask its nodes whether they are ready.
+    """Check through the relay of Flower connection `federation` whether its nodes are ready.
 
     Returns
     -------
@@ -127,7 +127,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
 
 
 def _new_log(config: Config) -> Path:
-    """Where the log goes; log and progress of the part that is being resumed are removed."""
+    """Return the path of the log, and remove log and progress of the part that is resumed."""
     log = Path(config.run_dir, "flower.log")
     log.unlink(missing_ok=True)
     Path(config.run_dir, "progress.json").unlink(missing_ok=True)  # it may say "failed"
@@ -137,7 +137,7 @@ def _new_log(config: Config) -> Path:
 def _follow(
     space: Workspace, run_id: str, connection: str, config: Config, show: progress.Show
 ) -> bool:
-    """Show progress until the run is finished; whether the relay's run directory is here.
+    """Show progress until the run ends; return whether the relay's run directory is here.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def _follow(
 
 
 def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show) -> bool:
-    """Show progress until the run finished (true) or its log has ended without that (false).
+    """Show progress; return True if the run finished, False if its log ended before.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show)
 
 
 def _status(space: Workspace, run_id: str, connection: str) -> tuple[str, str]:
-    """What Flower says of a run: "running", "finished:completed", ..., and why.
+    """Return Flower's status of a run ("running", "finished:completed", ...) and its reason.
 
     Raises
     ------

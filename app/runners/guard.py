@@ -1,4 +1,4 @@
-"""Cleans up after a run, however it ends: `guard.py DIRECTORY...`, a process of its own.
+"""Clean up after a run, however it ends: `guard.py DIRECTORY...` in a separate process.
 
 It waits for the end of its standard input. That comes when the process that started it closes the
 other end or is gone, even by SIGKILL. Then it kills every process that works in one of the
@@ -31,7 +31,7 @@ def main(directories: Sequence[Path]) -> None:
 
 
 def working_in(directory: Path) -> list[int]:
-    """Processes whose working directory is `directory` or below."""
+    """Return the processes whose working directory is `directory` or below."""
     found = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
         with suppress(OSError):  # gone in the meantime, or another user's

@@ -1,4 +1,4 @@
-"""Carry out a run inside this process: the same relay, wire and node, without Flower.
+"""Execution of a run inside this process: the same relay, wire and node, without Flower.
 
 The invariants make it the same run, number for number, as `flwr run`, without the start of Flower
 and Ray.
@@ -25,7 +25,7 @@ JOIN_SECONDS = 1.0  # the node is there from the beginning
 
 
 def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None) -> None:
-    """Run `config`, which knows its directory, or go on with it where `config.resume` says so.
+    """Run `config`, whose directory is set, or continue it if `config.resume` is set.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
 
 
 def _run_with_newcomers(config: Config, recorder: RunRecorder) -> None:
-    """The same, with a node of peers that come late."""
+    """Run with a node of peers that join late."""
     late = newcomers_of(config)
     others = [peer for peer in range(config.peers) if peer not in late]
     directory = Path(config.run_dir)

@@ -1,4 +1,4 @@
-"""One run on this machine, from its checks to its report."""
+"""Execution of a run on this machine, from its checks to its report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(
     console: Console,
     callbacks: Iterable[Callback | Callable[..., object]] = (),
 ) -> None:
-    """Run `config`, which knows its directory.
+    """Run `config`, whose directory is set.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Peers that join at the end, to measure how well a method receives them.
+"""Control for peers that join late: fine-tuning of the mean of the others' models.
 
 They join as a node does that comes late to a deployment, in the way of the method. The control is
 what anybody could do with the others' models: take their mean, and train it on the own data for as
@@ -29,7 +29,7 @@ FILE = "newcomers.json"
 
 
 class LateTransport(InProcessTransport):
-    """Nodes of which the last cannot be reached until a round is reached.
+    """Transport whose last node cannot be reached before a given round.
 
     Parameters
     ----------
@@ -78,5 +78,5 @@ def write_control(config: Config) -> None:
 
 
 def _numbers(values: torch.Tensor) -> list[Any]:
-    """Numbers for JSON, null of what is not finite."""
+    """Return numbers for JSON, with null for those that are not finite."""
     return [value if np.isfinite(value) else None for value in values.tolist()]

@@ -1,4 +1,4 @@
-"""A SuperLink of one run's own, and the `flwr run` that talks to it.
+"""SuperLink for a single run, and commands of `flwr` that use it.
 
 Every run gets a free port, a FLWR_HOME and a Ray directory for itself, so runs started from one
 checkout do not meet. All of it is gone when the run ends, however it ends.
@@ -117,7 +117,7 @@ def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[s
 
 @contextmanager
 def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
-    """A workspace in the system's temporary directory, removed at the end with its processes.
+    """Make a workspace in the temporary directory; remove it and its processes at the end.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
 
 @contextmanager
 def private_superlink(space: Workspace) -> Iterator[str]:
-    """A SuperLink for simulations that nobody else uses; the name of the connection to it.
+    """Start a SuperLink for one simulation, and yield the name of the connection to it.
 
     Raises
     ------
@@ -185,7 +185,7 @@ def private_superlink(space: Workspace) -> Iterator[str]:
 
 
 def simulation_config(nodes: int, machines: Sequence[Machine]) -> dict[str, Scalar]:
-    """Federation settings that spread `nodes` over the cores and GPUs of some machines.
+    """Return federation settings that spread `nodes` over the cores and GPUs of machines.
 
     A Ray cluster that is there already (RAY_ADDRESS) has its own and cannot be told.
     """
@@ -204,7 +204,7 @@ def simulation_config(nodes: int, machines: Sequence[Machine]) -> dict[str, Scal
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -67,7 +67,7 @@ class Observers:
         self._stack.__exit__(*exception)
 
     def show(self, progress: Mapping[str, Any]) -> None:
-        """Tell of the rounds that have been written since the last call."""
+        """Call back for the rounds written since the last call."""
         if not (self._calls or self._trackers) or not progress or not self._file.exists():
             return
         with self._file.open("rb") as file:
@@ -89,7 +89,7 @@ class Observers:
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """Lines of metrics.jsonl as a data frame; what is null is NaN."""
+    """Return lines of metrics.jsonl as a data frame, with NaN for null."""
     import pandas as pd  # half a second, and most runs have no callbacks
 
     frame = pd.DataFrame(list(rows))
@@ -97,7 +97,7 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
 
 
 def scalars(metrics: DataFrame) -> dict[str, float]:
-    """Each metric's mean over peers, and every peer's own: "test_loss/mean", "test_loss/peer 3"."""
+    """Return means and values by peer of all metrics: "test_loss/mean", "test_loss/peer 3"."""
     found = {}
     for name in metrics.columns.drop(["round", "peer", "peer_name"], errors="ignore"):
         values = metrics[name].astype(float)
@@ -108,7 +108,7 @@ def scalars(metrics: DataFrame) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Writes event files into the run directory: `tensorboard --logdir runs`."""
+    """Logger of event files in the run directory, for `tensorboard --logdir runs`."""
 
     def __init__(self, config: Config) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -119,7 +119,7 @@ class TensorBoard:
         return self
 
     def on_round(self, t: int, metrics: DataFrame) -> None:
-        """Add the round's numbers."""
+        """Log the round's numbers."""
         for name, value in scalars(metrics).items():
             self._writer.add_scalar(name, value, t)
 
@@ -128,7 +128,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """Logs to MLflow, wherever MLFLOW_TRACKING_URI says."""
+    """Logger to MLflow, at MLFLOW_TRACKING_URI."""
 
     def __init__(self, config: Config) -> None:
         import mlflow
@@ -149,7 +149,7 @@ class MLflow:
 
 
 class WandB:
-    """Logs to Weights & Biases; WANDB_MODE=offline keeps it in the run directory."""
+    """Logger to Weights & Biases; with WANDB_MODE=offline, in the run directory."""
 
     def __init__(self, config: Config) -> None:
         import wandb

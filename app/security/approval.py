@@ -67,13 +67,13 @@ def require_approval(out: Path, run: str, digest: str) -> None:
 
 
 def is_approved(out: Path, digest: str) -> bool:
-    """Whether there is an approval of a configuration that no run has used."""
+    """Return whether there is an approval of a configuration that no run has used."""
     used, given = _approvals(out, digest)
     return len(used) < given
 
 
 def record(directory: Path, config: Config, digest: str, policy: Path, decision: str) -> None:
-    """Write a run's configuration and the decision about it, unless it is the last one already.
+    """Record a run's configuration and the decision about it, unless it is the last record.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def record(directory: Path, config: Config, digest: str, policy: Path, decision:
 
 
 def newest_config(directory: Path) -> tuple[Path, str]:
-    """The configuration of a node's last decision about a run, and its digest.
+    """Return the configuration file of a node's last decision about a run, and its digest.
 
     Raises
     ------
@@ -117,13 +117,13 @@ def _config_file(digest: str) -> str:
 
 
 def _locked(out: Path) -> FileLock:
-    """Hold the approvals: a context manager, for all processes of this machine."""
+    """Return a lock on the approvals, for all processes of this machine."""
     (out / OWN).mkdir(parents=True, exist_ok=True)
     return FileLock(out / OWN / f"{_APPROVALS}.lock")
 
 
 def _approvals(out: Path, digest: str) -> tuple[set[str], int]:
-    """The runs that have used an approval of a configuration, and how many were given."""
+    """Return the runs that used an approval of a configuration, and the number of approvals."""
     try:
         lines = [line for line in atomic.lines(out / OWN / _APPROVALS) if line["digest"] == digest]
     except (ValueError, KeyError) as error:

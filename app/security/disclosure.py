@@ -19,7 +19,7 @@ _WEIGHT_DIGITS = 2
 
 
 def limited(report: Report, disclosure: Disclosure) -> Report:
-    """The report without what is not disclosed.
+    """Return the report without the metrics that are not disclosed.
 
     "loss" keeps losses, traffic and the collaboration weights; "none" keeps traffic, and its
     weights are those of a peer that received nothing.
@@ -39,7 +39,7 @@ def limited(report: Report, disclosure: Disclosure) -> Report:
 def protected(
     report: Report, policy: ReportPolicy, sizes: Mapping[str, int], rarest: int = 0
 ) -> Report:
-    """The report of a peer on data that only it has, without what could tell its examples apart.
+    """Return the report of a peer on own data, rounded so that it does not identify examples.
 
     A number taken over m examples is rounded to `precision(m)`: a share as it is, anything else
     relative to its own power of ten. Weights keep two decimals. What was measured on training
@@ -62,7 +62,7 @@ def protected(
 
 
 def numbers_in(report: Report, *, weights: bool) -> int:
-    """Return how many numbers about own examples a report has after `protected`.
+    """Return the number of values about own examples in a report after `protected`.
 
     Work that was done, traffic and epsilon are none.
 
@@ -76,7 +76,7 @@ def numbers_in(report: Report, *, weights: bool) -> int:
 
 
 def precision(examples: int) -> float:
-    """The largest of 1, 0.5, 0.2, 0.1, 0.05, ... that is not above 0.5 / sqrt(examples).
+    """Return the largest of 1, 0.5, 0.2, 0.1, 0.05, ... up to 0.5 / sqrt(examples).
 
     That is the largest standard error which a share of so many examples has: finer digits say
     something about these examples and nothing about others.
@@ -104,7 +104,7 @@ def _protected(
 
 
 def _measure(name: str, value: float, sizes: Mapping[str, int], rarest: int) -> float | None:
-    """A measure of the last report, over test examples or those of a class."""
+    """Return a rounded measure of the last report, over test examples or those of a class."""
     if name in PER_CLASS:
         return _to_step(value, precision(rarest)) if rarest else None
     if not sizes["test"]:
@@ -121,5 +121,5 @@ def _relative(value: float, examples: int) -> float:
 
 
 def _to_step(value: float, step: float) -> float:
-    """`value` as a multiple of `step`, without the digits that binary fractions add."""
+    """Round to a multiple of `step`, without the digits that binary fractions add."""
     return float(f"{round(value / step) * step:.12g}")

@@ -1,4 +1,4 @@
-"""What a peer has been asked and has reported, over all runs and restarts, and the limits on it.
+"""Ledger of a peer's answers and reported numbers over all runs, with their limits.
 
 `institution/ledger-<peer>.jsonl` in the node's `out` has a line for each set of letters that a
 round was played with, for each answer that was given, and for each report with numbers about own
@@ -22,7 +22,7 @@ from coterie.strategies.protocol import Kind, Report, Request
 
 
 class Ledger:
-    """The ledger of one peer, seen from one run.
+    """Ledger of a peer, as used by one run.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
 
 
 def _digest_of(request: Request, letters: Mapping[int, str]) -> str:
-    """SHA-256 of all that the relay can vary when it has a round played again."""
+    """Return the SHA-256 of everything that the relay can vary in a repeated round."""
     varied = [sorted(letters.items()), request.edges.tolist(), request.asked.tolist()]
     return hashlib.sha256(json.dumps([*varied, request.samples.tolist()]).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""A node's memory of a run: committed rounds, offers sent, and the newest offers accepted.
+"""Memory of a node about a run: committed rounds, offers sent, newest offers accepted.
 
 It is `nodes/mail-<peer>.json` in the run directory. A digest detects damage. The file also records
 the heads of the ledgers in `institution/`, and these record which rounds were committed: neither
@@ -18,7 +18,7 @@ from coterie.app.security.journal import Head, Journal
 
 
 class Memory:
-    """The memory of one node of one run; empty before the first `keep`.
+    """Memory of a node about a run; empty before the first `keep`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""An institution's policy: what a run may do on this machine.
+"""Policy of an institution: the runs that may start on this machine.
 
 `policy.toml` is written and read by the institution (`coterie policy`); nothing that a run or
 the relay says changes it. A node without one takes part in no run, and a run outside it is refused
@@ -177,7 +177,7 @@ class LimitPolicy:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a run may do on this machine; nothing that a run says changes it."""
+    """Limits of runs on this machine; no run can change them."""
 
     approval: Annotated[
         Literal["digest", "none"],
@@ -223,7 +223,7 @@ class Policy:
                     )
 
     def flat(self) -> dict[str, Scalar]:
-        """Dotted key -> value."""
+        """Return dotted key -> value."""
         return {
             f"{table}.{key}" if table else key: value
             for table in TABLES
@@ -231,7 +231,7 @@ class Policy:
         }
 
     def toml(self) -> str:
-        """The file, with a comment for each key."""
+        """Return the TOML text, with a comment per key."""
         blocks = []
         for table, kind in TABLES.items():
             part, notes = getattr(self, table) if table else self, schema.notes(kind)

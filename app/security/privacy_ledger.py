@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class PrivacyLedger:
-    """The privacy that one peer has spent, in all runs.
+    """Privacy that a peer has spent, in all runs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Compare a run with an institution's policy, and the institution's own data with both."""
+"""Checks of a run, and of the institution's own data, against the institution's policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coterie.datasets.table import dataset_of
 
 
 def is_own(dataset: str) -> bool:
-    """Whether only the institution has that data set: then its examples are protected."""
+    """Return whether only the institution has the data set, so that its examples are protected."""
     return dataset_of(dataset).deployed is not None
 
 
@@ -84,7 +84,7 @@ def _check_sizes(limits: LimitPolicy, config: Config) -> None:
 
 
 def max_parameters(policy: Policy, config: Config) -> int:
-    """The numbers that a network may have so that all models which a peer keeps are allowed."""
+    """Return the maximum number of parameters of a network, given the models that a peer keeps."""
     kept = getattr(config.options, "models_kept", None)
     return policy.limits.max_parameters // (1 if kept is None else kept(config.peers))
 

@@ -35,7 +35,7 @@ class KeysError(Error, ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One table of a trust file.
+    """Table of a trust file.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Entry:
     keys: PublicKeys
 
     def toml(self) -> str:
-        """The table."""
+        """Return the TOML table."""
         sign, seal = (base64.b64encode(k).decode() for k in (self.keys.sign, self.keys.seal))
         number = {} if self.peer is None else {"peer": self.peer}
         return tomli_w.dumps({self.name: number | {"sign": sign, "seal": seal}})
@@ -134,7 +134,7 @@ def read_entries(path: Path) -> list[Entry]:
 
 
 def read_trust(path: Path) -> Mapping[int, Entry]:
-    """Read a trust file: peer -> whom to expect there.
+    """Read a trust file: peer -> its expected entry.
 
     Raises
     ------
