@@ -77,10 +77,10 @@ def _ask(digest: str, wanted: str | None) -> None:
         It is not approved.
     """
     if wanted is None and sys.stdin.isatty():
-        said = ""
+        answer = ""
         with suppress(EOFError):
-            said = input("Type yes to approve one run of it: ")
-        if said.strip().lower() != "yes":
+            answer = input("Type yes to approve one run of it: ")
+        if answer.strip().lower() != "yes":
             raise ConfigError("not approved")
     elif wanted is None:
         raise ConfigError(f"not approved: nobody is there to ask; add --digest {digest}")

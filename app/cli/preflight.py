@@ -83,25 +83,25 @@ def _ask(given: argparse.Namespace, console: Console) -> None:
     flat |= {"name": f"preflight-{stamp}", "preflight": True}
     flat |= {"out": given.out} if given.out else {}
     config = Config.from_flat(flat).located(stamp)
-    found = flower.survey(config, given.federation, console)
-    not_ready = show(found, console)
+    answers = flower.survey(config, given.federation, console)
+    not_ready = show(answers, console)
     if not_ready:
         raise ConfigError(f"not ready: {', '.join(not_ready)}")
     console.print("ready: every peer")
 
 
-def show(found: Mapping[str, Any], console: Console) -> list[str]:
+def show(survey: Mapping[str, Any], console: Console) -> list[str]:
     """Print the relay's results (preflight.json), and return the peers that are not ready."""
     wrong = []
-    for peer, checks in found["peers"].items():
-        codes = {name: said for name, said in checks.items() if said in MEANINGS}
+    for peer, checks in survey["peers"].items():
+        codes = {name: status for name, status in checks.items() if status in MEANINGS}
         wrong += [peer] if codes else []
-        told = {name: said for name, said in checks.items() if said != "ok"}
-        line = "; ".join(f"{name}: {said}" for name, said in (codes or told).items())
+        failed = {name: status for name, status in checks.items() if status != "ok"}
+        line = "; ".join(f"{name}: {status}" for name, status in (codes or failed).items())
         console.print(f"{'no' if codes else 'ok'}  peer {peer}: {line}", soft_wrap=True)
-    for line in found["faults"]:
+    for line in survey["faults"]:
         console.print(f"no  {line}", soft_wrap=True)
-    return [f"peer {peer}" for peer in (*wrong, *found["missing"])]
+    return [f"peer {peer}" for peer in (*wrong, *survey["missing"])]
 
 
 def _relay(address: str, authority: Path | None) -> str:
@@ -110,10 +110,10 @@ def _relay(address: str, authority: Path | None) -> str:
     context = ssl.create_default_context(cafile=authority)
     connection = http.client.HTTPSConnection(host, int(port), timeout=_SECONDS, context=context)
     connection.request("GET", "/health")
-    said = connection.getresponse().headers["Date"]
-    if said is None:
+    date = connection.getresponse().headers["Date"]
+    if date is None:
         return f"{address} answers, without the time"
-    apart = abs(parsedate_to_datetime(said).timestamp() - time.time())
+    apart = abs(parsedate_to_datetime(date).timestamp() - time.time())
     if apart > CLOCK_SECONDS:
         raise OSError(f"its clock and this one are {apart:.0f} s apart")
     return f"{address} answers, clocks agree"

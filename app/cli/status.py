@@ -180,10 +180,10 @@ def _letters(directory: Path, name: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _newest(runs: Path) -> Path:
-    found = sorted(runs.glob("*/progress.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    runs_by_time = sorted(runs.glob("*/progress.json"), key=lambda path: path.stat().st_mtime)
+    if not runs_by_time:
         raise ConfigError(f"no run in {runs}: name a run directory, or a connection of Flower's")
-    return found[-1].parent
+    return runs_by_time[-1].parent
 
 
 def _tail(directory: Path, name: str) -> list[str]:

@@ -61,8 +61,8 @@ class Folder(NamedTuple):
 
 def _identity(directory: Path) -> tuple[int, float]:
     """Return inode and time of a file: a folder of the same name elsewhere has another file."""
-    found = (directory / plan.NAME).stat()
-    return found.st_ino, found.st_mtime
+    status = (directory / plan.NAME).stat()
+    return status.st_ino, status.st_mtime
 
 
 def address() -> str:
@@ -129,10 +129,10 @@ def machines() -> list[Machine]:
     """Return the machines of the cluster that this process is connected to."""
     import ray
 
-    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     return [
         Machine(int(has.get("CPU", 0)), int(has.get("GPU", 0)), int(has.get("memory", 0)))
-        for has in found
+        for has in nodes
     ]
 
 
@@ -149,8 +149,8 @@ def survey(device: str) -> list[Machine]:
     if not address():
         return [here(device)]
     with connected():
-        found = machines()
-    return _usable(found, device)
+        available = machines()
+    return _usable(available, device)
 
 
 def here(device: str) -> Machine:
@@ -169,12 +169,12 @@ def here(device: str) -> Machine:
     return _usable([Machine(cores.count(), gpus, 0)], device)[0]
 
 
-def _usable(found: Sequence[Machine], device: str) -> list[Machine]:
+def _usable(available: Sequence[Machine], device: str) -> list[Machine]:
     if device == "cpu":
-        return [machine._replace(gpus=0) for machine in found]
-    if device == "cuda" and not any(machine.gpus for machine in found):
+        return [machine._replace(gpus=0) for machine in available]
+    if device == "cuda" and not any(machine.gpus for machine in available):
         raise ConfigError('device = "cuda": there is no GPU')
-    return [*found]
+    return [*available]
 
 
 class Tasks:
@@ -219,7 +219,7 @@ class Tasks:
         """Wait until a run ends; return the run, its error, and whether its process died."""
         ray = self._ray
         done, _ = ray.wait(list(self._going), timeout=seconds)
-        found = list[tuple[Config, str | None, bool]]()
+        results = list[tuple[Config, str | None, bool]]()
         for reference in done:
             config = self._going.pop(reference)
             died, error = False, None
@@ -235,8 +235,8 @@ class Tasks:
                 died, error = True, "its process died, as for want of memory"
             except ray.exceptions.RayError as failure:
                 error = " ".join(str(failure).split())
-            found.append((config, error, died))
-        return found
+            results.append((config, error, died))
+        return results
 
 
 def _carry_out(

@@ -122,8 +122,8 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     file = run_dir / SURVEY
     if not file.exists():
         raise ConfigError(f"the relay, on another machine, has written {file} there")
-    found: dict[str, Any] = files.json_of(run_dir, SURVEY, dict)
-    return found
+    answers: dict[str, Any] = files.json_of(run_dir, SURVEY, dict)
+    return answers
 
 
 def _new_log(config: Config) -> Path:

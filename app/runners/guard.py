@@ -32,12 +32,12 @@ def main(directories: Sequence[Path]) -> None:
 
 def working_in(directory: Path) -> list[int]:
     """Return the processes whose working directory is `directory` or below."""
-    found = []
+    pids = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
         with suppress(OSError):  # gone in the meantime, or another user's
             if link.readlink().is_relative_to(directory):
-                found.append(int(link.parent.name))
-    return found
+                pids.append(int(link.parent.name))
+    return pids
 
 
 if __name__ == "__main__":

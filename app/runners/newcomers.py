@@ -68,13 +68,13 @@ def write_control(config: Config) -> None:
     for t in range(join_round(config) + 1, config.num_server_rounds + 1):
         x_pd, buffers, opt_state = engine.fit(x_pd, buffers, opt_state, engine.batches(t))
     losses, accuracies = engine.losses(x_pd, buffers, "test")
-    found = {
+    content = {
         "peers": list(newcomers),
         "joined": join_round(config),
         "fine_tuned_test_loss": _numbers(losses),
         "fine_tuned_test_accuracy": _numbers(accuracies),
     }
-    atomic.write(run_dir / FILE, json.dumps(found) + "\n")
+    atomic.write(run_dir / FILE, json.dumps(content) + "\n")
 
 
 def _numbers(values: torch.Tensor) -> list[Any]:

@@ -98,13 +98,14 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
 
 def scalars(metrics: DataFrame) -> dict[str, float]:
     """Return means and values by peer of all metrics: "test_loss/mean", "test_loss/peer 3"."""
-    found = {}
+    logged = {}
     for name in metrics.columns.drop(["round", "peer", "peer_name"], errors="ignore"):
         values = metrics[name].astype(float)
-        found[f"{name}/mean"] = float(values.mean())
+        logged[f"{name}/mean"] = float(values.mean())
         names = metrics["peer_name"] if "peer_name" in metrics else metrics["peer"]
-        found |= {f"{name}/{peer}": float(value) for peer, value in zip(names, values, strict=True)}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+        by_peer = zip(names, values, strict=True)
+        logged |= {f"{name}/{peer}": float(value) for peer, value in by_peer}
+    return {name: value for name, value in logged.items() if math.isfinite(value)}
 
 
 class TensorBoard:

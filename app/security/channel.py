@@ -140,7 +140,7 @@ class SecureChannel:
             More is asked of this peer than its institution allows.
         """
         due = self._due(kind)
-        found: dict[tuple[int, int | None], Mapping[str, Tensor]] = {}
+        result: dict[tuple[int, int | None], Mapping[str, Tensor]] = {}
         plain: dict[int, str] = {}  # sender -> digest of the plain letter
         for letter in self._unread.pop(kind, ()):
             digest = self._digest(letter.payload)
@@ -148,11 +148,11 @@ class SecureChannel:
             try:
                 if ends not in due:
                     raise PayloadError("was not to come here")
-                if ends in found:
+                if ends in result:
                     raise PayloadError("came a second time")
                 opened = self._open(letter, digest, form.max_bytes)
                 self._check_age(letter)
-                found[ends] = form.decode(opened)
+                result[ends] = form.decode(opened)
                 if self._ledger is not None:
                     plain[letter.sender] = digest_of(opened).hex()
             except (PayloadError, SealError) as error:
@@ -161,11 +161,11 @@ class SecureChannel:
                 self._log_received(letter, digest, "accepted")
         if self._ledger is not None:
             self._count(self._ledger, kind, plain)
-        if kind == "offer" and self._max_age and found:
+        if kind == "offer" and self._max_age and result:
             written = {str(k.sender): k.round for k in self._request.letters if k.kind == "offer"}
-            self._memory.heard |= {str(k): written[str(k)] for k, _ in found}
+            self._memory.heard |= {str(k): written[str(k)] for k, _ in result}
             self._memory.keep()
-        return found
+        return result
 
     def _check_age(self, letter: PeerMessage) -> None:
         t = self._request.round

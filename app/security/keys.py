@@ -102,11 +102,11 @@ class PrivateKeys:
         ValueError
             If there is not exactly one key of each kind.
         """
-        found = [load_pem_private_key(block, None) for block in _BLOCK.findall(text)]
+        private = [load_pem_private_key(block, None) for block in _BLOCK.findall(text)]
         kinds = (Ed25519PrivateKey, MLKEM768PrivateKey, X25519PrivateKey)
-        if len(found) != len(kinds) or not all(map(isinstance, found, kinds)):
+        if len(private) != len(kinds) or not all(map(isinstance, private, kinds)):
             raise ValueError("not an Ed25519, an ML-KEM-768 and an X25519 key, in this order")
-        return cls(*found)  # type: ignore[arg-type]
+        return cls(*private)  # type: ignore[arg-type]
 
     def pem(self) -> bytes:
         """Write the keys as three unencrypted PKCS #8 blocks."""
