@@ -33,7 +33,7 @@ _STATES = re.compile(r"peers?-(\d{4,6})(?:-(\d{4,6})-[0-9a-f]{8})?")
 """A folder of states."""
 _VERSION = re.compile(r"\d{8,}-")
 _WRITTEN = {"time", "direction", "kind", "round", "from", "to", "verdict"}
-"""Of a letter, what is shown."""
+"""Fields of a letter that are shown."""
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -165,7 +165,8 @@ def _letters(directory: Path, name: str) -> Iterator[Mapping[str, Any]]:
 
     Raises
     ------
-    ResultsError : one is none.
+    ResultsError
+        A line is not JSON.
     """
     for line in _tail(directory, name):
         try:

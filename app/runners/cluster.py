@@ -142,7 +142,7 @@ def survey(device: str) -> list[Machine]:
     Raises
     ------
     ConfigError
-        It needs a GPU and there is none.
+        It needs a GPU, but there is no GPU.
     RunError
         No cluster answers.
     """
@@ -159,7 +159,7 @@ def here(device: str) -> Machine:
     Raises
     ------
     ConfigError
-        The run needs a GPU and there is none.
+        The run needs a GPU, but there is no GPU.
     """
     gpus = 0
     if device != "cpu" and Path("/dev/nvidiactl").exists():

@@ -34,9 +34,9 @@ from coterie.errors import RunError
 _PAUSE = 0.1
 _AGAIN_SECONDS = 2.0
 _DOWN_SECONDS = 600.0
-"""How long the SuperLink of a deployment may be down."""
+"""Seconds for which the SuperLink of a deployment may be down."""
 _LOG_SECONDS = 10.0
-"""How long the log of a failed run may take to arrive."""
+"""Seconds that the log of a failed run may take to arrive."""
 
 
 def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: progress.Show) -> None:

@@ -2,7 +2,7 @@
 
 It waits for the end of its standard input. That comes when the process that started it closes the
 other end or is gone, even by SIGKILL. Then it kills every process that works in one of the
-directories, whoever started that, and removes the directories.
+directories, even if another process started it, and removes the directories.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def require_approval(out: Path, run: str, digest: str) -> None:
     Raises
     ------
     ApprovalError
-        There is none, or other runs have used it.
+        There is no approval, or other runs have used it.
     """
     with _locked(out):
         used, given = _approvals(out, digest)
@@ -99,7 +99,7 @@ def newest_config(directory: Path) -> tuple[Path, str]:
     Raises
     ------
     DecisionError
-        There is none.
+        There is no such file.
     """
     path = directory / _DECISIONS
     if not path.is_file():

@@ -35,7 +35,7 @@ class SecureChannel:
     sealing : whether letters are sealed, and with which keys.
     accounts : of a deployed node: what its peer hears and answers is counted there. Without, there
         is a memory on disk where letters are sealed.
-    max_age : how many rounds old an offer may be that is heard; an older one of a peer is never
+    max_age : maximum age of an accepted offer in rounds; an older offer of a peer is never
         accepted after a newer one.
 
     Attributes

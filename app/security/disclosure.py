@@ -64,7 +64,7 @@ def protected(
 def numbers_in(report: Report, *, weights: bool) -> int:
     """Return the number of values about own examples in a report after `protected`.
 
-    Work that was done, traffic and epsilon are none.
+    Counts of work, traffic and epsilon do not count.
 
     Parameters
     ----------

@@ -110,7 +110,7 @@ def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> No
     Raises
     ------
     DataError
-        As of any data that do not fit: how many there are is not to be found out by asking.
+        As for any unsuitable data, so that a run cannot probe the number of examples.
     """
     minimum = policy.data.min_examples
     for part, size in sizes.items():

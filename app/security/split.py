@@ -73,6 +73,6 @@ def _checked(file: Path) -> bytes:
     if len(secret) != _BYTES:
         raise SplitError(
             f"{file} has {len(secret)} bytes instead of {_BYTES}: put it back, or remove it to "
-            "divide the data anew"
+            "divide the data again"
         )
     return secret

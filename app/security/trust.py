@@ -1,6 +1,6 @@
 """Key files: a peer's private keys, its public entry, and the trust file of a node.
 
-An entry is a TOML table under the peer's name; a trust file is such tables one after the other,
+An entry is a TOML table under the peer's name; a trust file is a sequence of such tables,
 exchanged out of band:
 
     [hospital-a]
@@ -87,7 +87,7 @@ def checked(name: str) -> str:
     Raises
     ------
     KeysError
-        It is none.
+        The name is invalid.
     """
     if not is_name(name):
         raise KeysError(f"{name!r} is no name of a peer: use {RULE}")
@@ -122,7 +122,7 @@ def read_entries(path: Path) -> list[Entry]:
     Raises
     ------
     KeysError
-        It is not there or is none; names the table that is wrong.
+        It is missing or invalid; the message names the table.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -173,7 +173,7 @@ def _entry(path: Path, name: str, table: Any) -> Entry:
     try:
         return Entry(name, peer, PublicKeys(sign, seal))
     except ValueError as error:
-        raise KeysError(f"{path}: [{name}] holds a key that is none: {error}") from None
+        raise KeysError(f"{path}: [{name}] has an invalid key: {error}") from None
 
 
 def _key(path: Path, name: str, field: str, text: object, size: int) -> bytes:
