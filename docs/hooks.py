@@ -47,9 +47,9 @@ OUTSIDE = {"docker/README.md": "consortium/docker.md", "CONTRIBUTING.md": "contr
 
 API = {
     "strategies": ("*.py", "relay/*.py", "flower/*.py"),
-    "clients": ("*.py", "engine/*.py", "parts/*.py"),
+    "clients": ("*.py", "models/options.py", "engine/*.py", "parts/*.py"),
     "datasets": ("*.py", "partition/*.py", "own/*.py"),
-    "coterie": ("api.py", "results.py", "testing.py"),
+    "coterie": ("api.py", "results.py", "ranges.py", "testing.py"),
     "app": ("config/*.py", "wire/*.py", "security/*.py", "node/*.py", "runs/*.py"),
 }
 """Package -> patterns of the modules on its page."""

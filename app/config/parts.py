@@ -42,7 +42,7 @@ _COMPARED = 100
 
 
 class Row(Protocol):
-    """What the rows of all tables have."""
+    """Row of any table of parts."""
 
     @property
     def summary(self) -> str:

@@ -16,7 +16,7 @@ from coterie.app.cli.main import main
 from coterie.app.comparisons import tune
 from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.items import read_items
+from coterie.app.config.items import read_items, read_toml
 from coterie.app.config.keys import flatten
 from coterie.app.config.preflight import check
 from coterie.app.config.root import ROOT
@@ -178,6 +178,21 @@ def test_a_deployed_node_and_its_relay_take_what_is_installed_only() -> None:
         with pytest.raises(ConfigError, match="is not installed"):
             Job(1, flat, {"peer": 0}, None).config()
     parts.refuse_modules({"model": "torchvision:resnet18"})
+
+
+@pytest.mark.parametrize("key", [part.key for part in parts.PARTS.values()])
+def test_a_file_of_a_run_loads_no_part_that_the_user_has_not_named(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "trap.py").write_text("raise AssertionError('imported')\n")
+    table, _, name = key.rpartition(".")
+    line = f'{name} = "trap:ROW"\n'
+    (tmp_path / "config.toml").write_text(f"[{table}]\n{line}" if table else line)
+    with pytest.raises(ConfigError, match="is not built in, and a file of a run loads no code"):
+        read_toml(tmp_path / "config.toml")
+    with pytest.raises(ConfigError, match=r"does not load: .*imported"):
+        read_toml(tmp_path / "config.toml", named=["trap:ROW"])
 
 
 def test_paths_of_a_plugin_s_options_are_the_node_s() -> None:
