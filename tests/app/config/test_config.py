@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
+from inspect import getsource
 from pathlib import Path
 from typing import Any, Literal
 
@@ -297,3 +298,31 @@ def test_a_value_out_of_range_is_refused_with_key_value_and_range(key: str) -> N
         assert str(refusal.value) == f"{key} = {schema.written(typed)}: must be {limits}"
     default = schema.defaults(tables()[table])[key.rpartition(".")[2]]
     assert isinstance(default, str) or default in limits
+
+
+TOLD = {"oracle", "wga", "bias-correction", "all-for-one", "federated-clustering"}
+"""Methods whose code reads the true clusters."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_told_the_truth_by_existing_options_only(name: str) -> None:
+    method = METHODS[name]
+    assert bool(method.told_truth) == (name in TOLD)
+    assert method.is_told({}) == (method.told_truth is True)
+    for key, value in () if isinstance(method.told_truth, bool) else method.told_truth.items():
+        assert schema.convert(value, schema.keys(method.options)[key][1]) == value
+        assert value != schema.defaults(method.options)[key]
+        assert method.is_told({key: value})
+
+
+def test_methods_that_read_the_true_clusters_say_so() -> None:
+    """By their code: the rule or its options use the true clusters."""
+    readers = {
+        name
+        for name, method in METHODS.items()
+        for cls in (*method.rule.__mro__, *method.options.__mro__)
+        if cls.__module__.startswith("coterie.clients.")
+        and re.search(r"true_clusters\(|same_cluster\(\)", getsource(cls))
+        and cls.__name__ not in ("Averages", "Rule")
+    }
+    assert readers - {"ifca"} == TOLD  # IFCA reads their number only
