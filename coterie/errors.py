@@ -17,6 +17,7 @@ Error
 │   └── RelayError           relay and nodes cannot go on; has the round and the stage
 │       ├── DesertedError    no node is left in a round
 │       └── RosterError      no node hosts some peer, or there is no quorum
+├── RangeError               a number is out of the range of its option
 ├── TopologyError            the configured graph does not exist
 ├── ScheduleError            the file of a schedule or a clock is missing or wrong
 ├── WireError                a message between relay and node does not decode
@@ -50,7 +51,6 @@ from pathlib import Path
 from types import FrameType
 
 _OURS = "coterie"
-_PLUGINS = ("coterie.methods", "coterie.models", "coterie.datasets", "coterie.partitions")
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
@@ -137,8 +137,8 @@ def _places(error: BaseException) -> tuple[str, str]:
     """Return the innermost place in the user's code, and the innermost in this package."""
     plugins = {
         entry.module.partition(".")[0]
-        for group in _PLUGINS
-        for entry in metadata.entry_points(group=group)
+        for entry in metadata.entry_points()
+        if entry.group.startswith(f"{_OURS}.")
     }
     ours = users = ""
     for frame, line in traceback.walk_tb(error.__traceback__):

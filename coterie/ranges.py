@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from coterie.errors import Error
 
-class RangeError(ValueError):
+
+class RangeError(Error, ValueError):
     """A value is out of range; the message says which values are allowed."""
 
 

