@@ -137,8 +137,9 @@ def _places(error: BaseException) -> tuple[str, str]:
     """Return the innermost place in the user's code, and the innermost in this package."""
     plugins = {
         entry.module.partition(".")[0]
-        for entry in metadata.entry_points()
-        if entry.group.startswith(f"{_OURS}.")
+        for group in metadata.entry_points().groups
+        if group.startswith(f"{_OURS}.")
+        for entry in metadata.entry_points(group=group)
     }
     ours = users = ""
     for frame, line in traceback.walk_tb(error.__traceback__):

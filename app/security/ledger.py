@@ -120,8 +120,8 @@ class Ledger:
         """
         if not numbers:
             return True
-        numbers = {"metrics": dict(report.metrics), "weights": list(report.weights)}
-        digest = hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+        content = {"metrics": dict(report.metrics), "weights": list(report.weights)}
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         line = {"run": self._run, "round": report.round, "report": digest}
         with self._open():
             if any(line.items() <= known.items() for known in self._mine):

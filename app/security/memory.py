@@ -94,15 +94,15 @@ class Memory:
 
 def heads_in(out: Path, peer: int) -> Mapping[str, Sequence[Head]]:
     """Collect the heads of a peer's ledgers that the runs in `out` have recorded, by file name."""
-    heads: dict[str, list[Head]] = {}
+    by_file: dict[str, list[Head]] = {}
     for path in out.glob(f"*/nodes/mail-{peer:04d}.json"):
         try:
             heads: dict[str, Any] = _read(path).get("ledgers", {})
         except (OSError, atomic.DamagedError):  # stops its own run, and no other
             continue
         for name, head in heads.items():
-            heads.setdefault(name, []).append(Head(*head))
-    return heads
+            by_file.setdefault(name, []).append(Head(*head))
+    return by_file
 
 
 def _read(path: Path) -> dict[str, Any]:
