@@ -18,7 +18,7 @@ import html
 import inspect
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -109,7 +109,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if uri == "methods/index.md":
         markdown = markdown.replace("{{ costs }}", costs_table())
         markdown = markdown.replace("{{ sources }}", sources_table())
-    tables_of = {
+    tables_of: dict[str, Callable[[], str]] = {
         plugins.GROUPS[kind].removeprefix("coterie."): partial(_choices, kind)
         for kind in PARTS
         if kind != "method"

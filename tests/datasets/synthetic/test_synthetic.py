@@ -146,7 +146,7 @@ def test_sine_points_lie_on_successive_intervals() -> None:
 
 
 def test_more_clusters_than_peers_are_refused() -> None:
-    flat = {"dataset": "least-squares", "least-squares.clusters": 9}
+    flat: dict[str, Any] = {"dataset": "least-squares", "least-squares.clusters": 9}
     with pytest.raises(ConfigError, match="clusters = 9 must be at most peers = 8"):
         Config.from_flat(flat)
 

@@ -1,11 +1,18 @@
 """A topology, a schedule, an attack and an aggregation rule."""
 
+from __future__ import annotations
+
 import numpy as np
+import numpy.typing as npt
 
 from coterie import AggregationRule, AttackKind, Schedule, ScheduleKind, Topology
+from coterie.strategies.topology import Setting
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
 
 
-def star(setting):
+def star(setting: Setting) -> Bools:
     """Link every peer to peer 0."""
     graph = np.zeros((setting.peers, setting.peers), dtype=np.bool_)
     graph[0, 1:] = graph[1:, 0] = True
@@ -15,13 +22,14 @@ def star(setting):
 class Alternating(Schedule):
     """Even peers are awake in even rounds, odd peers in odd rounds."""
 
-    def _draw(self, t):
-        return np.arange(self.peers) % 2 == t % 2
+    def _draw(self, t: int) -> Bools:
+        return np.asarray(np.arange(self.peers) % 2 == t % 2)
 
 
-def heaviest(squares, weights, f):
+def heaviest(squares: Floats, weights: Floats, f: int) -> Floats:
     """Put all weight on the letter with the most examples, whatever the distances are."""
-    return np.eye(len(weights))[weights.argmax()]
+    row: Floats = np.eye(len(weights))[weights.argmax()]
+    return row
 
 
 STAR = Topology("every peer is linked to peer 0", star)
