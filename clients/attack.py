@@ -1,4 +1,4 @@
-"""Options of simulated attacks, table [attack]; `coterie.app.node.attackers` implements them."""
+"""Options of simulated attacks, table [attack], which `coterie.app.node.cohort.attackers` has."""
 
 from __future__ import annotations
 

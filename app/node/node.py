@@ -1,8 +1,8 @@
 """A node: does what the relay's requests say with the peers it hosts, and remembers in between.
 
 The next message may be handled by another process, so everything a peer holds is on the node's
-disk (`coterie.app.node.checkpoints`) at the end of each request; a version says what a request
-builds on.
+disk (`coterie.app.node.storage.checkpoints`) at the end of each request; a version says what a
+request builds on.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy.typing as npt
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.preflight import check_method, problem_of
-from coterie.app.node.attackers import Attackers, deceived
-from coterie.app.node.checked_rule import CheckedRule
-from coterie.app.node.checkpoints import CheckpointStore
-from coterie.app.node.cohort import Cohort
-from coterie.app.node.faults import StateError
-from coterie.app.node.part import predicts_as_saved
-from coterie.app.node.tensor_file import write
-from coterie.app.node.vetting import check_wanted
+from coterie.app.node.cohort.attackers import Attackers, deceived
+from coterie.app.node.cohort.checked_rule import CheckedRule
+from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.part import predicts_as_saved
+from coterie.app.node.requests.faults import StateError
+from coterie.app.node.requests.vetting import check_wanted
+from coterie.app.node.storage.checkpoints import CheckpointStore
+from coterie.app.node.storage.tensor_file import write
 from coterie.app.runs import atomic
 from coterie.app.security.accounts import Accounts
 from coterie.app.security.approval import OWN

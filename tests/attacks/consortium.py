@@ -19,8 +19,8 @@ from safetensors.torch import load
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.schema import Scalar
-from coterie.app.node import service
-from coterie.app.node.job import Job
+from coterie.app.node.process import service
+from coterie.app.node.process.job import Job
 from coterie.app.runs import atomic
 from coterie.app.security.keys import PrivateKeys, PublicKeys
 from coterie.app.security.policy import Policy, policy_of

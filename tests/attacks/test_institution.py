@@ -19,8 +19,8 @@ from flwr.app import Context, RecordDict
 
 from coterie.app import client
 from coterie.app.config.digest import config_digest_of
-from coterie.app.node.faults import MEANINGS
-from coterie.app.node.job import Job
+from coterie.app.node.process.job import Job
+from coterie.app.node.requests.faults import MEANINGS
 from coterie.app.runs import atomic
 from coterie.app.security import approval
 from coterie.strategies.flower.records import decode_response, encode_request

@@ -245,7 +245,7 @@ def workers(deployment: Deployment, peer: int) -> list[int]:
     found = []
     for pid in guard.working_in(deployment.home(f"node-{peer}")):
         with suppress(OSError):
-            if b"coterie.app.node.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"coterie.app.node.process.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
 

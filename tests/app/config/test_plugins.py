@@ -18,7 +18,7 @@ from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
 from coterie.app.config.preflight import check
 from coterie.app.config.root import ROOT
-from coterie.app.node.job import Job
+from coterie.app.node.process.job import Job
 from coterie.app.runners import sweep
 from coterie.datasets import plugins
 from coterie.datasets.problem import DataError

@@ -21,14 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.app.node.arrays import flatten, unflatten
-from coterie.app.node.cohort import Cohort
-from coterie.app.node.costs import Costs
-from coterie.app.node.faults import StateError
-from coterie.app.node.offers import Offers
-from coterie.app.node.packing import offers_in, pack, unpack
-from coterie.app.node.part import TOGETHER
-from coterie.app.node.tensor_file import metadata, read_checked, write_checked
+from coterie.app.node.cohort.arrays import flatten, unflatten
+from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.costs import Costs
+from coterie.app.node.cohort.offers import Offers
+from coterie.app.node.cohort.part import TOGETHER
+from coterie.app.node.requests.faults import StateError
+from coterie.app.node.storage.packing import offers_in, pack, unpack
+from coterie.app.node.storage.tensor_file import metadata, read_checked, write_checked
 from coterie.app.runs import atomic
 from coterie.clients.letters import Ints
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.app.node.offers import Offers
+from coterie.app.node.cohort.offers import Offers
 from coterie.clients.letters import Ints, Letters
 
 _ARRAYS = ("senders", "recipients", "rows", "authors", "ages", "expired")

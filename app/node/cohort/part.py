@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from coterie.app.node.costs import Costs
+from coterie.app.node.cohort.costs import Costs
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine, Scores
 from coterie.clients.letters import Ints, nobody

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from coterie.app.node.letter_checks import limit, oversized_answers, oversized_models
+from coterie.app.node.cohort.letter_checks import limit, oversized_answers, oversized_models
 from coterie.clients.letters import Letters
 from tests.inline import run
 

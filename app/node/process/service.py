@@ -1,7 +1,7 @@
 """What a node does with a message: from a request's record to the record of the response.
 
 Flower's process of a message calls this itself, or lets the node's worker do it
-(`coterie.app.node.worker`).
+(`coterie.app.node.process.worker`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from flwr.app import RecordDict
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.schema import Scalar
-from coterie.app.node import faults, readiness
-from coterie.app.node.faults import StartError, StateError
-from coterie.app.node.job import Job, hosted
-from coterie.app.node.vetting import check_request
+from coterie.app.node.process import readiness
+from coterie.app.node.process.job import Job, hosted
+from coterie.app.node.requests import faults
+from coterie.app.node.requests.faults import StartError, StateError
+from coterie.app.node.requests.vetting import check_request
 from coterie.app.runs import logs
 from coterie.app.runs.progress import ERROR_LOG
 from coterie.app.security import approval

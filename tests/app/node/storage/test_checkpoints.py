@@ -15,13 +15,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from coterie.app.node import checkpoints, tensor_file
-from coterie.app.node.arrays import flatten, unflatten
-from coterie.app.node.checkpoints import CheckpointError, CheckpointStore
-from coterie.app.node.cohort import Cohort
-from coterie.app.node.offers import Offers
-from coterie.app.node.packing import pack, unpack
-from coterie.app.node.tensor_file import read_checked, write, write_checked
+from coterie.app.node.cohort.arrays import flatten, unflatten
+from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.offers import Offers
+from coterie.app.node.storage import checkpoints, tensor_file
+from coterie.app.node.storage.checkpoints import CheckpointError, CheckpointStore
+from coterie.app.node.storage.packing import pack, unpack
+from coterie.app.node.storage.tensor_file import read_checked, write, write_checked
 from coterie.app.runs.atomic import DamagedError, replacing_checked
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters

@@ -15,14 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.app.node.arrays import owned, put_rows, restored, rows_of, unsound
-from coterie.app.node.attackers import Attackers
-from coterie.app.node.costs import Costs
-from coterie.app.node.letter_checks import given, oversized_answers, oversized_models
-from coterie.app.node.letters import answer_letters, offer_letters
-from coterie.app.node.offers import UNWRITTEN, Offers, sound_rows
-from coterie.app.node.part import TOGETHER, Part
-from coterie.app.node.stacking import Mail, all_answers, all_offers, heard_by, no_letters, no_mail
+from coterie.app.node.cohort.arrays import owned, put_rows, restored, rows_of, unsound
+from coterie.app.node.cohort.attackers import Attackers
+from coterie.app.node.cohort.costs import Costs
+from coterie.app.node.cohort.letter_checks import given, oversized_answers, oversized_models
+from coterie.app.node.cohort.letters import answer_letters, offer_letters
+from coterie.app.node.cohort.offers import UNWRITTEN, Offers, sound_rows
+from coterie.app.node.cohort.part import TOGETHER, Part
+from coterie.app.node.cohort.stacking import (
+    Mail,
+    all_answers,
+    all_offers,
+    heard_by,
+    no_letters,
+    no_mail,
+)
 from coterie.app.wire.payload import Foreign, LetterFormat, Precision, format_of
 from coterie.clients.attack import Attack
 from coterie.clients.engine.engine import Engine

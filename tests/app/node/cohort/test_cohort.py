@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.app.node.cohort import Cohort
-from coterie.app.node.stacking import Mail
+from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.stacking import Mail
 from coterie.app.wire.payload import Foreign, LetterFormat
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
