@@ -34,7 +34,7 @@ TORCH = {
     "app/node/node.py",
     "app/node/storage/checkpoints.py",
     "app/node/cohort/offers.py",
-    "app/node/storage/packing.py",
+    "app/node/cohort/packing.py",
     "app/node/cohort/part.py",
     "app/node/cohort/stacking.py",
     "app/node/storage/tensor_file.py",

@@ -79,7 +79,7 @@ class Part(NamedTuple):
             columns[f"{split}_accuracy"] = accuracies.tolist()
         columns["bytes_sent"] = costs.sent[self.rows].tolist()
         columns["bytes_received"] = costs.received[self.rows].tolist()
-        total = costs.n_gradients[self.rows] + (0 if spent is costs.n_gradients else spent)
+        total = costs.n_gradients[self.rows] + spent
         columns["gradient_evaluations"] = total.tolist()
         spent[:] = before
         columns |= {name: value.tolist() for name, value in self.rule.metrics(self.state).items()}
