@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coterie.app.security.policy import Disclosure, ReportPolicy
+from coterie.app.security.ledger import Ledger
+from coterie.app.security.policy import Disclosure, Policy, ReportPolicy
 from coterie.strategies.protocol import MEASURES, Report
 
 TRAFFIC = ("bytes_sent", "bytes_received")
@@ -16,6 +18,51 @@ PER_CLASS = ("balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specifici
 """Metrics that rest on the test examples of each class by itself."""
 _PARTS = ("train", "validation", "test")
 _WEIGHT_DIGITS = 2
+_log = logging.getLogger("coterie.node")
+
+
+class Reports:
+    """Reports of a deployed peer as the relay gets them, limited by the institution's policy.
+
+    Parameters
+    ----------
+    sizes : part -> number of the peer's examples.
+    rarest : test examples of the peer's rarest class; 0 without classes.
+    own : whether only this institution has the data; data that everybody has need no protection.
+    learns_graph : whether the collaboration weights follow from the examples.
+    ledger : counts reported numbers over all runs.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        sizes: Mapping[str, int],
+        rarest: int,
+        ledger: Ledger,
+        *,
+        own: bool,
+        learns_graph: bool,
+    ) -> None:
+        self._policy, self._own = policy.reports, own
+        self._sizes, self._ledger = sizes, ledger
+        self._rarest = rarest if rarest >= policy.data.min_examples else 0
+        self._counts_weights = learns_graph and policy.reports.disclosure != "none"
+
+    def disclosed(self, report: Report) -> Report:
+        """Return what the relay gets of a report; without numbers if their budget is used up."""
+        if not self._own:
+            return limited(report, self._policy.disclosure)
+        told = protected(report, self._policy, self._sizes, self._rarest)
+        budget = self._policy.max_numbers_per_example * sum(self._sizes.values())
+        numbers = numbers_in(told, weights=self._counts_weights)
+        if self._ledger.reporting(told, numbers, budget):
+            return told
+        _log.warning(
+            "reports.max-numbers-per-example = %g is used up: no numbers are reported",
+            self._policy.max_numbers_per_example,
+            extra={"round": report.round},
+        )
+        return limited(told, "none")
 
 
 def limited(report: Report, disclosure: Disclosure) -> Report:

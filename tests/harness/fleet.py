@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Message
@@ -67,7 +67,7 @@ def serve(address: str, authority: str, node_config: dict[str, Scalar]) -> None:
 
 def main(address: str, authority: str, directory: Path, nodes: int) -> None:
     """Be all of them."""
-    service._node = lru_cache(nodes)(service._node.__wrapped__)
+    service._nodes = service.Nodes(nodes)
     letters, policy = directory / "letters", write_policy(directory / "policy.toml")
     threads = []
     for peer in range(nodes):

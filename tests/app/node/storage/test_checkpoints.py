@@ -18,9 +18,9 @@ from torch import Tensor
 from coterie.app.node.cohort.arrays import flatten, unflatten
 from coterie.app.node.cohort.cohort import Cohort
 from coterie.app.node.cohort.offers import Offers
+from coterie.app.node.cohort.packing import packed, unpacked
 from coterie.app.node.storage import checkpoints, tensor_file
 from coterie.app.node.storage.checkpoints import CheckpointError, CheckpointStore
-from coterie.app.node.cohort.packing import packed, unpacked
 from coterie.app.node.storage.tensor_file import read_checked, write, write_checked
 from coterie.app.runs.atomic import DamagedError, replacing_checked
 from coterie.clients.engine.engine import Engine
