@@ -107,7 +107,6 @@ class Node:
         self._sizes = self._sizes_of[self.peers[0]]
         self._rarest = 0
         self._is_own = is_own(config.dataset)
-        self._learns_graph = config.row.learns_graph
         if policy is not None and self._is_own:
             check_counts(policy, config, self._sizes)
             rarest = problem.rarest_class(self.peers[0])
@@ -339,10 +338,12 @@ class Node:
             return limited(report, self._policy.reports.disclosure)
         reports = self._policy.reports
         told = protected(report, reports, self._sizes, self._rarest)
-        weights = self._learns_graph and reports.disclosure != "none"
+        # With "none", a report has the weights of a peer that received nothing.
+        discloses = reports.disclosure != "none"
+        weights = {k: w for k, w in told.weight_by_peer.items() if discloses and k != told.peer}
         budget = reports.max_numbers_per_example * sum(self._sizes.values())
         if self._ledger is None or self._ledger.reporting(
-            told, numbers_in(told, weights=weights), budget
+            told.round, numbers_in(told), weights, budget
         ):
             return told
         _log.warning(
