@@ -107,6 +107,7 @@ class Node:
         self._sizes = self._sizes_of[self.peers[0]]
         self._rarest = 0
         self._is_own = is_own(config.dataset)
+        self._learns_graph = config.row.learns_graph
         if policy is not None and self._is_own:
             check_counts(policy, config, self._sizes)
             rarest = problem.rarest_class(self.peers[0])
@@ -338,9 +339,9 @@ class Node:
             return limited(report, self._policy.reports.disclosure)
         reports = self._policy.reports
         told = protected(report, reports, self._sizes, self._rarest)
-        # With "none", a report has the weights of a peer that received nothing.
-        discloses = reports.disclosure != "none"
-        weights = {k: w for k, w in told.weight_by_peer.items() if discloses and k != told.peer}
+        weights: dict[int, float] = {}
+        if self._learns_graph and reports.disclosure != "none":
+            weights = {k: w for k, w in told.weight_by_peer.items() if k != told.peer}
         budget = reports.max_numbers_per_example * sum(self._sizes.values())
         if self._ledger is None or self._ledger.reporting(
             told.round, numbers_in(told), weights, budget

@@ -105,7 +105,7 @@ def test_a_node_without_a_policy_takes_part_in_nothing(nodes: list[Institution])
         ({"num-server-rounds": 501}, "max-rounds"),
         ({"peers": 10**9}, "max-peers"),
         ({"batch-size": 1}, "data.min-batch-size"),
-        ({"table.test": 0.3, "table.validation": 0.3}, "data.max-held-out"),
+        ({"table.test": 0.6, "table.validation": 0.35}, "data.max-held-out"),
         ({"table.columns": "a, b, name"}, "data.columns"),
         ({"table.label": "c"}, "data.label"),
         ({"table.classes": "yes, no"}, "data.classes"),
