@@ -17,11 +17,11 @@ from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
 from coterie.app.config.registry import METHODS
 from coterie.clients.engine import accountant
-from coterie.clients.engine.backends.choose import Name
 from coterie.clients.engine.data import Charge
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.privacy import Guard, normal
 from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.engine_options import Backend
 from coterie.clients.privacy import Privacy
 from coterie.clients.training import Training
 from coterie.datasets import plugins
@@ -155,7 +155,9 @@ class _Centred(nn.Module):
 
 
 @pytest.mark.parametrize("backend", ["sequential", "vmapped"])
-def test_a_batch_norm_in_a_network_s_own_code_moves_no_sum_beyond_the_clip(backend: Name) -> None:
+def test_a_batch_norm_in_a_network_s_own_code_moves_no_sum_beyond_the_clip(
+    backend: Backend,
+) -> None:
     """One example in the place of another moves the sum of clipped gradients by 2 clip at most."""
     model, clip = plugins.register("model", "_Centred", _Centred), 0.1
     problem = classification((8,))
