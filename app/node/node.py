@@ -363,10 +363,12 @@ class Node:
             return limited(report, self._policy.reports.disclosure)
         reports = self._policy.reports
         told = protected(report, reports, self._sizes, self._rarest)
-        weights = self._learns_graph and reports.disclosure != "none"
+        weights: dict[int, float] = {}
+        if self._learns_graph and reports.disclosure != "none":
+            weights = {k: w for k, w in told.weight_by_peer.items() if k != told.peer}
         budget = reports.max_numbers_per_example * sum(self._sizes.values())
         if self._ledger is None or self._ledger.reporting(
-            told, numbers_in(told, weights=weights), budget
+            told.round, numbers_in(told), weights, budget
         ):
             return told
         _log.warning(

@@ -61,18 +61,13 @@ def protected(
     return limited(replace(report, metrics=metrics, weights=weights), policy.disclosure)
 
 
-def numbers_in(report: Report, *, weights: bool) -> int:
-    """Return how many numbers about own examples a report has after `protected`.
+def numbers_in(report: Report) -> dict[str, float]:
+    """Return the metrics about own examples that a report has after `protected`.
 
-    Work that was done, traffic and epsilon are none.
-
-    Parameters
-    ----------
-    weights : whether the collaboration weights follow from the examples; each other peer's counts.
+    Work that was done, traffic and epsilon are not among them.
     """
     free = (*TRAFFIC, "epsilon")
-    metrics = sum(isinstance(v, float) for name, v in report.metrics.items() if name not in free)
-    return metrics + (max(0, len(report.weights) - 1) if weights else 0)
+    return {k: v for k, v in report.metrics.items() if isinstance(v, float) and k not in free}
 
 
 def precision(examples: int) -> float:
