@@ -54,8 +54,10 @@ class Reports:
             return limited(report, self._policy.disclosure)
         told = protected(report, self._policy, self._sizes, self._rarest)
         budget = self._policy.max_numbers_per_example * sum(self._sizes.values())
-        numbers = numbers_in(told, weights=self._counts_weights)
-        if self._ledger.reporting(told, numbers, budget):
+        weights: dict[int, float] = {}
+        if self._counts_weights:
+            weights = {k: w for k, w in told.weight_by_peer.items() if k != told.peer}
+        if self._ledger.reporting(told.round, numbers_in(told), weights, budget):
             return told
         _log.warning(
             "reports.max-numbers-per-example = %g is used up: no numbers are reported",
@@ -108,18 +110,13 @@ def protected(
     return limited(replace(report, metrics=metrics, weights=weights), policy.disclosure)
 
 
-def numbers_in(report: Report, *, weights: bool) -> int:
-    """Return how many numbers about own examples a report has after `protected`.
+def numbers_in(report: Report) -> dict[str, float]:
+    """Return the metrics about own examples that a report has after `protected`.
 
-    Work that was done, traffic and epsilon are none.
-
-    Parameters
-    ----------
-    weights : whether the collaboration weights follow from the examples; each other peer's counts.
+    Work that was done, traffic and epsilon are not among them.
     """
     free = (*TRAFFIC, "epsilon")
-    metrics = sum(isinstance(v, float) for name, v in report.metrics.items() if name not in free)
-    return metrics + (max(0, len(report.weights) - 1) if weights else 0)
+    return {k: v for k, v in report.metrics.items() if isinstance(v, float) and k not in free}
 
 
 def precision(examples: int) -> float:

@@ -57,6 +57,11 @@ class DataPolicy:
         "Minimum number of examples in the training, test and validation part, and in each class "
         "of the test part before a measure by class is reported.",
     ] = 20
+    max_held_out: Annotated[
+        float,
+        "Maximum share of the examples that a run may draw for the test and validation part. With "
+        "more of them, fewer reported numbers determine their labels.",
+    ] = 0.5
     min_batch_size: Annotated[
         int,
         "Minimum batch size; the last batch of an epoch may be smaller. answers.min-examples is "
@@ -198,6 +203,8 @@ class Policy:
                 raise PolicyError(f"{key} = {value} allows nothing: write at least 1")
             if type(value) is float and not value > 0:
                 raise PolicyError(f"{key} = {value} allows nothing: write a number above 0")
+        if self.data.max_held_out > 1:
+            raise PolicyError("data.max-held-out must be at most 1")
         if self.answers.max_replays < 0:
             raise PolicyError("answers.max-replays must be at least 0")
         if self.privacy.max_delta >= 1:

@@ -42,7 +42,8 @@ RUN: dict[str, Scalar] = {
 POLICY: dict[str, Scalar] = {
     "approval": "none", "methods": "cobo, fedavg, local", "data.sets": "table, quadratic",
     "data.columns": "a, b", "data.label": "y", "data.classes": "no, yes",
-    "answers.kind": "plain", "answers.min-examples": 8, "reports.max-numbers-per-example": 100.0,
+    "answers.kind": "plain", "answers.min-examples": 8,
+    "data.max-held-out": 0.9, "reports.max-numbers-per-example": 100.0,
 }  # fmt: skip
 
 

@@ -114,7 +114,6 @@ def test_runs_side_by_side_share_one_budget(tmp_path: Path) -> None:
 # --- T9: killed between two files ----------------------------------------------------------------
 
 
-@pytest.mark.skip(reason="autograd does not run in a forked process; see tests.drills.kills")
 def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
     nodes: list[Institution], tmp_path: Path
 ) -> None:
@@ -139,7 +138,7 @@ def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
         shutil.copytree(tmp_path / "before", node.home)
         service._nodes.clear()
         node.version = 0
-        if not killed_before(change, lambda: response_of(node, update)):
+        if not killed_before(change, response_of, node, update):
             break
         charged = costs_of(node)
         assert charged == costs[: len(charged)], "what was charged is exact"
