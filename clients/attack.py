@@ -1,6 +1,6 @@
 """Simulated attacks: the [attack] table, and the table of their kinds.
 
-`coterie.app.node.attackers` applies them where letters leave a node. Does not import torch.
+`coterie.app.node.cohort.attackers` applies them where letters leave a node. Does not import torch.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class Defence:
         all but the share `tolerate`.
     norm : bool
         Reject models and answers whose norm is far above the median of those received in the round
-        (`coterie.app.node.letter_checks`).
+        (`coterie.app.node.cohort.letter_checks`).
     max_samples : int or "auto"
         Maximum number of examples that a peer may claim; "auto": ten times the median of all
         claims; 0 for no limit.

@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
+_PRELOADED = ["coterie.app.node.process.service", "tests.attacks.consortium"]
 _CHANGES = ("fsync", "replace", "unlink")
 """Functions of `os` by which a node changes what is on the disk, or makes sure of it."""
 
 
-def killed_before(change: int, do: Callable[[], object]) -> bool:
+def killed_before(change: int, do: Callable[..., object], *arguments: object) -> bool:
     """Do something in a process of its own, killed by SIGKILL before its k-th change to the disk.
+
+    The process is forked from one that has imported the node and has computed nothing: autograd
+    does not work in a fork of a process that has used it.
 
     Parameters
     ----------
     change : k, from 0.
+    do, arguments : function and arguments that can be pickled.
 
     Returns
     -------
-    Whether it was killed; else it ended well, with fewer changes.
+    True if it was killed; False if it ended well, with fewer changes.
     """
-    child = os.fork()
-    if not child:
-        try:
-            _count_down(change)
-            do()
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert status in (0, signal.SIGKILL), "it failed"
-    return status == signal.SIGKILL
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    process = context.Process(target=_attempt, args=(change, do, arguments))
+    process.start()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL), "it failed"
+    return process.exitcode == -signal.SIGKILL
+
+
+def _attempt(change: int, do: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    _count_down(change)
+    do(*arguments)
 
 
 def _count_down(change: int) -> None:

@@ -21,10 +21,10 @@ from rich.console import Console
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
-from coterie.app.node import readiness
-from coterie.app.node.faults import MEANINGS, MachineError, StartError
-from coterie.app.node.job import Job
-from coterie.app.node.readiness import CLOCK_SECONDS, Check
+from coterie.app.node.process import readiness
+from coterie.app.node.process.job import Job
+from coterie.app.node.process.readiness import CLOCK_SECONDS, Check
+from coterie.app.node.requests.faults import MEANINGS, MachineError, StartError
 from coterie.app.runners import flower
 from coterie.app.security.approval import ApprovalError
 from coterie.app.security.policy import PolicyError

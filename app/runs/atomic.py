@@ -130,7 +130,9 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            raise BusyError(f"{path}: another process holds this lock") from None
+            raise BusyError(
+                f"{path}: another process holds this lock; do two SuperNodes share the directory?"
+            ) from None
         yield
     finally:
         os.close(handle)

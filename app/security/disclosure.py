@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coterie.app.security.policy import Disclosure, ReportPolicy
+from coterie.app.security.ledger import Ledger
+from coterie.app.security.policy import Disclosure, Policy, ReportPolicy
 from coterie.strategies.protocol import MEASURES, Report
 
 TRAFFIC = ("bytes_sent", "bytes_received")
@@ -16,6 +18,53 @@ PER_CLASS = ("balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specifici
 """Metrics that rest on the test examples of each class by itself."""
 _PARTS = ("train", "validation", "test")
 _WEIGHT_DIGITS = 2
+_log = logging.getLogger("coterie.node")
+
+
+class Reports:
+    """Reports of a deployed peer as the relay gets them, limited by the institution's policy.
+
+    Parameters
+    ----------
+    sizes : part -> number of the peer's examples.
+    rarest : test examples of the peer's rarest class; 0 without classes.
+    own : whether only this institution has the data; data that everybody has need no protection.
+    learns_graph : whether the collaboration weights follow from the examples.
+    ledger : counts reported numbers over all runs.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        sizes: Mapping[str, int],
+        rarest: int,
+        ledger: Ledger,
+        *,
+        own: bool,
+        learns_graph: bool,
+    ) -> None:
+        self._policy, self._own = policy.reports, own
+        self._sizes, self._ledger = sizes, ledger
+        self._rarest = rarest if rarest >= policy.data.min_examples else 0
+        self._counts_weights = learns_graph and policy.reports.disclosure != "none"
+
+    def disclosed(self, report: Report) -> Report:
+        """Return what the relay gets of a report; without numbers if their budget is used up."""
+        if not self._own:
+            return limited(report, self._policy.disclosure)
+        told = protected(report, self._policy, self._sizes, self._rarest)
+        budget = self._policy.max_numbers_per_example * sum(self._sizes.values())
+        weights: dict[int, float] = {}
+        if self._counts_weights:
+            weights = {k: w for k, w in told.weight_by_peer.items() if k != told.peer}
+        if self._ledger.reporting(told.round, numbers_in(told), weights, budget):
+            return told
+        _log.warning(
+            "reports.max-numbers-per-example = %g is used up: no numbers are reported",
+            self._policy.max_numbers_per_example,
+            extra={"round": report.round},
+        )
+        return limited(told, "none")
 
 
 def limited(report: Report, disclosure: Disclosure) -> Report:
@@ -61,18 +110,13 @@ def protected(
     return limited(replace(report, metrics=metrics, weights=weights), policy.disclosure)
 
 
-def numbers_in(report: Report, *, weights: bool) -> int:
-    """Return the number of values about own examples in a report after `protected`.
+def numbers_in(report: Report) -> dict[str, float]:
+    """Return the metrics about own examples that a report has after `protected`.
 
-    Counts of work, traffic and epsilon do not count.
-
-    Parameters
-    ----------
-    weights : whether the collaboration weights follow from the examples; each other peer's counts.
+    Work that was done, traffic and epsilon are not among them.
     """
     free = (*TRAFFIC, "epsilon")
-    metrics = sum(isinstance(v, float) for name, v in report.metrics.items() if name not in free)
-    return metrics + (max(0, len(report.weights) - 1) if weights else 0)
+    return {k: v for k, v in report.metrics.items() if isinstance(v, float) and k not in free}
 
 
 def precision(examples: int) -> float:

@@ -59,6 +59,12 @@ class DataPolicy:
         "Minimum number of examples in the training, test and validation part, and in each class "
         "of the test part before a measure by class is reported.",
     ] = 20
+    max_held_out: Annotated[
+        float,
+        Range(above=0, high=1),
+        "Maximum share of the examples that a run may draw for the test and validation part. With "
+        "more of them, fewer reported numbers determine their labels.",
+    ] = 0.5
     min_batch_size: Annotated[
         int,
         Range(1),

@@ -41,6 +41,11 @@ def check_run(policy: Policy, config: Config) -> None:
     if not is_own(config.dataset):
         return
     _batches_of("data.min-batch-size", data.min_batch_size, config)
+    key, validation = config.validation
+    test = float(getattr(own, "test", 0.0))
+    _at_most(
+        "data.max-held-out", data.max_held_out, f"test share and {key}, together", test + validation
+    )
     if config.row.strategy.exchanges:
         _batches_of("answers.min-examples", policy.answers.min_examples, config)
         _answers_allowed(policy, config)

@@ -20,7 +20,7 @@ from coterie.app.config.items import read_items, read_toml
 from coterie.app.config.keys import flatten
 from coterie.app.config.preflight import check
 from coterie.app.config.root import ROOT
-from coterie.app.node.job import Job
+from coterie.app.node.process.job import Job
 from coterie.app.runners import sweep
 from coterie.clients.defence import Defence
 from coterie.clients.engine import robust

@@ -14,7 +14,7 @@ from coterie.app.cli.main import main
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.keys import ConfigError, keys, paths
-from coterie.app.node.job import Job
+from coterie.app.node.process.job import Job
 from coterie.app.runs import atomic
 from coterie.app.security import approval
 from coterie.app.security.disclosure import precision, protected

@@ -20,8 +20,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coterie.app.config.config import Config
-from coterie.app.node import ipc, service, worker
-from coterie.app.node.job import Job
+from coterie.app.node.process import ipc, service, worker
+from coterie.app.node.process.job import Job
 from coterie.strategies.flower.records import decode_response, encode_request
 from coterie.strategies.protocol import PeerMessage, Request, Response
 from tests.harness.deployment import write_policy
@@ -254,7 +254,7 @@ def test_a_worker_that_hangs_is_ended(
 @pytest.mark.e2e
 def test_a_worker_of_other_code_is_replaced(tmp_path: Path, nodes: Path) -> None:
     code = f"import sys; sys.path[0] = {str(ROOT)!r}; from pathlib import Path; "
-    code += "from coterie.app.node import worker; worker._CODE = 'elsewhere'; "
+    code += "from coterie.app.node.process import worker; worker._CODE = 'elsewhere'; "
     code += f"worker.main(Path({str(nodes)!r}), {WORKER!r}, 1)"
     nodes.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", code]) as other:
@@ -280,8 +280,8 @@ def test_a_worker_ends_when_nobody_needs_it(why: str, tmp_path: Path) -> None:
 def test_flowers_process_of_a_message_loads_no_torch(tmp_path: Path, nodes: Path) -> None:
     code = """
 import sys
-from coterie.app.node.worker import forward_request
-from coterie.app.node.job import Job
+from coterie.app.node.process.worker import forward_request
+from coterie.app.node.process.job import Job
 from tests.harness.deployment import write_policy
 from coterie.strategies.flower.records import encode_request
 from coterie.strategies.protocol import Request

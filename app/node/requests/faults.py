@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from coterie.app.config.config import ConfigError
-from coterie.app.node.vetting import RequestError
+from coterie.app.node.requests.vetting import RequestError
 from coterie.app.runs.atomic import BusyError, DamagedError
 from coterie.app.security.approval import ApprovalError
 from coterie.app.security.journal import LedgerError

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from torch import Tensor
 
-from coterie.app.node.arrays import flatten
+from coterie.app.node.cohort.arrays import flatten
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine, Scores
 from coterie.clients.letters import Ints, Letters

@@ -68,6 +68,11 @@ def unsound(state: object) -> Tensor:
     return torch.stack(found).any(dim=0)
 
 
+def on(rows: npt.NDArray[np.int64], device: torch.device | None = None) -> Tensor:
+    """Return indices as a tensor on a device."""
+    return torch.from_numpy(rows).to(device)
+
+
 def finite(value: Tensor) -> Tensor:
     """(P,) in which rows of a tensor (P, ...) every number is finite."""
     # Nothing of that size is allocated; NaN and infinity are the largest or the smallest.

@@ -1,10 +1,11 @@
 """Leave out implausibly large models and answers, and answers beyond the privacy budget.
 
-A recipient compares the norms of what it heard in a round with their median m and spread s, the
-median of |log(norm / m)|. More than 3 m exp(6 s) is refused of models, more than 100 m exp(6 s)
-of answers, whose honest norms differ more: a peer that has converged has a small gradient. The
-recipient's own model counts as one of the models. With fewer than three norms there is no median to
-trust, and only a model a thousand times as large as the own one is refused.
+A recipient compares the norms of what it received in a round with their median m and spread s, the
+median of |log(norm / m)|. It refuses models above 3 m exp(6 s), and answers above 10 m exp(6 s),
+because honest gradients differ more: that of a converged peer is small. The recipient's own model
+counts as one of the models. Of an even number of norms, m is the lower median and s the upper one:
+if half of the peers have converged, the others are not refused. With fewer than three norms there
+is no median to trust, and only a model a thousand times as large as the own one is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from coterie.clients.letters import Bools, Letters
 
 Floats = npt.NDArray[np.float64]
 
-_OF_MODELS, _OF_ANSWERS, _OF_OWN = 3.0, 100.0, 1000.0
+_OF_MODELS, _OF_ANSWERS, _OF_OWN = 3.0, 10.0, 1000.0
 _SPREADS = 6.0
 _ENOUGH = 3  # norms, of which one that lies is not the median
 
@@ -55,15 +56,12 @@ def oversized_answers(answers: Letters) -> Bools:
 
 
 def limit(sizes_k: Floats, times: float) -> float:
-    """Return `times` m exp(6 s) with the median and spread of some norms, of even ones the lower.
-
-    There is none, infinity, where the median is 0.
-    """
+    """Return `times` m exp(6 s) with median m and spread s of some norms; infinity if m is 0."""
     median = np.sort(sizes_k)[(len(sizes_k) - 1) // 2]
     if median == 0:
         return np.inf
     apart_k = np.abs(np.log(sizes_k[sizes_k > 0] / median))
-    spread = np.sort(apart_k)[(len(apart_k) - 1) // 2]
+    spread = np.sort(apart_k)[len(apart_k) // 2]
     with np.errstate(over="ignore"):
         return float(times * median * np.exp(_SPREADS * spread))
 

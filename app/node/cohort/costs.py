@@ -23,13 +23,11 @@ class Costs:
     received : Ints
         Payload bytes received, also from peers of the same node.
     n_gradients : Ints
-        Number of differentiated examples, counted by the engine.
+        Number of differentiated examples, moved here from the engine's meter after each step.
     unsound : Ints
         Number of non-finite results, which were replaced by the old model.
     refused : Ints
         Number of received models and answers that were rejected as implausibly large.
-    spent : Floats
-        (P, A) privacy spent, counted by the engine.
     awake : Ints
         Number of rounds in which the peer was awake.
     marked : Ints
@@ -43,20 +41,18 @@ class Costs:
     n_gradients: Ints
     unsound: Ints
     refused: Ints
-    spent: npt.NDArray[np.float64]
     awake: Ints
     marked: Ints
     ready: Ints
 
     @classmethod
-    def none(cls, n_gradients: Ints, spent: npt.NDArray[np.float64]) -> Costs:
-        """Return costs of zero."""
-        spent[:] = 0
-        sent, received, unsound, refused, awake, ready = np.zeros(
-            (6, len(n_gradients)), dtype=np.int64
+    def none(cls, peers: int) -> Costs:
+        """Return costs of zero for a number of peers."""
+        sent, received, n_gradients, unsound, refused, awake, ready = np.zeros(
+            (7, peers), dtype=np.int64
         )
-        marked = np.zeros((len(n_gradients), 3), dtype=np.int64)
-        return cls(sent, received, n_gradients, unsound, refused, spent, awake, marked, ready)
+        marked = np.zeros((peers, 3), dtype=np.int64)
+        return cls(sent, received, n_gradients, unsound, refused, awake, marked, ready)
 
     def mark(self, rows: Ints) -> None:
         """Start counting the time of some peers (local indices) from here."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from coterie.app.node.letter_checks import limit, oversized_answers, oversized_models
+from coterie.app.node.cohort.letter_checks import limit, oversized_answers, oversized_models
 from coterie.clients.letters import Letters
 from tests.inline import run
 
@@ -56,6 +56,13 @@ def test_nobody_is_refused_whose_peers_differ_as_much() -> None:
     assert not refused(offers([0.0, 0.0, 0.0, 5.0])), "nobody has learnt anything yet"
 
 
+def test_nobody_is_refused_where_half_of_the_peers_have_converged() -> None:
+    """Their gradients are a thousandth of the others'."""
+    senders, to = np.arange(1, 7), np.zeros(6, dtype=np.int64)
+    sizes = torch.tensor([[1.0], [1e-3], [1.1], [0.9], [1e-3], [1e-3]])
+    assert not oversized_answers(Letters(senders, to, np.arange(6), senders, {"g": sizes})).any()
+
+
 def test_two_that_lie_among_five_honest_ones_are_both_refused() -> None:
     lies = {sender for sender, _ in refused(offers([1.0, 50.0, 1.1, 70.0, 0.9, 1.0, 1.2]))}
     assert lies == {1, 3}
@@ -87,7 +94,7 @@ def test_answers_are_compared_with_each_other() -> None:
 
 @pytest.mark.parametrize(
     ("method", "strength"),
-    [("fedavg", 30.0), ("fedavg", 900.0), ("ditto", 900.0), ("bias-correction", 900.0)],
+    [("fedavg", 30.0), ("fedavg", 900.0), ("ditto", 900.0), ("bias-correction", 100.0)],
 )
 def test_who_shouts_ruins_nobody(method: str, strength: float, tmp_path: Path) -> None:
     """Honest accuracy with an attacker stays within ten points of that without its letters.

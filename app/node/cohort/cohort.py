@@ -6,7 +6,7 @@ knows who hosts whom. Legend: p = peers of this node, e = letters, s = rows of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -15,14 +15,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.app.node.arrays import owned, put_rows, restored, rows_of, unsound
-from coterie.app.node.attackers import Attackers
-from coterie.app.node.costs import Costs
-from coterie.app.node.letter_checks import given, oversized_answers, oversized_models
-from coterie.app.node.letters import answer_letters, offer_letters
-from coterie.app.node.offers import UNWRITTEN, Offers, sound_rows
-from coterie.app.node.part import TOGETHER, Part
-from coterie.app.node.stacking import Mail, all_answers, all_offers, heard_by, no_letters, no_mail
+from coterie.app.node.cohort.arrays import (
+    flatten,
+    on,
+    owned,
+    put_rows,
+    restored,
+    rows_of,
+    unflatten,
+    unsound,
+)
+from coterie.app.node.cohort.attackers import Attackers
+from coterie.app.node.cohort.costs import Costs
+from coterie.app.node.cohort.letter_checks import given, oversized_answers, oversized_models
+from coterie.app.node.cohort.letters import answer_letters, offer_letters
+from coterie.app.node.cohort.offers import UNWRITTEN, Offers, sound_rows
+from coterie.app.node.cohort.packing import (
+    Piece,
+    packed_offers,
+    unpacked,
+    unpacked_offers,
+)
+from coterie.app.node.cohort.part import TOGETHER, Part
+from coterie.app.node.cohort.stacking import (
+    Mail,
+    all_answers,
+    all_offers,
+    heard_by,
+    no_letters,
+    no_mail,
+)
 from coterie.app.wire.payload import Foreign, LetterFormat, Precision, format_of
 from coterie.clients.attack import Attack
 from coterie.clients.engine.engine import Engine
@@ -109,11 +131,65 @@ class Cohort:
         self.received = self.sent = no_letters()
         self._shown: tuple[int, Offers, Offers] | None = None
         self.changed = np.ones_like(self.peers, dtype=np.bool_)
+        self.engine.n_gradients[:], self.engine.spent[:] = 0, 0
+        self.costs = Costs.none(len(self.peers))
+        self._tell_schedule()
+
+    def snapshot(self, rows: Ints) -> dict[str, Tensor]:
+        """Return everything that some peers (local indices) need later, by dotted name.
+
+        Tensors have a row for each of these peers; offers, for each of them that has one.
+        """
+        spent = {"spent": torch.from_numpy(self.engine.spent)}
+        parts = {"state": flatten(self.state), "costs": flatten(self.costs), "privacy": spent}
+        everybody = len(rows) == len(self.peers)  # then nothing has to be copied
+        tensors = {
+            f"{part}.{name}": value if everybody else value[on(rows, value.device)]
+            for part, stack in parts.items()
+            for name, value in stack.items()
+        }
+        for kind, offers in (("offer", self.offers), ("coming", self.coming)):
+            own = offers.only(np.isin(offers.rows, rows))
+            tensors |= packed_offers(kind, own, self.peers)
+        return tensors
+
+    def restore(self, pieces: Iterable[Piece], letters: Mapping[str, Tensor] | None = None) -> None:
+        """Stand where some snapshots were made.
+
+        Parameters
+        ----------
+        pieces : Iterable[Piece]
+            Parts of snapshots that together have each hosted peer once.
+        letters : Mapping[str, Tensor] | None
+            `packed` letters of the round, if its offers were received and answered.
+        """
+        device = self.engine.device
+        parts: dict[str, dict[str, Tensor]] = {"state": {}, "costs": {}, "privacy": {}}
+        offers: dict[str, list[Offers]] = {"offer": [], "coming": []}
+        for own, rows, tensors in pieces:
+            for name, value in tensors.items():
+                part, _, rest = name.partition(".")
+                if part in parts:
+                    shape = len(self.peers), *value.shape[1:]
+                    parts[part].setdefault(rest, value.new_empty(shape))[on(own)] = value[on(rows)]
+            for kind, several in offers.items():
+                several.append(unpacked_offers(tensors, kind, self.peers, own, device))
+        self.offers, self.coming = (Offers.together(several) for several in offers.values())
+        self.state = unflatten(self.state, parts["state"])
+        self.costs = unflatten(self.costs, parts["costs"])
         self.engine.n_gradients[:] = 0
-        own = self.engine.n_gradients  # counted by the engine itself where nothing is narrowed
-        counted = own if self.schedule.is_always else np.zeros_like(own)
-        self.costs = Costs.none(counted, self.engine.spent)
-        self.tell_schedule()
+        self.engine.spent[:] = parts["privacy"]["spent"].numpy()
+        self.answered = letters is not None
+        self.saved()
+        self._tell_schedule()
+        if letters is not None:
+            self.received, self.sent = (
+                unpacked(name, letters, device) for name in ("received", "sent")
+            )
+
+    def saved(self) -> None:
+        """Count changes of states from here: all peers change in each round if none sleeps."""
+        self.changed[:] = self.schedule.is_always
 
     def begin(self, t: int) -> None:
         """Make the offers of round `t`, unless the run is over."""
@@ -239,12 +315,12 @@ class Cohort:
         return Part(rows, engine, self.rule.narrowed(engine), rows_of(self.state, rows))
 
     def _store(self, part: Part, state: Any) -> None:
-        """Let a state be the next one of some peers, and put what it cost on their bill."""
-        if part.engine is self.engine:
+        """Let a state be the next one of some peers, and add its gradients to their costs."""
+        if self.schedule.is_always:
             self.state = state
-            return
-        self.changed[part.rows] = True
-        put_rows(self.state, part.rows, state)
+        else:
+            self.changed[part.rows] = True
+            put_rows(self.state, part.rows, state)
         self.costs.n_gradients[part.rows] += part.engine.n_gradients
         part.engine.n_gradients[:] = 0
 
@@ -296,7 +372,7 @@ class Cohort:
         schedule.note(t - 1, self.peers[rows].tolist(), ready)
         return ready
 
-    def tell_schedule(self) -> None:
+    def _tell_schedule(self) -> None:
         """Let a schedule that goes by the clock stand where these peers do."""
         if isinstance(self.schedule, ByClock):
             last = np.zeros_like(self.peers)

@@ -1,7 +1,7 @@
 """What a node does with a message: from a request's record to the record of the response.
 
 Flower's process of a message calls this itself, or lets the node's worker do it
-(`coterie.app.node.worker`).
+(`coterie.app.node.process.worker`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from flwr.app import RecordDict
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.schema import Scalar
-from coterie.app.node import faults, readiness
-from coterie.app.node.faults import StartError, StateError
-from coterie.app.node.job import Job, hosted
-from coterie.app.node.vetting import check_request
+from coterie.app.node.place import Deployed, Place, Simulated
+from coterie.app.node.process import readiness
+from coterie.app.node.process.job import Job, hosted
+from coterie.app.node.requests import faults
+from coterie.app.node.requests.faults import StartError, StateError
+from coterie.app.node.requests.vetting import check_request
 from coterie.app.runs import logs
 from coterie.app.runs.progress import ERROR_LOG
 from coterie.app.security import approval
@@ -31,7 +33,7 @@ from coterie.app.security.approval import ApprovalError
 from coterie.app.security.files import close, closed
 from coterie.app.security.policy import Policy, PolicyError, read_policy
 from coterie.app.security.run_check import check_run
-from coterie.app.security.sealing import Sealing, deployed, peer_of
+from coterie.app.security.sealing import deployed, peer_of
 from coterie.app.security.trust import KeysError
 from coterie.errors import Error, PartError, is_users, line_of
 from coterie.strategies.brokering import Brokering
@@ -50,6 +52,37 @@ _MOVED = "report"
 """What --node-config said before there were policies."""
 
 _log = logging.getLogger("coterie.node")
+
+
+class Nodes:
+    """The nodes that this process keeps between messages: data, models and what they remember.
+
+    Parameters
+    ----------
+    limit : number of nodes; the one that was asked for longest ago makes room.
+    """
+
+    def __init__(self, limit: int = _NODES_IN_MEMORY) -> None:
+        self._limit = limit
+        self._nodes: dict[tuple[Config, tuple[int, ...], Place], Node] = {}
+
+    def of(self, config: Config, peers: tuple[int, ...], place: Place) -> Node:
+        """Return the node of these peers in a run; one that is not kept reads its disk."""
+        from coterie.app.node.node import Node  # torch, which a simulation's main process lacks
+
+        key = config, peers, place
+        node = self._nodes.pop(key, None)
+        self._nodes[key] = node or Node(config, peers, Path(config.run_dir), place)
+        while len(self._nodes) > self._limit:
+            del self._nodes[next(iter(self._nodes))]
+        return self._nodes[key]
+
+    def clear(self) -> None:
+        """Forget all nodes."""
+        self._nodes.clear()
+
+
+_nodes = Nodes()
 
 
 def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
@@ -110,7 +143,7 @@ def _respond(request: Request, job: Job) -> Response:
     if job.simulated:
         _require_state(request, job, peers, _strategy(config).schedule)
         number = int(str(job.node_config["partition-id"]))
-        return _node(config, peers, None, None, number).handle(request)
+        return _nodes.of(config, peers, Simulated(number)).handle(request)
     if request.stage == "preflight":
         return readiness.answer(request, job)
     policy = admit(config, job.node_config)
@@ -120,7 +153,7 @@ def _respond(request: Request, job: Job) -> Response:
     check_request(request, strategy, peers)
     _require_state(request, job, peers, strategy.schedule)
     sealing = deployed(config, job.node_config, peers[0], required=policy.sealing)
-    return _node(config, peers, sealing, policy).handle(request)
+    return _nodes.of(config, peers, Deployed(sealing, policy)).handle(request)
 
 
 def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
@@ -174,29 +207,6 @@ def _require_state(request: Request, job: Job, peers: tuple[int, ...], schedule:
             f"peers {list(peers)} stand at round {job.version}, the request builds on "
             f"{before}: a state update was lost, or the node restarted"
         )
-
-
-@lru_cache(_NODES_IN_MEMORY)
-def _node(
-    config: Config,
-    peers: tuple[int, ...],
-    sealing: Sealing | None,
-    policy: Policy | None,
-    gpu: int = 0,
-) -> Node:
-    from coterie.app.node.node import (
-        Node,  # here, so that a simulation's main process never loads torch
-    )
-
-    return Node(
-        config,
-        peers,
-        Path(config.run_dir),
-        sealing,
-        deployed=sealing is not None,
-        policy=policy,
-        gpu=gpu,
-    )
 
 
 @lru_cache(_NODES_IN_MEMORY)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.app.node.cohort import Cohort
-from coterie.app.node.stacking import Mail
+from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.stacking import Mail
 from coterie.app.wire.payload import Foreign, LetterFormat
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
@@ -229,8 +229,7 @@ def test_a_restart_forgets_the_costs() -> None:
     part.restart()
     for account in (part.costs.sent, part.costs.received, part.costs.n_gradients):
         assert not account.any()
-    part.engine.n_gradients += 7  # the engine keeps counting on the same costs
-    assert part.costs.n_gradients.tolist() == [7, 7]
+    part.engine.n_gradients += 7  # not yet moved from the engine's meter
     first = part.evaluate(0)[0]
     assert first.metrics["gradient_evaluations"] == 7
     assert first.metrics["validation_loss"] is None

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.preflight import check_method, problem_of
-from coterie.app.node import faults
-from coterie.app.node.faults import MachineError, StartError
-from coterie.app.node.job import Job, hosted
-from coterie.app.node.vetting import RequestError
+from coterie.app.node.process.job import Job, hosted
+from coterie.app.node.requests import faults
+from coterie.app.node.requests.faults import MachineError, StartError
+from coterie.app.node.requests.vetting import RequestError
 from coterie.app.runs import units
 from coterie.app.security import approval
 from coterie.app.security.approval import ApprovalError

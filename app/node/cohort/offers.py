@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.app.node.arrays import finite
+from coterie.app.node.cohort.arrays import finite
 from coterie.app.wire.payload import LetterFormat, Precision, format_of, layout_of
 from coterie.clients.letters import Bools, Ints, nobody
 

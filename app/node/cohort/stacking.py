@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.app.node.offers import UNWRITTEN, Offers
+from coterie.app.node.cohort.offers import UNWRITTEN, Offers
 from coterie.app.wire.payload import Foreign, LetterFormat
 from coterie.clients.letters import Bools, Ints, Letters, nobody
 from coterie.strategies.protocol import Kind, no_edges

@@ -18,19 +18,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from coterie.app.node.arrays import flatten, unflatten
-from coterie.app.node.cohort import Cohort
-from coterie.app.node.costs import Costs
-from coterie.app.node.faults import StateError
-from coterie.app.node.offers import Offers
-from coterie.app.node.packing import offers_in, pack, unpack
-from coterie.app.node.part import TOGETHER
-from coterie.app.node.tensor_file import metadata, read_checked, write_checked
+from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.cohort.packing import Piece, kinds, packed
+from coterie.app.node.cohort.part import TOGETHER
+from coterie.app.node.requests.faults import StateError
+from coterie.app.node.storage.tensor_file import metadata, read_checked, write_checked
 from coterie.app.runs import atomic
-from coterie.clients.letters import Ints
+from coterie.clients.letters import Ints, nobody
 
 _NAME = re.compile(r"(\d{8,})-([01])(?:-\d{4,})?\.state")
 _COPIES = 3
@@ -95,38 +91,19 @@ class CheckpointStore:
         """Write the rows of peers that changed, and the letters of a round under way."""
         cohort = self._cohort
         if version[1]:
-            self._write(
-                self._letters, pack("received", cohort.received) | pack("sent", cohort.sent)
-            )
+            letters = (("received", cohort.received), ("sent", cohort.sent))
+            both = [packed(name, which) for name, which in letters]
+            self._write(self._letters, both[0] | both[1])
         held = sum(len(self._rows_in(path)) for _, path in _files(self._folder))
-        if held > _COPIES * len(cohort.peers):
-            cohort.changed[:] = True
-        rows, files = np.flatnonzero(cohort.changed), list[Path]()
+        everybody = held > _COPIES * len(cohort.peers)
+        rows, files = np.flatnonzero(everybody | cohort.changed), list[Path]()
         for first in range(0, len(rows), TOGETHER):
             name = f"{version[0]:08d}-{version[1]}{f'-{first:04d}' if first else ''}.state"
             files.append(self._folder / name)
             some = rows[first : first + TOGETHER]
-            self._write(files[-1], self._tensors(some), cohort.peers[some])
-        cohort.changed[:] = cohort.schedule.is_always
+            self._write(files[-1], cohort.snapshot(some), cohort.peers[some])
+        cohort.saved()
         self._in_memory = version, files, _fingerprint(files)
-
-    def _tensors(self, rows: Ints) -> dict[str, Tensor]:
-        """What is kept of some peers, each tensor (P, ...), or of those of them that offer."""
-        cohort = self._cohort
-        parts = {"state": flatten(cohort.state), "costs": flatten(cohort.costs)}
-        everybody = len(rows) == len(cohort.peers)  # then nothing has to be copied
-        tensors = {
-            f"{part}.{k}": v if everybody else v[torch.from_numpy(rows).to(v.device)]
-            for part, stack in parts.items()
-            for k, v in stack.items()
-        }
-        for name, offers in (("offer", cohort.offers), ("coming", cohort.coming)):
-            own = offers.only(np.isin(offers.rows, rows))
-            if len(own.rows):
-                tensors |= {f"{name}.{k}": value for k, value in own.stacks.items()}
-                tensors[f"{name} of"] = torch.from_numpy(own.written)
-                tensors[f"{name} by"] = torch.from_numpy(cohort.peers[own.rows])
-        return tensors
 
     def recall(self, *versions: Version) -> None:
         """Restore the first of these versions that exists.
@@ -262,60 +239,21 @@ class CheckpointStore:
         return self._peers_in[path][1]
 
     def _read(self, where: Where, *, answered: bool) -> None:
-        cohort, device = self._cohort, self._cohort.engine.device
-        parts: dict[str, dict[str, Tensor]] = {"state": {}, "costs": {}}
-        found: dict[str, list[Offers]] = {"offer": [], "coming": []}
-        for path, (own, rows) in where.items():
-            tensors = self._load(path)
-            self._check(path, tensors)
-            at_own, at_rows = torch.from_numpy(own), torch.from_numpy(rows)
-            for name, value in tensors.items():
-                part, _, rest = name.partition(".")
-                if part in parts:
-                    shape = len(cohort.peers), *value.shape[1:]
-                    whole = parts[part].setdefault(rest, value.new_empty(shape))
-                    whole[at_own] = value[at_rows]
-            for kind, offers in found.items():
-                offers.append(offers_in(tensors, kind, cohort.peers, own, device))
-        cohort.offers, cohort.coming = (Offers.together(offers) for offers in found.values())
-        cohort.state = unflatten(cohort.state, parts["state"])
-        cohort.engine.n_gradients[:] = 0
-        costs = {name: value.numpy() for name, value in parts["costs"].items()}
-        if cohort.schedule.is_always:
-            cohort.engine.n_gradients[:] = costs["n_gradients"]
-            costs["n_gradients"] = cohort.engine.n_gradients
-        cohort.engine.spent[:] = costs["spent"]
-        cohort.costs = Costs(**{**costs, "spent": cohort.engine.spent})
-        cohort.changed[:] = cohort.schedule.is_always
-        cohort.answered = answered
-        cohort.tell_schedule()
-        if answered:
-            letters = self._load(self._letters)
-            cohort.received, cohort.sent = (
-                unpack(name, letters, device) for name in ("received", "sent")
-            )
+        pieces = [Piece(own, rows, self._snapshot(path)) for path, (own, rows) in where.items()]
+        self._cohort.restore(pieces, self._load(self._letters) if answered else None)
 
-    def _check(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
-        """Refuse rows that are not of this cohort: a digest is no proof of who wrote them.
+    def _snapshot(self, path: Path) -> dict[str, Tensor]:
+        """Read a file whose rows are of this cohort: a digest is no proof of who wrote them.
 
         Raises
         ------
         CheckpointError : an array is missing, is one more, or has another type or shape.
         """
-        cohort = self._cohort
-        expected = {
-            f"{part}.{name}": (value.shape[1:], value.dtype)
-            for part, whole in (("state", cohort.state), ("costs", cohort.costs))
-            for name, value in flatten(whole).items()
-        }
-        found = {
-            name: (value.shape[1:], value.dtype)
-            for name, value in tensors.items()
-            if name.partition(".")[0] in ("state", "costs")
-        }
-        rows = {len(tensors[name]) for name in found if tensors[name].dim()}
-        if found != expected or rows != {len(self._rows_in(path))}:
+        tensors, expected = self._load(path), kinds(self._cohort.snapshot(nobody()))
+        rows = {len(tensors[name]) if tensors[name].dim() else 0 for name in kinds(tensors)}
+        if kinds(tensors) != expected or rows != {len(self._rows_in(path))}:
             raise CheckpointError(f"{path}: holds no state of these peers; {_REMEDY}")
+        return tensors
 
     def _write(self, path: Path, tensors: Mapping[str, Tensor], peers: Ints | None = None) -> None:
         named = {} if peers is None else {"peers": " ".join(map(str, peers.tolist()))}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from coterie.app.node.offers import Offers
+from coterie.app.node.cohort.offers import Offers
 from coterie.app.wire.payload import LetterFormat, Precision
 from coterie.clients.letters import Bools, Ints, Letters
 from coterie.strategies.protocol import PeerMessage

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from coterie.app.node.costs import Costs
+from coterie.app.node.cohort.costs import Costs
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine, Scores
 from coterie.clients.letters import Ints, nobody
@@ -79,7 +79,7 @@ class Part(NamedTuple):
             columns[f"{split}_accuracy"] = accuracies.tolist()
         columns["bytes_sent"] = costs.sent[self.rows].tolist()
         columns["bytes_received"] = costs.received[self.rows].tolist()
-        total = costs.n_gradients[self.rows] + (0 if spent is costs.n_gradients else spent)
+        total = costs.n_gradients[self.rows] + spent
         columns["gradient_evaluations"] = total.tolist()
         spent[:] = before
         columns |= {name: value.tolist() for name, value in self.rule.metrics(self.state).items()}

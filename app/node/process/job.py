@@ -14,7 +14,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.keys import locate, tables
 from coterie.app.config.root import workplace
 from coterie.app.config.schema import Scalar
-from coterie.app.node.faults import StartError
+from coterie.app.node.requests.faults import StartError
 from coterie.app.security.sealing import peer_of
 
 _RUNS_IN_MEMORY = 4

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.node.attackers import deceived
+from coterie.app.node.cohort.attackers import deceived
 from coterie.app.runs.graph import weight_to
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run as Results

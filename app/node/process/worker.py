@@ -25,8 +25,8 @@ from pathlib import Path
 from flwr.app import RecordDict
 
 from coterie.app.config.root import IMPORT_ROOT
-from coterie.app.node import ipc, service
-from coterie.app.node.job import Job, hosted
+from coterie.app.node.process import ipc, service
+from coterie.app.node.process.job import Job, hosted
 from coterie.app.runs import logs
 from coterie.app.security.files import closed
 from coterie.errors import Error
@@ -44,7 +44,7 @@ class WorkerError(Error):
 
 
 def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Run `coterie.app.node.service.handle_request` in the worker process."""
+    """Run `coterie.app.node.process.service.handle_request` in the worker process."""
     try:
         config = job.config()
         peers = hosted(job, config.peers)
@@ -112,7 +112,7 @@ def _start(directory: Path, name: str) -> socket.socket:
     command = [
         sys.executable,
         "-m",
-        "coterie.app.node.worker",
+        "coterie.app.node.process.worker",
         str(directory),
         name,
         str(os.getppid()),
