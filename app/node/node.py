@@ -89,9 +89,10 @@ class Node:
         engine = self._engine(config, problem, norm=config.defence.norm and doubts)
         engine.samples = self._believed(engine.samples)
         rule = config.row.rule(engine, config.options, config.num_server_rounds)
+        attackers = config.attack.attackers(config.peers, config.seed)
         self._cohort = Cohort(
             engine, CheckedRule(rule), config.num_server_rounds, config.payload,
-            self._strategy.schedule, Attackers(config.attack, config.attack.attackers(config.peers, config.seed), rule),
+            self._strategy.schedule, Attackers(config.attack, attackers, rule),
         )  # fmt: skip
         if self._policy is not None:
             check_letters(self._policy, self._bytes_a_round())
@@ -120,9 +121,8 @@ class Node:
             secret = split_seed(self._directory.parent / OWN, config)
             problem = problem_of(config, self.peers[0], secret)
         check_method(config, problem)
-        problem = deceived(
-            problem, config.attack, config.attack.attackers(config.peers, config.seed)
-        )
+        attackers = config.attack.attackers(config.peers, config.seed)
+        problem = deceived(problem, config.attack, attackers)
         if self._policy is not None and is_own(config.dataset):
             check_counts(self._policy, config, problem.sizes(self.peers[0]))
         return problem
