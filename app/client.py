@@ -7,8 +7,8 @@ import sys
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from coterie.app.node.job import Job
-from coterie.app.node.service import handle_request
+from coterie.app.node.process.job import Job
+from coterie.app.node.process.service import handle_request
 
 _STATE = "coterie"
 
@@ -28,9 +28,7 @@ def handle(message: Message, context: Context) -> Message:
         in_simulation(),
     )
     if not job.simulated and job.node_config.get("worker", True) and sys.platform == "linux":
-        from coterie.app.node import (
-            worker,  # Linux's sockets and processes, which a simulation does without
-        )
+        from coterie.app.node.process import worker  # Linux only, which a simulation does without
 
         record, version = worker.forward_request(message.content, job)
     else:

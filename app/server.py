@@ -58,7 +58,7 @@ def main(grid: Grid, context: Context) -> None:
         run=config_digest_of(config), durable=not isinstance(grid, InMemoryGrid),
     )  # fmt: skip
     if not (directory / "config.toml").exists():  # a deployment, where the launcher is elsewhere
-        (directory / "config.toml").write_text(config.toml(), encoding="utf-8")
+        atomic.write(directory / "config.toml", config.toml())
     with rundir.held(directory) if is_bare else nullcontext():  # else its launcher holds it
         try:
             proves = None

@@ -31,7 +31,7 @@ from torch.nn import functional as F
 
 from coterie.clients.engine.engine import Engine
 from coterie.clients.models.build import build
-from coterie.clients.models.options import MODEL_OPTIONS, MlpOptions
+from coterie.clients.models.options import MODELS, MlpOptions
 from coterie.clients.training import Training
 from coterie.datasets.problem import Problem, Split
 
@@ -128,7 +128,8 @@ def loop_steps(
     data: Problem, model: str, options: object, batch: int, device: str
 ) -> Callable[[int], None]:
     """Takes so many steps of every peer, one peer after the other."""
-    options = options or (MODEL_OPTIONS[model]() if model in MODEL_OPTIONS else None)
+    table = MODELS[model].options
+    options = options or (table and table())
     pool = torch.tensor(data.inputs, device=device)
     shape = data.inputs.shape[1:]
     targets = [torch.tensor(y, device=device) for y in data.train.targets]

@@ -1,38 +1,159 @@
-"""Options of simulated attacks, table [attack]; `coterie.app.node.attackers` implements them."""
+"""Simulated attacks: the [attack] table, and the table of their kinds.
+
+`coterie.app.node.cohort.attackers` applies them where letters leave a node. Does not import torch.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.clients.engine.streams import Purpose, stream
+from coterie.datasets import plugins
+from coterie.ranges import Range
 
-Kind = Literal[
-    "none",
-    "nan",
-    "scale",
-    "sign-flip",
-    "gaussian",
-    "label-flip",
-    "label-flip-alone",
-    "ipm",
-    "alie",
-    "mimic",
-    "stale",
-    "samples",
-]
-USUAL = {
-    "scale": 10.0,
-    "sign-flip": 1.0,
-    "gaussian": 1.0,
-    "ipm": 0.5,
-    "alie": 1.5,
-    "samples": 1000.0,
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from coterie.datasets.problem import Problem
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What an attacker knows when it forges one tensor of a letter.
+
+    Attributes
+    ----------
+    own : Tensor
+        Honest tensor y.
+    others : Tensor, (k, ...)
+        For a model, the honest models that the attacker received in the last round; for an answer,
+        its own answers to all peers.
+    reference : Tensor
+        For a model, the mean of `others`, or y if there are none; for an answer, 0.
+    strength : float
+        Strength of the attack.
+    noise : Callable[[], Tensor]
+        Standard normal noise in the shape of y.
+    first : Callable[[], Tensor]
+        Tensor of the attacker's first letter.
+    """
+
+    own: Tensor
+    others: Tensor
+    reference: Tensor
+    strength: float
+    noise: Callable[[], Tensor]
+    first: Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class AttackKind:
+    """Kind of attack: a row of `ATTACKS`.
+
+    Attributes
+    ----------
+    summary : str
+        Description in one line.
+    forge : Callable[[Knowledge], Tensor] or None
+        Function from the attacker's knowledge to the tensor that it sends; None: an honest one.
+        It is called for each of the largest tensors of a letter, such as a model or a gradient.
+    data : Callable[[Problem, ndarray of int, float], Problem] or None
+        Function from the problem, the ids of the attackers and the strength to the problem in which
+        they train; None: the same problem.
+    strength : float
+        Default strength; 0 if the attack has none.
+    listens : bool
+        Whether the attacker's method uses the letters that it receives.
+    needs_classes : bool
+        Whether the attack works on classification problems only.
+    """
+
+    summary: str
+    forge: Callable[[Knowledge], Tensor] | None = None
+    data: Callable[[Problem, Ints, float], Problem] | None = None
+    strength: float = 0.0
+    listens: bool = True
+    needs_classes: bool = False
+
+
+def _nan(known: Knowledge) -> Tensor:
+    return known.own.new_full(known.own.shape, float("nan"))
+
+
+def _scale(known: Knowledge) -> Tensor:
+    return known.reference + known.strength * (known.own - known.reference)
+
+
+def _sign_flip(known: Knowledge) -> Tensor:
+    return known.reference - known.strength * (known.own - known.reference)
+
+
+def _gaussian(known: Knowledge) -> Tensor:
+    return known.own + known.strength * known.noise()
+
+
+def _ipm(known: Knowledge) -> Tensor:
+    return -known.strength * known.others.mean(dim=0) if len(known.others) else known.own
+
+
+def _alie(known: Knowledge) -> Tensor:
+    if not len(known.others):
+        return known.own
+    return known.others.mean(dim=0) - known.strength * known.others.std(dim=0, correction=0)
+
+
+def _mimic(known: Knowledge) -> Tensor:
+    return known.others[0].clone() if len(known.others) else known.own
+
+
+def _stale(known: Knowledge) -> Tensor:
+    return known.first()
+
+
+def _flipped_labels(problem: Problem, attackers: Ints, strength: float) -> Problem:
+    targets = list(problem.train.targets)
+    for peer in attackers.tolist():
+        targets[peer] = problem.outputs - 1 - targets[peer]
+    return replace(problem, train=replace(problem.train, targets=tuple(targets)))
+
+
+def _false_samples(problem: Problem, attackers: Ints, strength: float) -> Problem:
+    samples = problem.samples.copy()
+    samples[attackers] = np.round(samples[attackers] * strength)
+    return replace(problem, samples=samples)
+
+
+ATTACKS: Mapping[str, AttackKind] = {
+    "none": AttackKind("no attack"),
+    "nan": AttackKind("numbers that are not finite", _nan),
+    "scale": AttackKind("r + strength (y - r)", _scale, strength=10.0),
+    "sign-flip": AttackKind("r - strength (y - r)", _sign_flip, strength=1.0),
+    "gaussian": AttackKind("y + strength times normal noise", _gaussian, strength=1.0),
+    "label-flip": AttackKind(
+        "y, trained on labels C - 1 - c instead of c", data=_flipped_labels, needs_classes=True
+    ),
+    "label-flip-alone": AttackKind(
+        "as label-flip, ignoring all received letters",
+        data=_flipped_labels,
+        listens=False,
+        needs_classes=True,
+    ),
+    "ipm": AttackKind("-strength m (inner-product manipulation)", _ipm, strength=0.5),
+    "alie": AttackKind("m - strength s (a little is enough)", _alie, strength=1.5),
+    "mimic": AttackKind("letter of the first honest peer", _mimic),
+    "stale": AttackKind("the attacker's first letter, repeated", _stale),
+    "samples": AttackKind(
+        "y, with a claim of strength times as many examples", data=_false_samples, strength=1000.0
+    ),
 }
-"""Default strength by kind; the other kinds have no strength."""
+"""Kinds of attack by name; `Attack` defines the symbols."""
 
 
 @dataclass(frozen=True)
@@ -48,42 +169,43 @@ class Attack:
     Attributes
     ----------
     kind : str
-        The letter sent: "nan"; "scale" r + strength (y - r); "sign-flip" r - strength (y - r);
-        "gaussian" y + strength times normal noise; "ipm" -strength m (inner-product manipulation);
-        "alie" m - strength s (a little is enough); "mimic" the letter of the first honest peer;
-        "stale" the attacker's first letter, repeated. "label-flip": y, trained on labels
-        C - 1 - c instead of c; "label-flip-alone": the same, ignoring all received letters.
-        "samples": y, with a claim of strength times as many examples.
+        Kind of attack, see `coterie list attacks`, or the name of a plugin.
     peers : str
         Ids of the attackers, like "0,3".
     share : float
         Share of the peers that attack, drawn from the seed; instead of `peers`.
     strength : float
-        See `kind`; 0 for the default: 10 for "scale", 1 for "sign-flip" and "gaussian", 0.5 for
-        "ipm", 1.5 for "alie", 1000 for "samples".
+        Strength of the attack; 0 for the default of its kind.
     """
 
-    kind: Kind = "none"
+    kind: str = "none"
     peers: str = ""
-    share: float = 0.0
-    strength: float = 0.0
+    share: Annotated[float, Range(0, below=1)] = 0.0
+    strength: Annotated[float, Range(0)] = 0.0
 
     def __post_init__(self) -> None:
         if self.peers and not all(i.isdecimal() for i in self.peers.split(",")):
             raise ValueError(f'peers must be ids like "0,3", not "{self.peers}"')
-        if not 0 <= self.share < 1:
-            raise ValueError("share must be at least 0 and below 1")
-        if self.strength < 0:
-            raise ValueError("strength must not be negative")
-        if self.strength and self.kind not in USUAL:
-            raise ValueError(f'strength applies to {", ".join(USUAL)}, not to kind "{self.kind}"')
+        if self.strength and not self.row.strength:
+            known = ", ".join(name for name, kind in ATTACKS.items() if kind.strength)
+            raise ValueError(f'strength applies to {known}, not to kind "{self.kind}"')
         selections = bool(self.peers) + bool(self.share)
         if self.kind == "none" and selections:
             raise ValueError('kind = "none", but peers or share selects attackers: set kind')
         if self.kind != "none" and selections != 1:
             raise ValueError("select the attackers: set either peers or share")
 
-    def attackers(self, n: int, seed: int) -> npt.NDArray[np.int64]:
+    @property
+    def row(self) -> AttackKind:
+        """Row of `ATTACKS`, or of a plugin."""
+        return attack_of(self.kind)
+
+    @property
+    def power(self) -> float:
+        """Strength, or its default for this kind."""
+        return self.strength or self.row.strength
+
+    def attackers(self, n: int, seed: int) -> Ints:
         """Return the ids of the attackers among n peers, ascending; at least one with a `share`.
 
         Raises
@@ -104,7 +226,13 @@ class Attack:
             raise ValueError("all peers attack: leave at least one honest")
         return ids.astype(np.int64)
 
-    @property
-    def power(self) -> float:
-        """Strength, or its default for this kind."""
-        return self.strength or USUAL.get(self.kind, 0.0)
+
+def attack_of(name: str) -> AttackKind:
+    """Return a built-in kind of attack or a plugin by name.
+
+    Raises
+    ------
+    PluginError
+        If there is no such plugin, or it is not a kind of attack.
+    """
+    return plugins.row("attack", name, ATTACKS, AttackKind)

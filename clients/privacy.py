@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from coterie import ranges
+from coterie.ranges import Range
 
 MIN_NOISE, MAX_NOISE = 0.01, 1e6
 """Noise for which the accountant's arithmetic is checked: tests/clients/engine/test_accountant.py.
@@ -35,23 +38,16 @@ class Privacy:
     """
 
     kind: Literal["none", "examples"] = "none"
-    clip: float = 1.0
+    clip: Annotated[float, Range(1e-6, 1e6)] = 1.0
     noise: float = 1.0
-    delta: float = 1e-5
-    budget: float = 0.0
+    delta: Annotated[float, Range(above=0, below=1)] = 1e-5
+    budget: Annotated[float, Range(0)] = 0.0
 
     def __post_init__(self) -> None:
-        if not 1e-6 <= self.clip <= 1e6:
-            raise ValueError(
-                "clip must be at least 1e-6, or rounding takes the noise away, and at most 1e6"
-            )
+        ranges.check(self)
         if self.noise != 0 and not MIN_NOISE <= self.noise <= MAX_NOISE:
             raise ValueError(
                 f"noise must lie between {MIN_NOISE} and {MAX_NOISE:g}, or be 0 in a simulation"
             )
-        if not self.budget >= 0:
-            raise ValueError("budget must not be negative")
-        if not 0 < self.delta < 1:
-            raise ValueError("delta must lie between 0 and 1")
         if self.budget and not self.noise:
             raise ValueError("a budget needs noise: without it epsilon is infinite")

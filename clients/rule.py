@@ -100,10 +100,8 @@ class Mixture(NamedTuple):
 S = TypeVar("S", bound=State)
 
 
-class Rule(Generic[S]):
-    """Peer rule of a method, computed for all peers of a node at once.
-
-    A round is offer, answer, update; only ask methods implement `answer`.
+class Averages:
+    """Masks, edges and averages over the hosted peers, for the rules of methods.
 
     Parameters
     ----------
@@ -115,15 +113,101 @@ class Rule(Generic[S]):
         Number of rounds of the run.
     """
 
+    def __init__(self, engine: Engine, options: Any, rounds: int) -> None:
+        self.engine, self.options, self.rounds = engine, options, rounds
+
+    def eye(self) -> Floats:
+        """Return the rows of the identity matrix for the hosted peers, (P, n)."""
+        peers = self.engine.peers
+        eye_pn = np.zeros((len(peers), self.engine.n))
+        eye_pn[np.arange(len(peers)), peers] = 1.0
+        return eye_pn
+
+    def same_cluster(self) -> Bools:
+        """Return a mask (P, n) of the peers in each hosted peer's true cluster, itself included."""
+        clusters = true_clusters(self.engine)
+        same: Bools = clusters[self.engine.peers][:, None] == clusters[None, :]
+        return same
+
+    def local(self, peers: Ints) -> Ints:
+        """Return the local indices of hosted peers given by id."""
+        return np.searchsorted(self.engine.peers, peers)
+
+    def pairs(self, mask_pn: Bools, *, receiving: bool = True) -> Ints:
+        """Return the edges (W, 2) of a mask over (hosted peer, other peer).
+
+        Parameters
+        ----------
+        mask_pn : ndarray of bool, (P, n)
+            Mask of the edges; the diagonal is ignored.
+        receiving : bool
+            The hosted peers are the recipients (default) or the senders.
+        """
+        p, other = np.nonzero(mask_pn)
+        hosted = self.engine.peers[p]
+        edges = np.stack([other, hosted] if receiving else [hosted, other], axis=1)
+        away: Ints = edges[edges[:, 0] != edges[:, 1]]
+        return away
+
+    def present(self, offers: Letters) -> Bools:
+        """Return a mask (P, n) of the models that each peer can average.
+
+        These are the models it received, and its own unless that expired.
+        """
+        self_pn = self.eye() > 0
+        self_pn[np.isin(self.engine.peers, offers.expired)] = False
+        return offers.senders_to(self.engine.peers, self.engine.n) | self_pn
+
+    def freshness(self, offers: Letters) -> Floats:
+        """Return the staleness discount (n,) of each model: (s + 1)^-a at an age of s rounds."""
+        fresh_n = np.ones(self.engine.n)
+        if len(offers.ages):
+            ages_s = np.maximum(offers.ages, 0)
+            fresh_n[offers.authors] = (ages_s + 1.0) ** -self.engine.staleness_discount
+        return fresh_n
+
+    def discounted(self, weights_pn: Floats, offers: Letters) -> Floats:
+        """Discount the weights of old models (see `freshness`), preserving row sums."""
+        fresh_pn = weights_pn * self.freshness(offers)
+        before_p1, after_p1 = (w.sum(axis=1, keepdims=True) for w in (weights_pn, fresh_pn))
+        scaled: Floats = fresh_pn * (before_p1 / np.where(after_p1 > 0, after_p1, 1.0))
+        return scaled
+
+    def average(self, offers: Letters, name: str, weights_pn: Floats) -> Tensor:
+        """Average the models that each peer received and its own, (P, d).
+
+        Weights of absent models are dropped, the others discounted by age and normalised. A peer
+        with no weight left keeps its own model.
+        """
+        weights_pn = np.where(self.present(offers), weights_pn, 0.0)
+        weights_pn = np.where(weights_pn.any(axis=1, keepdims=True), weights_pn, self.eye())
+        weights_pn = self.discounted(weights_pn, offers)
+        weights_pn /= weights_pn.sum(axis=1, keepdims=True)
+        self_pd = Rows(offers[name], np.searchsorted(offers.authors, self.engine.peers))
+        return self.engine.mix(weights_pn[:, offers.authors], offers[name], self_pd)
+
+    def answered(self, answers: Letters, name: str, weights_pn: Floats) -> Tensor:
+        """Return the weighted sum of the answers that each peer received, (P, d); 0 if none."""
+        rows = self.local(answers.recipients)
+        if not len(rows):
+            return self.engine.tensor(np.zeros((len(weights_pn), self.engine.d)))
+        weights_e = weights_pn[rows, answers.senders]
+        return self.engine.collect(weights_e, answers[name], answers.rows, rows)
+
+
+class Rule(Averages, Generic[S]):
+    """Peer rule of a method, computed for all peers of a node at once.
+
+    A round is offer, answer, update; only ask methods implement `answer`. `Averages` has helpers
+    for these methods.
+    """
+
     common_start: ClassVar[bool] = True
     """All peers start from the same model."""
     mixes: ClassVar[bool] = False
     """Rounds end in an average whose weights a topology may set (`Engine.mixing`)."""
     reported: ClassVar[tuple[str, ...]] = ()
     """Names of additional metrics in a report; the relay rejects any others."""
-
-    def __init__(self, engine: Engine, options: Any, rounds: int) -> None:
-        self.engine, self.options, self.rounds = engine, options, rounds
 
     def narrowed(self, engine: Engine) -> Self:
         """Return the rule for another engine that hosts some of this engine's peers."""
@@ -241,83 +325,3 @@ class Rule(Generic[S]):
         The diagonal is the self weight where the method has one, else 1.
         """
         return self.eye()
-
-    # ---- helpers for subclasses ------------------------------------------------------------
-
-    def eye(self) -> Floats:
-        """Return the rows of the identity matrix for the hosted peers, (P, n)."""
-        peers = self.engine.peers
-        eye_pn = np.zeros((len(peers), self.engine.n))
-        eye_pn[np.arange(len(peers)), peers] = 1.0
-        return eye_pn
-
-    def same_cluster(self) -> Bools:
-        """Return a mask (P, n) of the peers in each hosted peer's true cluster, itself included."""
-        clusters = true_clusters(self.engine)
-        same: Bools = clusters[self.engine.peers][:, None] == clusters[None, :]
-        return same
-
-    def local(self, peers: Ints) -> Ints:
-        """Return the local indices of hosted peers given by id."""
-        return np.searchsorted(self.engine.peers, peers)
-
-    def pairs(self, mask_pn: Bools, *, receiving: bool = True) -> Ints:
-        """Return the edges (W, 2) of a mask over (hosted peer, other peer).
-
-        Parameters
-        ----------
-        mask_pn : ndarray of bool, (P, n)
-            Mask of the edges; the diagonal is ignored.
-        receiving : bool
-            The hosted peers are the recipients (default) or the senders.
-        """
-        p, other = np.nonzero(mask_pn)
-        hosted = self.engine.peers[p]
-        edges = np.stack([other, hosted] if receiving else [hosted, other], axis=1)
-        away: Ints = edges[edges[:, 0] != edges[:, 1]]
-        return away
-
-    def present(self, offers: Letters) -> Bools:
-        """Return a mask (P, n) of the models that each peer can average.
-
-        These are the models it received, and its own unless that expired.
-        """
-        self_pn = self.eye() > 0
-        self_pn[np.isin(self.engine.peers, offers.expired)] = False
-        return offers.senders_to(self.engine.peers, self.engine.n) | self_pn
-
-    def freshness(self, offers: Letters) -> Floats:
-        """Return the staleness discount (n,) of each model: (s + 1)^-a at an age of s rounds."""
-        fresh_n = np.ones(self.engine.n)
-        if len(offers.ages):
-            ages_s = np.maximum(offers.ages, 0)
-            fresh_n[offers.authors] = (ages_s + 1.0) ** -self.engine.staleness_discount
-        return fresh_n
-
-    def discounted(self, weights_pn: Floats, offers: Letters) -> Floats:
-        """Discount the weights of old models (see `freshness`), preserving row sums."""
-        fresh_pn = weights_pn * self.freshness(offers)
-        before_p1, after_p1 = (w.sum(axis=1, keepdims=True) for w in (weights_pn, fresh_pn))
-        scaled: Floats = fresh_pn * (before_p1 / np.where(after_p1 > 0, after_p1, 1.0))
-        return scaled
-
-    def average(self, offers: Letters, name: str, weights_pn: Floats) -> Tensor:
-        """Average the models that each peer received and its own, (P, d).
-
-        Weights of absent models are dropped, the others discounted by age and normalised. A peer
-        with no weight left keeps its own model.
-        """
-        weights_pn = np.where(self.present(offers), weights_pn, 0.0)
-        weights_pn = np.where(weights_pn.any(axis=1, keepdims=True), weights_pn, self.eye())
-        weights_pn = self.discounted(weights_pn, offers)
-        weights_pn /= weights_pn.sum(axis=1, keepdims=True)
-        self_pd = Rows(offers[name], np.searchsorted(offers.authors, self.engine.peers))
-        return self.engine.mix(weights_pn[:, offers.authors], offers[name], self_pd)
-
-    def answered(self, answers: Letters, name: str, weights_pn: Floats) -> Tensor:
-        """Return the weighted sum of the answers that each peer received, (P, d); 0 if none."""
-        rows = self.local(answers.recipients)
-        if not len(rows):
-            return self.engine.tensor(np.zeros((len(weights_pn), self.engine.d)))
-        weights_e = weights_pn[rows, answers.senders]
-        return self.engine.collect(weights_e, answers[name], answers.rows, rows)

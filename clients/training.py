@@ -76,31 +76,16 @@ class Training:
     sam_radius: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ValueError("batch-size must be at least 1")
-        if self.local_steps < 0 or self.local_epochs < 0:
-            raise ValueError("local-steps and local-epochs must not be negative")
         if self.local_steps == 0 and self.local_epochs == 0:
             raise ValueError("local-steps or local-epochs must be at least 1")
-        if self.learning_rate <= 0:
-            raise ValueError("learning-rate must be above 0")
-        if not 0 < self.learning_rate_decay <= 1:
-            raise ValueError("learning-rate-decay must be above 0 and at most 1")
-        if self.learning_rate_decay_every < 1:
-            raise ValueError("learning-rate-decay-every must be at least 1")
         if self.learning_rate_decay < 1 and self.learning_rate_schedule != "step":
             raise ValueError('learning-rate-decay needs learning-rate-schedule = "step"')
-        if not 0 <= self.warm_up_rounds < max(1, self.num_server_rounds):
-            raise ValueError("warm-up-rounds must be at least 0 and below num-server-rounds")
-        if not 0 <= self.momentum < 1:
-            raise ValueError("momentum must be at least 0 and below 1")
+        if self.warm_up_rounds >= max(1, self.num_server_rounds):
+            raise ValueError("warm-up-rounds must be below num-server-rounds")
         if self.momentum > 0 and self.optimizer in ("adam", "adamw"):
             raise ValueError(
                 f'momentum needs optimizer = "sgd" or "rmsprop": "{self.optimizer}" has its own'
             )
-        for key in ("weight_decay", "gradient_clip", "sam_radius"):
-            if not getattr(self, key) >= 0:
-                raise ValueError(f"{key.replace('_', '-')} must not be negative")
 
     def rate(self, round_: int) -> float:
         """Return the learning rate of a round, counted from 1; round 0 has that of round 1."""

@@ -1,8 +1,9 @@
 """Decentralised, personalised collaborative learning: peers that choose their collaborators.
 
 `run` executes one run, `compare` compares several methods, `load` reads a run directory. Results
-are data frames and modules. Build your own methods, models, data sets and partitions with `Method`,
-`Rule`, `State`, `Source`, `Shares` and the strategies.
+are data frames and modules. Build your own parts with `Method`, `Rule`, `State` and the strategies,
+`Model`, `Source`, `Shares`, `Topology`, `Schedule` and `ScheduleKind`, `AttackKind` and
+`AggregationRule`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from coterie.app.config.keys import ConfigError as ConfigError
     from coterie.app.config.registry import Method as Method
     from coterie.app.runners.errors import SweepError as SweepError
-    from coterie.app.runs.metrics import ResultsError as ResultsError
+    from coterie.app.runs.files import ResultsError as ResultsError
+    from coterie.clients.attack import AttackKind as AttackKind
+    from coterie.clients.defence import AggregationRule as AggregationRule
     from coterie.clients.letters import Letters as Letters
+    from coterie.clients.models.options import Model as Model
     from coterie.clients.rule import Grid as Grid
     from coterie.clients.rule import Rule as Rule
     from coterie.clients.rule import State as State
@@ -36,12 +40,16 @@ if TYPE_CHECKING:
     from coterie.errors import Error as Error
     from coterie.errors import PartError as PartError
     from coterie.errors import RunError as RunError
+    from coterie.ranges import Range as Range
     from coterie.results import Comparison as Comparison
     from coterie.results import Run as Run
     from coterie.strategies.brokering import Brokering as Brokering
     from coterie.strategies.everyone import Everyone as Everyone
     from coterie.strategies.pairs import Pairs as Pairs
+    from coterie.strategies.schedule import Schedule as Schedule
+    from coterie.strategies.schedule import ScheduleKind as ScheduleKind
     from coterie.strategies.silent import Silent as Silent
+    from coterie.strategies.topology import Topology as Topology
     from coterie.strategies.wanted import Wanted as Wanted
     from coterie.strategies.wanted import WantedAnswers as WantedAnswers
     from coterie.strategies.wanted import WantedHelp as WantedHelp
@@ -49,12 +57,16 @@ if TYPE_CHECKING:
 _PLACES = {
     "coterie.api": ("run", "load", "compare", "reproduce"),
     "coterie.errors": ("DivergedError", "Error", "PartError", "RunError"),
+    "coterie.ranges": ("Range",),
     "coterie.results": ("Run", "Comparison"),
     "coterie.app.config.keys": ("ConfigError",),
     "coterie.app.config.registry": ("Method",),
     "coterie.app.runners.errors": ("SweepError",),
-    "coterie.app.runs.metrics": ("ResultsError",),
+    "coterie.app.runs.files": ("ResultsError",),
+    "coterie.clients.attack": ("AttackKind",),
+    "coterie.clients.defence": ("AggregationRule",),
     "coterie.clients.letters": ("Letters",),
+    "coterie.clients.models.options": ("Model",),
     "coterie.clients.rule": ("Grid", "Rule", "State"),
     "coterie.datasets.partition.options": ("Shares",),
     "coterie.datasets.problem": ("DataError",),
@@ -62,7 +74,9 @@ _PLACES = {
     "coterie.strategies.brokering": ("Brokering",),
     "coterie.strategies.everyone": ("Everyone",),
     "coterie.strategies.pairs": ("Pairs",),
+    "coterie.strategies.schedule": ("Schedule", "ScheduleKind"),
     "coterie.strategies.silent": ("Silent",),
+    "coterie.strategies.topology": ("Topology",),
     "coterie.strategies.wanted": ("Wanted", "WantedAnswers", "WantedHelp"),
 }
 _PLACE = {name: place for place, names in _PLACES.items() for name in names}

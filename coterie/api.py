@@ -18,9 +18,10 @@ from coterie.app.comparisons.tune import Tuning
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
-from coterie.app.config.parts import PARTS
+from coterie.app.config.parts import PARTS, code
 from coterie.app.runners import local
 from coterie.app.runners.tracking import Callback
+from coterie.app.runs.terminal import Terminal
 from coterie.datasets import plugins
 from coterie.datasets.plugins import Kind
 from coterie.results import Comparison, Run
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from coterie.app.reproduction.reproduce import Reproduction
 
 Keys = Mapping[str, Any]
-"""Configuration keys, dotted or nested. Methods, models, data sets, partitions can be objects."""
+"""Configuration keys, dotted or nested. Parts, such as methods and models, can be objects."""
 Arrays = Mapping[str, Any]
+_WEIGHTS = ("model.weights", "gpt2.weights-file")
 
 
 def run(
@@ -62,8 +64,9 @@ def run(
         Split the peers over this number of Flower nodes; 0: run in this process, without Flower.
     **more : Any
         Further keys, with `_` for `-` and `__` between a table and its key: `learning_rate=0.1`,
-        `partition__alpha=0.3`. `method`, `model`, `dataset` and `partition__kind` can be objects
-        instead of names: a `Method`, a class or a function.
+        `partition__alpha=0.3`. `method`, `model`, `dataset`, `partition__kind`, `topology`,
+        `schedule__kind`, `attack__kind` and `defence__rule` can be objects instead of names: a
+        `Method`, a class or a function, and so on.
 
     Returns
     -------
@@ -90,16 +93,26 @@ def run(
     _, flat = _flat(preset, keys, more, peers_data)
     config = _placed(Config.from_flat(flat))
     local.run(config, nodes or None, _console(), callbacks)
-    return Run(config.run_dir)
+    return Run(config.run_dir, *_named(config.flat()))
 
 
-def load(run_dir: str | Path) -> Run:
-    """Read the run directory of a finished or unfinished run.
+def load(
+    run_dir: str | Path, *, parts: Sequence[Any] = (), weights: Sequence[str | Path] = ()
+) -> Run:
+    """Read the run directory of a finished or unfinished run, wherever it comes from.
+
+    Nothing that it names is imported or opened except what is given here.
 
     Parameters
     ----------
     run_dir : str | Path
         Run directory.
+    parts : Sequence[Any]
+        Code that models of the run may be built with: classes or functions, or their names,
+        "module:attribute".
+    weights : Sequence[str | Path]
+        Files of pretrained weights that its networks start from, if the models' files do not
+        contain them.
 
     Returns
     -------
@@ -111,7 +124,7 @@ def load(run_dir: str | Path) -> Run:
     ResultsError
         If it is not a run directory, or a file in it is damaged.
     """
-    return Run(run_dir)
+    return Run(run_dir, [_name("model", part) for part in parts], weights)
 
 
 def compare(
@@ -184,7 +197,7 @@ def compare(
     tuning: Tuning | None = "halving" if tune == "halving" else "whole" if tune else None
     request = Request(name, flat, names, directory, seeds, tuning, workers)
     run_comparison(request, _console())
-    return Comparison(directory)
+    return Comparison(directory, *_named(flat, names))
 
 
 def _flat(
@@ -213,6 +226,8 @@ def _flat(
     for kind, part in PARTS.items():
         if part.key in given:
             given[part.key] = _name(kind, given[part.key])
+    choices = {part.key: given[part.key] for part in PARTS.values() if part.key in given}
+    name, flat = read_items([] if preset is None else [str(preset)], choices)
     return name, flat | {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
 
 
@@ -227,6 +242,14 @@ def _name(kind: Kind, part: Any) -> str:
     rule = getattr(part, "rule", None)
     called = path or getattr(rule, "__name__", None) or type(part).__name__
     return plugins.register(kind, called.rpartition(".")[2].strip("<>"), part)
+
+
+def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """The code, and the files of trained weights, that the user's own keys name."""
+    choices = {part.key: flat[part.key] for part in PARTS.values() if part.key in flat}
+    given = [choices, *({"method": method} for method in methods)]
+    found = [name for each in given for name in code(each).values()]
+    return found, [str(flat[key]) for key in _WEIGHTS if flat.get(key)]
 
 
 def _placed(config: Config) -> Config:
@@ -249,7 +272,7 @@ def _placed(config: Config) -> Config:
 
 def _console() -> Console:
     """Return a console that prints the command's output if stderr is a terminal."""
-    return Console(stderr=True, quiet=not sys.stderr.isatty(), highlight=False, markup=False)
+    return Terminal(stderr=True, quiet=not sys.stderr.isatty())
 
 
 def reproduce(

@@ -6,6 +6,7 @@ Error
 │   ├── PluginError          a part of the user's does not load, or is not what it has to be
 │   └── RefusedError         rows or files of an institution do not fit the run; lists them
 ├── ModelError               a network cannot learn the problem; names the layer
+├── SizeError                a network is larger than it may be
 ├── ResultsError             a directory is no run, or one of its files is damaged
 ├── DamagedError             a file is not what was written
 ├── RunError                 a run that was started did not reach its end
@@ -16,6 +17,7 @@ Error
 │   └── RelayError           relay and nodes cannot go on; has the round and the stage
 │       ├── DesertedError    no node is left in a round
 │       └── RosterError      no node hosts some peer, or there is no quorum
+├── RangeError               a number is out of the range of its option
 ├── TopologyError            the configured graph does not exist
 ├── ScheduleError            the file of a schedule or a clock is missing or wrong
 ├── WireError                a message between relay and node does not decode
@@ -49,7 +51,6 @@ from pathlib import Path
 from types import FrameType
 
 _OURS = "coterie"
-_PLUGINS = ("coterie.methods", "coterie.models", "coterie.datasets", "coterie.partitions")
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
@@ -138,7 +139,8 @@ def _places(error: BaseException) -> tuple[str, str]:
     """Return the innermost place in the user's code, and the innermost in this package."""
     plugins = {
         entry.module.partition(".")[0]
-        for group in _PLUGINS
+        for group in metadata.entry_points().groups
+        if group.startswith(f"{_OURS}.")
         for entry in metadata.entry_points(group=group)
     }
     ours = users = ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,22 @@ import pandas as pd
 from coterie.app.report import tuning
 from coterie.app.report.tuning import Choice
 from coterie.app.runners.tracking import frame_of
-from coterie.app.runs import plan, rundir
-from coterie.app.runs.metrics import ResultsError
+from coterie.app.runs import files, metrics, plan, rundir
+from coterie.app.runs.files import ResultsError
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from coterie.app.trained.personal import PersonalModel
+
 
 class Run:
-    """Results of a run, read from its directory.
+    """Results of a run, read from its directory, which may come from anywhere.
+
+    Parameters
+    ----------
+    parts : code of the user's that models of the run may be built with, "module:attribute".
+    weights : files of pretrained weights that its networks start from.
 
     Attributes
     ----------
@@ -33,15 +41,18 @@ class Run:
         Names of the peers, by index.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(
+        self, directory: str | Path, parts: Sequence[str] = (), weights: Sequence[str | Path] = ()
+    ) -> None:
         self.directory = Path(directory)
+        self._named = tuple(parts), tuple(map(str, weights))
         self._read = rundir.Run.read(self.directory)
         self.names: tuple[str, ...] = self._read.names
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """Metrics with a row per evaluated round and peer; columns as in metrics.jsonl."""
-        return read_metrics(self.directory / "metrics.jsonl")
+        return read_metrics(self.directory)
 
     @property
     def weight_rounds(self) -> npt.NDArray[np.int64]:
@@ -59,7 +70,9 @@ class Run:
 
         An edge points from the peer whose model or answers are used to the peer that uses them.
         """
-        weights = self.weights * ~np.eye(len(self.names), dtype=np.bool_)
+        weights = self.weights
+        if len(weights):
+            weights = weights * ~np.eye(len(self.names), dtype=np.bool_)
         at, to, source = np.nonzero(weights)
         names = np.array(self.names, dtype=object)
         return pd.DataFrame(
@@ -80,7 +93,7 @@ class Run:
         ResultsError
             If the run is not finished.
         """
-        content = rundir.read_json(self.directory / "summary.json", dict)
+        content = files.json_of(self.directory, "summary.json", dict)
         if content is None:
             raise ResultsError(f"{self.directory}: the run is not finished, so there is no summary")
         return dict(content)
@@ -110,9 +123,15 @@ class Run:
         ResultsError
             If there is no such model; the message has the reason.
         """
-        from coterie.app.trained.personal import personal_model  # imports torch
+        return self._model(peer)
 
-        return personal_model(self.directory, peer)
+    def _model(self, peer: int | str) -> PersonalModel:
+        from coterie.app.trained.personal import (  # torch: only where a model is
+            Named,
+            personal_model,
+        )
+
+        return personal_model(self.directory, peer, Named(*self._named))
 
     def predict(self, peer: int | str, x: npt.ArrayLike | str | Path) -> npt.NDArray[np.float64]:
         """Predict raw inputs with a peer's model.
@@ -137,10 +156,9 @@ class Run:
             If the inputs do not fit the model.
         """
         from coterie.app.trained.inputs import fitting, read
-        from coterie.app.trained.personal import personal_model
         from coterie.app.trained.predict import predicted
 
-        model = personal_model(self.directory, peer)
+        model = self._model(peer)
         if isinstance(x, str | Path):
             return predicted(model, read(Path(x), model.about).raw)
         return predicted(model, fitting(np.asarray(x), model.about, "x"))
@@ -163,14 +181,21 @@ class Run:
 class Comparison:
     """Results of a comparison, read from its directory.
 
+    Parameters
+    ----------
+    parts, weights : see `Run`.
+
     Attributes
     ----------
     directory : Path
         Directory of the comparison.
     """
 
-    def __init__(self, directory: str | Path) -> None:
+    def __init__(
+        self, directory: str | Path, parts: Sequence[str] = (), weights: Sequence[str | Path] = ()
+    ) -> None:
         self.directory = Path(directory)
+        self._named = tuple(parts), tuple(weights)
         if not (self.directory / "comparison.csv").is_file():
             raise ResultsError(f"{self.directory} is not a comparison: no comparison.csv")
 
@@ -180,21 +205,22 @@ class Comparison:
 
         For example `table["accuracy"]["mean"]`.
         """
-        rows = pd.read_csv(self.directory / "comparison.csv").dropna(axis=1, how="all")
+        table = io.StringIO(files.text(self.directory, "comparison.csv"))
+        rows = pd.read_csv(table).dropna(axis=1, how="all")
         numbers = rows.select_dtypes("number").columns.drop("seed")
         return rows.groupby("method", sort=False)[list(numbers)].agg(["mean", "std"])
 
     @cached_property
     def tuned(self) -> dict[str, Choice]:
         """Method -> the settings that tuning chose, and which lie at an edge of what was tried."""
-        return tuning.read(self.directory / tuning.FILE)
+        return tuning.read(self.directory)
 
     @cached_property
     def runs(self) -> dict[str, list[Run]]:
         """Runs of each method, sorted by seed."""
         by_method: dict[str, list[Run]] = {}
         for name in plan.read(self.directory) or ():
-            run = Run(self.directory / name)
+            run = Run(self.directory / name, *self._named)
             by_method.setdefault(str(run.config["method"]), []).append(run)
         return {method: sorted(runs, key=_seed) for method, runs in by_method.items()}
 
@@ -217,7 +243,7 @@ class Comparison:
     @property
     def latex(self) -> str:
         """LaTeX table."""
-        return (self.directory / "comparison.tex").read_text(encoding="utf-8")
+        return files.text(self.directory, "comparison.tex") or ""
 
     def __repr__(self) -> str:
         return f"Comparison({str(self.directory)!r})"
@@ -230,8 +256,12 @@ def _seed(run: Run) -> int:
     return int(run.config.get("seed", 0))
 
 
-def read_metrics(path: Path) -> pd.DataFrame:
-    """Read metrics.jsonl as a data frame; null becomes NaN."""
-    if not path.exists():
+def read_metrics(directory: Path) -> pd.DataFrame:
+    """Read metrics.jsonl as a data frame; a field that is null has NaN."""
+    try:
+        with files.opened(directory, "metrics.jsonl", metrics.MOST_BYTES) as file:
+            content = file.read()
+    except FileNotFoundError:
         return pd.DataFrame(columns=["round", "peer"])
-    return frame_of([json.loads(line) for line in path.read_text("utf-8").splitlines()])
+    whole = content[: content.rfind(b"\n") + 1]
+    return frame_of([json.loads(line) for line in whole.splitlines()])

@@ -1,9 +1,8 @@
-"""Plugins: methods, models, data sets and partitions that are not built in, loaded by name.
+"""Plugins: parts of a run that are not built in, loaded by name.
 
-A name is an entry point of an installed package (groups `coterie.methods`, `coterie.models`,
-`coterie.datasets`, `coterie.partitions`), or "package.module:attribute", imported with the working
-directory on the path. Objects registered by a program have names "here:NAME", which are valid in
-that process only.
+A name is an entry point of an installed package (`GROUPS`), or "package.module:attribute", imported
+with the working directory on the path. Objects registered by a program have names "here:NAME",
+which are valid in that process only.
 """
 
 from __future__ import annotations
@@ -18,12 +17,26 @@ from difflib import get_close_matches
 from functools import lru_cache
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from coterie.datasets.problem import DataError
 from coterie.errors import Error, line_of
 
-Kind = Literal["method", "model", "dataset", "partition"]
+Kind = Literal[
+    "method", "model", "dataset", "partition", "topology", "attack", "defence", "schedule"
+]
+GROUPS: Mapping[Kind, str] = {
+    "method": "coterie.methods",
+    "model": "coterie.models",
+    "dataset": "coterie.datasets",
+    "partition": "coterie.partitions",
+    "topology": "coterie.topologies",
+    "attack": "coterie.attacks",
+    "defence": "coterie.defences",
+    "schedule": "coterie.schedules",
+}
+"""Kind of part -> group of its entry points."""
+Row = TypeVar("Row")
 
 HERE = "here:"
 PATH = "COTERIE_PATH"
@@ -46,7 +59,7 @@ def register(kind: Kind, name: str, part: object) -> str:
 @lru_cache
 def installed(kind: Kind) -> Mapping[str, metadata.EntryPoint]:
     """Return the entry points of the installed packages, by name."""
-    return {entry.name: entry for entry in metadata.entry_points(group=f"coterie.{kind}s")}
+    return {entry.name: entry for entry in metadata.entry_points(group=GROUPS[kind])}
 
 
 def is_named(kind: Kind, name: str) -> bool:
@@ -77,6 +90,37 @@ def load(kind: Kind, name: str) -> Any:
         raise
     except Exception as error:  # the user's code may raise anything while it loads
         raise PluginError(f'{kind} = "{name}" does not load: {line_of(error)}') from error
+
+
+def row(kind: Kind, name: str, built_in: Mapping[str, Row], wanted: type[Row]) -> Row:
+    """Return a built-in row, or load the row of a plugin.
+
+    Parameters
+    ----------
+    kind : Kind
+        Kind of part.
+    name : str
+        Name of the part.
+    built_in : Mapping of str to Row
+        Table of the built-in rows.
+    wanted : type of Row
+        Type of a row; it is part of the API under its name.
+
+    Raises
+    ------
+    PluginError
+        The plugin does not load, or is no such row.
+    """
+    if name in built_in:
+        return built_in[name]
+    part = load(kind, name)
+    if not isinstance(part, wanted):
+        parameters = ", ".join(inspect.signature(wanted).parameters)
+        raise PluginError(
+            f'{kind} = "{name}" is a {type(part).__name__}: it must be a '
+            f"coterie.{wanted.__name__}({parameters})"
+        )
+    return part
 
 
 def _attribute(kind: Kind, name: str) -> Any:
@@ -165,9 +209,19 @@ def call(function: Callable[..., Any], name: str, **arguments: Any) -> Any:
 
 
 def fingerprint(kind: Kind, name: str) -> bytes:
-    """Return bytes that change with the plugin: its module's file, or a token of the object."""
+    """Return bytes that change with the plugin, or a token of an object of this process.
+
+    They are the files of the module that is named, and of those that define the object or, of a
+    row, the classes and functions in it.
+    """
     if name.startswith(HERE):
         return _tokens[kind, name]
-    module = inspect.getmodule(load(kind, name))
-    file = getattr(module, "__file__", None)
-    return Path(file).read_bytes() if file else b""
+    part = load(kind, name)
+    is_row = is_dataclass(part) and not isinstance(part, type)
+    defined = (
+        getattr(each, "__module__", None) for each in (vars(part).values() if is_row else [part])
+    )
+    named = name.partition(":")[0] if ":" in name else installed(kind)[name].module
+    modules = sorted({named, *filter(None, defined)})
+    files = (getattr(sys.modules.get(module), "__file__", None) for module in modules)
+    return b"".join(Path(file).read_bytes() for file in files if file)

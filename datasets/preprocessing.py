@@ -5,8 +5,8 @@ It consists of numbers only and is saved with the model, which can then be used 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+_DEPTH = 8
+"""Of nested lists."""
 NO_CODE = -1
 """Value in `Preprocessing.code` for a numeric feature."""
 
@@ -91,17 +93,107 @@ class Preprocessing:
         return content
 
     @classmethod
-    def of_json(cls, content: Mapping[str, Any]) -> Self:
-        """Convert from the JSON object of `as_json`."""
-        columns = tuple(
-            Column(**{**entry, "categories": tuple(entry["categories"])})
-            for entry in content["columns"]
-        )
-        integers, floats = (
-            {
-                name: None if content[name] is None else np.array(content[name], dtype)
-                for name in names
-            }
-            for names, dtype in ((("source", "code"), np.int64), (("fill", "mean", "std"), float))
-        )
-        return cls(columns, **integers, **floats)
+    def of_json(cls, found: Any) -> Self:
+        """The inverse of `as_json`.
+
+        Raises
+        ------
+        ValueError
+            It is none.
+        """
+        if not isinstance(found, dict) or not isinstance(found.get("columns"), list):
+            raise ValueError("no preprocessing with columns")
+        columns = tuple(map(_column, found["columns"]))
+        arrays: dict[str, Any] = {}
+        for name in ("source", "code", "fill", "mean", "std"):
+            if found.get(name) is not None:
+                values = numbers(found[name], name)
+                arrays[name] = values.astype(np.int64) if name in ("source", "code") else values
+        return cls(columns, **arrays)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Refuse steps that do not lead to examples of a shape.
+
+        Raises
+        ------
+        ValueError
+            Says which.
+        """
+        steps = self.source, self.code, self.fill
+        if self.columns:
+            width = math.prod(shape)
+            if any(step is None or step.shape != (width,) for step in steps):
+                raise ValueError(f"its preprocessing does not make {width} features")
+            assert self.source is not None
+            if ((self.source < 0) | (self.source >= len(self.columns))).any():
+                raise ValueError("its preprocessing takes a column that there is not")
+        elif any(step is not None for step in steps):
+            raise ValueError("its preprocessing has steps without columns")
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("its preprocessing has one of mean and std")
+        if self.mean is not None and self.std is not None:
+            check_scale(self.mean, self.std, shape)
+
+
+def numbers(value: Any, name: str) -> Floats:
+    """An array of the numbers in nested lists.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    if not _is_numbers(value, _DEPTH):
+        raise ValueError(f"{name} holds something else than numbers")
+    try:
+        found = np.array(value, dtype=np.float64)
+    except OverflowError:
+        raise ValueError(f"{name} holds a number that is too large") from None
+    if not np.isfinite(found).all():
+        raise ValueError(f"{name} is not finite")
+    return found
+
+
+def _is_numbers(value: Any, depth: int) -> bool:
+    if isinstance(value, list):
+        return depth > 0 and all(_is_numbers(each, depth - 1) for each in value)
+    return type(value) in (int, float)
+
+
+def check_scale(mean: Floats, std: Floats, shape: tuple[int, ...]) -> None:
+    """Refuse a mean or a deviation that no example of a shape has.
+
+    Raises
+    ------
+    ValueError
+        Says why.
+    """
+    for name, values in (("mean", mean), ("std", std)):
+        if np.broadcast_shapes(values.shape, shape) != shape:
+            raise ValueError(f"{name} of shape {values.shape} for examples of {shape}")
+    if (std <= 0).any():
+        raise ValueError("std is not above 0")
+
+
+def _column(found: Any) -> Column:
+    """A column as JSON has it.
+
+    Raises
+    ------
+    ValueError : it is none.
+    """
+    if not isinstance(found, dict) or not found.keys() <= {each.name for each in fields(Column)}:
+        raise ValueError("no column of a table")
+    categories = found.get("categories")
+    if not isinstance(categories, list):
+        raise ValueError("no column of a table")
+    sound = isinstance(found.get("name"), str)
+    sound = sound and found.get("kind") in ("number", "category", "date")
+    sound = sound and all(isinstance(category, str) for category in categories)
+    sound = sound and isinstance(found.get("unit", ""), str)
+    sound = sound and all(
+        found.get(key) is None or type(found[key]) in (int, float) for key in ("low", "high")
+    )
+    if not sound:
+        raise ValueError("no column of a table")
+    return Column(**{**found, "categories": tuple(categories)})

@@ -117,6 +117,11 @@ class Problem:
         """Number of peers n."""
         return len(self.samples)
 
+    def sizes(self, peer: int) -> dict[str, int]:
+        """Return the number of a peer's "train", "test" and "validation" examples."""
+        parts = {"train": self.train, "test": self.test, "validation": self.validation}
+        return {name: len(part.rows[peer]) for name, part in parts.items()}
+
     def rarest_class(self, peer: int) -> int:
         """Return the number of test examples of a peer's rarest class; 0 without classes."""
         if self.task != "classification":

@@ -54,8 +54,8 @@ class Dataset:
 
     Attributes
     ----------
-    description, needs : str
-        One line for lists, and the requirements to load it.
+    summary, needs : str
+        Description in one line, and the requirements to load it.
     model : str
         Default model; empty if the problem defines its parameters.
     load : callable
@@ -71,7 +71,7 @@ class Dataset:
         only its own peer's data in data-dir; None if every node has all data.
     """
 
-    description: str
+    summary: str
     needs: str
     model: str
     load: Callable[[Partition, int, int, Path, object], Problem]

@@ -2,8 +2,10 @@
 
 - `reference/keys.md` is generated from the docstrings of the option dataclasses, the API pages from
   the modules of each package. docker/README.md and CONTRIBUTING.md become pages, too.
-- On a method's page, `{{ costs }}` and `{{ options }}` are replaced by its row of methods/index.md
-  and its part of the key reference.
+- Tables of parts (`{{ attacks }}`, `{{ topologies }}`) come from their rows. The pages of the
+  methods are listed by situation in the navigation and on which-method.md; their costs and
+  sources are collected on methods/index.md. On a method's page, `{{ options }}` is replaced by
+  its part of the key reference.
 - Formulas become MathML, which browsers render without a script.
 - A link to a file of the repository that is not a page becomes plain text.
 
@@ -16,8 +18,9 @@ import html
 import inspect
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -29,11 +32,14 @@ from mkdocs.structure.pages import Page
 
 from coterie.app.config import schema
 from coterie.app.config.keys import TopLevel, tables
-from coterie.app.config.registry import METHODS
-from coterie.clients.models.options import MODELS
+from coterie.app.config.parts import PARTS, Row
+from coterie.app.config.registry import GROUPS, METHODS
+from coterie.clients.attack import AttackKind
 from coterie.clients.training import Training
-from coterie.datasets.partition.kinds import KINDS
-from coterie.datasets.table import DATASETS
+from coterie.datasets import plugins
+from coterie.datasets.plugins import Kind
+from coterie.datasets.table import Dataset
+from coterie.ranges import Range
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = {"docker/README.md": "consortium/docker.md", "CONTRIBUTING.md": "contributing.md"}
@@ -41,21 +47,30 @@ OUTSIDE = {"docker/README.md": "consortium/docker.md", "CONTRIBUTING.md": "contr
 
 API = {
     "strategies": ("*.py", "relay/*.py", "flower/*.py"),
-    "clients": ("*.py", "engine/*.py", "parts/*.py"),
+    "clients": ("*.py", "models/options.py", "engine/*.py", "parts/*.py"),
     "datasets": ("*.py", "partition/*.py", "own/*.py"),
-    "coterie": ("api.py", "results.py", "testing.py"),
+    "coterie": ("api.py", "results.py", "ranges.py", "testing.py"),
     "app": ("config/*.py", "wire/*.py", "security/*.py", "node/*.py", "runs/*.py"),
 }
 """Package -> patterns of the modules on its page."""
 
-_GROUPS = {
-    "Methods": ("method", {name: method.summary for name, method in METHODS.items()}),
-    "Data sets": (
-        "dataset",
-        {name: f"{of.description}; needs {of.needs}" for name, of in DATASETS.items()},
-    ),
-    "Models": ("model", MODELS),
+_SECTIONS: Mapping[str, Kind] = {
+    "Methods": "method",
+    "Data sets": "dataset",
+    "Models": "model",
 }
+"""Heading of keys.md -> kind of part with a table of options for each name."""
+_WORLD: tuple[tuple[str, str, Kind | None], ...] = (
+    ("Schedule", "schedule", "schedule"),
+    ("Virtual clock", "clock", None),
+    ("Attack", "attack", "attack"),
+    ("Defence", "defence", "defence"),
+    ("Differential privacy", "privacy", None),
+    ("Engine", "engine", None),
+)
+"""Heading of keys.md, table, and kind of part whose rows are listed below the table."""
+_TABLE = re.compile(r"\{\{ (\w+) \}\}")
+_DEVIATIONS = "Deviations and choices: "
 _ATTRIBUTE = re.compile(r"^(\w[\w, ]*) : (.*)((?:\n    .*)*)", re.M)
 _TYPE_OF = re.compile(r'(?:(?:int|float|str|bool|path|dataclass|None|"\w+"|\{.*\})(?:, | or |$))+')
 """Type of an attribute, as against the first line of a description without one."""
@@ -63,6 +78,16 @@ _TYPES = {bool: "true or false", int: "integer", float: "number", str: "text", P
 _SCALAR = re.compile(r"(bool|int|float|str|\{.*\}|[A-Z]\w+)( \| .*)?")
 _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Add the pages of the methods to the navigation, by situation."""
+    assert config.nav is not None
+    (pages,) = (entry["Methods"] for entry in config.nav if "Methods" in entry)
+    for group, situation in GROUPS.items():
+        names = [name for name, method in METHODS.items() if method.group == group]
+        pages.append({situation: [{title(name): f"methods/{name}.md"} for name in names]})
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -80,8 +105,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     name = posixpath.basename(uri).removesuffix(".md")
     if uri.startswith("methods/") and name in METHODS:
-        markdown = markdown.replace("{{ costs }}", costs_table(name))
         markdown = markdown.replace("{{ options }}", options_table(name))
+    if uri == "methods/index.md":
+        markdown = markdown.replace("{{ costs }}", costs_table())
+        markdown = markdown.replace("{{ sources }}", sources_table())
+    tables_of: dict[str, Callable[[], str]] = {
+        plugins.GROUPS[kind].removeprefix("coterie."): partial(_choices, kind)
+        for kind in PARTS
+        if kind != "method"
+    }
+    tables_of |= {"methods": methods_table, "exposed": exposed_list}
+    if uri not in OUTSIDE.values():
+        markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
     sources = {page: source for source, page in OUTSIDE.items()}
     folder = posixpath.dirname(sources.get(uri, f"docs/{uri}"))
     return relinked(markdown, folder, posixpath.dirname(uri))
@@ -106,21 +141,27 @@ def keys_page() -> str:
         "How the examples of a data set are divided among the peers: `partition.kind` and the "
         "keys of each kind.",
         _rows("partition", tables()["partition"]),
-        _choices("partition.kind", {name: kind.description for name, kind in KINDS.items()}),
+        _choices("partition"),
     ]
     parts += [
         "## Network",
         "These keys work with every network.",
         _rows("model", tables()["model"]),
+    ]
+    parts += ["## Topology", _choices("topology")]
+    for heading, table, kind in _WORLD:
+        parts += [f"## {heading}", _rows(table, tables()[table])]
+        parts += [] if kind is None else [_choices(kind)]
+    parts += [
         "## Plugins",
         "Options of methods, models, data sets and partitions of plugins are in the tables "
-        "[method-options], [model-options], [dataset-options] and [partition-options]. `python -m "
-        "app list NAME` shows the options of an installed plugin; [Plugins](../extend.md) shows "
-        "how to write one.",
+        "[method-options], [model-options], [dataset-options] and [partition-options]. `coterie "
+        "list NAME` shows the options of an installed plugin; [Plugins](../extend.md) shows how to "
+        "write one.",
     ]
-    for title, (key, names) in _GROUPS.items():
-        parts += [f"## {title}", _choices(key, names)]
-        for name in names:
+    for heading, kind in _SECTIONS.items():
+        parts += [f"## {heading}", _choices(kind)]
+        for name in PARTS[kind].built_in:
             if name in tables():
                 parts += [f"### {name}", _rows(name, tables()[name])]
     return "\n\n".join(parts) + "\n"
@@ -133,16 +174,84 @@ def options_table(method: str) -> str:
     return "None; only [the keys of all runs](../reference/keys.md)."
 
 
-def costs_table(method: str) -> str:
-    """Return a method's row of methods/index.md as a separate table."""
-    lines = (ROOT / "docs" / "methods" / "index.md").read_text("utf-8").splitlines()
-    head = next(i for i, line in enumerate(lines) if line.startswith("| method | exchange |"))
-    heads = _cells(lines[head])
-    row = next(_cells(line) for line in lines[head:] if _cells(line)[:1] == [method])
-    pairs = zip(heads[1:], row[1:], strict=True)
-    return "\n".join(
-        ["| | per peer and round |", "|---|---|", *(f"| {h} | {c} |" for h, c in pairs)]
-    )
+def costs(method: str) -> dict[str, str]:
+    """Return the costs of a method from its page: column of the cost table -> cell."""
+    rows = (_cells(line) for line in _section(method, "Costs").splitlines())
+    return {row[0]: row[1] for row in rows if len(row) == 2 and row[0].isalpha()}
+
+
+def source(method: str) -> tuple[str, str]:
+    """Return the citation of a method's page, and its deviations from the paper."""
+    paragraphs = _section(method, "Source").split("\n\n")
+    deviations = next((each for each in paragraphs if each.startswith(_DEVIATIONS)), "")
+    text = " ".join(deviations.removeprefix(_DEVIATIONS).split())
+    return " ".join(paragraphs[0].split()), text
+
+
+def costs_table() -> str:
+    """Return the cost table of all methods."""
+    heads = list(costs("local"))
+    rows = ((name, *(costs(name)[head] for head in heads)) for name in METHODS)
+    return _table(("method", *heads), rows)
+
+
+def sources_table() -> str:
+    """Return the table of the papers of all methods."""
+    heads = "method", "paper", "deviations and choices"
+    return _table(heads, ((name, *source(name)) for name in METHODS))
+
+
+def methods_table() -> str:
+    """Return the table of all methods by situation, with links to their pages."""
+    rows = []
+    for group, situation in GROUPS.items():
+        names = [name for name, method in METHODS.items() if method.group == group]
+        for name in names:
+            first = situation if name == names[0] else ""
+            rows.append((first, f"[{title(name)}](methods/{name}.md)", _notes(name)))
+    return _table(("situation", "method", ""), rows)
+
+
+def exposed_list() -> str:
+    """Return the methods that differential privacy does not cover, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, method in METHODS.items():
+        if method.exposes:
+            reasons.setdefault(method.exposes, []).append(name)
+    return "\n".join(f"- {reason}: {', '.join(names)}" for reason, names in reasons.items())
+
+
+def title(method: str) -> str:
+    """Return the heading of a method's page."""
+    return _page(method).partition("\n")[0].removeprefix("# ")
+
+
+def _notes(name: str) -> str:
+    method = METHODS[name]
+    notes = [_sentence(method.summary)]
+    if method.validates:
+        notes.append("needs validation data")
+    if method.told_truth is True:
+        notes.append("is given the true clusters, so it is not ranked")
+    elif method.told_truth:
+        values = (f'`{key} = "{value}"`' for key, value in method.told_truth.items())
+        notes.append(f"is given the true clusters with {' or '.join(values)}")
+    if method.exposes:
+        notes.append("not covered by differential privacy")
+    return "; ".join(notes)
+
+
+def _page(method: str) -> str:
+    return (ROOT / "docs" / "methods" / f"{method}.md").read_text("utf-8")
+
+
+def _section(method: str, heading: str) -> str:
+    """Return the text of a section of a method's page."""
+    return _page(method).partition(f"\n## {heading}\n\n")[2].partition("\n## ")[0]
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, ("---",) * len(heads), *rows))
 
 
 def api_page(package: str) -> str:
@@ -211,9 +320,19 @@ def _rows(name: str, table: type) -> str:
     return "\n".join(rows)
 
 
-def _choices(key: str, names: Mapping[str, str]) -> str:
-    rows = (f"| `{name}` | {_sentence(text)} |" for name, text in names.items())
-    return "\n".join([f"| `{key}` | |", "|---|---|", *rows])
+def _choices(kind: Kind) -> str:
+    """Return the table of the built-in parts of a kind."""
+    part = PARTS[kind]
+    rows = (f"| `{name}` | {_sentence(_summary(row))} |" for name, row in part.built_in.items())
+    return "\n".join([f"| `{part.key}` | |", "|---|---|", *rows])
+
+
+def _summary(row: Row) -> str:
+    if isinstance(row, Dataset):
+        return f"{row.summary}; needs {row.needs}"
+    if isinstance(row, AttackKind) and row.strength:
+        return f"{row.summary}; default strength {row.strength:g}"
+    return row.summary
 
 
 def _sentence(text: str) -> str:
@@ -226,7 +345,10 @@ def _type(annotation: Any) -> str:
     if isinstance(annotation, str):
         return f'`"{annotation}"`'
     if get_origin(annotation) is Annotated:
-        return _type(get_args(annotation)[-1])
+        if schema.is_path(annotation):
+            return _TYPES[Path]
+        own = [str(note) for note in annotation.__metadata__ if isinstance(note, Range)]
+        return " ".join([_type(annotation.__origin__), *own])
     return ", ".join(dict.fromkeys(_type(part) for part in get_args(annotation)))
 
 

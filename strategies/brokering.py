@@ -10,10 +10,9 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.strategies.changing import Links
 from coterie.strategies.protocol import METRICS, Edges
 from coterie.strategies.schedule import Schedule
-from coterie.strategies.topology import Matrix
+from coterie.strategies.topology import Links, Matrix
 
 Marks = npt.NDArray[np.bool_]
 """Mask over edges, (E,)."""

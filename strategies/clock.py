@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.ranges import Range
 from coterie.strategies.errors import ScheduleError
 
 Floats = npt.NDArray[np.float64]
@@ -86,12 +87,10 @@ class Options:
 
     profile: Literal["none", "hospitals", "phones", "file"] = "none"
     file: Annotated[str, Path] = ""
-    tick: float = 1.0
-    deadline: float = 0.0
+    tick: Annotated[float, Range(above=0)] = 1.0
+    deadline: Annotated[float, Range(0)] = 0.0
 
     def __post_init__(self) -> None:
-        if self.tick <= 0 or self.deadline < 0:
-            raise ValueError("tick must be above 0, deadline must not be negative")
         if self.deadline and self.profile == "none":
             raise ValueError("a deadline needs a profile")
         if self.profile == "file" and not self.file:
@@ -110,12 +109,15 @@ class Clock:
         Bytes per second.
     latency : ndarray, (n,)
         Seconds.
+    tick : float
+        Seconds per round of a schedule of kind "clock".
     """
 
     speed: Floats
     up: Floats
     down: Floats
     latency: Floats
+    tick: float = 1.0
 
     def seconds(self, peers: Ints, examples: Ints, sent: Ints, received: Ints) -> Floats:
         """Return the seconds that peers take for numbers of examples and bytes, (P,) each."""
@@ -135,9 +137,11 @@ def clock(options: Options, peers: int, seed: int) -> Clock | None:
     if options.profile == "none":
         return None
     if options.profile == "file":
-        return Clock(*_read(Path(options.file), peers))
+        speed, up, down, latency = _read(Path(options.file), peers)
+        return Clock(speed, up, down, latency, options.tick)
     g = np.random.default_rng((seed, _PURPOSE))
-    return Clock(*(spread.draw(g, peers) for spread in PROFILES[options.profile]))
+    speed, up, down, latency = (spread.draw(g, peers) for spread in PROFILES[options.profile])
+    return Clock(speed, up, down, latency, options.tick)
 
 
 def _read(path: Path, peers: int) -> Floats:

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.strategies.errors import TopologyError
-from coterie.strategies.topology import Matrix
 
 Floats = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.bool_]
 
 
 class PushSum:

@@ -8,14 +8,15 @@ that the peers have spent. A sleeping peer does not train, send or receive, and 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.ranges import Range
 from coterie.strategies.clock import Clock
 from coterie.strategies.errors import ScheduleError
 
@@ -33,10 +34,8 @@ class Options:
 
     Attributes
     ----------
-    kind : {"all", "sample", "churn", "trace", "clock"}
-        Peers that are awake in a round: "all"; "sample", a random sample per round; "churn", peers
-        that leave and return at random; "trace", as listed in a file; "clock", the peers that have
-        finished their work (asynchronous; a round is a tick of the virtual clock).
+    kind : str
+        Peers that are awake in a round, see `coterie list schedules`, or the name of a plugin.
     fraction : float
         Fraction of the peers in a "sample", at least one peer.
     mean_up, mean_down : float
@@ -51,21 +50,15 @@ class Options:
         model that is s rounds old is multiplied by (s + 1)^-a; 0 for no discount.
     """
 
-    kind: Literal["all", "sample", "churn", "trace", "clock"] = "all"
-    fraction: float = 0.1
-    mean_up: float = 10.0
-    mean_down: float = 10.0
+    kind: str = "all"
+    fraction: Annotated[float, Range(above=0, high=1)] = 0.1
+    mean_up: Annotated[float, Range(1)] = 10.0
+    mean_down: Annotated[float, Range(1)] = 10.0
     file: Annotated[str, Path] = ""
-    max_age: int = 0
-    staleness_discount: float = 0.0
+    max_age: Annotated[int, Range(0)] = 0
+    staleness_discount: Annotated[float, Range(0)] = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ValueError("fraction must be above 0 and at most 1")
-        if min(self.mean_up, self.mean_down) < 1:
-            raise ValueError("mean-up and mean-down must be at least 1 round")
-        if self.max_age < 0 or self.staleness_discount < 0:
-            raise ValueError("max-age and staleness-discount must not be negative")
         if self.kind == "trace" and not self.file:
             raise ValueError('kind = "trace" needs a file')
 
@@ -285,6 +278,33 @@ class ByClock(Schedule):
         return self.length if self.base is None else min(super().elapsed(seconds), self.length)
 
 
+class Setting(NamedTuple):
+    """First fields of every `Schedule`, in order: `Sample(*setting, fraction=0.1)`."""
+
+    peers: int
+    rounds: int
+    seed: int
+    max_age: int
+    receives_on_waking: bool
+    clock: Clock | None
+
+
+@dataclass(frozen=True)
+class ScheduleKind:
+    """Kind of schedule: a row of `SCHEDULES`.
+
+    Attributes
+    ----------
+    summary : str
+        Description in one line.
+    make : Callable[[Options, Setting], Schedule]
+        Function that makes the schedule of a run. It raises ScheduleError if there is none.
+    """
+
+    summary: str
+    make: Callable[[Options, Setting], Schedule]
+
+
 def schedule(
     options: Options,
     peers: int,
@@ -293,8 +313,8 @@ def schedule(
     *,
     receives_on_waking: bool,
     clock: Clock | None = None,
-    tick: float = 1.0,
     deadline: float = 0.0,
+    kind: ScheduleKind | None = None,
 ) -> Schedule:
     """Make the schedule of a configuration.
 
@@ -310,33 +330,44 @@ def schedule(
         See `Schedule`.
     clock : Clock or None
         Virtual clock.
-    tick, deadline : float
+    deadline : float
         See `coterie.strategies.clock.Options`.
+    kind : ScheduleKind or None
+        Row of a plugin; None for the row of `options.kind` in `SCHEDULES`.
 
     Raises
     ------
     ScheduleError
         The file of a trace is missing or invalid, or `kind` = "clock" without a clock.
     """
-    if options.kind == "clock":
-        if clock is None:
-            raise ScheduleError('schedule.kind = "clock" needs clock.profile')
-        return ByClock(peers, rounds, seed, options.max_age, False, clock, length=tick)
-    run = peers, rounds, seed, options.max_age, receives_on_waking, clock
-    base = _chosen(options, run)
-    return ByClock(*run, length=deadline, base=base) if deadline else base
+    run = Setting(peers, rounds, seed, options.max_age, receives_on_waking, clock)
+    base = (kind or SCHEDULES[options.kind]).make(options, run)
+    return ByClock(*run, length=deadline, base=base) if deadline and base.foresees else base
 
 
-def _chosen(options: Options, run: tuple[int, int, int, int, bool, Clock | None]) -> Schedule:
-    peers = run[0]
-    match options.kind:
-        case "sample" if round(options.fraction * peers) < peers:
-            return Sample(*run, fraction=options.fraction)
-        case "churn":
-            return Churn(*run, mean_up=options.mean_up, mean_down=options.mean_down)
-        case "trace":
-            return Trace(*run, times=_read(Path(options.file), peers))
-    return Schedule(*run)
+def _all(options: Options, setting: Setting) -> Schedule:
+    return Schedule(*setting)
+
+
+def _sample(options: Options, setting: Setting) -> Schedule:
+    if round(options.fraction * setting.peers) >= setting.peers:
+        return Schedule(*setting)
+    return Sample(*setting, fraction=options.fraction)
+
+
+def _churn(options: Options, setting: Setting) -> Schedule:
+    return Churn(*setting, mean_up=options.mean_up, mean_down=options.mean_down)
+
+
+def _trace(options: Options, setting: Setting) -> Schedule:
+    return Trace(*setting, times=_read(Path(options.file), setting.peers))
+
+
+def _by_clock(options: Options, setting: Setting) -> Schedule:
+    if setting.clock is None:
+        raise ScheduleError('schedule.kind = "clock" needs clock.profile')
+    alone = setting._replace(receives_on_waking=False)
+    return ByClock(*alone, length=setting.clock.tick)
 
 
 def _read(path: Path, peers: int) -> list[tuple[int, int, int]]:
@@ -365,3 +396,23 @@ def _read(path: Path, peers: int) -> list[tuple[int, int, int]]:
     if not times:
         raise invalid("no peer is ever awake: add a line peer,from,to for each interval")
     return times
+
+
+SCHEDULES: Mapping[str, ScheduleKind] = {
+    "all": ScheduleKind("all peers, in every round", _all),
+    "sample": ScheduleKind(
+        "a random share of the peers, at least one, in each round: client sampling", _sample
+    ),
+    "churn": ScheduleKind(
+        "peers that leave and return: geometric up and down times, one Markov chain per peer",
+        _churn,
+    ),
+    "trace": ScheduleKind(
+        "intervals in a file, such as recorded availability or office hours", _trace
+    ),
+    "clock": ScheduleKind(
+        "peers that have finished their work: asynchronous; a round is a tick of the virtual clock",
+        _by_clock,
+    ),
+}
+"""Kinds of schedule by name."""

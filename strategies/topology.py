@@ -1,11 +1,17 @@
-"""Topologies: undirected graphs of the allowed edges, as (n, n) boolean matrices."""
+"""Topologies: graphs of the allowed edges, as (n, n) boolean matrices, static or changing.
+
+A topology is a row of `TOPOLOGIES`: an undirected graph and, if it changes from round to round, the
+edges of each round inside that graph, which may be directed.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +19,21 @@ import numpy.typing as npt
 from coterie.strategies import base_graph
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.protocol import Edges
+from coterie.strategies.push_sum import PushSum
 
 Matrix = npt.NDArray[np.bool_]
 
-KINDS = (
-    *("full", "ring", "torus", "k-regular", "erdos-renyi", "small-world", "barabasi-albert"),
-    *("hypercube", "one-peer-exponential", "base", "epidemic", "file"),
-)
+Floats = npt.NDArray[np.float64]
+Links = Callable[[int], Matrix]
+"""Function from a round to its edges, (n, n), [sender, recipient]."""
+Mixing = Callable[[int], tuple[Floats, Floats]]
+"""Function from a round to averaging weights, (n, n) with rows that sum to 1, and push-sum weights,
+(n,): the weight of each peer's model in the mean that averaging preserves."""
+
 _ATTEMPTS = 1000
 _SWAPS_PER_EDGE = 10
+_EPIDEMIC = 0x11CC
+"""Purpose of the random stream."""
 
 
 def listed(matrix: Matrix) -> Edges:
@@ -36,89 +48,186 @@ def matrix_of(edges: Edges, peers: int) -> Matrix:
     return matrix
 
 
-def topology(
-    kind: str, peers: int, seed: int, *, degree: int = 2, probability: float = 0.5, file: str = ""
-) -> Matrix:
-    """Build the graph of a configuration.
+@dataclass(frozen=True)
+class Setting:
+    """Numbers that a topology is built from.
 
-    Parameters
+    Attributes
     ----------
-    kind : str
-        One of `KINDS`. For a changing one (`coterie.strategies.changing`), the result is the union
-        of the edges of all rounds.
     peers : int
         Number of peers n.
     seed : int
         Seed of the random kinds; the same seed gives the same graph on every machine.
     degree : int
-        Number of neighbours in "k-regular", and before rewiring in "small-world"; edges of each new
-        peer in "barabasi-albert"; maximum degree of a round in "base".
+        The key `topology-degree`.
     probability : float
-        Probability of an edge in "erdos-renyi", of rewiring one in "small-world".
+        The key `topology-probability`.
     file : str
-        Path for "file": JSON with a list of [i, j] pairs or an (n, n) matrix of 0 and 1, or CSV
-        with the edges of each round, see `read_rounds`.
+        The key `topology-file`.
+    """
+
+    peers: int
+    seed: int = 0
+    degree: int = 2
+    probability: float = 0.5
+    file: str = ""
+
+    def rng(self) -> np.random.Generator:
+        """Return the generator of a random graph."""
+        return np.random.default_rng((self.seed, 0x70B0))
+
+
+class Rounds(NamedTuple):
+    """Edges of a topology that changes from round to round.
+
+    Attributes
+    ----------
+    links : Links
+        Edges of each round.
+    is_directed : bool
+        Whether some round has an edge without its reverse. Only methods without answers can use
+        directed edges: an answer needs the reverse edge.
+    """
+
+    links: Links
+    is_directed: bool
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Topology: a row of `TOPOLOGIES`.
+
+    Attributes
+    ----------
+    summary : str
+        Description in one line.
+    graph : Callable[[Setting], ndarray of bool (n, n)]
+        Function that builds the symmetric adjacency matrix with an empty diagonal; for a changing
+        topology, the union of the edges of all rounds. It raises TopologyError if there is no such
+        graph.
+    rounds : Callable[[Setting], Rounds | None]
+        Function that makes the edges of each round, or None for a static topology.
+    mixing : Callable[[Setting], Mixing | None]
+        Function that makes the averaging weights of a topology that defines them, or None.
+    """
+
+    summary: str
+    graph: Callable[[Setting], Matrix]
+    rounds: Callable[[Setting], Rounds | None] = lambda setting: None
+    mixing: Callable[[Setting], Mixing | None] = lambda setting: None
+
+
+def topology(
+    kind: str | Topology, peers: int, seed: int, *, degree: int = 2, probability: float = 0.5,
+    file: str = "",
+) -> Matrix:  # fmt: skip
+    """Build the graph of a configuration.
+
+    Parameters
+    ----------
+    kind : str or Topology
+        Name in `TOPOLOGIES`, or the row of a plugin.
+    peers, seed, degree, probability, file
+        See `Setting`.
 
     Returns
     -------
     ndarray of bool, (n, n)
-        Symmetric adjacency matrix with an empty diagonal; connected, except for "file".
+        Symmetric adjacency matrix with an empty diagonal; connected, except for "file". For a
+        changing topology, the union of the edges of all rounds.
 
     Raises
     ------
     TopologyError
         The graph does not exist, or the file is missing or invalid.
     """
-    rng = np.random.default_rng((seed, 0x70B0))
-    match kind:
-        case "full" | "epidemic":
-            return ~np.eye(peers, dtype=np.bool_)
-        case "one-peer-exponential":
-            return _steps(peers, powers_of_two(peers))
-        case "base":
-            return matrix_of(np.concatenate([*map(listed, base_rounds(peers, degree))]), peers)
-        case "torus":
-            return _torus(peers)
-        case "hypercube":
-            if peers & (peers - 1):
-                raise TopologyError(f"a hypercube has 2, 4, 8, ... peers, not {peers}")
-            return _networkx("hypercube_graph", peers.bit_length() - 1)
-        case "small-world":
-            if not 2 <= degree < peers or degree % 2:
-                raise TopologyError(
-                    f"a small world of {peers} peers needs an even topology-degree from 2 to "
-                    f"{peers - 1}, not {degree}"
-                )
-            return _connected(
-                lambda: _networkx("watts_strogatz_graph", peers, degree, probability, _seed(rng)),
-                f"small world of degree {degree}",
-            )
-        case "barabasi-albert":
-            if not 1 <= degree < peers:
-                raise TopologyError(f"topology-degree = {degree} must be from 1 to {peers - 1}")
-            return _networkx("barabasi_albert_graph", peers, degree, _seed(rng))
-        case "ring":
-            return _circulant(peers, min(2, peers - 1))
-        case "k-regular":
-            if not 0 < degree < peers or peers * degree % 2:
-                raise TopologyError(
-                    f"no graph of {peers} peers with {degree} neighbours each: the degree must be "
-                    f"1 to {peers - 1} and peers times degree even"
-                )
-            return _connected(
-                lambda: _shuffled(_circulant(peers, degree), rng), f"{degree}-regular"
-            )
-        case "erdos-renyi":
-            return _connected(
-                lambda: _symmetric(np.triu(rng.random((peers, peers)) < probability, 1)),
-                f"Erdos-Renyi with probability {probability}",
-            )
-        case "file":
-            if Path(file).suffix == ".csv":
-                edges = np.concatenate(read_rounds(Path(file), peers))
-                return _symmetric(matrix_of(edges, peers))
-            return _read(Path(file), peers)
-    raise TopologyError(f"unknown topology {kind!r}; known: {', '.join(KINDS)}")
+    row = _row(kind)
+    graph = row.graph(Setting(peers, seed, degree, probability, file))
+    if not any(row is ours for ours in TOPOLOGIES.values()):
+        _check(graph, row, peers)
+    return graph
+
+
+def changing(
+    kind: str | Topology, peers: int, seed: int, *, degree: int, directed: bool, file: str = ""
+) -> Links | None:
+    """Make the edges of each round; None for a static topology.
+
+    Parameters
+    ----------
+    kind : str or Topology
+        Name in `TOPOLOGIES`, or the row of a plugin.
+    peers, seed, degree, file
+        See `Setting`.
+    directed : bool
+        Directed edges are allowed, because the method has no answers.
+
+    Raises
+    ------
+    TopologyError
+        The edges are directed but the method needs answers, `degree` is out of range, or the file
+        is missing or invalid.
+    """
+    rounds = _row(kind).rounds(Setting(peers, seed, degree, file=file))
+    if rounds is None:
+        return None
+    if rounds.is_directed and not directed:
+        name = file or (kind if isinstance(kind, str) else kind.summary)
+        raise TopologyError(
+            f"topology {name} has directed edges, but the method needs answers, which would need "
+            "the reverse edges: choose an undirected topology"
+        )
+    return rounds.links
+
+
+def mixing(kind: str | Topology, peers: int, *, degree: int, file: str = "") -> Mixing | None:
+    """Make the averaging weights of a topology that defines them, or None.
+
+    "base" has the weights of its authors, a CSV with directed edges those of push-sum. Numbers of
+    examples are ignored.
+
+    Parameters
+    ----------
+    kind : str or Topology
+        Name in `TOPOLOGIES`, or the row of a plugin.
+    peers, degree, file
+        See `Setting`.
+
+    Raises
+    ------
+    TopologyError
+        Push-sum cannot preserve the mean on these edges, see `coterie.strategies.push_sum.PushSum`.
+    """
+    return _row(kind).mixing(Setting(peers, degree=degree, file=file))
+
+
+def _check(graph: Any, row: Topology, peers: int) -> None:
+    """Reject the graph of a plugin if it is not an adjacency matrix.
+
+    Raises
+    ------
+    TopologyError
+        It is not.
+    """
+    is_matrix = isinstance(graph, np.ndarray) and graph.dtype == np.bool_
+    if (
+        not is_matrix
+        or graph.shape != (peers, peers)
+        or graph.diagonal().any()
+        or (graph != graph.T).any()
+    ):
+        raise TopologyError(
+            f'topology "{row.summary}": graph() must return a symmetric array of bool of shape '
+            f"({peers}, {peers}) with an empty diagonal"
+        )
+
+
+def _row(kind: str | Topology) -> Topology:
+    if isinstance(kind, Topology):
+        return kind
+    if kind not in TOPOLOGIES:
+        raise TopologyError(f"unknown topology {kind!r}; known: {', '.join(TOPOLOGIES)}")
+    return TOPOLOGIES[kind]
 
 
 def spectral_gap(graph: Matrix) -> float:
@@ -133,25 +242,6 @@ def spectral_gap(graph: Matrix) -> float:
     weights[np.diag_indices_from(weights)] = 1 - weights.sum(axis=1)
     moduli = np.sort(np.abs(np.linalg.eigvalsh(weights)))
     return float(1 - moduli[-2]) if len(moduli) > 1 else 1.0
-
-
-def base_rounds(peers: int, degree: int) -> list[Matrix]:
-    """Return the rounds of the base-(k+1) graph, see `coterie.strategies.base_graph`.
-
-    Raises
-    ------
-    TopologyError
-        The degree is out of range.
-    """
-    if not 1 <= degree < peers:
-        raise TopologyError(f"topology-degree = {degree} must be from 1 to {peers - 1}")
-    diagonal = np.eye(peers, dtype=np.bool_)
-    return [(weights > 0) & ~diagonal for weights in base_graph.mixing(peers, degree)]
-
-
-def powers_of_two(peers: int) -> list[int]:
-    """Return the powers of two below the number of peers."""
-    return [1 << k for k in range((peers - 1).bit_length())]
 
 
 def is_connected(graph: Matrix) -> bool:
@@ -190,13 +280,173 @@ def _seed(rng: np.random.Generator) -> int:
     return int(rng.integers(2**31))
 
 
-def _torus(peers: int) -> Matrix:
+def _full(setting: Setting) -> Matrix:
+    return ~np.eye(setting.peers, dtype=np.bool_)
+
+
+def _ring(setting: Setting) -> Matrix:
+    return _circulant(setting.peers, min(2, setting.peers - 1))
+
+
+def _torus(setting: Setting) -> Matrix:
     """Build the periodic grid that is closest to a square."""
+    peers = setting.peers
     height = max(k for k in range(1, int(peers**0.5) + 1) if peers % k == 0)
     if height < 2:
         raise TopologyError(f"no torus of {peers} peers: the number must not be prime")
     matrix = _networkx("grid_2d_graph", height, peers // height, True)
     return matrix & ~np.eye(peers, dtype=np.bool_)
+
+
+def _k_regular(setting: Setting) -> Matrix:
+    peers, degree, rng = setting.peers, setting.degree, setting.rng()
+    if not 0 < degree < peers or peers * degree % 2:
+        raise TopologyError(
+            f"no graph of {peers} peers with {degree} neighbours each: the degree must be "
+            f"1 to {peers - 1} and peers times degree even"
+        )
+    return _connected(lambda: _shuffled(_circulant(peers, degree), rng), f"{degree}-regular")
+
+
+def _erdos_renyi(setting: Setting) -> Matrix:
+    peers, probability, rng = setting.peers, setting.probability, setting.rng()
+    return _connected(
+        lambda: _symmetric(np.triu(rng.random((peers, peers)) < probability, 1)),
+        f"Erdos-Renyi with probability {probability}",
+    )
+
+
+def _small_world(setting: Setting) -> Matrix:
+    peers, degree, probability = setting.peers, setting.degree, setting.probability
+    if not 2 <= degree < peers or degree % 2:
+        raise TopologyError(
+            f"a small world of {peers} peers needs an even topology-degree from 2 to "
+            f"{peers - 1}, not {degree}"
+        )
+    rng = setting.rng()
+    return _connected(
+        lambda: _networkx("watts_strogatz_graph", peers, degree, probability, _seed(rng)),
+        f"small world of degree {degree}",
+    )
+
+
+def _barabasi_albert(setting: Setting) -> Matrix:
+    _check_degree(setting)
+    seed = _seed(setting.rng())
+    return _networkx("barabasi_albert_graph", setting.peers, setting.degree, seed)
+
+
+def _hypercube(setting: Setting) -> Matrix:
+    if setting.peers & (setting.peers - 1):
+        raise TopologyError(f"a hypercube has 2, 4, 8, ... peers, not {setting.peers}")
+    return _networkx("hypercube_graph", setting.peers.bit_length() - 1)
+
+
+def _exponential(setting: Setting) -> Matrix:
+    return _steps(setting.peers, _powers_of_two(setting.peers))
+
+
+def _exponential_rounds(setting: Setting) -> Rounds:
+    """Make round t, in which peers receive from 2^(t mod log2 n) steps before (Ying et al. 2021).
+
+    Averages of n = 2^k peers are exact after k rounds.
+    """
+    peers, steps, at = setting.peers, _powers_of_two(setting.peers), np.arange(setting.peers)
+    if peers < 2:
+        raise TopologyError("one-peer-exponential needs more than one peer")
+
+    def links(t: int) -> Matrix:
+        matrix = np.zeros((peers, peers), dtype=np.bool_)
+        matrix[(at - steps[(t - 1) % len(steps)]) % peers, at] = True
+        return matrix
+
+    return Rounds(links, is_directed=True)
+
+
+def _base(setting: Setting) -> Matrix:
+    union: Matrix = np.logical_or.reduce(_base_graphs(setting))
+    return union
+
+
+def _base_rounds(setting: Setting) -> Rounds:
+    graphs = _base_graphs(setting)
+    return Rounds(lambda t: graphs[(t - 1) % len(graphs)], is_directed=False)
+
+
+def _base_graphs(setting: Setting) -> list[Matrix]:
+    """Return the rounds of the base-(k+1) graph, see `coterie.strategies.base_graph`."""
+    _check_degree(setting)
+    diagonal = np.eye(setting.peers, dtype=np.bool_)
+    weights = base_graph.mixing(setting.peers, setting.degree)
+    return [(weights_nn > 0) & ~diagonal for weights_nn in weights]
+
+
+def _base_mixing(setting: Setting) -> Mixing:
+    weights = base_graph.mixing(setting.peers, setting.degree)
+    equal = np.ones(setting.peers)
+    return lambda t: (weights[(t - 1) % len(weights)], equal)
+
+
+def _epidemic_rounds(setting: Setting) -> Rounds:
+    """Make rounds in which each peer receives from `degree` random others (de Vos et al. 2023)."""
+    peers, degree, at = setting.peers, setting.degree, np.arange(setting.peers)
+    if peers < 2:
+        raise TopologyError("epidemic needs more than one peer")
+    _check_degree(setting)
+
+    def links(t: int) -> Matrix:
+        draws = np.random.default_rng((setting.seed, t, _EPIDEMIC)).random((peers, peers))
+        draws[at, at] = 2.0  # no peer draws itself
+        senders = np.argpartition(draws, degree - 1, axis=1)[:, :degree]
+        matrix = np.zeros((peers, peers), dtype=np.bool_)
+        matrix[senders, at[:, None]] = True
+        return matrix
+
+    return Rounds(links, is_directed=True)
+
+
+def _file(setting: Setting) -> Matrix:
+    if rounds := _file_edges(setting):
+        return _symmetric(matrix_of(np.concatenate(rounds), setting.peers))
+    return _read(Path(setting.file), setting.peers)
+
+
+def _file_rounds(setting: Setting) -> Rounds | None:
+    rounds, peers = _file_edges(setting), setting.peers
+    if not rounds:
+        return None
+    is_directed = any(_is_directed(edges) for edges in rounds)
+    return Rounds(lambda t: matrix_of(rounds[(t - 1) % len(rounds)], peers), is_directed)
+
+
+def _file_mixing(setting: Setting) -> Mixing | None:
+    rounds = _file_edges(setting)
+    if not any(map(_is_directed, rounds)):
+        return None
+    return PushSum([matrix_of(edges, setting.peers) for edges in rounds])
+
+
+def _file_edges(setting: Setting) -> list[Edges]:
+    """Return the edges of each round of a CSV, repeated cyclically; none if the file is JSON."""
+    path = Path(setting.file)
+    return read_rounds(path, setting.peers) if path.suffix == ".csv" else []
+
+
+def _is_directed(edges: Edges) -> bool:
+    pairs = set(map(tuple, edges.tolist()))
+    return any((j, i) not in pairs for i, j in pairs)
+
+
+def _check_degree(setting: Setting) -> None:
+    if not 1 <= setting.degree < setting.peers:
+        raise TopologyError(
+            f"topology-degree = {setting.degree} must be from 1 to {setting.peers - 1}"
+        )
+
+
+def _powers_of_two(peers: int) -> list[int]:
+    """Return the powers of two below the number of peers."""
+    return [1 << k for k in range((peers - 1).bit_length())]
 
 
 def _circulant(peers: int, degree: int) -> Matrix:
@@ -308,3 +558,49 @@ def _read(path: Path, peers: int) -> Matrix:
         i, j = np.argwhere(matrix != matrix.T)[0]
         raise invalid(f"not symmetric: entries [{i}, {j}] and [{j}, {i}] differ")
     return matrix.astype(np.bool_)
+
+
+TOPOLOGIES: Mapping[str, Topology] = {
+    "full": Topology("all pairs", _full),
+    "ring": Topology("two neighbours, on a circle", _ring),
+    "torus": Topology("four neighbours, on a periodic grid close to a square", _torus),
+    "k-regular": Topology("a random graph with `topology-degree` neighbours", _k_regular),
+    "erdos-renyi": Topology(
+        "a random graph: each edge exists with `topology-probability`", _erdos_renyi
+    ),
+    "small-world": Topology(
+        "a circle of `topology-degree` neighbours, whose edges are rewired with "
+        "`topology-probability` (Watts and Strogatz)",
+        _small_world,
+    ),
+    "barabasi-albert": Topology(
+        "a scale-free graph: each new peer is linked to `topology-degree` others", _barabasi_albert
+    ),
+    "hypercube": Topology("log2 n neighbours; n must be a power of two", _hypercube),
+    "one-peer-exponential": Topology(
+        "each peer receives from the peer 1, 2, 4, ... positions before it, in turn (Ying et al., "
+        "NeurIPS 2021); not for methods with answers",
+        _exponential,
+        _exponential_rounds,
+    ),
+    "base": Topology(
+        "the base-(k+1) graph, k = `topology-degree`: at most k neighbours, exact averages after "
+        "few rounds (Takezawa et al., NeurIPS 2023)",
+        _base,
+        _base_rounds,
+        _base_mixing,
+    ),
+    "epidemic": Topology(
+        "each peer receives from `topology-degree` random others in each round (de Vos et al., "
+        "NeurIPS 2023); not for methods with answers",
+        _full,
+        _epidemic_rounds,
+    ),
+    "file": Topology(
+        "edges of `topology-file`: JSON, or a CSV with (directed) edges of each round",
+        _file,
+        _file_rounds,
+        _file_mixing,
+    ),
+}
+"""Topologies by name."""

@@ -46,6 +46,7 @@ COMMON: Mapping[str, Scalar] = {
     "dataset": "digits", "model": "mlp", "peers": 10, "num-server-rounds": ROUNDS,
     "evaluate-every": EVERY, "batch-size": 16, "local-steps": 5, "learning-rate": 0.1,
     "partition.samples-per-peer": 80, "partition.validation": 0.2, "ifca.clusters": 2,
+    "defence.norm": False,  # what methods and rules withstand by themselves
 }  # fmt: skip
 OUT = Path("runs/hostile")
 LEVELS = (-1, 0, 1)

@@ -16,19 +16,20 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
-from typing import Any, get_args
+from typing import Any
 
 import byzfl
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from coterie.clients.defence import Defence, RuleName
+from coterie.clients.defence import RULES as ALL_RULES
+from coterie.clients.defence import Defence
 from coterie.clients.engine import sums
 from coterie.clients.engine.robust import Heard, aggregated
 
 Floats = npt.NDArray[np.float64]
-RULES = [rule for rule in get_args(RuleName) if rule != "none"]
+RULES = [rule for rule in ALL_RULES if rule != "none"]
 CLOSE = 1e-6
 
 
@@ -81,7 +82,7 @@ def tied(rule: str, x: Floats, f: int) -> bool:
 
 def apart(rule: str, nnm: bool, x: Floats, tolerate: float, own: Floats) -> float | None:
     """How far the two are apart; None where both may be right."""
-    found = ours(Defence(rule, tolerate, nnm), x, own)  # type: ignore[arg-type]
+    found = ours(Defence(rule, tolerate, nnm), x, own)
     x = x[np.isfinite(x).all(axis=1)]
     f = int(tolerate * len(x) + 1e-9)
     x = byzfl.NNM(f)(x) if nnm else x

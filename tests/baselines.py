@@ -74,7 +74,7 @@ def stacked(run: Run, name: str | None = None) -> Tensor:
 
 
 def normed(shape: tuple[int, ...], outputs: int, *_: object) -> nn.Module:
-    """A network with batch norm, for `coterie.clients.models.build.BUILDERS`."""
+    """A network with batch norm, for a row of `coterie.clients.models.options.MODELS`."""
     inside = int(np.prod(shape))
     return nn.Sequential(
         nn.Flatten(), nn.Linear(inside, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, outputs)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Sequence
-from multiprocessing import get_context
+from collections.abc import Callable
 from typing import Any
 
+_PRELOADED = ["coterie.app.node.process.service", "tests.attacks.consortium"]
 _CHANGES = ("fsync", "replace", "unlink")
 """Functions of `os` by which a node changes what is on the disk, or makes sure of it."""
 
@@ -15,28 +16,28 @@ _CHANGES = ("fsync", "replace", "unlink")
 def killed_before(change: int, do: Callable[..., object], *arguments: object) -> bool:
     """Do something in a process of its own, killed by SIGKILL before its k-th change to the disk.
 
-    The process is forked from one that never differentiated: torch's autograd does not run in a
-    fork of a process that used it.
+    The process is forked from one that has imported the node and has computed nothing: autograd
+    does not work in a fork of a process that has used it.
 
     Parameters
     ----------
     change : k, from 0.
-    do, arguments : function and arguments, which must be picklable.
+    do, arguments : function and arguments that can be pickled.
 
     Returns
     -------
-    Whether it was killed; else it ended well, with fewer changes.
+    True if it was killed; False if it ended well, with fewer changes.
     """
-    context = get_context("forkserver")
-    context.set_forkserver_preload([do.__module__, "dp_accounting.rdp"])  # slow to import
-    child = context.Process(target=_killed_before, args=(change, do, arguments))
-    child.start()
-    child.join()
-    assert child.exitcode in (0, -signal.SIGKILL), "it failed"
-    return child.exitcode != 0
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    process = context.Process(target=_attempt, args=(change, do, arguments))
+    process.start()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL), "it failed"
+    return process.exitcode == -signal.SIGKILL
 
 
-def _killed_before(change: int, do: Callable[..., object], arguments: Sequence[object]) -> None:
+def _attempt(change: int, do: Callable[..., object], arguments: tuple[object, ...]) -> None:
     _count_down(change)
     do(*arguments)
 

@@ -13,11 +13,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.app.config.registry import Method
+from coterie.clients.attack import AttackKind
+from coterie.clients.defence import AggregationRule
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.rule import Grid, State
 from coterie.datasets.partition.options import Shares
 from coterie.datasets.source import Source
 from coterie.strategies.everyone import Everyone
+from coterie.strategies.schedule import ScheduleKind, Trace
+from coterie.strategies.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,26 @@ class Mine(FedAvg[State]):
 
 
 METHOD = Method(Everyone, Mine, MethodOptions, "of a test")
+PATH = Topology(
+    "a path",
+    lambda setting: (
+        np.eye(setting.peers, k=1, dtype=np.bool_) | np.eye(setting.peers, k=-1, dtype=np.bool_)
+    ),
+)
+ONE_WAY = Topology("not symmetric", lambda setting: np.eye(setting.peers, k=1, dtype=np.bool_))
+FIRST_HALF = ScheduleKind(
+    "nobody after half of the rounds",
+    lambda options, setting: Trace(
+        *setting, times=[(peer, 1, setting.rounds // 2) for peer in range(setting.peers)]
+    ),
+)
+DOUBLED = AttackKind(
+    "k times the honest tensor", lambda known: known.strength * known.own, strength=2
+)
+ENDS = AggregationRule(
+    "the mean of the first and the last letter",
+    lambda squares, weights, f: np.eye(len(weights))[[0, -1]].mean(axis=0),
+)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from coterie.app.config.config import Config
 from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
-from coterie.app.node.cohort import Cohort
+from coterie.app.node.cohort.cohort import Cohort
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Bools
 from coterie.datasets.problem import Problem

@@ -25,19 +25,20 @@ RELAY = {"app/server.py", "app/runs/recorder.py"}
 KEYS_OF_PEERS = {"coterie.app.security.claims.proof", "coterie.app.security.trust.read_trust"}
 """What the relay tells nodes by: public keys, which open nothing."""
 TORCH = {
-    "app/node/arrays.py",
-    "app/node/attackers.py",
-    "app/node/checked_rule.py",
-    "app/node/cohort.py",
-    "app/node/letter_checks.py",
-    "app/node/letters.py",
+    "app/node/cohort/arrays.py",
+    "app/node/cohort/attackers.py",
+    "app/node/cohort/checked_rule.py",
+    "app/node/cohort/cohort.py",
+    "app/node/cohort/letter_checks.py",
+    "app/node/cohort/letters.py",
     "app/node/node.py",
-    "app/node/checkpoints.py",
-    "app/node/offers.py",
-    "app/node/packing.py",
-    "app/node/part.py",
-    "app/node/stacking.py",
-    "app/node/tensor_file.py",
+    "app/node/storage/checkpoints.py",
+    "app/node/cohort/offers.py",
+    "app/node/cohort/packing.py",
+    "app/node/cohort/part.py",
+    "app/node/cohort/stacking.py",
+    "app/node/storage/models.py",
+    "app/node/storage/tensor_file.py",
     "app/runners/inline.py",
     "app/runners/newcomers.py",
     "app/trained/export.py",
@@ -73,11 +74,20 @@ TORCH = {
     "clients/models/build.py",
     "clients/models/convnets.py",
     "clients/models/libraries.py",
+    "clients/models/size.py",
     "clients/models/transformer.py",
     "clients/models/unet.py",
     "coterie/testing.py",
 }
 """Modules that load torch: the node and the numeric core."""
+MAX_LINES, MAX_METHODS = 60, 15
+"""Of a function, without its docstring; public ones of a class, without inherited ones."""
+TOO_LONG = {
+    "app/node/cohort/cohort.py: Cohort",
+    "clients/engine/engine.py: Engine",
+    "clients/engine/engine.py: Engine.__init__",
+}
+"""Functions and classes that are still above the maximum."""
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -136,6 +146,45 @@ def test_python_users_go_through_no_command_line() -> None:
             assert not [
                 name for name in names if name.startswith(("coterie.app.cli", "argparse"))
             ], path
+
+
+def test_functions_and_classes_are_short() -> None:
+    long = {f"{name_of(path)}: {name}" for path in MODULES for name in too_long(parse(path))}
+    assert long == TOO_LONG
+
+
+def too_long(tree: ast.AST, inside: str = "") -> Iterator[str]:
+    """Yield the names of functions and classes above the maximum, at any depth."""
+    for node in ast.iter_child_nodes(tree):
+        name = inside
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            name = f"{inside}.{node.name}".lstrip(".")
+            if lines_of(node) > MAX_LINES:
+                yield name
+        elif isinstance(node, ast.ClassDef):
+            name = f"{inside}.{node.name}".lstrip(".")
+            functions = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            if sum(not each.name.startswith("_") for each in functions) > MAX_METHODS:
+                yield name
+        yield from too_long(node, name)
+
+
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the number of lines of a function without its docstring."""
+    first = function.body[0]
+    has_docstring = ast.get_docstring(function) is not None
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if has_docstring else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
+def test_the_measure_of_length_counts_code() -> None:
+    code = "x = 1\n    " * MAX_LINES
+    assert list(too_long(ast.parse(f"class A:\n  def f(self):\n    {code}"))) == ["A.f"]
+    short = "x = 1\n    " * (MAX_LINES - 2)
+    text = "\n".join(["word"] * MAX_LINES)
+    assert not list(too_long(ast.parse(f'def f():\n    """{text}"""\n    {short}')))
+    methods = "".join(f"  def f{k}(self): ...\n" for k in range(MAX_METHODS + 1))
+    assert list(too_long(ast.parse(f"class A:\n{methods}"))) == ["A"]
 
 
 def test_nothing_on_the_way_of_a_message_or_a_key_is_executed() -> None:

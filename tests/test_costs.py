@@ -1,30 +1,30 @@
-"""What methods cost: docs/methods/index.md against runs, to the byte and the example.
+"""Costs of the methods: the formulas of their pages against runs, to the byte and the example.
 
-A row of the page holds a method's formulas. They are evaluated for every peer and round of small
-runs: uneven data, an uneven topology, several local steps, and the options that change a cost.
+The section "Costs" of a page holds the formulas. They are evaluated for every peer and round of
+small runs: uneven data, an uneven topology, several local steps, and the options that change a
+cost.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from coterie.app.config.registry import METHODS
+from coterie.app.config.registry import METHODS, Method
 from coterie.strategies.everyone import Everyone
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.silent import Silent
 from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
+from docs import hooks
 from tests.metering import Metered, Names
 from tests.problems import classification, write_quadratic
 from tests.test_table import REFUSES
 
-PAGE = Path(__file__).parents[1] / "docs" / "methods" / "index.md"
 EXCHANGES = {
     Silent: "none",
     Everyone: "pull",
@@ -76,22 +76,9 @@ ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ROWS += [(method, STEPS, options) for method in VARIANTS for options in VARIANTS[method]]
 
 
-@cache
-def table(column: str) -> dict[str, dict[str, str]]:
-    """The page's table that has this column: method -> cells by column."""
-    found: dict[str, dict[str, str]] = {}
-    heads: list[str] = []
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")] if line[:1] == "|" else []
-        heads = heads if heads and cells else cells
-        if column in heads and cells != heads and set(line) - set("|-"):
-            found[cells[0]] = dict(zip(heads, cells, strict=True))
-    return found
-
-
 def formula(method: str, column: str, names: Names) -> int:
     """What the page says that a peer pays."""
-    text = table("gradients")[method][column].strip("`")
+    text = hooks.costs(method)[column].strip("`")
     return int(eval(text, {"__builtins__": {"min": min, "max": max}}, names))
 
 
@@ -137,10 +124,10 @@ def test_a_step_of_a_quadratic_is_one_gradient_in_float64(tmp_path: Path, method
     assert {(mine["N"], mine["b"]) for mine in found.rounds[0].names} == {(1, 8)}
 
 
-def test_every_method_has_its_rows() -> None:
-    costs, papers = table("gradients"), table("paper")
-    assert list(costs) == list(papers) == list(METHODS)
-    for name, method in METHODS.items():
-        assert costs[name]["exchange"] == EXCHANGES[method.strategy]
-        assert papers[name]["paper"]
-        assert (PAGE.parent / f"{name}.md").is_file()
+@pytest.mark.parametrize(("name", "method"), METHODS.items(), ids=METHODS)
+def test_a_page_has_all_costs_and_the_paper(name: str, method: Method) -> None:
+    assert [*hooks.costs(name)] == ["exchange", *COSTS]
+    assert hooks.costs(name)["exchange"] == EXCHANGES[method.strategy]
+    paper, deviations = hooks.source(name)
+    assert paper
+    assert deviations or name == "local"

@@ -15,7 +15,7 @@ import pytest
 
 from coterie.app.config.config import Config
 from coterie.app.config.registry import METHODS
-from coterie.app.node.arrays import flatten
+from coterie.app.node.cohort.arrays import flatten
 from tests.inline import Run, run
 from tests.metering import Metered
 from tests.problems import write_quadratic

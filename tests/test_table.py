@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
 from coterie.app.config.registry import METHODS
-from coterie.clients.models.build import BUILDERS
+from coterie.clients.models.options import MODELS
 from coterie.strategies.protocol import MEASURES, METRICS
 from tests.baselines import normed
 from tests.inline import Run, run
@@ -81,7 +82,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         return made[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(BUILDERS, "linear", normed)
+        patch.setitem(MODELS, "linear", replace(MODELS["linear"], build=normed))
         yield of
 
 

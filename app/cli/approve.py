@@ -1,7 +1,8 @@
 """`coterie approve`: let one run of a configuration start on this node.
 
 Before the run has come, a preset is approved, as the institutions have agreed on it; afterwards, or
-where the preset is not at hand, the configuration that the node was sent.
+where the preset is not at hand, the configuration that the node was sent. What is approved is the
+digest of what was shown: whatever arrives in the meantime waits for an approval of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -22,28 +24,65 @@ from coterie.app.security.approval import DecisionError
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Show a configuration and approve it."""
+    """Show a configuration, ask, and approve exactly that one."""
     parser.add_argument("items", nargs="+", metavar="RUN_DIR | PRESET.toml|key=value")
     parser.add_argument("--out", type=Path, help="the node's `out`, with a preset")
+    parser.add_argument("--digest", help="of the configuration to approve, instead of being asked")
     given = parser.parse_intermixed_args(arguments)
     directory = Path(given.items[0])
     if directory.is_dir():
         if given.out or len(given.items) > 1:
             raise ConfigError(f"{directory} is a run of this node: give it alone")
-        try:
-            flat = read_toml(approval.newest_config(directory))
-        except DecisionError as error:
-            raise ConfigError(str(error)) from None
+        config = _arrived(directory)
         out = directory.absolute().parent
     else:
         if given.out is None:
             raise ConfigError("say where the node keeps its runs: --out DIRECTORY, as its `out`")
-        _, flat = read_items(given.items)
+        config = Config.from_flat(read_items(given.items, deployed=True)[1])
         out = given.out
     if sys.platform != "win32" and out.exists() and out.stat().st_uid != os.geteuid():
         raise ConfigError(f"{out} is another user's: approve as the user that runs the node")
-    config = Config.from_flat(flat)
     digest = config_digest_of(config).hex()
+    console.print(config.toml().rstrip(), soft_wrap=True)
+    console.print(f"\nThe digest of this configuration: {digest}", soft_wrap=True)
+    _ask(digest, given.digest)
     approval.approve(out, digest)
-    console.print(config.toml().rstrip())
-    console.print(f"\napproved, for one run: {digest}", soft_wrap=True)
+    console.print(f"approved, for one run: {digest}", soft_wrap=True)
+
+
+def _arrived(directory: Path) -> Config:
+    """Return the configuration of a run that was sent to this node.
+
+    Raises
+    ------
+    ConfigError
+        None came, or it is not what was written down.
+    """
+    try:
+        file, digest = approval.newest_config(directory)
+        config = Config.from_flat(read_toml(file))
+    except DecisionError as error:
+        raise ConfigError(str(error)) from None
+    if config_digest_of(config).hex() != digest:
+        raise ConfigError(f"{file} is not the configuration that came: its digest is another one")
+    return config
+
+
+def _ask(digest: str, wanted: str | None) -> None:
+    """Ask a person to approve the configuration shown, or compare its digest with `wanted`.
+
+    Raises
+    ------
+    ConfigError
+        It is not approved.
+    """
+    if wanted is None and sys.stdin.isatty():
+        answer = ""
+        with suppress(EOFError):
+            answer = input("Type yes to approve one run of it: ")
+        if answer.strip().lower() != "yes":
+            raise ConfigError("not approved")
+    elif wanted is None:
+        raise ConfigError(f"not approved: nobody is there to ask; add --digest {digest}")
+    elif wanted != digest:
+        raise ConfigError("not approved: this configuration has another digest than --digest")

@@ -1,4 +1,4 @@
-"""Keys and certificates of a deployment's transport: who may connect, and to whom.
+"""`coterie certificates`: keys and certificates of a deployment's transport.
 
 One directory for each machine that gets something, with just what that machine needs:
 
@@ -31,6 +31,7 @@ from coterie.app.config.keys import ConfigError
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
 from coterie.app.runs import atomic
+from coterie.strategies.names import RULE, is_name
 
 _CA_DAYS = 3650
 _CURVE = ec.SECP384R1  # what Flower accepts for SuperNodes; TLS uses it too
@@ -38,7 +39,7 @@ _OVERLAP = timedelta(hours=1)  # clocks differ
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Make what TLS and SuperNode authentication need, for the relay and for nodes."""
+    """Make keys and certificates for TLS and SuperNode authentication."""
     parser.add_argument("directory", type=Path)
     parser.add_argument("--hosts", nargs="+", help="names and addresses of the relay")
     parser.add_argument("--nodes", nargs="+", default=[], help="names of SuperNodes")
@@ -93,15 +94,15 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
 
 
 def for_node(directory: Path, name: str) -> Path:
-    """Make the key by which the relay knows a SuperNode, unless there is one; its public half.
+    """Make the key that authenticates a SuperNode unless it exists, and return the public file.
 
     Raises
     ------
     ConfigError
         The name cannot be that of a directory beside the relay's.
     """
-    if Path(name).name != name or name in ("relay", "ca.crt", "ca.key"):
-        raise ConfigError(f'a node cannot be called "{name}"')
+    if not is_name(name) or name in ("relay", "ca.crt", "ca.key"):
+        raise ConfigError(f'a node cannot be called "{name}": use {RULE}, and not "relay"')
     home = directory / name
     home.mkdir(parents=True, exist_ok=True)
     public = home / "node.pub"
@@ -119,7 +120,7 @@ def for_node(directory: Path, name: str) -> Path:
 
 
 def register(public: Path, connection: str) -> str:
-    """Let the SuperNode with this key connect; what Flower said.
+    """Register the key of a SuperNode, and return Flower's answer.
 
     Raises
     ------
@@ -191,7 +192,7 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _secret(directory: Path) -> None:
-    """What an executor shows to its SuperLink or SuperNode; the two share it and nobody else."""
+    """Token with which an executor authenticates to its SuperLink or SuperNode."""
     path = directory / "superexec.secret"
     if not path.exists():
         _write(path, secrets.token_bytes(32))
@@ -209,7 +210,7 @@ def _pem_of(certificate: x509.Certificate) -> bytes:
 
 
 def _write(path: Path, content: bytes, *, public: bool = False) -> None:
-    """Write a file that only its owner may read, unless it is `public`."""
+    """Write a file that only its owner can read, unless it is `public`."""
     with atomic.replacing(path) as draft:
         draft.unlink(missing_ok=True)
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644 if public else 0o600)

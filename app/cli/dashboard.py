@@ -1,4 +1,4 @@
-"""`coterie dashboard`: a local page that shows runs and comparisons while they go on."""
+"""`coterie dashboard`: show runs and comparisons in progress on a local page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NICE = 10  # runs come first
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Print the address, and answer there until interrupted."""
+    """Print the address and serve pages until interrupted."""
     place = parser.add_mutually_exclusive_group()
     place.add_argument("run_dir", nargs="?", type=Path, help="only this run")
     place.add_argument("--out", type=Path, help="directory of run directories (runs)")

@@ -1,4 +1,4 @@
-"""Write the Flower app to a folder: `coterie app`."""
+"""`coterie app`: write the Flower app to a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coterie.app.runners import bundle
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Write what relay and nodes run, for `flwr run`, `flwr build` and `flwr install`."""
+    """Write the app for `flwr run`, `flwr build` and `flwr install`."""
     parser.add_argument("directory", type=Path, help="a new or an empty folder")
     directory = parser.parse_args(arguments).directory
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):

@@ -15,7 +15,7 @@ from coterie.app.security.trust import Entry, KeysError, create, read_entries, r
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Make keys, or trust others'."""
+    """Make keys, or add public keys to a trust file."""
     commands = parser.add_subparsers(dest="what", required=True)
     new = commands.add_parser("new", help="make the keys of a peer")
     new.add_argument("name", help="of the peer, e.g. hospital-a")
@@ -32,7 +32,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _manage(given: argparse.Namespace, console: Console) -> None:
-    """Do what was asked.
+    """Execute one of the two commands.
 
     Raises
     ------

@@ -1,10 +1,11 @@
-"""What there is to choose from: `coterie list`."""
+"""`coterie list`: methods, data sets, models and other parts to choose from."""
 
 from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -13,144 +14,124 @@ from rich.text import Text
 
 from coterie.app.config import parts, schema
 from coterie.app.config.keys import ConfigError, nearest, tables
-from coterie.app.config.registry import METHODS
+from coterie.app.config.registry import GROUPS, METHODS
 from coterie.app.config.root import ROOT
-from coterie.clients.models.options import MODELS
 from coterie.datasets import plugins
-from coterie.datasets.partition.kinds import KINDS
+from coterie.datasets.plugins import Kind
 from coterie.datasets.table import DATASETS
 
 _MARKS = ("reproduces", "needs", "takes")
-"""What the head of a preset may say, in the order in which it is shown."""
-
-CHOICES = {
-    "Peers differ, and it is not known who is alike": (
-        *("cobo", "all-for-one", "federico", "dpfl", "fedfomo", "pfedgraph"),
-        "federated-clustering",
-    ),
-    "There are a few groups": ("ifca", "clustered-fl", "fedem"),
-    "Peers share most of a model, each has a part or a copy of its own": (
-        *("fedavg-ft", "fedprox-ft", "ditto", "apfl", "perfedavg", "fedrep", "knn-per"),
-    ),
-    "A few peers want the help of others": ("wga", "bias-correction"),
-    "Everybody is alike": ("fedavg", "fedprox"),
-    "Yardsticks, to run beside any of them": ("local", "oracle", "random-graph"),
-}
-"""When to choose which methods."""
+"""Marks of the comments at the head of a preset, in the order of the list."""
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Print an overview, one of the tables, or the keys of one name."""
-    parser.add_argument("what", nargs="?", help=f"{', '.join(LISTS)}, or a name in one of them")
+    """Print an overview, a list, or the keys of one name."""
+    parser.add_argument("what", nargs="?", help=f"{', '.join(LISTS)}, or a name")
     what = parser.parse_args(arguments).what
     if what is None:
         console.print(overview())
-        console.print("coterie list WHAT says more of each; list NAME its keys")
+        console.print("coterie list LIST describes each; coterie list NAME shows its keys")
     elif what in LISTS:
         console.print(LISTS[what]())
     elif what in tables():
         console.print(_keys(what))
-    elif what in {*METHODS, *MODELS, *DATASETS}:
+    elif any(what in part.built_in for part in parts.PARTS.values()):
         console.print(f"{what} has no keys of its own")
     elif keys := _keys_of_plugin(what):
         console.print(keys)
     else:
-        raise ConfigError(f'nothing is called "{what}"{nearest(what, [*LISTS, *tables()])}')
+        raise ConfigError(f'unknown name "{what}"{nearest(what, [*LISTS, *tables()])}')
 
 
 def overview() -> Table:
-    """All names, on one screen."""
+    """Return all names, on one screen."""
     folder = ROOT / "presets"
     of_folder = ", ".join(sorted(f"{path.name}/..." for path in folder.iterdir()))
-    rows = [
-        ("methods", ", ".join(METHODS)),
-        ("datasets", ", ".join(DATASETS)),
-        ("partitions", ", ".join(KINDS)),
-        ("models", ", ".join(MODELS)),
-        ("presets", of_folder),
-    ]
-    table = Table(box=SIMPLE_HEAD, show_header=False)
+    table = Table(box=None, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    for row in rows:
-        table.add_row(*row)
+    for kind, part in parts.PARTS.items():
+        table.add_row(_title(kind), ", ".join([*part.built_in, *plugins.installed(kind)]))
+    table.add_row("presets", of_folder)
     return table
 
 
+def rows(kind: Kind) -> Table:
+    """Return the built-in rows and the installed plugins of a kind."""
+    if kind == "method":
+        return methods()
+    part = parts.PARTS[kind]
+    extra = {"dataset": ("needs",), "model": ("options and defaults",)}.get(kind, ())
+    lines = [(name, row.summary, *_extra(kind, name)) for name, row in part.built_in.items()]
+    for name, entry in plugins.installed(kind).items():
+        lines.append((name, entry.value, *("" for _ in extra)))
+    return _table(_title(kind), (part.key, "description", *extra), lines)
+
+
+def _extra(kind: Kind, name: str) -> tuple[str, ...]:
+    """Return the cells of a built-in row in the columns that only its kind has."""
+    if kind == "dataset":
+        return (DATASETS[name].needs,)
+    return (_keys(name),) if kind == "model" else ()
+
+
 def methods() -> Table:
-    """Every method, under what it is to be chosen for."""
+    """Return the methods by the situation in which to choose them."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
-    table.add_column("what it does")
-    for when, names in CHOICES.items():
+    table.add_column("description")
+    for group, situation in GROUPS.items():
         table.add_section()
-        table.add_row("", Text(when, style="bold"))
-        for name in names:
-            mark = " (needs validation data)" if METHODS[name].validates else ""
-            table.add_row(name, METHODS[name].summary + mark)
+        table.add_row("", Text(situation, style="bold"))
+        for name, method in METHODS.items():
+            if method.group == group:
+                mark = " (needs validation data)" if method.validates else ""
+                table.add_row(name, method.summary + mark)
     if plugins.installed("method"):
         table.add_section()
-        table.add_row("", Text("Installed here", style="bold"))
+        table.add_row("", Text("Installed plugins", style="bold"))
         for name, entry in plugins.installed("method").items():
             table.add_row(name, entry.value)
     return table
 
 
-def datasets() -> Table:
-    """Every dataset and what it needs."""
-    rows = ((name, dataset.description, dataset.needs) for name, dataset in DATASETS.items())
-    theirs = ((name, entry.value, "") for name, entry in plugins.installed("dataset").items())
-    return _table("datasets", ("dataset", "what it is", "what it needs"), [*rows, *theirs])
-
-
-def partitions() -> Table:
-    """Every way to split a dataset among peers."""
-    rows = ((name, kind.description) for name, kind in KINDS.items())
-    theirs = ((name, entry.value) for name, entry in plugins.installed("partition").items())
-    return _table("partitions", ("partition.kind", "what peers get"), [*rows, *theirs])
-
-
-def models() -> Table:
-    """Every model with its option keys."""
-    rows = ((name, summary, _keys(name)) for name, summary in MODELS.items())
-    theirs = ((name, entry.value, "") for name, entry in plugins.installed("model").items())
-    return _table("models", ("model", "what it is", "options and defaults"), [*rows, *theirs])
-
-
 def presets() -> Table:
-    """Every preset: what it reproduces, what it needs and how long it takes, as far as known."""
+    """Return the presets, with results that they reproduce, requirements and duration if known."""
     folder = ROOT / "presets"
     rows = []
     for path in sorted(folder.rglob("*.toml")):
         text = path.read_text(encoding="utf-8")
-        said = notes(text)
+        head = notes(text)
         data = DATASETS[tomllib.loads(text)["dataset"]].needs
-        said["needs"] = "; ".join(filter(None, (data, said.get("needs"))))
-        lines = [said[""], *(f"{mark} {said[mark]}" for mark in _MARKS if mark in said)]
+        head["needs"] = "; ".join(filter(None, (data, head.get("needs"))))
+        lines = [head[""], *(f"{mark} {head[mark]}" for mark in _MARKS if mark in head)]
         rows.append((str(path.relative_to(folder).with_suffix("")), "\n".join(lines)))
-    return _table("presets", ("preset", "what it is"), rows)
+    return _table("presets", ("preset", "description"), rows)
 
 
 def notes(preset: str) -> dict[str, str]:
-    """What the comment lines at the head of a preset say.
+    """Parse the comment lines at the head of a preset.
 
     Returns
     -------
-    "" -> the first line; "reproduces", "needs" and "takes" -> the rest of a line "# Needs: ...".
+    dict of str to str
+        "": the first line; "reproduces", "needs" and "takes": the rest of a line "# Needs: ...".
     """
     lines = [line[1:].strip() for line in preset.splitlines() if line.startswith("#")]
     marks = (line.partition(": ") for line in lines[1:])
-    keyed = {key.lower(): said for key, _, said in marks if key.lower() in _MARKS}
+    keyed = {key.lower(): text for key, _, text in marks if key.lower() in _MARKS}
     return {"": lines[0] if lines else "", **keyed}
 
 
-LISTS = {
-    "methods": methods,
-    "datasets": datasets,
-    "partitions": partitions,
-    "models": models,
+def _title(kind: Kind) -> str:
+    return plugins.GROUPS[kind].removeprefix("coterie.")
+
+
+LISTS: Mapping[str, Callable[[], Table]] = {
+    **{_title(kind): partial(rows, kind) for kind in parts.PARTS},
     "presets": presets,
 }
+"""Name of a list -> function that makes its table."""
 
 
 def _keys(table: str) -> str:
@@ -159,22 +140,22 @@ def _keys(table: str) -> str:
 
 
 def _keys_of_plugin(name: str) -> str:
-    """The option keys of an installed plugin; nothing where there is none of that name.
+    """Return the option keys of an installed plugin; empty if there is none of that name.
 
     Raises
     ------
     ConfigError
         It does not load.
     """
-    said: list[str] = []
+    lines: list[str] = []
     for kind, part in parts.PARTS.items():
         if name in plugins.installed(kind):
             for table, options in parts.plugin_tables({part.key: name}).items():
                 for key, (field, _) in schema.keys(options).items():
                     value = getattr(options, field, None)  # a dataclass keeps its defaults
                     default = "" if value is None else f" = {schema.written(value)}"
-                    said.append(f"{table}.{key}{default}")
-    return "\n".join(said)
+                    lines.append(f"{table}.{key}{default}")
+    return "\n".join(lines)
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:

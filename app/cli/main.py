@@ -1,4 +1,4 @@
-"""The commands of `coterie`, and the exit codes of their errors.
+"""Commands of `coterie`, and exit codes of their errors.
 
 Exit codes: 0 finished; 1 failed, or every peer diverged; 2 refused before anything was started or
 written; 130 interrupted. A command is a module with a function `execute`, imported on demand.
@@ -99,14 +99,13 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[0] == "--version":
         print(f"coterie {coterie.__version__}")
         return 0
-    from rich.console import Console  # imported here and below, so that help is immediate
-
-    from coterie.app.config.keys import ConfigError, nearest
+    from coterie.app.config.keys import ConfigError, nearest  # here and below: help is immediate
     from coterie.app.runners.errors import FlowerError
+    from coterie.app.runs.terminal import Terminal
     from coterie.errors import Error, RunError, is_users, line_of
 
     class Parser(argparse.ArgumentParser):
-        """A parser that reports a wrong command line as ConfigError."""
+        """Parser that reports a wrong command line as ConfigError."""
 
         def error(self, message: str) -> NoReturn:
             raise ConfigError(f"{message} ({self.prog} --help says more)")
@@ -121,7 +120,7 @@ def main(arguments: Sequence[str]) -> int:
         command = COMMANDS[name]
         parser = Parser(f"coterie {name}", description=command.about)
         execute = import_module(f"coterie.app.cli.{command.module}").execute
-        execute(parser, rest, Console(highlight=False, markup=False))
+        execute(parser, rest, Terminal())
     except FlowerError as error:
         return _complain(f"Flower could not start: {_with_notes(error)}", 1)
     except RunError as error:
@@ -161,5 +160,7 @@ def _with_notes(error: Error) -> str:
 
 
 def _complain(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+    from coterie.app.runs.terminal import printable
+
+    print(printable(line), file=sys.stderr)
     return code

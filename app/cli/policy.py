@@ -62,7 +62,7 @@ def _check(file: Path, items: list[str], console: Console) -> None:
     if not items:
         console.print(f"{file} is in order", soft_wrap=True)
         return
-    config = Config.from_flat(read_items(items)[1])
+    config = Config.from_flat(read_items(items, deployed=True)[1])
     check_run(policy, config)
     approval = "a person must approve it" if policy.approval == "digest" else "it may start"
     digest = config_digest_of(config).hex()

@@ -1,4 +1,4 @@
-"""`coterie predict`: what a peer's trained model says of new examples."""
+"""`coterie predict`: predict new examples with a peer's trained model."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from pathlib import Path
 
 from rich.console import Console
 
+from coterie.app.cli.named import add_named
 from coterie.app.config.keys import ConfigError
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Predict the examples of a file with a peer's model, on the machine that has it."""
+    """Predict the examples of a file with a peer's model on this machine."""
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--peer", help="number or name (the only one that is here)")
     parser.add_argument("input", type=Path, help="table (.csv, .parquet), .npz, folder of images")
     parser.add_argument("--out", type=Path, default=Path("predictions.csv"), help="or .npz")
+    add_named(parser)
     given = parser.parse_intermixed_args(arguments)
     if given.out.resolve() == given.input.resolve():
         raise ConfigError(f"--out {given.out} is the input: name another file for the predictions")
     from coterie.app.trained import inputs, predict  # torch: not for --help
-    from coterie.app.trained.personal import personal_model
+    from coterie.app.trained.personal import Named, personal_model
 
-    model = personal_model(given.run_dir, given.peer)
+    named = Named(tuple(given.part), tuple(given.weights))
+    model = personal_model(given.run_dir, given.peer, named)
     examples = inputs.read(given.input, model.about)
     predict.write(given.out, model, examples)
     about = model.about

@@ -1,4 +1,4 @@
-"""`coterie preflight`: who is ready, before the first round of a run.
+"""`coterie preflight`: check whether nodes are ready for a run.
 
 On a node it is run where the node's executor runs, as its user, with the words of --node-config. On
 the relay's machine, with --federation, it asks all nodes through Flower: what they answer is "ok",
@@ -21,10 +21,10 @@ from rich.console import Console
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
-from coterie.app.node import readiness
-from coterie.app.node.faults import MEANINGS, MachineError, StartError
-from coterie.app.node.job import Job
-from coterie.app.node.readiness import CLOCK_SECONDS, Check
+from coterie.app.node.process import readiness
+from coterie.app.node.process.job import Job
+from coterie.app.node.process.readiness import CLOCK_SECONDS, Check
+from coterie.app.node.requests.faults import MEANINGS, MachineError, StartError
 from coterie.app.runners import flower
 from coterie.app.security.approval import ApprovalError
 from coterie.app.security.policy import PolicyError
@@ -39,7 +39,7 @@ _WRONG = (
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Check a node, or ask all of them, and print a line for each thing."""
+    """Check one node or all nodes, and print a line per check."""
     who = parser.add_mutually_exclusive_group(required=True)
     who.add_argument("--node-config", help="this node's, as flower-supernode gets it")
     who.add_argument("--federation", metavar="CONNECTION", help="all nodes of a SuperLink")
@@ -56,7 +56,8 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 def _check(given: argparse.Namespace, console: Console) -> None:
     """Check the node of this machine."""
-    job = Job(0, read_items(given.items)[1], parse_config_args([given.node_config]), None)
+    _, flat = read_items(given.items, deployed=True)
+    job = Job(0, flat, parse_config_args([given.node_config]), None)
     checks = list(readiness.of_node(job))
     if given.superlink:
         reach = lambda: _relay(given.superlink, given.root_certificates)  # noqa: E731
@@ -76,42 +77,43 @@ def _check(given: argparse.Namespace, console: Console) -> None:
 
 
 def _ask(given: argparse.Namespace, console: Console) -> None:
-    """Ask all nodes, through the relay."""
+    """Check all nodes through the relay."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    flat = read_items(given.items)[1] | {"name": f"preflight-{stamp}", "preflight": True}
+    _, flat = read_items(given.items, deployed=True)
+    flat |= {"name": f"preflight-{stamp}", "preflight": True}
     flat |= {"out": given.out} if given.out else {}
     config = Config.from_flat(flat).located(stamp)
-    found = flower.survey(config, given.federation, console)
-    not_ready = show(found, console)
+    answers = flower.survey(config, given.federation, console)
+    not_ready = show(answers, console)
     if not_ready:
         raise ConfigError(f"not ready: {', '.join(not_ready)}")
     console.print("ready: every peer")
 
 
-def show(found: Mapping[str, Any], console: Console) -> list[str]:
-    """Print what a relay found out (preflight.json); who is not ready."""
+def show(survey: Mapping[str, Any], console: Console) -> list[str]:
+    """Print the relay's results (preflight.json), and return the peers that are not ready."""
     wrong = []
-    for peer, checks in found["peers"].items():
-        codes = {name: said for name, said in checks.items() if said in MEANINGS}
+    for peer, checks in survey["peers"].items():
+        codes = {name: status for name, status in checks.items() if status in MEANINGS}
         wrong += [peer] if codes else []
-        told = {name: said for name, said in checks.items() if said != "ok"}
-        line = "; ".join(f"{name}: {said}" for name, said in (codes or told).items())
+        failed = {name: status for name, status in checks.items() if status != "ok"}
+        line = "; ".join(f"{name}: {status}" for name, status in (codes or failed).items())
         console.print(f"{'no' if codes else 'ok'}  peer {peer}: {line}", soft_wrap=True)
-    for line in found["faults"]:
+    for line in survey["faults"]:
         console.print(f"no  {line}", soft_wrap=True)
-    return [f"peer {peer}" for peer in (*wrong, *found["missing"])]
+    return [f"peer {peer}" for peer in (*wrong, *survey["missing"])]
 
 
 def _relay(address: str, authority: Path | None) -> str:
-    """Reach the SuperLink, and compare its clock with this one's."""
+    """Connect to the SuperLink, and compare its clock with this machine's."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=authority)
     connection = http.client.HTTPSConnection(host, int(port), timeout=_SECONDS, context=context)
     connection.request("GET", "/health")
-    said = connection.getresponse().headers["Date"]
-    if said is None:
+    date = connection.getresponse().headers["Date"]
+    if date is None:
         return f"{address} answers, without the time"
-    apart = abs(parsedate_to_datetime(said).timestamp() - time.time())
+    apart = abs(parsedate_to_datetime(date).timestamp() - time.time())
     if apart > CLOCK_SECONDS:
         raise OSError(f"its clock and this one are {apart:.0f} s apart")
     return f"{address} answers, clocks agree"

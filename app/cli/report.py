@@ -11,6 +11,6 @@ from coterie.app.runners.conclude import conclude
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Write summary.json, graph.csv and report.html again, and print the numbers that matter."""
+    """Write summary.json, graph.csv and report.html again, and print the summary."""
     parser.add_argument("run_dir", type=Path)
     conclude(parser.parse_args(arguments).run_dir, console)

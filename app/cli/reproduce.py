@@ -17,7 +17,7 @@ from coterie.app.reproduction.figures import Figure, Size
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Make the named figures, or list what there is."""
+    """Make the named figures, or list all figures."""
     parser.add_argument(
         "names", nargs="*", metavar="PAPER/FIGURE", help="a figure, a paper for all of its, or all"
     )
@@ -50,7 +50,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _chosen(names: list[str], size: Size) -> list[str]:
-    """Return the figures of the names; of a paper, or all papers, those that this size has."""
+    """Return the named figures; for a paper or all papers, those that have this size."""
     chosen = []
     for name in names:
         if "/" in name:
@@ -64,7 +64,7 @@ def _chosen(names: list[str], size: Size) -> list[str]:
 
 
 def listed() -> Table:
-    """Return every table and figure, what its sizes need and how long they take."""
+    """Return all tables and figures, with requirements and duration of each size."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("figure", "what it shows", "small", "paper"):
         table.add_column(heading, no_wrap=heading == "figure")

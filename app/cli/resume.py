@@ -1,4 +1,4 @@
-"""`coterie resume`: the same run in the same directory, from its last checkpoint."""
+"""`coterie resume`: continue a run from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -8,22 +8,28 @@ from pathlib import Path
 
 from rich.console import Console
 
+from coterie.app.cli.named import add_parts
 from coterie.app.cli.run import add_place, start
-from coterie.app.config import defaults
+from coterie.app.config import defaults, parts
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_toml
-from coterie.app.runs import progress
+from coterie.app.runs import files, progress
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
     """Continue a run and wait until it ends."""
     parser.add_argument("run_dir", type=Path)
     add_place(parser)
+    add_parts(parser)
     given = parser.parse_args(arguments)
     run_dir = given.run_dir.absolute()
+    files.check_all(run_dir)
     if not (run_dir / "config.toml").is_file():
         raise ConfigError(f"{given.run_dir} is not a run directory: it has no config.toml")
-    config = Config.from_flat(defaults.of_project() | read_toml(run_dir / "config.toml"))
+    flat = defaults.of_project() | read_toml(run_dir / "config.toml", given.part)
+    if given.federation:
+        parts.refuse_modules(flat)
+    config = Config.from_flat(flat)
     if progress.read(run_dir).get("status") in progress.OVER:
         raise ConfigError(f"{given.run_dir} is finished already: nothing to resume")
     config = replace(config, name=run_dir.name, run_dir=str(run_dir), resume=True)

@@ -17,13 +17,13 @@ from coterie.errors import short_path
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Start a run and stay until it ends."""
+    """Start a run and wait until it ends."""
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value")
     add_place(parser)
     parser.add_argument("--out", help="directory of run directories (runs)")
     parser.add_argument("--name", help="name of the run directory")
     given = parser.parse_intermixed_args(arguments)
-    _, flat = read_items(given.items)
+    _, flat = read_items(given.items, deployed=bool(given.federation))
     flat |= {key: getattr(given, key) for key in ("out", "name") if getattr(given, key)}
     config = Config.from_flat(flat).located(time.strftime("%Y%m%d-%H%M%S"))
     if config.resume:
@@ -34,7 +34,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where a run takes place."""
+    """Add the options that choose where a run is executed."""
     place = parser.add_mutually_exclusive_group()
     place.add_argument(
         "--nodes",

@@ -15,7 +15,7 @@ from coterie.datasets.own.schema import FILE, described, digest, drafted, read_s
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Write what a table's columns seem to be, for people to correct, or show what is agreed on."""
+    """Draft a schema from a table's columns, or show the digest of a schema."""
     parser.add_argument("file", type=Path, metavar=f"TABLE.csv|TABLE.parquet|{FILE}")
     parser.add_argument("--out", type=Path, help=f"({FILE} beside the table)")
     given = parser.parse_args(arguments)

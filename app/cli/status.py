@@ -1,4 +1,4 @@
-"""`coterie status`: what an operator wants to know about a run, on one screen.
+"""`coterie status`: show the state of a run on one screen.
 
 On the relay's machine: the round, who takes part, who is missing since when, what was refused and
 what went wrong last. On a node's machine: what the node has of the run. Of a connection: Flower's
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,15 +22,22 @@ from rich.table import Table
 from coterie.app.config.keys import ConfigError
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask
-from coterie.app.runs import progress, units
+from coterie.app.runs import files, progress, units
+from coterie.app.runs.files import ResultsError
 
 ROWS = 20
 _LINES = 5
 _TAIL = 64 * 1024  # bytes of an audit log that are looked at
+_LOG = 1 << 40
+_STATES = re.compile(r"peers?-(\d{4,6})(?:-(\d{4,6})-[0-9a-f]{8})?")
+"""A folder of states."""
+_VERSION = re.compile(r"\d{8,}-")
+_WRITTEN = {"time", "direction", "kind", "round", "from", "to", "verdict"}
+"""Fields of a letter that are shown."""
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Show a run on this machine, or what a SuperLink says."""
+    """Show a run on this machine, or the state of a SuperLink."""
     parser.add_argument("what", nargs="?", metavar="RUN_DIR|CONNECTION", help="(the newest run)")
     show(console, parser.parse_args(arguments).what)
 
@@ -49,7 +57,7 @@ def show(console: Console, what: str | None) -> None:
 
 
 def of_run(directory: Path) -> Iterator[RenderableType]:
-    """The lines about a run directory of a relay, of a node, or of both in one.
+    """Return the lines about a run directory of a relay, a node, or both.
 
     Raises
     ------
@@ -67,7 +75,7 @@ def of_run(directory: Path) -> Iterator[RenderableType]:
 
 
 def of_connection(connection: str) -> Iterator[RenderableType]:
-    """The lines about a SuperLink: its runs and its SuperNodes, as Flower lists them.
+    """Return the lines about a SuperLink: its runs and SuperNodes, as listed by Flower.
 
     Raises
     ------
@@ -131,35 +139,57 @@ def _of_node(
 ) -> Iterator[RenderableType]:
     rows = []
     for path in states:
-        versions = sorted(path.glob("*.state"))
-        if versions:
-            age = time.time() - versions[-1].stat().st_mtime
-            _, peer, *last = path.name.split("-")
+        match = _STATES.fullmatch(path.name)
+        versions = sorted(each for each in path.glob("*.state") if _VERSION.match(each.name))
+        if match and versions:
+            age = time.time() - versions[-1].lstat().st_mtime
+            peer, last = match[1], match[2]
             who = names.get(str(int(peer)), f"peer {int(peer)}")
             if last:
-                who = f"peers {int(peer)} to {int(last[0])}"
+                who = f"peers {int(peer)} to {int(last)}"
             rows.append((who, int(versions[-1].stem.split("-")[0]), _ago(age)))
     yield _table(("peers of this node", "state of round", "written"), rows[:ROWS])
-    letters = [json.loads(line) for log in directory.glob("audit-*.jsonl") for line in _tail(log)]
+    logs = sorted(path.name for path in directory.glob("audit-*.jsonl"))
+    letters = [letter for name in logs for letter in _letters(directory, name)]
     lines = [
         f"{letter['time']} {letter['direction']} {letter['kind']} of round {letter['round']}, "
-        f"from {letter['from']} to {', '.join(letter['to'])}: {letter['verdict']}"
+        f"from {letter['from']} to {', '.join(map(str, letter['to']))}: {letter['verdict']}"
         for letter in sorted(letters, key=lambda letter: str(letter["time"]))
     ]
     yield from _last("last letters", lines)
     yield from _last("last refused", [line for line in lines if ": refused" in line])
 
 
+def _letters(directory: Path, name: str) -> Iterator[Mapping[str, Any]]:
+    """Return the last lines of an audit log.
+
+    Raises
+    ------
+    ResultsError
+        A line is not JSON.
+    """
+    for line in _tail(directory, name):
+        try:
+            letter = json.loads(line)
+        except (ValueError, RecursionError):
+            letter = None
+        if not isinstance(letter, dict) or not letter.keys() >= _WRITTEN:
+            raise ResultsError(f"{directory / name}: a line is no letter")
+        if not isinstance(letter["to"], list):
+            raise ResultsError(f"{directory / name}: a letter is to nobody")
+        yield letter
+
+
 def _newest(runs: Path) -> Path:
-    found = sorted(runs.glob("*/progress.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    runs_by_time = sorted(runs.glob("*/progress.json"), key=lambda path: path.stat().st_mtime)
+    if not runs_by_time:
         raise ConfigError(f"no run in {runs}: name a run directory, or a connection of Flower's")
-    return found[-1].parent
+    return runs_by_time[-1].parent
 
 
-def _tail(log: Path) -> list[str]:
-    """The last whole lines of a log."""
-    with log.open("rb") as file:
+def _tail(directory: Path, name: str) -> list[str]:
+    """Return the last whole lines of a log."""
+    with files.opened(directory, name, _LOG) as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL))
         lines = file.read().decode(errors="replace").split("\n")

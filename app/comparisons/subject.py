@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from coterie.app.comparisons.tune import Tuning
 from coterie.app.config import schema
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.schema import Scalar
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, files
 
 _FILE = "comparison.toml"
 _NOT_COMPARED = ("method", "seed", "out", "name", "run-dir", "resume")
@@ -48,6 +47,21 @@ class Subject:
         keys = {key: value for key, value in sorted(flat.items()) if key not in _NOT_COMPARED}
         return cls(list(configs), seeds, tuning is not None, keys, tuning == "halving")
 
+    @classmethod
+    def read(cls, directory: Path) -> Subject:
+        """Return the subject of the comparison in a directory.
+
+        Raises
+        ------
+        ValueError, TypeError : the file is missing, damaged or of another kind.
+        """
+        there = cls(**(files.toml_of(directory, _FILE) or {}))
+        kinds = list, list, bool, dict, bool
+        values = there.methods, there.seeds, there.tuned, there.keys, there.halved
+        if not all(map(isinstance, values, kinds)):
+            raise TypeError("values of other types")
+        return there
+
     def check(self, directory: Path) -> None:
         """Refuse a directory that holds a comparison of something that this one lacks.
 
@@ -58,8 +72,8 @@ class Subject:
         if not (directory / "comparison.csv").exists():
             return
         try:
-            there = Subject(**tomllib.loads((directory / _FILE).read_text(encoding="utf-8")))
-        except (FileNotFoundError, tomllib.TOMLDecodeError, TypeError):
+            there = Subject.read(directory)
+        except (ValueError, TypeError):
             raise ConfigError(
                 f"{directory} holds another comparison: choose another --out"
             ) from None

@@ -18,6 +18,7 @@ for a ninth of the rounds, the best third of them for a third, the best third of
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,9 +30,9 @@ from rich.console import Console
 from coterie.app.config import schema
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
 from coterie.app.config.schema import Scalar
-from coterie.app.report.tuning import Choice
+from coterie.app.report.tuning import FILE, Choice
 from coterie.app.runners import sweep
-from coterie.app.runs import units
+from coterie.app.runs import atomic, units
 from coterie.app.runs.rundir import Run
 from coterie.clients.rule import Grid
 
@@ -271,14 +272,14 @@ class _Search:
 
     def write(self, choices: Mapping[str, Choice]) -> None:
         """Write tuning.csv: settings, rounds, `quality`, the choice and its edges, the run."""
-        path = self._directory / "tuning.csv"
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["method", "settings", "rounds", "quality", "chosen", "edges", "run"])
-            for method, choice in choices.items():
-                for settings, run in self._ended[method]:
-                    is_chosen = settings == choice.settings
-                    writer.writerow(
-                        [method, json.dumps(settings), run.rounds[-1], quality(run), int(is_chosen),
-                         json.dumps(choice.edges) if is_chosen else "", run.directory.name]
-                    )  # fmt: skip
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["method", "settings", "rounds", "quality", "chosen", "edges", "run"])
+        for method, choice in choices.items():
+            for settings, run in self._ended[method]:
+                is_chosen = settings == choice.settings
+                writer.writerow(
+                    [method, json.dumps(settings), run.rounds[-1], quality(run), int(is_chosen),
+                     json.dumps(choice.edges) if is_chosen else "", run.directory.name]
+                )  # fmt: skip
+        atomic.write(self._directory / FILE, text.getvalue())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import tomli_w
 
-from coterie.app.config import parts, schema
+from coterie.app.config import limits, parts, schema
 from coterie.app.config.keys import WORLD, ConfigError, TopLevel, locate, tables
-from coterie.app.config.registry import METHODS, Method, method_of
+from coterie.app.config.registry import METHODS, Method, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
@@ -27,17 +27,14 @@ from coterie.datasets.table import Dataset, dataset_of
 from coterie.errors import line_of
 from coterie.strategies import clock, schedule
 from coterie.strategies.brokering import Brokering
-from coterie.strategies.changing import Mixing, changing, mixing
 from coterie.strategies.errors import ScheduleError, TopologyError
-from coterie.strategies.topology import topology
+from coterie.strategies.names import shortened
+from coterie.strategies.topology import Mixing, changing, mixing, topology
 
-__all__ = ["Config", "ConfigError", "named"]
+__all__ = ["Config", "ConfigError"]
 
 VALIDATION_SHARE = 0.2
 """Share of the training examples that `validation = "auto"` holds out if a method needs it."""
-LATE = 0.2
-"""Share of the rounds at the end of a run in which newcomers take part."""
-_NEWCOMERS = 0x4EC0
 _OF_ONE_RUN = ("name", "run-dir", "resume", "preflight")
 
 
@@ -92,28 +89,9 @@ class Config(TopLevel):
         return "partition.validation", self.partition.validation_share
 
     @property
-    def validates(self) -> bool:
-        """Return whether the method needs validation data."""
-        return self.row.validates
-
-    @property
     def row(self) -> Method:
         """Method of the run."""
         return method_of(self.method)
-
-    @property
-    def newcomers(self) -> tuple[int, ...]:
-        """Peers that join late, drawn by the seed; empty without `hold-out`."""
-        if not self.hold_out:
-            return ()
-        count = min(max(1, round(self.hold_out * self.peers)), self.peers - 1)
-        drawn = np.random.default_rng([self.seed, _NEWCOMERS]).permutation(self.peers)[:count]
-        return tuple(sorted(drawn.tolist()))
-
-    @property
-    def joins(self) -> int:
-        """Round after which the newcomers take part."""
-        return self.num_server_rounds - max(1, round(LATE * self.num_server_rounds))
 
     @property
     def source(self) -> Dataset:
@@ -141,9 +119,9 @@ class Config(TopLevel):
             table, name, annotation = locate(key, theirs)
             try:
                 given[table][name] = schema.convert(value, annotation)
+                limits.check(key, given[table][name])
             except ValueError as error:
-                said = " ".join(schema.written(value).split())  # a list would be many lines
-                raise ConfigError(f"{key} = {said}: {error}") from None
+                raise ConfigError(f"{key} = {schema.brief(value)}: {error}") from None
         made: dict[str, Any] = {
             table: _make({**tables(), **theirs}[table], table, given[table])
             for table in given
@@ -200,8 +178,8 @@ class Config(TopLevel):
         """The same run with its directory; without a name it gets one that ends in `stamp`."""
         if self.run_dir:
             return self
-        what = f"{named(self.method)}-{named(self.dataset)}"
-        name = self.name or f"{what}-seed{self.seed}-{stamp}"
+        what = f"{self.method}-{self.dataset}"
+        name = self.name or shortened(what, f"-seed{self.seed}-{stamp}")
         return replace(self, name=name, run_dir=str(Path(self.out, name).absolute()))
 
     def absolute(self, base: Path | None = None) -> Config:
@@ -227,8 +205,8 @@ class Config(TopLevel):
     @property
     def chosen(self) -> dict[str, Scalar]:
         """The keys that choose the parts."""
-        top = {key: getattr(self, key) for key in ("method", "model", "dataset")}
-        return {**top, "partition.kind": self.partition.kind}
+        flat = self.flat()
+        return {part.key: flat.get(part.key, part.default) for part in parts.PARTS.values()}
 
     def graph(self) -> npt.NDArray[np.bool_]:
         """(n, n) who may talk to whom, symmetric.
@@ -240,11 +218,13 @@ class Config(TopLevel):
         """
         try:
             return topology(
-                self.topology, self.peers, self.seed, degree=self.topology_degree,
+                topology_of(self.topology), self.peers, self.seed, degree=self.topology_degree,
                 probability=self.topology_probability, file=self.topology_file,
             )  # fmt: skip
         except TopologyError as error:
             raise ConfigError(str(error)) from None
+        except MemoryError:
+            raise ConfigError(f"a graph of {self.peers} peers does not fit into memory") from None
 
     def mixing(self) -> Mixing | None:
         """Averaging weights of the topology's own, where the method leaves them to it.
@@ -256,7 +236,10 @@ class Config(TopLevel):
         if not self.row.rule.mixes:
             return None
         return mixing(
-            self.topology, self.peers, degree=self.topology_degree, file=self.topology_file
+            topology_of(self.topology),
+            self.peers,
+            degree=self.topology_degree,
+            file=self.topology_file,
         )
 
     def strategy(self) -> Brokering:
@@ -273,10 +256,10 @@ class Config(TopLevel):
                 self.schedule, self.peers, rounds, self.seed,
                 receives_on_waking=method.strategy.receives_on_waking,
                 clock=clock.clock(self.clock, self.peers, self.seed),
-                tick=self.clock.tick, deadline=self.clock.deadline,
+                deadline=self.clock.deadline, kind=schedule_of(self.schedule.kind),
             )  # fmt: skip
             links = changing(
-                self.topology, self.peers, self.seed,
+                topology_of(self.topology), self.peers, self.seed,
                 degree=self.topology_degree, directed=method.strategy.receives_on_waking,
                 file=self.topology_file,
             )  # fmt: skip
@@ -287,18 +270,6 @@ class Config(TopLevel):
             self.options, peers=self.peers, rounds=rounds, seed=self.seed, topology=self.graph(),
             evaluate_every=self.evaluate_every, schedule=attendance, links=links,
         )  # fmt: skip
-
-    def attackers(self) -> npt.NDArray[np.int64]:
-        """The ids of the peers that lie, ascending.
-
-        Raises
-        ------
-        ConfigError : they are no peers, or nobody is honest.
-        """
-        try:
-            return self.attack.attackers(self.peers, self.seed)
-        except ValueError as error:
-            raise ConfigError(f"attack: {error}") from None
 
     def _tables(self) -> dict[str, object]:
         chosen = {
@@ -325,7 +296,22 @@ class Config(TopLevel):
         for name, check, what in ((self.method, own, self), (self.dataset, data, self.peers)):
             if check is not None:
                 parts.ask(name, check, what)
-        self.attackers()
+        numbers = getattr(self.dataset_options, "numbers", None)
+        if numbers is not None and numbers(self.peers) > limits.MAX_NUMBERS:
+            raise ConfigError(
+                f"{self.dataset}: {numbers(self.peers):,} numbers for {self.peers} peers; at most "
+                f"{limits.MAX_NUMBERS:,}"
+            )
+        sides = getattr(self.dataset_options, "sides", ())
+        if math.prod(sides) > limits.MAX_EXAMPLE:
+            raise ConfigError(
+                f"{self.dataset}: {math.prod(sides):,} numbers in an example; at most "
+                f"{limits.MAX_EXAMPLE:,}"
+            )
+        try:
+            self.attack.attackers(self.peers, self.seed)
+        except ValueError as error:
+            raise ConfigError(f"attack: {error}") from None
         if self.privacy.kind != "none":
             if self.schedule.kind != "all" or self.clock.deadline:
                 raise ConfigError(
@@ -342,11 +328,6 @@ class Config(TopLevel):
                 )
             if self.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
-
-
-def named(part: str) -> str:
-    """The name of a part as it may stand in that of a directory: a plugin's has a ":"."""
-    return re.sub(r"[^\w.-]+", "-", part)
 
 
 def _table(kind: Kind, name: str) -> str:

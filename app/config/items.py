@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,30 @@ from coterie.app.config.keys import ConfigError, flatten, keys, locate, nearest
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
 
+_BYTES = 1 << 23
+"""Most bytes of a TOML file."""
+_BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json", "nodes", "relay")
+"""What lies beside the configuration in a run directory, one or the other."""
 
-def read_items(items: Sequence[str]) -> tuple[str, dict[str, Scalar]]:
+
+def read_items(
+    items: Sequence[str], choices: Mapping[str, str] = {}, *, deployed: bool = False
+) -> tuple[str, dict[str, Scalar]]:
     """Return the preset's name ("default" without one), and defaults < preset < overrides, flat.
+
+    A preset is the user's own and may name code, as a script may; a file of a run directory may
+    come from anywhere and names only what the user names, too.
+
+    Parameters
+    ----------
+    choices : keys of parts and their names, which the user gives elsewhere.
+    deployed : of a run on other machines, which takes no code that is not installed.
 
     Raises
     ------
     ConfigError
-        If an item is neither a preset nor a valid `key=value`.
+        If an item is neither a preset nor a valid `key=value`, or a name is not allowed; then
+        nothing was loaded.
     """
     presets = [item for item in items if "=" not in item]
     if len(presets) > 1:
@@ -31,7 +47,14 @@ def read_items(items: Sequence[str]) -> tuple[str, dict[str, Scalar]]:
     for preset in presets:
         preset_flat = _toml(_preset_file(preset))
         flat |= preset_flat
-    flat |= {key: _value(key, text, {}) for key, text in texts.items() if key not in of_plugins}
+    given = {key: _value(key, text, {}) for key, text in texts.items() if key not in of_plugins}
+    flat |= {**given, **choices}
+    if deployed:
+        parts.refuse_modules(flat)
+    for preset in presets:
+        if is_of_run(_preset_file(preset)):
+            said = [str(value) for value in (*given.values(), *choices.values())]
+            parts.refuse_unnamed(flat, said, _preset_file(preset), "")
     theirs = parts.plugin_tables(flat)  # the choices are made: what options their plugins have
     for preset in presets:
         needed = {key: value for key, value in preset_flat.items() if key in parts.used(flat)}
@@ -63,24 +86,36 @@ def _preset_file(preset: str) -> Path:
     raise ConfigError(f"no preset {preset}{nearest(preset, known)}")
 
 
-def read_toml(path: Path) -> dict[str, Scalar]:
-    """Flat keys of a TOML file.
+def is_of_run(path: Path) -> bool:
+    """Return whether a file lies in a run directory."""
+    return any((path.parent / name).exists() for name in _BESIDE)
+
+
+def read_toml(path: Path, named: Collection[str] = ()) -> dict[str, Scalar]:
+    """Read the flat keys of a TOML file of a run directory.
+
+    Parameters
+    ----------
+    named : parts of the user's own that the file may name, see `parts.refuse_unnamed`.
 
     Raises
     ------
     ConfigError
-        It is not TOML, or has a key that is none.
+        It is no TOML, has a key that is none, or names code that the user does not.
     """
     flat = _toml(path)
+    parts.refuse_unnamed(flat, named, path)
     _check(path, flat, parts.plugin_tables(flat))
     return flat
 
 
 def _toml(path: Path) -> dict[str, Scalar]:
     """The same without a look at the keys: the command line may choose other plugins."""
+    if not path.is_file() or path.stat().st_size > _BYTES:
+        raise ConfigError(f"{path} is no file of at most {_BYTES // 2**20} MiB")
     try:
         nested: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
     return parts.unpacked(flatten(nested))
 

@@ -14,37 +14,25 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from coterie.app.config import schema
-from coterie.app.config.registry import METHODS
+from coterie.app.config.registry import METHODS, Method
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
 from coterie.clients.defence import Defence
 from coterie.clients.engine_options import EngineOptions
-from coterie.clients.models.options import MODEL_OPTIONS, Adaptation
+from coterie.clients.models.options import MODELS, Adaptation, Model
 from coterie.clients.privacy import Privacy
 from coterie.clients.training import Augmentation, Optimizer, RateSchedule, Training
 from coterie.datasets.partition.options import Partition
-from coterie.datasets.table import DATASETS
+from coterie.datasets.table import DATASETS, Dataset
 from coterie.errors import Error
+from coterie.ranges import Range
 from coterie.strategies import clock, schedule
+from coterie.strategies.names import RULE, is_name
 
 WORLD: Mapping[str, type] = {
     "attack": Attack, "defence": Defence, "privacy": Privacy, "engine": EngineOptions,
 }  # fmt: skip
 """Tables of features that are off by default; config.toml contains them if they are on."""
-Topology = Literal[
-    "full",
-    "ring",
-    "torus",
-    "k-regular",
-    "erdos-renyi",
-    "small-world",
-    "barabasi-albert",
-    "hypercube",
-    "one-peer-exponential",
-    "base",
-    "epidemic",
-    "file",
-]
 
 
 class ConfigError(Error):
@@ -73,8 +61,7 @@ class TopLevel:
         Minibatches per round; 0 depends on the data set (10 for digits, else 1), unless
         local_epochs is set.
     topology : str
-        Allowed edges between peers. "one-peer-exponential", "base" and "epidemic" change from round
-        to round; the first and the last work with methods without answers only.
+        Allowed edges between peers, see `coterie list topologies`, or the name of a plugin.
     topology_degree : int
         Number of neighbours in a "k-regular" topology, and before rewiring in a "small-world"
         topology; edges per new peer in "barabasi-albert"; models received per peer and round in
@@ -119,7 +106,8 @@ class TopLevel:
     out : str
         Directory of run directories; a run writes to `<out>/<name>`.
     name : str
-        Name of the run directory; empty: derived from the start time.
+        Name of the run directory, at most 64 letters, digits, ".", "-" and "_"; empty: derived from
+        the start time.
     data_dir : str
         Directory of data sets and downloads.
     track : str
@@ -141,36 +129,36 @@ class TopLevel:
     """
 
     method: str = "cobo"
-    peers: int = 8
-    num_server_rounds: int = Training.num_server_rounds
-    seed: int = 0
+    peers: Annotated[int, Range(1)] = 8
+    num_server_rounds: Annotated[int, Range(1)] = Training.num_server_rounds
+    seed: Annotated[int, Range(0)] = 0
     dataset: str = "digits"
     model: str = "auto"
-    batch_size: int = Training.batch_size
-    local_steps: int = 0
-    local_epochs: int = Training.local_epochs
+    batch_size: Annotated[int, Range(1)] = Training.batch_size
+    local_steps: Annotated[int, Range(0)] = 0
+    local_epochs: Annotated[int, Range(0)] = Training.local_epochs
     augment: Augmentation = Training.augment
     optimizer: Optimizer = Training.optimizer
-    learning_rate: float = Training.learning_rate
+    learning_rate: Annotated[float, Range(above=0)] = Training.learning_rate
     learning_rate_schedule: RateSchedule = Training.learning_rate_schedule
-    learning_rate_decay: float = Training.learning_rate_decay
-    learning_rate_decay_every: int = Training.learning_rate_decay_every
-    warm_up_rounds: int = Training.warm_up_rounds
-    momentum: float = Training.momentum
-    weight_decay: float = Training.weight_decay
-    gradient_clip: float = Training.gradient_clip
-    sam_radius: float = Training.sam_radius
-    topology: Topology = "full"
-    topology_degree: int = 2
-    topology_probability: float = 0.5
+    learning_rate_decay: Annotated[float, Range(above=0, high=1)] = Training.learning_rate_decay
+    learning_rate_decay_every: Annotated[int, Range(1)] = Training.learning_rate_decay_every
+    warm_up_rounds: Annotated[int, Range(0)] = Training.warm_up_rounds
+    momentum: Annotated[float, Range(0, below=1)] = Training.momentum
+    weight_decay: Annotated[float, Range(0)] = Training.weight_decay
+    gradient_clip: Annotated[float, Range(0)] = Training.gradient_clip
+    sam_radius: Annotated[float, Range(0)] = Training.sam_radius
+    topology: str = "full"
+    topology_degree: Annotated[int, Range(0)] = 2
+    topology_probability: Annotated[float, Range(above=0, high=1)] = 0.5
     topology_file: Annotated[str, Path] = ""
-    evaluate_every: int = 10
-    round_seconds: float = 600.0
-    join_seconds: float = 600.0
-    hold_out: float = 0.0
-    quorum: int = 0
+    evaluate_every: Annotated[int, Range(1)] = 10
+    round_seconds: Annotated[float, Range(above=0)] = 600.0
+    join_seconds: Annotated[float, Range(0)] = 600.0
+    hold_out: Annotated[float, Range(0, below=1)] = 0.0
+    quorum: Annotated[int, Range(0)] = 0
     keep_models: Literal["last", "best"] = "last"
-    patience: int = 0
+    patience: Annotated[int, Range(0)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     mixed_precision: bool = False
@@ -189,27 +177,16 @@ class TopLevel:
 
     def __post_init__(self) -> None:
         _ = self.training
-        for key in ("peers", "num-server-rounds", "evaluate-every"):
-            if getattr(self, key.replace("-", "_")) < 1:
-                raise ValueError(f"{key} must be at least 1")
         if self.mixed_precision and self.dtype != "float32":
             raise ValueError('mixed-precision = true goes with dtype = "float32"')
-        if self.seed < 0:
-            raise ValueError("seed must not be negative")
-        if self.round_seconds <= 0 or self.join_seconds < 0:
-            raise ValueError("round-seconds must be above 0 and join-seconds not below it")
-        if not 0 <= self.hold_out < 1:
-            raise ValueError("hold-out must be at least 0 and below 1")
         if self.hold_out and min(self.peers, self.num_server_rounds) < 2:
             raise ValueError("hold-out wants at least two peers and two rounds")
-        if self.patience < 0 or (self.patience and self.keep_models != "best"):
-            raise ValueError('patience must be at least 0, and goes with keep-models = "best"')
-        if not 0 <= self.quorum <= self.peers:
-            raise ValueError(f"quorum must be 0 to {self.peers}, the number of peers")
-        if not 0 < self.topology_probability <= 1:
-            raise ValueError("topology-probability must be above 0 and at most 1")
-        if Path(self.name).name != self.name or self.name == "..":
-            raise ValueError(f'name must be the name of one directory, not "{self.name}"')
+        if self.patience and self.keep_models != "best":
+            raise ValueError('patience goes with keep-models = "best"')
+        if self.quorum > self.peers:
+            raise ValueError(f"quorum = {self.quorum} must be at most peers = {self.peers}")
+        if self.name and not is_name(self.name):
+            raise ValueError(f"name must be the name of one directory: {RULE}")
         if self.topology == "file" and not self.topology_file:
             raise ValueError('topology = "file" needs topology-file')
 
@@ -222,11 +199,11 @@ class TopLevel:
 @lru_cache
 def tables() -> Mapping[str, type]:
     """Return table name -> dataclass; "" is the top level. Tables without options are omitted."""
-    options = {name: method.options for name, method in METHODS.items()}
-    options |= {name: dataset.options for name, dataset in DATASETS.items() if dataset.options}
+    rows: dict[str, Method | Dataset | Model] = {**METHODS, **DATASETS, **MODELS}
+    options = {name: row.options for name, row in rows.items() if row.options}
     run = {"": TopLevel, "partition": Partition, "schedule": schedule.Options}
     run |= {"clock": clock.Options, **WORLD, "model": Adaptation}
-    named = {**run, **options, **MODEL_OPTIONS}
+    named = {**run, **options}
     return {name: table for name, table in named.items() if schema.keys(table)}
 
 

@@ -1,34 +1,53 @@
 """Parts of a run that are selected by name: built-in parts, and plugins with their own options.
 
 The options of a plugin are in a table named after its kind ([method-options], [model-options],
-...). Flower accepts only keys in pyproject.toml, so each of these tables is also a single key whose
-value is the content of an inline table: method-options = "alpha = 0.1".
+[dataset-options], [partition-options]). Flower accepts only keys in pyproject.toml, so each of
+these tables is also a single key whose value is the content of an inline table:
+method-options = "alpha = 0.1".
 """
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from coterie.app.config import schema
 from coterie.app.config.keys import ConfigError, TopLevel, nearest
 from coterie.app.config.keys import paths as paths_of_ours
-from coterie.app.config.registry import METHODS, method_of
+from coterie.app.config.registry import METHODS, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
-from coterie.clients.models import plugin_options
-from coterie.clients.models.options import MODELS
+from coterie.clients.attack import ATTACKS, Attack, attack_of
+from coterie.clients.defence import RULES, Defence, rule_of
+from coterie.clients.models.options import MODELS, is_of_library, model_of
 from coterie.datasets import plugins
-from coterie.datasets.partition.kinds import KINDS
+from coterie.datasets.partition.kinds import KINDS, kind_of
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.plugins import Kind, PluginError
 from coterie.datasets.table import DATASETS, dataset_of
 from coterie.errors import Error, line_of
+from coterie.strategies import schedule
+from coterie.strategies.schedule import SCHEDULES
+from coterie.strategies.topology import TOPOLOGIES
 
 LIBRARIES = ("torchvision:", "timm:")
 """Models that a deployed node builds from what is installed there."""
+
+
+_COMPARED = 100
+"""Characters of an unknown name that are compared with known ones."""
+
+
+class Row(Protocol):
+    """Row of any table of parts."""
+
+    @property
+    def summary(self) -> str:
+        """Description in one line."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -41,32 +60,36 @@ class Part:
         Key with the name of the part.
     default : str
         Default name.
-    built_in : Collection[str]
-        Names of built-in parts.
-    options : Callable[[str], type | None]
-        Function from the name of a plugin to its options dataclass, or None.
+    built_in : Mapping[str, Row]
+        Table of the built-in parts: name -> row.
+    row : Callable[[str], Any]
+        Function that returns the row of a name, built in or of a plugin, after checking its type.
+    has_options : bool
+        Whether a plugin can have an options dataclass, `row(name).options`.
     """
 
     key: str
     default: str
-    built_in: Collection[str]
-    options: Callable[[str], type | None]
+    built_in: Mapping[str, Row]
+    row: Callable[[str], Any]
+    has_options: bool = False
 
 
 PARTS: Mapping[Kind, Part] = {
-    "method": Part("method", TopLevel.method, METHODS, lambda name: method_of(name).options),
-    "model": Part("model", TopLevel.model, MODELS, plugin_options.of),
-    "dataset": Part("dataset", TopLevel.dataset, DATASETS, lambda name: dataset_of(name).options),
-    "partition": Part(
-        "partition.kind",
-        Partition.kind,
-        KINDS,
-        lambda name: plugins.options_of(plugins.load("partition", name), name),
-    ),
+    "method": Part("method", TopLevel.method, METHODS, method_of, has_options=True),
+    "model": Part("model", TopLevel.model, MODELS, model_of, has_options=True),
+    "dataset": Part("dataset", TopLevel.dataset, DATASETS, dataset_of, has_options=True),
+    "partition": Part("partition.kind", Partition.kind, KINDS, kind_of, has_options=True),
+    "topology": Part("topology", TopLevel.topology, TOPOLOGIES, topology_of),
+    "attack": Part("attack.kind", Attack.kind, ATTACKS, attack_of),
+    "defence": Part("defence.rule", Defence.rule, RULES, rule_of),
+    "schedule": Part("schedule.kind", schedule.Options.kind, SCHEDULES, schedule_of),
 }
-"""Kind -> its key and choices."""
+"""Kind -> its key, built-in rows and plugins."""
 
-TABLES: Mapping[str, Kind] = {f"{kind}-options": kind for kind in PARTS}
+TABLES: Mapping[str, Kind] = {
+    f"{kind}-options": kind for kind, part in PARTS.items() if part.has_options
+}
 """Table of a plugin's options -> its kind."""
 
 
@@ -85,7 +108,8 @@ def chosen(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
             raise ConfigError(f"{part.key} = {schema.written(name)}: wants a string")
         if name not in part.built_in and not plugins.is_named(kind, name):
             known = [*part.built_in, *plugins.installed(kind)]
-            raise ConfigError(f'unknown {part.key} "{name}"{nearest(name, known)}')
+            said = schema.brief(name)
+            raise ConfigError(f"unknown {part.key} {said}{nearest(name[:_COMPARED], known)}")
         names[kind] = name
     return names
 
@@ -93,6 +117,19 @@ def chosen(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
 def foreign(names: Mapping[Kind, str]) -> dict[Kind, str]:
     """Those of the names that are a plugin's."""
     return {kind: name for kind, name in names.items() if name not in PARTS[kind].built_in}
+
+
+def code(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
+    """Those of the chosen names that lead to code or to a folder: "module:attribute" and the like.
+
+    Installed entry points are not among them: their names are looked up in a list that only
+    whoever installs packages can add to.
+    """
+    return {
+        kind: name
+        for kind, name in foreign(chosen(flat)).items()
+        if ":" in name and not (kind == "model" and name.startswith(LIBRARIES))
+    }
 
 
 def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
@@ -105,12 +142,13 @@ def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
     """
     tables = {}
     for kind, name in foreign(chosen(flat)).items():
+        part = PARTS[kind]
         try:
-            table = PARTS[kind].options(name)
+            row = part.row(name)
         except PluginError as error:
             raise ConfigError(str(error)) from error.__cause__
-        if table is not None:
-            tables[f"{kind}-options"] = table
+        if part.has_options and row.options is not None:
+            tables[f"{kind}-options"] = row.options
     return tables
 
 
@@ -137,9 +175,9 @@ def unpacked(flat: Mapping[str, Any]) -> dict[str, Any]:
         text = flat[table]
         try:
             inner = tomllib.loads(f"_ = {{{text}}}")["_"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             raise ConfigError(
-                f'{table} = "{text}": wants options like "alpha = 0.1, kind = \'x\'"'
+                f"{table} = {schema.brief(text)}: wants options like \"alpha = 0.1, kind = 'x'\""
             ) from None
         loose = {f"{table}.{key}": value for key, value in inner.items()} | loose
     return loose
@@ -174,12 +212,42 @@ def refuse_modules(flat: Mapping[str, Scalar]) -> None:
     ConfigError
         Says which name, and the remedy. Nothing was loaded.
     """
-    for kind, name in foreign(chosen(flat)).items():
-        if ":" in name and not (kind == "model" and name.startswith(LIBRARIES)):
-            raise ConfigError(
-                f'{PARTS[kind].key} = "{name}" is not installed: a deployment takes what is built '
-                f'in, and entry points "coterie.{kind}s" of packages that its nodes have installed'
-            )
+    for kind, name in code(flat).items():
+        raise ConfigError(
+            f'{PARTS[kind].key} = "{name}" is not installed: a deployment takes what is built '
+            f'in, and entry points "{plugins.GROUPS[kind]}" of packages that its nodes have '
+            "installed"
+        )
+
+
+def refuse_unnamed(
+    flat: Mapping[str, Scalar], named: Collection[str], file: Path, option: str = "--part "
+) -> None:
+    """Refuse code that a file of a run directory names, unless the user has named it too.
+
+    Parameters
+    ----------
+    flat : keys of the file.
+    named : what the user has named, in the words of the file.
+    option : of the command that names a part; empty: the key itself does.
+
+    Raises
+    ------
+    ConfigError
+        Says which name, and the remedy. Nothing was loaded.
+    """
+    for kind, name in code(flat).items():
+        if name not in named:
+            key = PARTS[kind].key
+            raise ConfigError(f"{file}: {unnamed(key, name, option or f'{key}=')}")
+
+
+def unnamed(key: str, name: str, option: str = "--part ") -> str:
+    """The line that refuses a name in a file."""
+    return (
+        f"{key} = {schema.brief(name)} is not built in, and a file of a run loads no code "
+        f"that you do not name: if you trust it, name it, too: {option}{shlex.quote(name)}"
+    )
 
 
 def ask(name: str, check: Callable[[Any], object], subject: object) -> None:
@@ -203,9 +271,9 @@ def ask(name: str, check: Callable[[Any], object], subject: object) -> None:
 def fingerprints(flat: Mapping[str, Scalar]) -> Iterable[bytes]:
     """What changes when the code of a chosen plugin does, or a folder that a model comes from."""
     for kind, name in foreign(chosen(flat)).items():
-        library, _, which = name.partition(":")
-        if kind != "model" or library not in plugin_options.LIBRARIES:
+        if kind != "model" or not is_of_library(name):
             yield plugins.fingerprint(kind, name)
-        elif library == "transformers":
-            files = sorted(path for path in Path(which).glob("*") if path.is_file())
+        elif name.startswith("transformers:"):
+            folder = Path(name.partition(":")[2])
+            files = sorted(path for path in folder.glob("*") if path.is_file())
             yield from (path.read_bytes() for path in files)

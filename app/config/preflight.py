@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
-from coterie.app.config import parts
+from coterie.app.config import parts, schema
 from coterie.app.config.config import Config, ConfigError
 from coterie.clients.models.options import MODELS, Adaptation, check_shape, check_task
 from coterie.clients.parts.validation import required
+from coterie.datasets.files.locate import without_downloads
 from coterie.datasets.problem import Problem
 from coterie.datasets.table import load_problem
 
@@ -20,7 +22,7 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
     config : Config
         Configuration of the run.
     peer : int | None
-        Peer of a deployed node, which loads only its own data.
+        Peer of a deployed node, which loads only its own data and downloads nothing.
     split : int | None
         Seed by which such a node divides its own data; None: the run's seed.
 
@@ -33,14 +35,15 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
     if deployed is not None and peer is not None:
         seed = config.seed if split is None else split
         return deployed(peer, config.peers, seed, Path(config.data_dir), config.dataset_options)
-    return load_problem(
-        config.dataset,
-        config.partition,
-        config.peers,
-        config.seed,
-        Path(config.data_dir),
-        config.dataset_options,
-    )
+    with nullcontext() if peer is None else without_downloads():
+        return load_problem(
+            config.dataset,
+            config.partition,
+            config.peers,
+            config.seed,
+            Path(config.data_dir),
+            config.dataset_options,
+        )
 
 
 def check(config: Config) -> Problem:
@@ -53,11 +56,26 @@ def check(config: Config) -> Problem:
     ConfigError, DataError
         If they are not compatible; the message is one line.
     """
+    check_paths(config)
     config.graph()
     problem = problem_of(config)
     check_method(config, problem)
     check_model(config, problem)
     return problem
+
+
+def check_paths(config: Config) -> None:
+    """Refuse keys that name a pipe or a device: reading one may never end.
+
+    Raises
+    ------
+    ConfigError : names the key.
+    """
+    flat = config.flat()
+    for key in sorted(config.paths & flat.keys()):
+        path = Path(str(flat[key]))
+        if flat[key] and path.exists() and not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"{key} = {schema.brief(flat[key])} is no regular file")
 
 
 def check_model(config: Config, problem: Problem) -> None:
@@ -100,16 +118,15 @@ def check_method(config: Config, problem: Problem) -> None:
             f'augment = "{config.augment}" wants images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
         )
-    kind = config.attack.kind
-    if kind.startswith("label-flip") and problem.task != "classification":
-        raise ConfigError(f'attack.kind = "{kind}" wants classes, not {problem.task}')
+    if config.attack.row.needs_classes and problem.task != "classification":
+        raise ConfigError(f'attack.kind = "{config.attack.kind}" wants classes, not {problem.task}')
     if config.privacy.kind != "none" and problem.task == "quadratic":
         raise ConfigError(f"privacy: {problem.name} has no examples that it could protect")
-    if config.validates or config.keep_models == "best":
+    if config.row.validates or config.keep_models == "best":
         try:
             required(problem)
         except ValueError as error:
-            asks = config.method if config.validates else 'keep-models = "best"'
+            asks = config.method if config.row.validates else 'keep-models = "best"'
             raise ConfigError(f"{asks}: {error}") from None
     chosen = (config.method, config.options), (config.network, config.model_options)
     for name, options in chosen:

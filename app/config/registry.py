@@ -1,9 +1,18 @@
-"""Registry of methods: name -> strategy (edges of a round) and rule (computation of a peer)."""
+"""Table of the methods, and plugins by name.
+
+A row of `METHODS` combines a strategy (edges of a round) and a rule (computation of a peer). The
+tables of the other parts: `coterie.clients.models.options.MODELS`,
+`coterie.datasets.table.DATASETS`,
+`coterie.datasets.partition.kinds.KINDS`, `coterie.strategies.topology.TOPOLOGIES`,
+`coterie.strategies.schedule.SCHEDULES`, `coterie.clients.attack.ATTACKS`,
+`coterie.clients.defence.RULES`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from coterie.clients.methods import (
     all_for_one,
@@ -36,10 +45,24 @@ from coterie.strategies.brokering import Brokering
 from coterie.strategies.everyone import Everyone
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.protocol import METRICS
+from coterie.strategies.schedule import SCHEDULES, ScheduleKind
 from coterie.strategies.silent import Silent
+from coterie.strategies.topology import TOPOLOGIES, Topology
 from coterie.strategies.wanted import Wanted, WantedAnswers, WantedHelp
 
-__all__ = ["METHODS", "Method", "method_of"]
+__all__ = ["GROUPS", "METHODS", "Group", "Method", "method_of", "schedule_of", "topology_of"]
+
+
+Group = Literal["unknown", "groups", "personal", "helpers", "alike", "references"]
+GROUPS: Mapping[Group, str] = {
+    "unknown": "Unknown similarity of peers",
+    "groups": "A few groups of similar peers",
+    "personal": "A shared model with personal parts or copies",
+    "helpers": "A few peers that want help",
+    "alike": "Similar peers",
+    "references": "References, to run beside the others",
+}
+"""Group of methods -> the situation in which to choose one of them, in the order of lists."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +80,15 @@ class Method:
         [method-options] for a plugin.
     summary : str
         Description in one line.
+    group : {"unknown", "groups", "personal", "helpers", "alike", "references"} or None
+        Situation in which to choose the method, see `GROUPS`; None for plugins.
     strategy_options : tuple[str, ...]
         Fields of `options` that the strategy also takes.
     learns_graph : bool
         Whether the method learns the weights between peers from models and data.
+    told_truth : bool or Mapping of str to str
+        Whether the method is given the true clusters, which other methods must learn; or the
+        option keys and values with which it is.
     exposes : str
         Reason why differential privacy does not cover the method: a dependence on private examples
         other than gradients. Empty: covered.
@@ -69,9 +97,11 @@ class Method:
     strategy: type[Brokering]
     rule: type[Rule[Any]]
     options: type
-    summary: str = "of a plugin"
+    summary: str = "plugin"
+    group: Group | None = None
     strategy_options: tuple[str, ...] = ()
     learns_graph: bool = False
+    told_truth: bool | Mapping[str, str] = False
     exposes: str = ""
 
     def brokering(self, options: object, **run: Any) -> Brokering:
@@ -84,6 +114,18 @@ class Method:
         """Return whether the method needs validation data."""
         return getattr(self.options, "validates", False)
 
+    def is_told(self, options: Mapping[str, Any]) -> bool:
+        """Return whether the method is given the true clusters.
+
+        Parameters
+        ----------
+        options : Mapping
+            Keys and values of the method's table.
+        """
+        if isinstance(self.told_truth, bool):
+            return self.told_truth
+        return any(options.get(key) == value for key, value in self.told_truth.items())
+
 
 _LOSSES = "losses on private examples choose its weights"
 _CHOICE = "losses on private examples choose its models"
@@ -91,36 +133,68 @@ _MEMORY = "it predicts from a memory of private examples"
 _TUNED = "each evaluation trains on private examples again"
 
 METHODS: dict[str, Method] = {
-    "local": Method(Silent, local.Local, local.Options, "every peer trains alone"),
-    "fedavg": Method(Everyone, fedavg.FedAvg, fedavg.Options, "one model, averaged over all"),
-    "oracle": Method(Wanted, oracle.Oracle, oracle.Options, "FedAvg inside the true cluster"),
+    "local": Method(
+        Silent,
+        local.Local,
+        local.Options,
+        "every peer trains alone",
+        group="references",
+    ),
+    "fedavg": Method(
+        Everyone,
+        fedavg.FedAvg,
+        fedavg.Options,
+        "one model, averaged over all",
+        group="alike",
+    ),
+    "oracle": Method(
+        Wanted,
+        oracle.Oracle,
+        oracle.Options,
+        "FedAvg inside the true cluster",
+        group="references",
+        told_truth=True,
+    ),
     "cobo": Method(
         Pairs,
         cobo.CoBo,
         cobo.Options,
         "pairs whose gradients align at their midpoint attract",
+        group="unknown",
         strategy_options=("sampling", "probability"),
         learns_graph=True,
     ),
-    "wga": Method(WantedHelp, wga.Wga, wga.Options, "own gradient averaged with the helpers'"),
+    "wga": Method(
+        WantedHelp,
+        wga.Wga,
+        wga.Options,
+        "own gradient averaged with the helpers'",
+        group="helpers",
+        told_truth={"helpers": "cluster"},
+    ),
     "bias-correction": Method(
         WantedHelp,
         bias_correction.BiasCorrection,
         bias_correction.Options,
         "WGA less the helpers' bias, which it learns",
+        group="helpers",
+        told_truth={"helpers": "cluster", "bias": "oracle"},
     ),
     "all-for-one": Method(
         WantedHelp,
         all_for_one.AllForOne,
         all_for_one.Options,
         "averages, at the own model, the gradients that resemble the own one",
+        group="unknown",
         learns_graph=True,
+        told_truth={"criterion": "oracle"},
     ),
     "federico": Method(
         WantedAnswers,
         federico.FedeRiCo,
         federico.Options,
         "trains the models that explain its data and predicts with their mixture",
+        group="unknown",
         learns_graph=True,
         exposes=_LOSSES,
     ),
@@ -129,6 +203,7 @@ METHODS: dict[str, Method] = {
         dpfl.DPFL,
         dpfl.Options,
         "averages with those who lower its validation loss",
+        group="unknown",
         learns_graph=True,
         exposes=_LOSSES,
     ),
@@ -137,6 +212,7 @@ METHODS: dict[str, Method] = {
         random_graph.RandomGraph,
         random_graph.Options,
         "DPFL with random neighbours",
+        group="references",
         exposes=_CHOICE,
     ),
     "fedavg-ft": Method(
@@ -144,42 +220,67 @@ METHODS: dict[str, Method] = {
         fine_tuning.FineTuned,
         fine_tuning.Options,
         "FedAvg, fine-tuned by each peer",
+        group="personal",
         exposes=_CHOICE,
     ),
     "fedprox": Method(
-        Everyone, fedprox.FedProx, fedprox.Options, "FedAvg with a proximal term in local training"
+        Everyone,
+        fedprox.FedProx,
+        fedprox.Options,
+        "FedAvg with a proximal term in local training",
+        group="alike",
     ),
     "fedprox-ft": Method(
         Everyone,
         fine_tuning.FineTunedProx,
         fine_tuning.ProxOptions,
         "FedProx, fine-tuned by each peer",
+        group="personal",
         exposes=_CHOICE,
     ),
     "ditto": Method(
-        Everyone, ditto.Ditto, ditto.Options, "an own model each, pulled towards FedAvg's"
+        Everyone,
+        ditto.Ditto,
+        ditto.Options,
+        "an own model each, pulled towards FedAvg's",
+        group="personal",
     ),
-    "apfl": Method(Everyone, apfl.APFL, apfl.Options, "a mixture of an own and FedAvg's model"),
+    "apfl": Method(
+        Everyone,
+        apfl.APFL,
+        apfl.Options,
+        "a mixture of an own and FedAvg's model",
+        group="personal",
+    ),
     "perfedavg": Method(
         Everyone,
         perfedavg.PerFedAvg,
         perfedavg.Options,
         "one model that is good after an own step",
+        group="personal",
         exposes=_TUNED,
     ),
-    "fedrep": Method(Everyone, fedrep.FedRep, fedrep.Options, "a shared body, a head of one's own"),
+    "fedrep": Method(
+        Everyone,
+        fedrep.FedRep,
+        fedrep.Options,
+        "a shared body, and a personal head",
+        group="personal",
+    ),
     "knn-per": Method(
         Everyone,
         knn_per.KNNPer,
         knn_per.Options,
         "FedAvg's model and the nearest own examples",
+        group="personal",
         exposes=_MEMORY,
     ),
     "pfedgraph": Method(
         Everyone,
         pfedgraph.PFedGraph,
         pfedgraph.Options,
-        "averages with those who moved alike",
+        "averages with peers that moved alike",
+        group="unknown",
         learns_graph=True,
     ),
     "fedfomo": Method(
@@ -187,6 +288,7 @@ METHODS: dict[str, Method] = {
         fedfomo.FedFomo,
         fedfomo.Options,
         "adds what lowers the loss on held-out data",
+        group="unknown",
         learns_graph=True,
         exposes=_LOSSES,
     ),
@@ -194,7 +296,8 @@ METHODS: dict[str, Method] = {
         Everyone,
         ifca.Ifca,
         ifca.Options,
-        "K models, each trained by those whom it fits best",
+        "K models, each trained by the peers that it fits best",
+        group="groups",
         learns_graph=True,
         exposes=_LOSSES,
     ),
@@ -203,13 +306,16 @@ METHODS: dict[str, Method] = {
         federated_clustering.FederatedClustering,
         federated_clustering.Options,
         "a mean of gradients that is clipped around the own one",
+        group="unknown",
         learns_graph=True,
+        told_truth={"radius": "truth"},
     ),
     "clustered-fl": Method(
         Wanted,
         clustered_fl.ClusteredFL,
         clustered_fl.Options,
         "FedAvg in clusters that split",
+        group="groups",
         learns_graph=True,
     ),
     "fedem": Method(
@@ -217,6 +323,7 @@ METHODS: dict[str, Method] = {
         fedem.FedEM,
         fedem.Options,
         "data as a mixture of K distributions, learnt by all",
+        group="groups",
         learns_graph=True,
         exposes=_LOSSES,
     ),
@@ -232,13 +339,28 @@ def method_of(name: str) -> Method:
     PluginError
         If there is no such plugin, or it is not a method.
     """
-    if name in METHODS:
-        return METHODS[name]
-    found = plugins.load("method", name)
-    if not isinstance(found, Method):
-        raise plugins.PluginError(
-            f'method = "{name}" is a {type(found).__name__}: it must be a '
-            "coterie.Method(strategy, rule, options)"
-        )
-    plugins.checked_options(found.options, name)
-    return found
+    method = plugins.row("method", name, METHODS, Method)
+    plugins.checked_options(method.options, name)
+    return method
+
+
+def topology_of(name: str) -> Topology:
+    """Return a built-in topology or a plugin by name.
+
+    Raises
+    ------
+    PluginError
+        If there is no such plugin, or it is not a topology.
+    """
+    return plugins.row("topology", name, TOPOLOGIES, Topology)
+
+
+def schedule_of(name: str) -> ScheduleKind:
+    """Return a built-in kind of schedule or a plugin by name.
+
+    Raises
+    ------
+    PluginError
+        If there is no such plugin, or it is not a kind of schedule.
+    """
+    return plugins.row("schedule", name, SCHEDULES, ScheduleKind)

@@ -1,8 +1,9 @@
 """Option tables: frozen dataclasses of scalars, with kebab-case keys in TOML.
 
 Fields are bool, int, float, str, Literal, or a union of these. Other fields are not options. A
-string that names a file or a directory is annotated `Annotated[str, Path]`; text in an annotation,
-`Annotated[int, "Maximum number of ..."]`, describes the option.
+string that names a file or a directory is annotated `Annotated[str, Path]`, a number with limits
+`Annotated[int, Range(1)]`; text in an annotation, `Annotated[int, "Maximum number of ..."]`,
+describes the option.
 """
 
 from __future__ import annotations
@@ -14,11 +15,28 @@ from dataclasses import MISSING, fields
 from functools import lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import tomli_w
 
+from coterie import ranges
+from coterie.ranges import RangeError
+
 Scalar = bool | int | float | str
+Number = TypeVar("Number", int, float)
+T = TypeVar("T")
+_BRIEF = 100
+"""Characters of a value in a message."""
 _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 
 
@@ -60,12 +78,14 @@ def notes(table: type) -> dict[str, str]:
 
 
 def convert(value: Any, annotation: Any) -> Scalar:
-    """Return `value` if it has the annotated type; an int is converted to a float.
+    """Return `value` if it has the annotated type and range; an int is converted to a float.
 
     Raises
     ------
     ValueError
         If the type is wrong; the message has the expected type.
+    RangeError
+        If a number is out of range; the message has the range.
     """
     for kind in _alternatives(annotation):
         if isinstance(kind, str):
@@ -73,10 +93,47 @@ def convert(value: Any, annotation: Any) -> Scalar:
                 return kind
         elif kind is float:
             if type(value) in (int, float) and abs(value) <= sys.float_info.max:
-                return float(value)
+                return float(_in_range(value, annotation))
         elif type(value) is kind and not (kind is int and abs(value) >= 2**63):
-            same: Scalar = value
+            same: Scalar = _in_range(value, annotation) if kind is int else value
             return same
+    raise ValueError(f"wants {_describe(annotation)}")
+
+
+def made(table: type[T], options: Mapping[str, Any]) -> T:
+    """Make a table from values by field name, as somebody else may have written them.
+
+    Raises
+    ------
+    ValueError
+        One is unknown or of another type, or all together are impossible.
+    """
+    known = dict(keys(cast(Any, table)).values())
+    others = {each.name for each in fields(cast(Any, table))} - known.keys()
+    found = {}
+    for name, value in options.items():
+        if name in others:  # no option: it is as the table has it
+            continue
+        if name not in known:
+            raise ValueError(f"{brief(name)} is no option of {table.__name__}")
+        try:
+            found[name] = convert(value, known[name])
+        except ValueError as error:
+            raise ValueError(f"{name} = {brief(value)}: {error}") from None
+    return table(**found)
+
+
+def check_kind(value: Scalar, annotation: Any) -> None:
+    """Refuse a value of another type; of names, those that no version may have had, too.
+
+    Raises
+    ------
+    ValueError
+        Says what is wanted.
+    """
+    kinds = {str if isinstance(kind, str) else kind for kind in _alternatives(annotation)}
+    if type(value) in kinds or (type(value) is int and float in kinds):
+        return
     raise ValueError(f"wants {_describe(annotation)}")
 
 
@@ -87,9 +144,13 @@ def read(text: str, annotation: Any) -> Scalar:
     ------
     ValueError
         If the type is wrong; the message has the expected type.
+    RangeError
+        If a number is out of range; the message has the range.
     """
     try:
         return convert(tomllib.loads(f"value = {text}")["value"], annotation)
+    except RangeError:
+        raise
     except ValueError:
         return convert(text, annotation)
 
@@ -99,9 +160,21 @@ def written(value: object) -> str:
     return tomli_w.dumps({"v": value}).removeprefix("v = ").strip()
 
 
+def brief(value: object) -> str:
+    """A value for a message: on one line, and not longer than one."""
+    text = " ".join(written(value).split())  # a list would be many lines
+    return text if len(text) <= _BRIEF else f"{text[:_BRIEF]} ..."
+
+
 def is_path(annotation: Any) -> bool:
     """Return whether a field names a file or a directory."""
     return get_origin(annotation) is Annotated and Path in annotation.__metadata__
+
+
+def _in_range(value: Number, annotation: Any) -> Number:
+    for each in ranges.of(annotation):
+        each.check(value)
+    return value
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from coterie.app.runs import plan, units
+from coterie.app.runs import plan, progress, units
+from coterie.app.runs.files import ResultsError
 from coterie.app.runs.progress import OVER
-from coterie.app.runs.rundir import ResultsError, held_inodes, read_config, read_json
+from coterie.app.runs.rundir import held_inodes, read_config
 
 READ = (
     *("config.toml", "progress.json", "split.json", "classes.json"),
@@ -25,7 +26,6 @@ READ = (
 """Files of a run that the dashboard reads."""
 _TRIALS = "tuning"
 _DEPTH = 4  # runs/compare/PRESET/tuning/RUN
-_STATES = ("running", "finished", "diverged", "stopped", "failed")
 _FRESH_SECONDS = 15.0
 """A run that wrote within this many seconds counts as running."""
 _SHARED_SECONDS = 0.5
@@ -259,14 +259,12 @@ def _read(key: str, directory: Path) -> Entry:
     path = directory / "config.toml"
     try:
         refuse_links(directory)
-        config = read_config(path)
-        now = read_json(directory / "progress.json", dict)
-        if now is None:
-            now = {"status": "starting", "round": None}
-        else:
+        config = read_config(directory)
+        now = progress.read(directory)
+        if now:
             path = directory / "progress.json"
-            if now.get("status") not in _STATES or not isinstance(now.get("round"), int):
-                raise ResultsError(f"{path}: no status and round")
+        else:
+            now = {"status": "starting", "round": None}
         accuracy, loss = now.get("mean_test_accuracy"), now.get("mean_test_loss")
         peers, is_deployed = units.plural(config["peers"], "peer"), _is_deployed(directory)
         return Entry(

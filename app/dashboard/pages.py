@@ -161,7 +161,7 @@ def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[
     if not measured:
         return "begun_comparison.html.j2", {"title": group.name, "group": group}
     failed = {entry.name: entry.why for entry in group.runs if entry.state == "failed"}
-    rows = comparison.rows(measured, tuning.read(group.directory / tuning.FILE))
+    rows = comparison.rows(measured, tuning.read(group.directory))
     content = comparison_page.content(rows, group.name, failed)
     return "live_comparison.html.j2", {**content, "group": group}
 

@@ -14,12 +14,42 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.middleware.gzip import GZipMiddleware
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from coterie.app.dashboard.guard import Guard
 from coterie.app.dashboard.pages import STATIC, Pages
 
 _END_SECONDS = 1
 """Maximum delay of the shutdown by an unread response."""
+
+
+PATIENCE_SECONDS = 10.0
+"""How long a connection may be open without a whole request."""
+
+
+class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """A connection that is closed where no whole request comes."""
+
+    _answered = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._wait()
+
+    def on_response_complete(self) -> None:
+        self._answered += 1
+        super().on_response_complete()
+
+    def _wait(self) -> None:
+        self.loop.call_later(PATIENCE_SECONDS, self._look, self._answered)
+
+    def _look(self, answered: int) -> None:
+        """Close it, unless an answer is under way or was given since it was looked at last."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if not is_answering and self._answered == answered:
+            self.transport.close()
+        elif not self.transport.is_closing():
+            self._wait()
 
 
 class Server(uvicorn.Server):
@@ -31,6 +61,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 application,
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 log_level="critical",  # a request log would contain tokens

@@ -1,14 +1,12 @@
 """A node: does what the relay's requests say with the peers it hosts, and remembers in between.
 
 The next message may be handled by another process, so everything a peer holds is on the node's
-disk (`coterie.app.node.checkpoints`) at the end of each request; a version says what a request
-builds on.
+disk (`coterie.app.node.storage.checkpoints`) at the end of each request; a version says what a
+request builds on.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -17,36 +15,33 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import safe_open
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.preflight import check_method, problem_of
-from coterie.app.node.attackers import Attackers, deceived
-from coterie.app.node.checked_rule import CheckedRule
-from coterie.app.node.checkpoints import CheckpointStore
-from coterie.app.node.cohort import Cohort
-from coterie.app.node.faults import StateError
-from coterie.app.node.part import predicts_as_saved
-from coterie.app.node.tensor_file import write
-from coterie.app.node.vetting import check_wanted
+from coterie.app.node.cohort.attackers import Attackers, deceived
+from coterie.app.node.cohort.checked_rule import CheckedRule
+from coterie.app.node.cohort.cohort import Cohort
+from coterie.app.node.place import ALONE, Deployed, Place, Simulated
+from coterie.app.node.requests.faults import StateError
+from coterie.app.node.requests.vetting import check_wanted
+from coterie.app.node.storage.checkpoints import CheckpointStore
+from coterie.app.node.storage.models import ModelFiles
 from coterie.app.runs import atomic
 from coterie.app.security.accounts import Accounts
 from coterie.app.security.approval import OWN
 from coterie.app.security.channel import SecureChannel
-from coterie.app.security.disclosure import limited, numbers_in, protected
-from coterie.app.security.policy import AnswerPolicy, Policy
-from coterie.app.security.run_check import check_counts, is_own
-from coterie.app.security.sealing import Sealing, simulated
+from coterie.app.security.disclosure import Reports
+from coterie.app.security.policy import AnswerPolicy, PolicyError
+from coterie.app.security.run_check import check_counts, check_letters, is_own, max_parameters
+from coterie.app.security.sealing import simulated
 from coterie.app.security.split import split_seed
-from coterie.app.trained.about import About
-from coterie.app.trained.card import as_json, as_markdown, card
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.probe import ModelError
+from coterie.clients.models.size import MAX_PARAMETERS, SizeError
+from coterie.datasets.problem import Problem
 from coterie.strategies.brokering import Round
 from coterie.strategies.protocol import PeerMessage, Report, Request, Response
-
-_log = logging.getLogger("coterie.node")
 
 
 class NodeError(StateError):
@@ -61,11 +56,8 @@ class Node:
     config : the run's configuration.
     peers : ids of the hosted peers, ascending.
     directory : the run directory on this node's disk.
-    sealing : how letters are sealed; without, as the run's configuration wants it in a simulation.
-    deployed : whether the node is deployed: data-dir is that of its one peer.
-    policy : of the institution: what reports tell, and how much may be asked.
+    place : a simulation, or an institution with its keys and policy.
     on_round : called with the number of each round that the node ends without the relay.
-    gpu : see `coterie.clients.engine.engine.Engine`; the number of a simulation's node.
 
     Raises
     ------
@@ -77,48 +69,84 @@ class Node:
         config: Config,
         peers: Sequence[int],
         directory: Path,
-        sealing: Sealing | None = None,
+        place: Place = ALONE,
         *,
-        deployed: bool = False,
-        policy: Policy | None = None,
         on_round: Callable[[int], None] | None = None,
-        gpu: int = 0,
     ) -> None:
         self._on_round = on_round
         self.peers = tuple(int(peer) for peer in peers)
-        self._directory = directory
-        self._strategy = config.strategy()
-        own = directory.parent / OWN
-        problem = problem_of(
-            config, *((self.peers[0], split_seed(own, config)) if deployed else ())
-        )
-        check_method(config, problem)
-        liars = config.attackers()
-        problem = deceived(problem, config.attack, liars)
-        self._policy = policy
+        self._place, self._directory, self._strategy = place, directory, config.strategy()
+        deployed = place if isinstance(place, Deployed) else None
+        self._policy = None if deployed is None else deployed.policy
+        problem = self._problem(config, deployed)
         # A simulation of honest peers need not doubt what they say and send.
-        doubts = deployed or config.attack.kind != "none"
+        doubts = deployed is not None or config.attack.kind != "none"
         is_limited = doubts or config.defence.max_samples != "auto"
         self._believed = config.defence.believed if is_limited else np.asarray
-        defence = replace(config.defence, norm=config.defence.norm and doubts)
-        parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
-        self._sizes_of = {
-            peer: {name: len(part.rows[peer]) for name, part in parts.items()}
-            for peer in self.peers
-        }
-        self._sizes = self._sizes_of[self.peers[0]]
-        self._rarest = 0
-        self._is_own = is_own(config.dataset)
-        self._learns_graph = config.row.learns_graph
-        if policy is not None and self._is_own:
-            check_counts(policy, config, self._sizes)
-            rarest = problem.rarest_class(self.peers[0])
-            self._rarest = rarest if rarest >= policy.data.min_examples else 0
         # n_i of the hosted peers, if the node has to learn those of the others.
-        sees_all = problem.samples.all() or not deployed
+        sees_all = problem.samples.all() or deployed is None
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
+        engine = self._engine(config, problem, norm=config.defence.norm and doubts)
+        engine.samples = self._believed(engine.samples)
+        rule = config.row.rule(engine, config.options, config.num_server_rounds)
+        attackers = config.attack.attackers(config.peers, config.seed)
+        self._cohort = Cohort(
+            engine, CheckedRule(rule), config.num_server_rounds, config.payload,
+            self._strategy.schedule, Attackers(config.attack, attackers, rule),
+            keeps_all=config.keep_models == "best",
+        )  # fmt: skip
+        if self._policy is not None:
+            check_letters(self._policy, self._bytes_a_round())
+        self._models = ModelFiles(
+            directory, config, problem, self.peers, type(rule), self._policy,
+            durable=deployed is not None,
+        )  # fmt: skip
+        self._checkpoints = CheckpointStore(
+            directory / "nodes", self._cohort, config_digest_of(config),
+            durable=deployed is not None,
+        )  # fmt: skip
+        self._accounts = self._accounts_of(directory) if deployed is not None else None
+        self._reports = self._reports_of(config, problem)
+        sealing = place.sealing or simulated(config, self.peers, directory)
+        self._channel = SecureChannel(
+            self.peers, directory, sealing, self._accounts, self._strategy.schedule.max_age
+        )
+        # A deployed peer is called as in the trust file; what its own data is called stays there.
+        self._names = dict(enumerate(problem.names)) if deployed is None else None
+
+    def _problem(self, config: Config, deployed: Deployed | None) -> Problem:
+        """Load the data; a deployed node divides its own by its secret, and has enough of them."""
+        if deployed is None:
+            problem = problem_of(config)
+        else:
+            secret = split_seed(self._directory.parent / OWN, config)
+            problem = problem_of(config, self.peers[0], secret)
+        check_method(config, problem)
+        attackers = config.attack.attackers(config.peers, config.seed)
+        problem = deceived(problem, config.attack, attackers)
+        if self._policy is not None and is_own(config.dataset):
+            check_counts(self._policy, config, problem.sizes(self.peers[0]))
+        return problem
+
+    def _accounts_of(self, directory: Path) -> Accounts:
+        limits = AnswerPolicy() if self._policy is None else self._policy.answers
+        return Accounts.of(directory, self.peers[0], limits)
+
+    def _reports_of(self, config: Config, problem: Problem) -> Reports | None:
+        """How reports are limited; None: they are not."""
+        if self._policy is None or self._accounts is None:
+            return None
+        peer = self.peers[0]
+        return Reports(
+            self._policy, problem.sizes(peer), problem.rarest_class(peer), self._accounts.answers,
+            own=is_own(config.dataset), learns_graph=config.row.learns_graph,
+        )  # fmt: skip
+
+    def _engine(self, config: Config, problem: Problem, *, norm: bool) -> Engine:
+        """The models of the hosted peers, if they are not larger than the policy allows."""
+        policy = self._policy
         try:
-            engine = Engine(
+            return Engine(
                 problem,
                 config.network,
                 config.model_options,
@@ -126,54 +154,35 @@ class Node:
                 config.training,
                 seed=config.seed,
                 device=config.device,
-                gpu=gpu,
+                gpu=self._place.gpu if isinstance(self._place, Simulated) else 0,
                 dtype=config.dtype,
                 backend=config.engine.backend,
                 mixed_precision=config.mixed_precision,
                 tf32=config.tf32,
                 channels_last=config.channels_last,
                 topology=self._strategy.topology,
-                defence=defence,
+                defence=replace(config.defence, norm=norm),
                 staleness_discount=config.schedule.staleness_discount,
                 mixing=config.mixing(),
                 privacy=config.privacy,
                 adaptation=config.adaptation,
+                max_parameters=MAX_PARAMETERS if policy is None else max_parameters(policy, config),
             )
+        except SizeError as error:
+            if policy is None:
+                raise ConfigError(str(error)) from None
+            most = policy.limits.max_parameters
+            raise PolicyError(
+                f"limits.max-parameters = {most} refuses the network: {error}"
+            ) from None
         except ModelError as error:
             raise ConfigError(str(error)) from error
-        engine.samples = self._believed(engine.samples)
-        rounds = config.num_server_rounds
-        rule = config.row.rule(engine, config.options, rounds)
-        attackers = Attackers(config.attack, liars, rule)
-        checked = CheckedRule(rule)
-        schedule = self._strategy.schedule
-        self._keeps_best = config.keep_models == "best"
-        self._cohort = Cohort(
-            engine, checked, rounds, config.payload, schedule, attackers,
-            keeps_all=self._keeps_best,
-        )  # fmt: skip
-        refused = (
-            ""
-            if predicts_as_saved(type(rule))
-            else (f"{config.method} predicts in a way of its own that its rule does not save")
-        )
-        self._about = {peer: About.of(config, problem, peer, refused) for peer in self.peers}
-        self._protection = config.privacy, config.defence
-        self._deployed = deployed
-        self._checkpoints = CheckpointStore(
-            directory / "nodes", self._cohort, config_digest_of(config), durable=deployed
-        )
-        sealing = sealing or simulated(config, self.peers, directory)
-        self._accounts = accounts = None
-        if deployed:
-            limits = AnswerPolicy() if policy is None else policy.answers
-            self._accounts = accounts = Accounts.of(directory, self.peers[0], limits)
-        self._ledger = None if accounts is None else accounts.answers
-        self._channel = SecureChannel(
-            self.peers, directory, sealing, accounts, self._strategy.schedule.max_age
-        )
-        # A deployed peer is called as in the trust file; what its own data is called stays there.
-        self._names = None if deployed else dict(enumerate(problem.names))
+
+    def _bytes_a_round(self) -> int:
+        """Bytes of the letters that may come in a round: one or two from each neighbour."""
+        cohort, method = self._cohort, self._strategy
+        letters = [cohort.offer_format().max_bytes, cohort.answer_format(1).max_bytes]
+        return sum(letters) * int(method.topology[list(self.peers)].sum(axis=1).max())
 
     def handle(self, request: Request) -> Response:
         """Do what a request says.
@@ -185,7 +194,7 @@ class Node:
         DamagedError, LedgerError : the memory of the run or a ledger was changed.
         NodeError : the relay that sent the request has been superseded.
         """
-        if not self._deployed:
+        if isinstance(self._place, Simulated):
             return self._handle(request)
         lock = self._directory / "nodes" / f"state-{self.peers[0]:04d}.lock"
         with atomic.locked(lock, wait=False):
@@ -309,71 +318,18 @@ class Node:
         cohort, since = self._cohort, since or t + 1
         self._checkpoints.save((t, 0))
         offers: tuple[PeerMessage, ...] = ()
-        if t == cohort.rounds or (self._keeps_best and reports):
-            self._keep_models(t, {report.peer: report for report in reports})
+        if t == cohort.rounds or (self._models.keeps_best and reports):
+            self._models.write(t, cohort.models(), self._known_names(), reports, cohort.curves)
         if t < cohort.rounds and self._strategy.exchanges and len(self.peers) < cohort.engine.n:
             offers = self._sealed(cohort.offer_letters(since))
-        disclosed = tuple(map(self._disclosed, reports))
+        limit = self._reports
+        disclosed = tuple(reports if limit is None else map(limit.disclosed, reports))
         # Peers that sleep until then say now what they want when they wake.
         wants = cohort.wants(self._strategy.schedule.next_ending(self.peers, t))
         elapsed, cohort.elapsed = cohort.elapsed, 0.0
         by_clock = not self._strategy.schedule.foresees
         ready = tuple(cohort.costs.ready.tolist()) if by_clock else ()
         return Response(self.peers, offers, wants, disclosed, elapsed=elapsed, ready=ready)
-
-    def _keep_models(self, t: int, reports: Mapping[int, Report]) -> None:
-        """Write the models of round `t` that are kept, and the cards of peers that played it."""
-        names, policy = self._known_names(), self._policy
-        for peer, tensors in self._cohort.models():
-            file = self._directory / "models" / f"peer-{peer:04d}.safetensors"
-            about = replace(self._about[peer], peer_name=names.get(peer) or f"peer {peer}")
-            metadata = about.strings()
-            if self._keeps_best:
-                if not self._is_better(t, reports.get(peer), peer, file):
-                    continue
-                loss = reports[peer].metrics["validation_loss"] if peer in reports else None
-                metadata["validation_loss"] = json.dumps(loss)
-            write(file, tensors, metadata, durable=self._deployed)
-            if peer in reports:
-                found = card(
-                    about, self._sizes_of[peer], reports[peer], names, policy,
-                    self._cohort.curves.get(peer, {}), *self._protection,
-                    has_examples="memory.keys" in tensors,
-                )  # fmt: skip
-                atomic.write(file.with_suffix(".json"), as_json(found))
-                atomic.write(file.with_suffix(".md"), as_markdown(found))
-
-    def _is_better(self, t: int, report: Report | None, peer: int, file: Path) -> bool:
-        """Compare a peer's model of round `t` with the one that is kept; without data, take it."""
-        if not file.exists():
-            return report is not None or t == self._cohort.rounds
-        if report is None or not self._sizes_of[peer]["validation"]:
-            return report is not None
-        with safe_open(file, "pt") as kept:
-            best = json.loads(kept.metadata().get("validation_loss", "null"))
-        loss = report.metrics["validation_loss"]
-        return loss is not None and (best is None or loss < best)
-
-    def _disclosed(self, report: Report) -> Report:
-        """What the relay gets of a report; data that everybody has need no protection."""
-        if self._policy is None:
-            return report
-        if not self._is_own:
-            return limited(report, self._policy.reports.disclosure)
-        reports = self._policy.reports
-        told = protected(report, reports, self._sizes, self._rarest)
-        weights = self._learns_graph and reports.disclosure != "none"
-        budget = reports.max_numbers_per_example * sum(self._sizes.values())
-        if self._ledger is None or self._ledger.reporting(
-            told, numbers_in(told, weights=weights), budget
-        ):
-            return told
-        _log.warning(
-            "reports.max-numbers-per-example = %g is used up: no numbers are reported",
-            reports.max_numbers_per_example,
-            extra={"round": report.round},
-        )
-        return limited(told, "none")
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
         """The letters, sealed for those peers of other nodes that may read them."""

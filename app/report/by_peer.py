@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.app.report.comparison import Row
 from coterie.app.report.measures import gains, has_accuracy, last
-from coterie.app.runs import units
+from coterie.app.runs import cells, units
 
 FILE = "comparison-peers.csv"
 SHOWN = 100
@@ -130,7 +130,7 @@ def as_csv(rows: Sequence[Row]) -> str:
                 np.full(run.peers, np.nan) if local is None else gains(run, local),
             ]
             for peer, numbers in enumerate(zip(*columns, strict=True)):
-                cells = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
-                seed = run.config.get("seed")
-                writer.writerow([row.method, seed, peer, run.names[peer], *cells])
+                values = ["" if np.isnan(number) else repr(float(number)) for number in numbers]
+                name = cells.safe(run.names[peer])
+                writer.writerow([row.method, run.config.get("seed"), peer, name, *values])
     return text.getvalue()

@@ -24,6 +24,7 @@ from coterie.app.report import methods
 from coterie.app.report.measures import COLUMNS, Column
 from coterie.app.report.paired_test import leaders
 from coterie.app.report.tuning import Choice
+from coterie.app.runs import atomic
 from coterie.app.runs.rundir import Floats, Run
 
 _DEVIATION_IN_TERMINAL = ("accuracy", "gain", "loss_gain")
@@ -288,5 +289,5 @@ def _escaped(text: str) -> str:
 
 def write(made: Sequence[Row], directory: Path, keys: Collection[str] = IN_LATEX) -> None:
     """Write comparison.csv, and comparison.tex with the columns `keys`, into `directory`."""
-    (directory / "comparison.csv").write_text(as_csv(made), encoding="utf-8")
-    (directory / "comparison.tex").write_text(as_latex(made, keys), encoding="utf-8")
+    atomic.write(directory / "comparison.csv", as_csv(made))
+    atomic.write(directory / "comparison.tex", as_latex(made, keys))

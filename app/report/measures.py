@@ -14,9 +14,10 @@ import numpy as np
 
 from coterie.app.report.methods import learns_graph
 from coterie.app.report.run_data import weights_between
-from coterie.app.runs import units
+from coterie.app.runs import files, units
+from coterie.app.runs.files import ResultsError
 from coterie.app.runs.graph_scores import GraphScores, score
-from coterie.app.runs.rundir import Floats, Run, read_json
+from coterie.app.runs.rundir import Floats, Run
 from coterie.app.runs.summary import accuracy_statistics, mean
 
 Beside = Mapping[str, Run]
@@ -141,7 +142,13 @@ def _fine_tuned(run: Run, _: Beside) -> float | None:
 def _held_out(run: Run) -> dict[str, Any]:
     if not run.config.get("hold-out"):
         return {}
-    return read_json(run.directory / "newcomers.json", dict) or {}
+    found: dict[str, Any] = files.json_of(run.directory, "newcomers.json", dict) or {}
+    peers, accuracies = (found.get(key) or [] for key in ("peers", "fine_tuned_test_accuracy"))
+    sound = isinstance(peers, list) and isinstance(accuracies, list)
+    sound = sound and all(type(peer) is int and 0 <= peer < run.peers for peer in peers)
+    if not sound or not all(isinstance(value, int | float | None) for value in accuracies):
+        raise ResultsError(f"{run.directory / 'newcomers.json'}: not peers and their accuracies")
+    return found
 
 
 def _harmed(run: Run, beside: Beside) -> float | None:
@@ -157,7 +164,9 @@ def _gini(run: Run, _: Beside) -> float | None:
     accuracy_n = accuracy_n[~np.isnan(accuracy_n)]
     if not accuracy_n.any():
         return None
-    return float(np.abs(accuracy_n[:, None] - accuracy_n).mean() / (2 * accuracy_n.mean()))
+    n, rank_n = len(accuracy_n), np.arange(len(accuracy_n))
+    differences = 2 * ((2 * rank_n - n + 1) * np.sort(accuracy_n)).sum()  # of all ordered pairs
+    return float(differences / n**2 / (2 * accuracy_n.mean()))
 
 
 def _field(name: str) -> Measure:

@@ -8,9 +8,6 @@ from typing import Any
 from coterie.app.config.registry import METHODS
 from coterie.strategies.everyone import Everyone
 
-_TOLD = ("cluster", "oracle", "truth")
-"""Values of method options that stand for the true clusters or the true distances."""
-
 
 def is_yardstick(config: Mapping[str, Any]) -> bool:
     """Return whether the method is given the true clusters, which other methods must learn.
@@ -20,9 +17,9 @@ def is_yardstick(config: Mapping[str, Any]) -> bool:
     config : Mapping[str, Any]
         Configuration of the run, with nested tables.
     """
-    options = config.get(str(config["method"]))
-    told = isinstance(options, dict) and any(value in _TOLD for value in options.values())
-    return told or config["method"] == "oracle"
+    name = str(config["method"])
+    options = config.get(name)
+    return name in METHODS and METHODS[name].is_told(options if isinstance(options, dict) else {})
 
 
 def learns_graph(config: Mapping[str, Any]) -> bool:

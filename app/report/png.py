@@ -13,6 +13,7 @@ from matplotlib.ticker import PercentFormatter
 
 from coterie.app.report.run_data import CROWD, display_blocks, has_own_weights, weights_between
 from coterie.app.report.thinning import block_means, finite, thin
+from coterie.app.runs import atomic
 from coterie.app.runs.rundir import Floats, Ints, Run
 
 if TYPE_CHECKING:
@@ -125,5 +126,6 @@ def _outline_clusters(axes: Axes, run: Run, order: Ints, blocks: Ints) -> None:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    FigureCanvasAgg(figure).print_figure(path, dpi=150)
+    with atomic.replacing(path) as draft:
+        FigureCanvasAgg(figure).print_figure(draft, dpi=150, format="png")
     return path

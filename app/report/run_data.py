@@ -23,8 +23,9 @@ from coterie.app.report.thinning import (
     strongest_links,
     thin,
 )
+from coterie.app.runs import files
 from coterie.app.runs.graph_scores import components, learnt_edges, row_scales, score
-from coterie.app.runs.rundir import Floats, Ints, Run, read_json
+from coterie.app.runs.rundir import Floats, Ints, Run
 
 CURVE_POINTS = 16_000
 """Maximum number of values (rounds x peers) of one metric in a page."""
@@ -115,7 +116,7 @@ def _predictions(run: Run) -> dict[int, Any] | None:
     curves: dict[int, Any] = {}
     room = PREDICTIONS
     for peer in range(run.peers):
-        card = read_json(run.directory / "models" / f"peer-{peer:04d}.json", dict) or {}
+        card = files.json_of(run.directory, f"models/peer-{peer:04d}.json", dict) or {}
         room -= len(json.dumps(card.get("curves", {})))
         if room < 0 or not card.get("curves"):
             break

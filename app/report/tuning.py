@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from coterie.app.config import schema
+from coterie.app.runs import files
+from coterie.app.runs.files import ResultsError
 
 FILE = "tuning.csv"
 _EDGES = {"low": "lowest tried", "high": "highest tried"}
@@ -44,19 +47,30 @@ class Choice:
         )
 
 
-def read(tuning: Path) -> dict[str, Choice]:
-    """Read the choice of each method from tuning.csv; nothing where the file is not there."""
-    if tuning.is_symlink() or not tuning.exists():
-        return {}
-    with tuning.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["method"]] = counts.get(row["method"], 0) + 1
-    return {
-        row["method"]: Choice(
-            json.loads(row["settings"]), json.loads(row.get("edges") or "{}"), counts[row["method"]]
-        )
-        for row in rows
-        if row["chosen"] == "1"
-    }
+def read(directory: Path) -> dict[str, Choice]:
+    """Read the choice of each method from a comparison's tuning.csv; nothing without the file.
+
+    Raises
+    ------
+    ResultsError
+        The file is damaged.
+    """
+    rows = list(csv.DictReader((files.text(directory, FILE) or "").splitlines()))
+    try:
+        trials = Counter(row["method"] for row in rows)
+        return {
+            row["method"]: Choice(
+                _table(row["settings"]), _table(row.get("edges") or "{}"), trials[row["method"]]
+            )
+            for row in rows
+            if row["chosen"] == "1"
+        }
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise ResultsError(f"{directory / FILE}: damaged; compare again to write it anew") from None
+
+
+def _table(text: str) -> dict[str, Any]:
+    table = json.loads(text)
+    if not isinstance(table, dict):
+        raise TypeError
+    return table

@@ -11,13 +11,12 @@ import numpy as np
 from coterie.app.config.keys import TopLevel
 from coterie.app.report.methods import is_yardstick, learns_graph
 from coterie.app.report.run_data import weights_between
-from coterie.app.runs.graph import weight_to
+from coterie.app.runs.graph import measured, weight_to
 from coterie.app.runs.rundir import Floats, Ints, Run
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
-from coterie.strategies.changing import changing
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.protocol import MATRIX
-from coterie.strategies.topology import spectral_gap, topology
+from coterie.strategies.topology import changing, spectral_gap, topology
 
 _MAX_ROUNDS = 100
 
@@ -107,27 +106,29 @@ def partition(run: Run) -> list[str]:
 def graph(run: Run) -> list[str]:
     """Describe a topology other than "full": degrees and spectral gap.
 
-    For a topology that changes over the rounds: the degrees of a round, and no spectral gap.
+    For a topology that changes over the rounds: the degrees of a round, and no spectral gap. For
+    very many peers, and for a file, which may be anything: only the kind.
     """
     kind, config = run.config.get("topology", "full"), run.config
     if kind == "full":
         return []
+    if kind == "file" or run.peers > MATRIX:
+        return [f"{kind} topology"]
     degree = config.get("topology-degree", TopLevel.topology_degree)
     probability = config.get("topology-probability", TopLevel.topology_probability)
-    file, seed = config.get("topology-file", ""), config.get("seed", 0)
+    seed = config.get("seed", 0)
     try:
-        links = changing(kind, run.peers, seed, degree=degree, directed=True, file=file)
+        links = changing(kind, run.peers, seed, degree=degree, directed=True, file="")
         if links is not None:
-            rounds = range(1, min(config["num-server-rounds"], _MAX_ROUNDS) + 1)
+            last = config.get("num-server-rounds", TopLevel.num_server_rounds)
+            rounds = range(1, min(last, _MAX_ROUNDS) + 1)
             in_degrees = np.stack([links(t).sum(axis=0) for t in rounds])
             return [f"{kind} topology, {_degrees(in_degrees)} per round"]
-        linked = topology(kind, run.peers, seed, degree=degree, probability=probability, file=file)
-    except TopologyError:  # its file no longer exists
+        linked = topology(kind, run.peers, seed, degree=degree, probability=probability)
+    except (TopologyError, ValueError):  # no run of this version has such options
         return [f"{kind} topology"]
-    text = f"{kind} topology, {_degrees(linked.sum(axis=0))}"
-    if run.peers <= MATRIX:
-        text += f", spectral gap {number(spectral_gap(linked))}"
-    return [text]
+    gap = number(spectral_gap(linked))
+    return [f"{kind} topology, {_degrees(linked.sum(axis=0))}, spectral gap {gap}"]
 
 
 def _degrees(degrees: Ints) -> str:
@@ -269,7 +270,7 @@ def _attackers_text(run: Run) -> str:
     if not run.attackers.any():
         return ""
     text = f" {count(int(run.attackers.sum()))} of {plural(run.peers, 'peer')} attack"
-    shares = [weight_to(run.attackers, weights_nn) for weights_nn in run.weights]
+    shares = [weight_to(run.attackers, run.weights[c]) for c in measured(len(run.weights))]
     known = [share for share in shares if share is not None]
     if known:
         text += f"; they get {percent(known[-1])} of the weight that honest peers give to others"

@@ -1,4 +1,4 @@
-"""Flower's app bundle (FAB), and the whole package, as folders made from what is installed here."""
+"""Flower's app bundle (FAB) and the whole package, written as folders from the installation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from coterie.app.config import defaults
 SHIPPED = (
     "__init__.py",
     "errors.py",
+    "ranges.py",
     *("app/*.py", "app/config/**/*.py", "app/wire/**/*.py", "app/security/**/*.py"),
     *("app/node/**/*.py", "app/runs/**/*.py", "app/trained/**/*.py"),
     *("strategies/**/*.py", "clients/**/*.py", "datasets/**/*.py", "presets/**/*.toml"),
 )
-"""What relay and nodes need, as patterns below the package."""
+"""Files that relay and nodes need, as patterns below the package."""
 _EVERYTHING = ("*.py", *(f"{room}/**/*" for room in ("app", "strategies", "clients", "datasets")))
 
 
@@ -51,13 +52,13 @@ def write_app(target: Path) -> None:
 
 
 def write_package(target: Path) -> Path:
-    """Copy the whole package into `target`, for machines that do not have it; its folder."""
+    """Copy the whole package into `target`, for machines without it, and return its folder."""
     _copy(_EVERYTHING, target / "coterie")
     return target / "coterie"
 
 
 def _copy(patterns: tuple[str, ...], target: Path) -> None:
-    """Copy files of the package; one folder in a checkout and in an installation alike."""
+    """Copy files of the package, from a checkout or an installation."""
     for folder in map(Path, coterie.__path__):
         for pattern in patterns:
             for source in folder.glob(pattern):

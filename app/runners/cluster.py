@@ -1,4 +1,4 @@
-"""Ray: the cluster that RAY_ADDRESS names, or one of this machine alone for the time of a sweep.
+"""Ray cluster: the one at RAY_ADDRESS, or one on this machine for the time of a sweep.
 
 A task that is sent to a machine without the sweep's folder works in a temporary one there, and what
 it wrote comes back with its result.
@@ -25,15 +25,15 @@ from coterie.app.runs import plan
 from coterie.errors import RunError
 
 _STORE = 100 << 20
-"""Bytes for results of a cluster of our own: hardly anything travels."""
+"""Bytes for results in a cluster that we start; results are small."""
 ALL_MEMORY = sys.maxsize
-"""What a run asks for that shall be alone on its machine."""
+"""Memory that a run requests to be alone on its machine."""
 _GPUS = 0.5
-"""Of a GPU for each run, where memory suffices: one computes while the other decides."""
+"""GPUs per run if memory suffices: one run computes while the other decides."""
 
 
 class Machine(NamedTuple):
-    """What a machine has for tasks; memory in bytes, 0 where it is not known."""
+    """Resources of a machine for tasks; memory in bytes, 0 if unknown."""
 
     cpus: int
     gpus: int
@@ -41,18 +41,18 @@ class Machine(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """A sweep's folder as the machine that started the sweep sees it."""
+    """Folder of a sweep, as seen by the machine that started the sweep."""
 
     path: str
     file: tuple[int, float]
 
     @classmethod
     def of(cls, directory: Path) -> Folder:
-        """The folder, which `plan.write` has just written to."""
+        """Return the folder to which `plan.write` has just written."""
         return cls(str(directory), _identity(directory))
 
     def is_here(self) -> bool:
-        """Whether this machine shares it."""
+        """Return whether this machine shares the folder."""
         try:
             return _identity(Path(self.path)) == self.file
         except FileNotFoundError:
@@ -60,19 +60,19 @@ class Folder(NamedTuple):
 
 
 def _identity(directory: Path) -> tuple[int, float]:
-    """Another machine may have a folder of the same name, but not the same file in it."""
-    found = (directory / plan.NAME).stat()
-    return found.st_ino, found.st_mtime
+    """Return inode and time of a file: a folder of the same name elsewhere has another file."""
+    status = (directory / plan.NAME).stat()
+    return status.st_ino, status.st_mtime
 
 
 def address() -> str:
-    """Where the cluster is; empty without one."""
+    """Return the address of the Ray cluster; empty without one."""
     return os.environ.get("RAY_ADDRESS", "")
 
 
 @contextmanager
 def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Be connected to the cluster, or start one here that ends with this process, even by SIGKILL.
+    """Connect to the cluster, or start one here that ends with this process, even by SIGKILL.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
 
 
 def _require_answer(where: str) -> None:
-    """See that somebody listens at HOST:PORT: Ray itself would wait for minutes.
+    """Check that a server listens at HOST:PORT; Ray itself would wait for minutes.
 
     Raises
     ------
@@ -126,40 +126,40 @@ def _require_answer(where: str) -> None:
 
 
 def machines() -> list[Machine]:
-    """The machines of the cluster that this process is connected to."""
+    """Return the machines of the cluster that this process is connected to."""
     import ray
 
-    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     return [
         Machine(int(has.get("CPU", 0)), int(has.get("GPU", 0)), int(has.get("memory", 0)))
-        for has in found
+        for has in nodes
     ]
 
 
 def survey(device: str) -> list[Machine]:
-    """The machines that a run may use: those of the cluster, or this one.
+    """Return the machines for a run: those of the cluster, or this one.
 
     Raises
     ------
     ConfigError
-        It needs a GPU and there is none.
+        It needs a GPU, but there is no GPU.
     RunError
         No cluster answers.
     """
     if not address():
         return [here(device)]
     with connected():
-        found = machines()
-    return _usable(found, device)
+        available = machines()
+    return _usable(available, device)
 
 
 def here(device: str) -> Machine:
-    """This machine. PyTorch is asked only where there is a driver: importing it takes long.
+    """Return this machine. PyTorch is imported only if there is a driver, because that is slow.
 
     Raises
     ------
     ConfigError
-        The run needs a GPU and there is none.
+        The run needs a GPU, but there is no GPU.
     """
     gpus = 0
     if device != "cpu" and Path("/dev/nvidiactl").exists():
@@ -169,16 +169,16 @@ def here(device: str) -> Machine:
     return _usable([Machine(cores.count(), gpus, 0)], device)[0]
 
 
-def _usable(found: Sequence[Machine], device: str) -> list[Machine]:
+def _usable(available: Sequence[Machine], device: str) -> list[Machine]:
     if device == "cpu":
-        return [machine._replace(gpus=0) for machine in found]
-    if device == "cuda" and not any(machine.gpus for machine in found):
+        return [machine._replace(gpus=0) for machine in available]
+    if device == "cuda" and not any(machine.gpus for machine in available):
         raise ConfigError('device = "cuda": there is no GPU')
-    return [*found]
+    return [*available]
 
 
 class Tasks:
-    """Runs as tasks of the cluster that this process is connected to.
+    """Runs as tasks of the connected cluster.
 
     Parameters
     ----------
@@ -199,11 +199,11 @@ class Tasks:
 
     @property
     def going(self) -> list[Config]:
-        """What was sent and has not ended."""
+        """Return the tasks that were sent and have not ended."""
         return list(self._going.values())
 
     def send(self, config: Config, memory: int) -> None:
-        """Have a run carried out once a machine has a core and so many bytes for it."""
+        """Execute a run as soon as a machine has a core and enough memory for it."""
         takes = [machine for machine in self._machines if machine.cpus]
         with_gpu = [machine for machine in takes if machine.gpus and config.device != "cpu"]
         gpus = 0.0
@@ -216,10 +216,10 @@ class Tasks:
         self._going[reference] = config
 
     def ended(self, seconds: float) -> list[tuple[Config, str | None, bool]]:
-        """Wait until a run ends: the run, why it failed, and whether its process died."""
+        """Wait until a run ends; return the run, its error, and whether its process died."""
         ray = self._ray
         done, _ = ray.wait(list(self._going), timeout=seconds)
-        found = list[tuple[Config, str | None, bool]]()
+        results = list[tuple[Config, str | None, bool]]()
         for reference in done:
             config = self._going.pop(reference)
             died, error = False, None
@@ -235,14 +235,14 @@ class Tasks:
                 died, error = True, "its process died, as for want of memory"
             except ray.exceptions.RayError as failure:
                 error = " ".join(str(failure).split())
-            found.append((config, error, died))
-        return found
+            results.append((config, error, died))
+        return results
 
 
 def _carry_out(
     run: Callable[[Config], str | None], config: Config, folder: Folder, place: str
 ) -> tuple[str | None, bytes | None]:
-    """Why a run failed, and the files that it wrote if its folder is not on this machine.
+    """Return a run's error, and its files if its folder is not on this machine.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def _unpack(files: bytes, directory: Path) -> None:
 
 
 def _gpu_bytes() -> int:
-    """Memory of a GPU of the cluster; they are taken to be alike."""
+    """Return the memory of a GPU of the cluster, assuming that all are alike."""
     import torch
 
     return int(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else 0

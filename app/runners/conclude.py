@@ -1,4 +1,4 @@
-"""The end of a run: summary and report are written, and the numbers that matter are printed."""
+"""End of a run: write summary and report, and print the summary."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie.app.runs import progress, summary, units
 
 
 def conclude(run_dir: Path, console: Console) -> None:
-    """Write summary and report, and print the numbers that matter.
+    """Write summary and report, and print the summary.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def conclude(run_dir: Path, console: Console) -> None:
 
 
 def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
-    """The short table at the end of a run.
+    """Return the short table at the end of a run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The processor cores that this process may use."""
+"""Processor cores that this process may use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def count() -> int:
-    """Count them; all of the machine's where the system does not say which are ours."""
+    """Return the number of cores of this process, or of the machine if the system cannot tell."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

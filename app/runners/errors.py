@@ -1,4 +1,4 @@
-"""Errors of runs that were started; `coterie.errors` draws the whole tree."""
+"""Errors of runs that were started; `coterie.errors` shows the whole tree."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from coterie.errors import RunError
 
 
 class FlowerError(RunError):
-    """Flower could not start, or did not take the run."""
+    """Flower could not start, or rejected the run."""
 
 
 class SweepError(RunError):
-    """A run of several failed."""
+    """One of several runs failed."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user interrupted a command; the message is what continues it."""
+    """The user interrupted a command; the message is the command that continues it."""

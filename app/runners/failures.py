@@ -13,7 +13,7 @@ from coterie.errors import Error, PartError, is_users
 
 @contextmanager
 def reported(run_dir: Path) -> Iterator[None]:
-    """Report what a block raises: an unexpected error as PartError, any other as it is.
+    """Convert unexpected errors of a block to PartError; raise others unchanged.
 
     The traceback of an unexpected error, and of one with a cause, is written to error.log, which a
     note of the error names.

@@ -1,8 +1,7 @@
-"""Carry out one run with Flower: in its simulation on this machine, or on a deployment."""
+"""Execution of a run with Flower: in its simulation on this machine, or on a deployment."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -16,6 +15,7 @@ from rich.console import Console
 
 from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.newcomers import newcomers_of
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.conclude import conclude
 from coterie.app.runners.errors import FlowerError
@@ -27,20 +27,20 @@ from coterie.app.runners.superlink import (
     workspace,
 )
 from coterie.app.runners.tracking import Observers
-from coterie.app.runs import progress
+from coterie.app.runs import atomic, files, progress
 from coterie.app.runs.rundir import SURVEY
 from coterie.errors import RunError
 
 _PAUSE = 0.1
 _AGAIN_SECONDS = 2.0
 _DOWN_SECONDS = 600.0
-"""How long the SuperLink of a deployment may be down."""
+"""Seconds for which the SuperLink of a deployment may be down."""
 _LOG_SECONDS = 10.0
-"""How long the log of a failed run may take to arrive."""
+"""Seconds that the log of a failed run may take to arrive."""
 
 
 def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: progress.Show) -> None:
-    """Run `config`, whose directory is there, in Flower's simulation.
+    """Run `config`, whose directory exists, in Flower's simulation.
 
     Parameters
     ----------
@@ -70,12 +70,12 @@ def deploy(config: Config, federation: str, console: Console) -> None:
         It did not run to its end.
     """
     parts.refuse_modules(config.chosen)
-    if config.newcomers:
+    if newcomers_of(config):
         raise ConfigError("hold-out is for runs without Flower: leave --federation out")
     observers = Observers(config)
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
+    atomic.write(run_dir / "config.toml", config.toml())
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     with (
         workspace(_new_log(config), home) as space,
@@ -100,7 +100,7 @@ def deploy(config: Config, federation: str, console: Console) -> None:
 
 
 def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
-    """Have the relay of Flower connection `federation` ask its nodes whether they are ready.
+    """Check through the relay of Flower connection `federation` whether its nodes are ready.
 
     Returns
     -------
@@ -122,12 +122,12 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
     file = run_dir / SURVEY
     if not file.exists():
         raise ConfigError(f"the relay, on another machine, has written {file} there")
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    answers: dict[str, Any] = files.json_of(run_dir, SURVEY, dict)
+    return answers
 
 
 def _new_log(config: Config) -> Path:
-    """Where the log goes; log and progress of the part that is being resumed are removed."""
+    """Return the path of the log, and remove log and progress of the part that is resumed."""
     log = Path(config.run_dir, "flower.log")
     log.unlink(missing_ok=True)
     Path(config.run_dir, "progress.json").unlink(missing_ok=True)  # it may say "failed"
@@ -137,7 +137,7 @@ def _new_log(config: Config) -> Path:
 def _follow(
     space: Workspace, run_id: str, connection: str, config: Config, show: progress.Show
 ) -> bool:
-    """Show progress until the run is finished; whether the relay's run directory is here.
+    """Show progress until the run ends; return whether the relay's run directory is here.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def _follow(
 
 
 def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show) -> bool:
-    """Show progress until the run finished (true) or its log has ended without that (false).
+    """Show progress; return True if the run finished, False if its log ended before.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show)
 
 
 def _status(space: Workspace, run_id: str, connection: str) -> tuple[str, str]:
-    """What Flower says of a run: "running", "finished:completed", ..., and why.
+    """Return Flower's status of a run ("running", "finished:completed", ...) and its reason.
 
     Raises
     ------

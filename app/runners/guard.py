@@ -1,8 +1,8 @@
-"""Cleans up after a run, however it ends: `guard.py DIRECTORY...`, a process of its own.
+"""Clean up after a run, however it ends: `guard.py DIRECTORY...` in a separate process.
 
 It waits for the end of its standard input. That comes when the process that started it closes the
 other end or is gone, even by SIGKILL. Then it kills every process that works in one of the
-directories, whoever started that, and removes the directories.
+directories, even if another process started it, and removes the directories.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def main(directories: Sequence[Path]) -> None:
 
 
 def working_in(directory: Path) -> list[int]:
-    """Processes whose working directory is `directory` or below."""
-    found = []
+    """Return the processes whose working directory is `directory` or below."""
+    pids = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
         with suppress(OSError):  # gone in the meantime, or another user's
             if link.readlink().is_relative_to(directory):
-                found.append(int(link.parent.name))
-    return found
+                pids.append(int(link.parent.name))
+    return pids
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Carry out a run inside this process: the same relay, wire and node, without Flower.
+"""Execution of a run inside this process: the same relay, wire and node, without Flower.
 
 The invariants make it the same run, number for number, as `flwr run`, without the start of Flower
 and Ray.
@@ -12,6 +12,7 @@ from typing import Any
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
+from coterie.app.config.newcomers import join_round, newcomers_of
 from coterie.app.node.node import Node
 from coterie.app.runners.newcomers import LateTransport, write_control
 from coterie.app.runs.recorder import RunRecorder
@@ -24,7 +25,7 @@ JOIN_SECONDS = 1.0  # the node is there from the beginning
 
 
 def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None) -> None:
-    """Run `config`, which knows its directory, or go on with it where `config.resume` says so.
+    """Run `config`, whose directory is set, or continue it if `config.resume` is set.
 
     Parameters
     ----------
@@ -47,7 +48,7 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
             watch({**recorder.progress, "round": t})
 
     try:
-        if config.newcomers:
+        if newcomers_of(config):
             _run_with_newcomers(config, recorder)
         else:
             node = Node(config, range(config.peers), directory, on_round=on_round)
@@ -63,11 +64,12 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
 
 
 def _run_with_newcomers(config: Config, recorder: RunRecorder) -> None:
-    """The same, with a node of peers that come late."""
-    others = [peer for peer in range(config.peers) if peer not in config.newcomers]
+    """Run with a node of peers that join late."""
+    late = newcomers_of(config)
+    others = [peer for peer in range(config.peers) if peer not in late]
     directory = Path(config.run_dir)
-    nodes = [Node(config, peers, directory) for peers in (others, config.newcomers)]
-    transport = LateTransport(nodes, lambda: recorder.ledger.round, config.joins)
+    nodes = [Node(config, peers, directory) for peers in (others, late)]
+    transport = LateTransport(nodes, lambda: recorder.ledger.round, join_round(config))
     _broker(config, transport, recorder, 0.0, len(others))
     write_control(config)
 

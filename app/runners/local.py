@@ -1,4 +1,4 @@
-"""One run on this machine, from its checks to its report."""
+"""Execution of a run on this machine, from its checks to its report."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.newcomers import newcomers_of
 from coterie.app.runners import cluster, flower
 from coterie.app.runners.conclude import conclude
 from coterie.app.runners.failures import reported
@@ -24,7 +25,7 @@ def run(
     console: Console,
     callbacks: Iterable[Callback | Callable[..., object]] = (),
 ) -> None:
-    """Run `config`, which knows its directory.
+    """Run `config`, whose directory is set.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ def run(
     DivergedError
         Every peer diverged; summary and report were written.
     """
-    if nodes is not None and config.newcomers:
+    if nodes is not None and newcomers_of(config):
         raise ConfigError("hold-out is for runs without Flower: leave --nodes out")
     if nodes is not None and not 1 <= nodes <= config.peers:
         raise ConfigError(f"--nodes {nodes}: {config.peers} peers need 1 to {config.peers} nodes")

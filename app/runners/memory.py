@@ -1,4 +1,4 @@
-"""How much memory a run takes, by the law of docs/results/memory.md."""
+"""Memory of a run, estimated as in docs/results/memory.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PROCESS = 600 << 20  # PyTorch and everything else that is imported
 
 
 def of_runs(configs: Sequence[Config]) -> list[int]:
-    """Bytes that each of some runs takes; runs that differ in their seed only take the same."""
+    """Return the bytes that each run takes; runs that differ only in their seed take the same."""
     known: dict[tuple[object, ...], int] = {}
     needed = []
     for config in configs:
@@ -22,14 +22,14 @@ def of_runs(configs: Sequence[Config]) -> list[int]:
         if alike not in known:
             try:
                 known[alike] = of_run(config)
-            except Exception:  # a network of the user's that fails: its runs will say how
+            except Exception:  # a network of a plugin that fails: its run reports the error
                 known[alike] = _PROCESS
         needed.append(known[alike])
     return needed
 
 
 def of_run(config: Config) -> int:
-    """Bytes: twice weights and optimizer memory of all peers, one chunk of models, and the data.
+    """Return the bytes of a run: twice weights and optimizer memory, a chunk of models, the data.
 
     Methods that keep further models take more.
     """

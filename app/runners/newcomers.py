@@ -1,4 +1,4 @@
-"""Peers that join at the end, to measure how well a method receives them.
+"""Control for peers that join late: fine-tuning of the mean of the others' models.
 
 They join as a node does that comes late to a deployment, in the way of the method. The control is
 what anybody could do with the others' models: take their mean, and train it on the own data for as
@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from coterie.app.config.config import Config
+from coterie.app.config.newcomers import join_round, newcomers_of
 from coterie.app.config.preflight import problem_of
 from coterie.app.runs import atomic
 from coterie.clients.engine.engine import Engine
@@ -28,7 +29,7 @@ FILE = "newcomers.json"
 
 
 class LateTransport(InProcessTransport):
-    """Nodes of which the last cannot be reached until a round is reached.
+    """Transport whose last node cannot be reached before a given round.
 
     Parameters
     ----------
@@ -45,7 +46,7 @@ class LateTransport(InProcessTransport):
 
 def write_control(config: Config) -> None:
     """Fine-tune the mean of the others' models for each newcomer, and write newcomers.json."""
-    run_dir, newcomers = Path(config.run_dir), config.newcomers
+    run_dir, newcomers = Path(config.run_dir), newcomers_of(config)
     others = [peer for peer in range(config.peers) if peer not in newcomers]
     engine = Engine(
         problem_of(config), config.network, config.model_options, newcomers, config.training,
@@ -64,18 +65,18 @@ def write_control(config: Config) -> None:
     x_pd = torch.cat([mean_of(name).flatten(1) for name in engine.network.names], dim=1)
     buffers: Buffers = {name: mean_of(name) for name in engine.network.buffers(1)}
     opt_state = engine.opt_state(x_pd)
-    for t in range(config.joins + 1, config.num_server_rounds + 1):
+    for t in range(join_round(config) + 1, config.num_server_rounds + 1):
         x_pd, buffers, opt_state = engine.fit(x_pd, buffers, opt_state, engine.batches(t))
     losses, accuracies = engine.losses(x_pd, buffers, "test")
-    found = {
+    content = {
         "peers": list(newcomers),
-        "joined": config.joins,
+        "joined": join_round(config),
         "fine_tuned_test_loss": _numbers(losses),
         "fine_tuned_test_accuracy": _numbers(accuracies),
     }
-    atomic.write(run_dir / FILE, json.dumps(found) + "\n")
+    atomic.write(run_dir / FILE, json.dumps(content) + "\n")
 
 
 def _numbers(values: torch.Tensor) -> list[Any]:
-    """Numbers for JSON, null of what is not finite."""
+    """Return numbers for JSON, with null for those that are not finite."""
     return [value if np.isfinite(value) else None for value in values.tolist()]

@@ -1,4 +1,4 @@
-"""A SuperLink of one run's own, and the `flwr run` that talks to it.
+"""SuperLink for a single run, and commands of `flwr` that use it.
 
 Every run gets a free port, a FLWR_HOME and a Ray directory for itself, so runs started from one
 checkout do not meet. All of it is gone when the run ends, however it ends.
@@ -40,14 +40,18 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where a run's Flower processes live.
+    """Working folder and environment of a run's Flower processes.
 
     Attributes
     ----------
-    home : their FLWR_HOME.
-    app : copy of the app as it was when the run started; also their working directory.
-    environment : their environment.
-    log : file that gets what they print.
+    home : Path
+        FLWR_HOME of the processes.
+    app : Path
+        Copy of the app at the start of the run, and working directory of the processes.
+    environment : Mapping[str, str]
+        Environment of the processes.
+    log : Path
+        File with their output.
     """
 
     home: Path
@@ -56,7 +60,7 @@ class Workspace:
     log: Path
 
     def popen(self, *command: str) -> subprocess.Popen[bytes]:
-        """Start `command`; it does not outlive the workspace."""
+        """Start a command; it ends with the workspace at the latest."""
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 command,
@@ -71,12 +75,12 @@ class Workspace:
     def submit(
         self, connection: str, run_config: Mapping[str, Scalar], simulation: Mapping[str, Scalar]
     ) -> str:
-        """Start a run, which a deployment does without `simulation`; its id.
+        """Start a run and return its ID; a deployment has no `simulation`.
 
         Raises
         ------
         FlowerError
-            Flower did not take it.
+            Flower rejected the run.
         """
         settings = self.app.parent / "run.toml"
         settings.write_text(tomli_w.dumps(run_config), encoding="utf-8")
@@ -87,17 +91,17 @@ class Workspace:
         return str(ask(*command, environment=self.environment)["run-id"])
 
     def stream(self, run_id: str, connection: str) -> subprocess.Popen[bytes]:
-        """Start to append what a run prints to the log; ends with the run."""
+        """Append the output of a run to the log, until the run ends."""
         return self.popen("flwr", "log", run_id, connection, "--stream")
 
 
 def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What a command of `flwr` answers.
+    """Return the answer of a command of `flwr`.
 
     Raises
     ------
     FlowerError
-        It says no, or nothing; why in one line.
+        The command failed or answered nothing; the message is one line.
     """
     flwr = Path(sys.executable).with_name("flwr")
     command = [str(flwr), *arguments, "--format", "json"]
@@ -113,7 +117,7 @@ def ask(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[s
 
 @contextmanager
 def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
-    """A workspace in the system's temporary directory, removed at the end with its processes.
+    """Make a workspace in the temporary directory; remove it and its processes at the end.
 
     Parameters
     ----------
@@ -158,7 +162,7 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
 
 @contextmanager
 def private_superlink(space: Workspace) -> Iterator[str]:
-    """A SuperLink for simulations that nobody else uses; the name of the connection to it.
+    """Start a SuperLink for one simulation, and yield the name of the connection to it.
 
     Raises
     ------
@@ -181,7 +185,7 @@ def private_superlink(space: Workspace) -> Iterator[str]:
 
 
 def simulation_config(nodes: int, machines: Sequence[Machine]) -> dict[str, Scalar]:
-    """Federation settings that spread `nodes` over the cores and GPUs of some machines.
+    """Return federation settings that spread `nodes` over the cores and GPUs of machines.
 
     A Ray cluster that is there already (RAY_ADDRESS) has its own and cannot be told.
     """
@@ -200,7 +204,7 @@ def simulation_config(nodes: int, machines: Sequence[Machine]) -> dict[str, Scal
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""A sweep: many configurations, each run in a directory named after its content.
+"""Sweep: many configurations, each run in a directory named after its content.
 
 A finished run of the same configuration is reused, a stopped one is continued, the rest is run: in
 order in this process as long as that takes no longer than starting Ray, then several at a time with
@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from coterie.app.config.config import Config, named
+from coterie.app.config.config import Config
 from coterie.app.config.parts import fingerprints
 from coterie.app.config.preflight import check
 from coterie.app.runners import cluster, cores, memory
@@ -32,6 +32,7 @@ from coterie.app.runners.failures import reported
 from coterie.app.runners.tracking import Observers
 from coterie.app.runs import plan, progress, rundir
 from coterie.errors import RunError, line_of
+from coterie.strategies.names import shortened
 
 _PAUSE = 0.5
 _ALONE_SECONDS = 10.0
@@ -55,12 +56,12 @@ def placed(config: Config, directory: Path) -> Config:
     for key in sorted(config.paths & flat.keys()):
         if Path(str(flat[key])).is_file():
             hashed.update(Path(str(flat[key])).read_bytes())
-    name = f"{named(config.method)}-seed{config.seed}-{hashed.hexdigest()[:8]}"
+    name = shortened(config.method, f"-seed{config.seed}-{hashed.hexdigest()[:8]}")
     return replace(config, name=name, run_dir=str((directory / name).absolute()))
 
 
 def is_finished(config: Config) -> bool:
-    """Tell whether the run of a placed configuration reached its end and has its summary."""
+    """Return whether the run of a placed configuration has ended and has its summary."""
     return (Path(config.run_dir) / "summary.json").exists() and _status(config) in progress.OVER
 
 
@@ -171,7 +172,7 @@ def _side_by_side(
 def run_one(
     config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
 ) -> Exception | None:
-    """Carry out one run, or continue it, and write its summary; return the error if it failed.
+    """Execute or continue a run, and write its summary; return the error if it failed.
 
     The traceback of an unexpected error is in error.log of the run directory.
 
@@ -203,7 +204,7 @@ def run_one(
 
 
 def line_of_run(config: Config) -> str | None:
-    """Carry out one run in a process of Ray, from which no error object can come back."""
+    """Execute a run in a process of Ray, which cannot return error objects."""
     error = run_one(config)
     return None if error is None else line_of(error)
 

@@ -1,4 +1,4 @@
-"""What is told after every evaluated round: callbacks, TensorBoard, MLflow, Weights & Biases."""
+"""Calls after every evaluated round: callbacks, TensorBoard, MLflow, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -20,35 +20,41 @@ if TYPE_CHECKING:
 
 
 class Callback(Protocol):
-    """What is called after every evaluated round."""
+    """Object that is called after every evaluated round."""
 
     def on_round(self, round: int, metrics: DataFrame) -> object:  # noqa: A002
-        """Hear of a round.
+        """Handle a round.
 
         Parameters
         ----------
-        metrics : a row for each peer that reported.
+        round : int
+            Number of the round.
+        metrics : DataFrame
+            Metrics with a row per peer that reported.
         """
 
 
 class Observers:
-    """Calls back for every round that metrics.jsonl has got complete. A context manager.
+    """Context manager that calls back for every complete round in metrics.jsonl.
 
     Parameters
     ----------
-    callbacks : objects with `on_round`, or functions like it, beside what the configuration tracks.
+    config : Config
+        Configuration of the run; its key `track` names trackers.
+    callbacks : Iterable[Callback | Callable[..., object]]
+        Further objects with `on_round`, or functions with the same parameters.
 
     Raises
     ------
     ConfigError
-        `track` names something that is not there, or a callback cannot be called.
+        `track` names an unknown tracker, or a callback cannot be called.
     """
 
     def __init__(
         self, config: Config, callbacks: Iterable[Callback | Callable[..., object]] = ()
     ) -> None:
         self._config, self._file = config, Path(config.run_dir, "metrics.jsonl")
-        self._calls = [_told(each) for each in callbacks]
+        self._calls = [_function_of(each) for each in callbacks]
         self._trackers = trackers(config.track)
         self._read, self._stack = 0, ExitStack()
 
@@ -61,7 +67,7 @@ class Observers:
         self._stack.__exit__(*exception)
 
     def show(self, progress: Mapping[str, Any]) -> None:
-        """Tell of the rounds that have been written since the last call."""
+        """Call back for the rounds written since the last call."""
         if not (self._calls or self._trackers) or not progress or not self._file.exists():
             return
         with self._file.open("rb") as file:
@@ -83,7 +89,7 @@ class Observers:
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """Lines of metrics.jsonl as a data frame; what is null is NaN."""
+    """Return lines of metrics.jsonl as a data frame, with NaN for null."""
     import pandas as pd  # half a second, and most runs have no callbacks
 
     frame = pd.DataFrame(list(rows))
@@ -91,18 +97,19 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
 
 
 def scalars(metrics: DataFrame) -> dict[str, float]:
-    """Each metric's mean over peers, and every peer's own: "test_loss/mean", "test_loss/peer 3"."""
-    found = {}
+    """Return means and values by peer of all metrics: "test_loss/mean", "test_loss/peer 3"."""
+    logged = {}
     for name in metrics.columns.drop(["round", "peer", "peer_name"], errors="ignore"):
         values = metrics[name].astype(float)
-        found[f"{name}/mean"] = float(values.mean())
+        logged[f"{name}/mean"] = float(values.mean())
         names = metrics["peer_name"] if "peer_name" in metrics else metrics["peer"]
-        found |= {f"{name}/{peer}": float(value) for peer, value in zip(names, values, strict=True)}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+        by_peer = zip(names, values, strict=True)
+        logged |= {f"{name}/{peer}": float(value) for peer, value in by_peer}
+    return {name: value for name, value in logged.items() if math.isfinite(value)}
 
 
 class TensorBoard:
-    """Writes event files into the run directory: `tensorboard --logdir runs`."""
+    """Logger of event files in the run directory, for `tensorboard --logdir runs`."""
 
     def __init__(self, config: Config) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -113,7 +120,7 @@ class TensorBoard:
         return self
 
     def on_round(self, t: int, metrics: DataFrame) -> None:
-        """Add the round's numbers."""
+        """Log the round's numbers."""
         for name, value in scalars(metrics).items():
             self._writer.add_scalar(name, value, t)
 
@@ -122,7 +129,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """Logs to MLflow, wherever MLFLOW_TRACKING_URI says."""
+    """Logger to MLflow, at MLFLOW_TRACKING_URI."""
 
     def __init__(self, config: Config) -> None:
         import mlflow
@@ -143,7 +150,7 @@ class MLflow:
 
 
 class WandB:
-    """Logs to Weights & Biases; WANDB_MODE=offline keeps it in the run directory."""
+    """Logger to Weights & Biases; with WANDB_MODE=offline, in the run directory."""
 
     def __init__(self, config: Config) -> None:
         import wandb
@@ -168,11 +175,11 @@ TRACKERS: Mapping[str, tuple[str, Any]] = {
     "mlflow": ("mlflow", MLflow),
     "wandb": ("wandb", WandB),
 }
-"""Name -> the package that it needs, and what logs to it."""
+"""Name -> required package, and class of the tracker."""
 
 
-def _told(callback: object) -> Callable[..., object]:
-    """What to call of a callback; that it takes a round and its metrics is seen before the run."""
+def _function_of(callback: object) -> Callable[..., object]:
+    """Return the function of a callback, after checking that it takes a round and metrics."""
     call = getattr(callback, "on_round", callback)
     wanted = "it must be a function (round, metrics), or an object with such an on_round"
     if not callable(call):
@@ -182,25 +189,25 @@ def _told(callback: object) -> Callable[..., object]:
         inspect.signature(call).bind(0, None)
     except TypeError as error:
         raise ConfigError(f"callbacks: {call!r}: {error}: {wanted}") from None
-    except ValueError:  # built in, with a signature that nobody can tell
+    except ValueError:  # a built-in function without a signature
         pass
     return call
 
 
 def trackers(track: str) -> list[Any]:
-    """What logs to each that the key `track` names.
+    """Return the trackers that the key `track` names.
 
     Raises
     ------
     ConfigError
-        There is no such one, or it is not installed.
+        A tracker is unknown or not installed.
     """
     return [_tracker(name.strip()) for name in track.split(",") if name.strip()]
 
 
 def _tracker(name: str) -> Any:
     if name not in TRACKERS:
-        raise ConfigError(f'track: nothing is called "{name}"{nearest(name, TRACKERS)}')
+        raise ConfigError(f'track: unknown tracker "{name}"{nearest(name, TRACKERS)}')
     package, tracker = TRACKERS[name]
     if find_spec(package) is None:
         raise ConfigError(f'track = "{name}": pip install {package}')

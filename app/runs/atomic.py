@@ -6,6 +6,7 @@ import hashlib
 import json
 import mmap
 import os
+import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     durable : bool
         Sync file and directory to disk, so that the file survives a power failure.
     """
-    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+    draft = _fresh(path)
     try:
         yield draft
         if durable:
@@ -48,6 +49,13 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _fresh(path: Path) -> Path:
+    """Make an empty file beside `path`, under a name that nobody can have put a link at."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    return draft
 
 
 def sync(path: Path) -> None:
@@ -122,7 +130,9 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            raise BusyError(f"{path}: another process holds this lock") from None
+            raise BusyError(
+                f"{path}: another process holds this lock; do two SuperNodes share the directory?"
+            ) from None
         yield
     finally:
         os.close(handle)
@@ -152,7 +162,7 @@ def lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
         content = file.read()
     try:
         found = [json.loads(line) for line in content.splitlines()]
-    except ValueError:
+    except (ValueError, RecursionError):
         found = [None]
     if not all(isinstance(line, dict) for line in found):
         raise ValueError(f"{path} has a line that is damaged")

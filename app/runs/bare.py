@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from coterie.app.config import preflight
 from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.newcomers import newcomers_of
 from coterie.app.config.root import IMPORT_ROOT, workplace
 from coterie.app.runs import progress, rundir
 from coterie.app.runs.introduction import introduce
+from coterie.app.runs.terminal import Terminal
 
 
 def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
@@ -30,11 +30,11 @@ def begin(config: Config) -> Callable[[Mapping[str, Any]], None]:
     ConfigError, DataError
         If the run cannot start; nothing was written.
     """
-    if config.newcomers:
+    if newcomers_of(config):
         raise ConfigError("hold-out is for runs without Flower: coterie compare --hold-out")
     if config.track:
         raise ConfigError("track is for runs that `coterie` starts")
-    console = Console(highlight=False, markup=False)
+    console = Terminal()
     problem = preflight.check(config)
     rundir.create(config, problem)
     introduce(config, problem, "Flower's simulation", console)

@@ -9,25 +9,39 @@ from typing import Any
 
 import numpy as np
 
+from coterie.app.runs import cells
 from coterie.app.runs.graph_scores import learnt_edges, score
 from coterie.app.runs.rundir import Bools, Floats, Run
 
 _EDGES = 1_000_000
 """Where graph.csv would have more edges, rounds in between are left out, but never the last."""
+_MEASURED = 5_000
+"""Most matrices that are measured, each in about a millisecond."""
 _SCORES = ("precision", "recall", "f1", "overlap_within", "overlap_across")
 
 
-def edges_csv(run: Run) -> str:
-    """Return graph.csv: each edge's round, who gives the weight, to whom, and the weight.
+def thinned(count: int, every: int) -> range:
+    """Return every so many of `count` matrices, always the last one."""
+    return range((count - 1) % every, count, every)
 
-    `weight` is what the peer `from` gives to what comes from the peer `to`; weights of 0 and a
-    peer's own weight are left out.
+
+def measured(count: int) -> range:
+    """Return the matrices that are measured: all, unless there are very many."""
+    return thinned(count, max(1, math.ceil(count / _MEASURED)))
+
+
+def edges_csv(run: Run) -> str:
+    """Write graph.csv: a line for each edge of the kept rounds.
+
+    `weight` is the weight that the peer `from` gives to models or answers of the peer `to`; zero
+    weights and a peer's own weight are omitted.
     """
+    lines = ["round,from,to,weight"]
+    if not len(run.weights):
+        return "\n".join([*lines, ""])
     names = [_cell(name) for name in run.names]  # once: a large graph has a million lines
     between = (run.weights != 0) & ~np.eye(run.peers, dtype=np.bool_)
-    every = max(1, math.ceil(between.sum() / _EDGES))
-    lines = ["round,from,to,weight"]
-    for c in range((len(run.weights) - 1) % every, len(run.weights), every):  # the last one always
+    for c in thinned(len(run.weights), max(1, math.ceil(between.sum() / _EDGES))):
         for i, row in enumerate(between[c]):
             (others,) = np.nonzero(row)
             weights = run.weights[c, i, others].tolist()
@@ -38,14 +52,16 @@ def edges_csv(run: Run) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text as a cell of a CSV file, quoted where it must be."""
+    """Return text as a cell of a CSV file, quoted where it must be; no spreadsheet computes it."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow([text, ""])
+    csv.writer(line, lineterminator="").writerow([cells.safe(text), ""])
     return line.getvalue().removesuffix(",")
 
 
 def measures_csv(run: Run) -> str:
     """graph-measures.csv: a line for each recorded round, an empty cell where there is no number.
+
+        Of very many rounds some in between are left out, never the last.
 
     Columns: `round`; `edges`, directed, by the rule of `coterie.app.runs.graph_scores`;
     `collaborators`, edges that leave a peer, mean over peers; `sparsity`, the share of the possible
@@ -57,8 +73,8 @@ def measures_csv(run: Run) -> str:
     that they have of what an honest peer gives to others, mean over honest peers that give any.
     """
     rows = [
-        {"round": int(t), **_measured(weights_nn, run)}
-        for t, weights_nn in zip(run.weight_rounds, run.weights, strict=True)
+        {"round": int(run.weight_rounds[c]), **_measured(run.weights[c], run)}
+        for c in measured(len(run.weights))
     ]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["round"], lineterminator="\n")

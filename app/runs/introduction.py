@@ -36,7 +36,7 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
     console.print(f"{config.method} on {config.dataset}: {peers}, {place}")
     console.print(split(problem))
     key, share = config.validation
-    if config.validates and share:
+    if config.row.validates and share:
         console.print(f"{config.method} judges models by data set aside: {key} = {share:g}")
     for line in config.strategy().cautions():
         console.print(f"warning: {line}")

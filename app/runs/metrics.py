@@ -10,23 +10,25 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import Error
+from coterie.app.runs import files, units
+from coterie.app.runs.files import ResultsError
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-_WRONG = (ValueError, KeyError, TypeError, AttributeError)
-
-
-class ResultsError(Error, ValueError):
-    """The directory is not a run, or one of its files is broken; the message names the file."""
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+MOST_BYTES = 1 << 30
+"""Most bytes of the file."""
+_LAST = 1 << 53
+"""Largest number of a round."""
 
 
 class Metrics:
@@ -51,10 +53,12 @@ class Metrics:
         ResultsError
             If a line is not a measurement. The last line can be incomplete.
         """
-        if not self._path.exists():
+        try:
+            opened = files.opened(self._path.parent, self._path.name, MOST_BYTES)
+        except FileNotFoundError:
             self._begin(inode=0)
             return self._arrays()
-        with self._path.open("rb") as file:
+        with opened as file:
             status = os.fstat(file.fileno())
             if status.st_ino != self._inode or status.st_size < self._offset:
                 self._begin(status.st_ino)  # a resumed run has cut it
@@ -91,8 +95,9 @@ class Metrics:
         values = {name: _number(value) for name, value in record.items()}
         if lies:
             values["attacker"] = lies
-        if not (type(t) is type(peer) is int and 0 <= peer < self._peers):
+        if not (type(t) is type(peer) is int and 0 <= peer < self._peers and 0 <= t <= _LAST):
             raise ValueError(f"no round and peer below {self._peers}")
+        self._make_room(t, values)
         reported_n = self._reported.setdefault(t, np.zeros(self._peers, dtype=np.bool_))
         if reported_n[peer]:  # a resumed run may repeat a round; its last word counts
             for of_round in self._fields.values():
@@ -105,6 +110,21 @@ class Metrics:
             if t not in of_round:
                 of_round[t] = np.full(self._peers, np.nan)
             of_round[t][peer] = value
+
+    def _make_room(self, t: int, names: Collection[str]) -> None:
+        """Refuse a line that makes the arrays too large: a field has a row of all peers a round.
+
+        Raises
+        ------
+        ValueError : there are too many rounds and fields for so many peers.
+        """
+        fields = len(self._fields) + sum(name not in self._fields for name in names)
+        rounds = len(self._reported) + (t not in self._reported)
+        if 8 * fields * rounds * self._peers > files.memory():
+            raise ValueError(
+                f"{fields} fields of {self._peers} peers in {rounds} rounds take more than "
+                f"{units.size(files.memory())}"
+            )
 
     def _arrays(self) -> tuple[Ints, dict[str, Floats], Bools]:
         rounds = sorted(self._reported)

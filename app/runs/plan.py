@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, files
+from coterie.app.runs.files import ResultsError
+from coterie.strategies.names import is_name
 
 NAME = "sweep.json"
 
@@ -20,7 +22,10 @@ def write(directory: Path, runs: Iterable[str]) -> None:
 def read(directory: Path) -> tuple[str, ...] | None:
     """Their names; None where it is not known."""
     try:
-        runs = json.loads((directory / NAME).read_text(encoding="utf-8"))["runs"]
-    except (OSError, ValueError, KeyError, TypeError):
+        runs = (files.json_of(directory, NAME, dict) or {}).get("runs")
+    except (OSError, ResultsError):
         return None
-    return tuple(map(str, runs)) if isinstance(runs, list) else None
+    if not isinstance(runs, list):
+        return None
+    sound = all(isinstance(name, str) and is_name(name) for name in runs)
+    return tuple(runs) if sound else None

@@ -10,14 +10,21 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from coterie.app.runs import units
-from coterie.app.runs.rundir import read_json
+from coterie.app.runs import files, units
+from coterie.app.runs.files import ResultsError
 from coterie.errors import DivergedError
 
 ERROR_LOG = "error.log"
 """File of a run directory with the traceback of the error that ended the run."""
 OVER = ("finished", "diverged")
 """Statuses of a run that reached its last round; with "diverged", no peer has a finite result."""
+
+STATES = ("running", "finished", "diverged", "stopped", "failed")
+"""What a run says of itself."""
+_COUNTS = ("round", "rounds", "messages", "relayed_bytes", "sealing_bytes", "refused", "diverged")
+_NUMBERS = ("mean_test_accuracy", "std_test_accuracy", "mean_test_loss", "bytes", "seconds")
+_LINES = ("breaks", "faults", "refusals")
+_LARGEST, _LARGEST_NUMBER = 1 << 53, 1e300
 _PLAIN_SECONDS = 10.0
 _LISTED = 10
 Show = Callable[[Mapping[str, Any]], None]
@@ -30,10 +37,50 @@ def read(run_dir: Path) -> dict[str, Any]:
     Raises
     ------
     ResultsError
-        If the file is damaged.
+        If the file is damaged, or a value in it is not of its type.
     """
-    progress: dict[str, Any] = read_json(run_dir / "progress.json", dict) or {}
-    return progress
+    path = run_dir / "progress.json"
+    progress: dict[str, Any] | None = files.json_of(run_dir, path.name, dict)
+    if progress is None:
+        return {}
+    if progress.get("status") not in STATES:
+        raise ResultsError(f"{path}: no status and round")
+    for key, value in progress.items():
+        try:
+            progress[key] = checked(key, value)
+        except (ValueError, TypeError, AttributeError, OverflowError):
+            raise ResultsError(f"{path}: {key} is not as it has to be") from None
+    return {"round": 0, "rounds": 0, "messages": 0, "refused": 0, **progress}
+
+
+def checked(key: str, value: Any) -> Any:
+    """A value of progress.json or of the relay's checkpoint; None for a number that is not finite.
+
+    Raises
+    ------
+    ValueError, TypeError, AttributeError : it is not of its type.
+    """
+    wrong = False
+    if key == "error":
+        wrong = not isinstance(value, str | None)
+    elif key in _COUNTS:
+        wrong = type(value) is not int or not 0 <= value <= _LARGEST
+    elif key in _NUMBERS:
+        wrong = isinstance(value, bool) or not isinstance(value, int | float | None)
+        value = value if value is not None and abs(value) <= _LARGEST_NUMBER else None
+    elif key in _LINES:
+        wrong = not all(isinstance(line, str) for line in value) or not isinstance(value, list)
+    elif key == "took_part":
+        wrong = not all(type(n) is int and 0 <= n <= _LARGEST for n in value)
+    elif key == "names":
+        value = {str(int(peer)): name for peer, name in value.items()}
+        wrong = not all(isinstance(name, str) for name in value.values())
+    elif key == "last_seen":
+        value = {str(int(peer)): (int(t), float(at)) for peer, (t, at) in value.items()}
+        wrong = not all(abs(t) + abs(at) <= _LARGEST for t, at in value.values())
+    if wrong:
+        raise ValueError(key)
+    return value
 
 
 def require_convergence(run_dir: Path) -> None:

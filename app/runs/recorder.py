@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.app.runs import atomic
-from coterie.app.runs.rundir import ResultsError
+from coterie.app.runs import progress as progress_file
+from coterie.app.runs.files import ResultsError
 from coterie.strategies.protocol import MATRIX, Report
 from coterie.strategies.relay.commit import Commit, Ledger, means
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _SAVE_SECONDS = 30.0
+_WRONG = (*(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),)
+"""What a file that is none leads to."""
 _LINES = 5
 """How many of the latest errors and refusals are kept."""
 
@@ -83,9 +86,9 @@ class RunRecorder:
         self._rounds = rounds
         self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
         saved = self._read() if resume else {}
-        self.ledger = _ledger(saved["ledger"]) if saved else Ledger()
+        self.ledger = saved.get("ledger", Ledger())
         self._refused: int = saved.get("refused", 0)
-        self._started: float = time.monotonic() - saved.get("seconds", 0.0)
+        self._started: float = time.monotonic() - (saved.get("seconds") or 0.0)
         self._latest: dict[int, Report] = {}
         self._had_loss = set[int]()
         self._last_seen = {int(peer): when for peer, when in saved.get("last_seen", {}).items()}
@@ -98,8 +101,11 @@ class RunRecorder:
             for path in (self._metrics, self._weights)
         }
         for line in self._metrics.read_bytes().splitlines():
-            if (record := json.loads(line)).get("test_loss") is not None:
-                self._had_loss.add(record["peer"])
+            try:
+                if (record := json.loads(line)).get("test_loss") is not None:
+                    self._had_loss.add(int(record["peer"]))
+            except _WRONG:
+                raise ResultsError(f"{self._metrics}: a line is no measurement") from None
         self._saved = time.monotonic()
         self._progress("running")
 
@@ -226,8 +232,32 @@ class RunRecorder:
                 f"{path}: damaged, or of a run with another configuration; put a copy back, or run "
                 "again under another name"
             )
-        saved: dict[str, Any] = json.loads(content)
-        return saved
+        try:
+            return self._checked(json.loads(content))
+        except _WRONG:
+            raise ResultsError(f"{path}: not what a relay writes of such a run") from None
+
+    def _checked(self, saved: Any) -> dict[str, Any]:
+        """What a checkpoint says, each value of its type: a digest is no proof of who wrote it."""
+        ledger, written = saved.pop("ledger"), saved.pop("written")
+        found = {key: progress_file.checked(key, value) for key, value in saved.items()}
+        for name in (self._metrics.name, self._weights.name):
+            size, digest = written[name]
+            _require(type(size) is int and size >= 0 and isinstance(digest, str))
+        return found | {"ledger": self._ledger(ledger), "written": written}
+
+    def _ledger(self, saved: Mapping[str, Any]) -> Ledger:
+        """The ledger, in which JSON made lists of tuples."""
+        lists = {name: tuple(saved[name]) for name in ("ended", "breaks", "awake")}
+        ledger = Ledger(**{**saved, **lists})
+        whole = ledger.round, ledger.messages, ledger.nbytes, ledger.sealing
+        _require(all(type(number) is int and number >= 0 for number in whole))
+        _require(ledger.round <= self._rounds and 0 <= ledger.virtual_seconds < np.inf)
+        for counts in (ledger.ended, ledger.awake):
+            _require(len(counts) in (0, self._peers))
+            _require(all(type(n) is int and -1 <= n <= ledger.round for n in counts))
+        _require(all(isinstance(line, str) for line in ledger.breaks))
+        return ledger
 
     def _digest(self, content: str) -> str:
         return sha256(sha256(self._run).digest() + content.encode()).hexdigest()
@@ -297,7 +327,12 @@ class RunRecorder:
         return round(time.monotonic() - self._started, 3)
 
 
-def _ledger(saved: Mapping[str, Any]) -> Ledger:
-    """The ledger, in which JSON made lists of tuples."""
-    lists = {name: tuple(saved[name]) for name in ("ended", "breaks", "awake")}
-    return Ledger(**{**saved, **lists})
+def _require(sound: bool) -> None:
+    """Refuse what a checkpoint says.
+
+    Raises
+    ------
+    ValueError : it is not sound.
+    """
+    if not sound:
+        raise ValueError

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.app.runs.metrics import Bools, Floats, Ints, Metrics, ResultsError
+from coterie.app.config import limits, schema
+from coterie.app.config.keys import flatten, keys, tables
+from coterie.app.runs import atomic, files
+from coterie.app.runs import progress as progress_file
+from coterie.app.runs.files import ResultsError
+from coterie.app.runs.metrics import Bools, Floats, Ints, Metrics
 from coterie.strategies.protocol import MATRIX
 
 if TYPE_CHECKING:
@@ -38,6 +42,8 @@ __all__ = [
     "read_config",
 ]
 
+PARTS = ("train", "validation", "test")
+"""Of a peer's examples, in split.json."""
 SURVEY = "preflight.json"
 """What the relay's nodes answered when they were asked whether they are ready."""
 
@@ -47,9 +53,9 @@ def create(config: Config, problem: Problem) -> Path:
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.resume:
-        (run_dir / "config.toml").write_text(config.toml(), encoding="utf-8")
-        (run_dir / "split.json").write_text(json.dumps(problem.describe()), encoding="utf-8")
-        (run_dir / "classes.json").write_text(json.dumps(problem.classes), encoding="utf-8")
+        atomic.write(run_dir / "config.toml", config.toml())
+        atomic.write(run_dir / "split.json", json.dumps(problem.describe()))
+        atomic.write(run_dir / "classes.json", json.dumps(problem.classes))
     with suppress(FileNotFoundError):
         (run_dir / "progress.json").unlink()  # of the part of the run that is being resumed
     return run_dir
@@ -252,19 +258,17 @@ class RunReader:
         directory = self._directory
         if not directory.is_dir():
             raise ResultsError(f"{directory}: no such run directory")
-        config = read_config(directory / "config.toml")
+        config = read_config(directory)
         peers = config["peers"]
         if self._metrics is None or peers != self._peers:
             self._metrics, self._peers = Metrics(directory / "metrics.jsonl", peers), peers
-        progress = read_json(directory / "progress.json", dict) or {}
+        progress = progress_file.read(directory)
         rounds, metrics, reported = self._metrics.read()
         weight_rounds, weights = _read_weights(directory, peers, progress.get("status"))
-        split = read_json(directory / "split.json", list)
-        if split is not None and (len(split) != peers or not all(map(_describes_a_peer, split))):
-            raise ResultsError(f"{directory / 'split.json'}: expected {peers} peers' statistics")
+        split = _read_split(directory, peers)
         named = {peer: row.get("name") for peer, row in enumerate(split or ())}
         named |= self._metrics.named
-        classes = read_json(directory / "classes.json", list) or ()
+        classes = files.json_of(directory, "classes.json", list) or ()
         return Run(
             directory=directory,
             config=config,
@@ -280,49 +284,84 @@ class RunReader:
         )
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read the configuration of a run.
+def read_config(directory: Path) -> dict[str, Any]:
+    """Read the configuration of a run; what it names is not looked up.
 
     Raises
     ------
     ResultsError
-        If the file is missing, damaged, or not a run's configuration.
+        config.toml is not there, or broken, or not a run's.
     """
-    try:
-        config = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ResultsError(f"{path}: not there, so this is not a run directory") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ResultsError(f"{path}: not TOML: {error}") from error
+    path, config = directory / "config.toml", files.toml_of(directory, "config.toml")
+    if config is None:
+        raise ResultsError(f"{path}: not there, so this is not a run directory")
     peers = config.get("peers")
     if not isinstance(config.get("method"), str) or type(peers) is not int or peers < 1:
         raise ResultsError(f"{path}: no method and number of peers, so not a run of this product")
+    for table in tables().keys() - {"", "model"}:
+        if not isinstance(config.get(table, {}), dict):
+            raise ResultsError(f"{path}: {table} is no table")
+    for key, value in flatten(config).items():
+        try:
+            _check_value(key, value)
+        except ValueError as error:
+            raise ResultsError(f"{path}: {key} = {schema.brief(value)}: {error}") from None
     return config
 
 
-def read_json(path: Path, kind: type) -> Any:
-    """Read a JSON file; None if it does not exist.
+def _check_value(key: str, value: Any) -> None:
+    """Refuse a value that its key cannot have; a key of an earlier version may have any.
 
     Raises
     ------
-    ResultsError
-        If the file is damaged, or its content is not a `kind`.
+    ValueError : says what is wanted.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not isinstance(value, bool | int | float | str):
+        raise ValueError("wants a number or a string")
+    if key in keys():
+        schema.check_kind(value, keys()[key][-1])
+    limits.check(key, value)
+
+
+def _read_split(directory: Path, peers: int) -> list[Mapping[str, Any]] | None:
+    """The statistics of the split, one mapping per peer; None where there are none.
+
+    Raises
+    ------
+    ResultsError : they are not as `coterie.datasets.problem.Problem.describe` makes them.
+    """
+    split: list[Mapping[str, Any]] | None = files.json_of(directory, "split.json", list)
+    if split is None:
         return None
-    except ValueError as error:
-        raise ResultsError(f"{path}: not JSON: {error}") from error
-    if not isinstance(content, kind):
-        raise ResultsError(f"{path}: expected a JSON {'object' if kind is dict else 'list'}")
-    return content
+    if len(split) != peers or not all(map(_describes_a_peer, split)):
+        raise ResultsError(f"{directory / 'split.json'}: expected {peers} peers' statistics")
+    for part in PARTS:
+        widths = {len((row.get(part) or {}).get("labels") or ()) for row in split} - {0}
+        if len(widths) > 1:
+            raise ResultsError(f"{directory / 'split.json'}: peers have different classes")
+    return split
 
 
 def _describes_a_peer(row: object) -> bool:
-    return isinstance(row, dict) and all(
-        isinstance(row.get(part) or {}, dict) for part in ("train", "validation", "test")
+    if not isinstance(row, dict) or not isinstance(row.get("name"), str | None):
+        return False
+    samples = row.get("samples")
+    if not _is_count(row.get("cluster")):
+        return False
+    if not _is_count(samples) and not (isinstance(samples, float) and 0 <= samples < np.inf):
+        return False
+    parts = [row.get(part) or {} for part in PARTS]
+    return all(
+        isinstance(part, dict)
+        and _is_count(part.get("size"))
+        and isinstance(part.get("labels"), list | None)
+        and all(count is not None and _is_count(count) for count in part.get("labels") or ())
+        for part in parts
     )
+
+
+def _is_count(value: object) -> bool:
+    return value is None or (type(value) is int and 0 <= value < limits.MAX_WHOLE)
 
 
 def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Floats]:
@@ -330,31 +369,38 @@ def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Fl
 
     None where the run kept rows of those who were awake only, as there are too many peers.
     """
-    rows = directory / "relay" / "weights.f64"
-    if status == "running" and rows.exists() and peers <= MATRIX:
-        return _read_rows(rows, peers)
-    path = directory / "collaboration.npz"
-    if peers > MATRIX or not path.exists():
-        return np.empty(0, dtype=np.int64), np.empty((0, peers, peers))
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            rounds = archive["rounds"].astype(np.int64)
-            weights = archive["weights"].astype(np.float64, copy=False)
-    except Exception as error:  # zipfile, zlib, numpy and OS errors: all mean "broken"
-        raise ResultsError(f"{path}: not a collaboration record: {error}") from error
-    if weights.shape != (len(rounds), peers, peers):
+    if status == "running" and peers <= MATRIX:
+        with suppress(FileNotFoundError):
+            return _read_rows(directory, peers)
+    nothing = np.empty(0, dtype=np.int64), np.empty((0, peers, peers))
+    if peers > MATRIX:
+        return nothing
+    found = files.arrays_of(directory, "collaboration.npz", {"rounds": "iu", "weights": "f"})
+    if found is None:
+        return nothing
+    path, weights = directory / "collaboration.npz", found["weights"]
+    rounds = found["rounds"].astype(np.int64)
+    if rounds.ndim != 1 or weights.shape != (len(rounds), peers, peers):
         raise ResultsError(
             f"{path}: weights have shape {weights.shape}, "
-            f"expected ({len(rounds)}, {peers}, {peers})"
+            f"expected ({rounds.size}, {peers}, {peers})"
         )
-    return rounds, weights
+    if (rounds < 0).any():
+        raise ResultsError(f"{path}: rounds are counted from 0")
+    return rounds, weights.astype(np.float64, copy=False)
 
 
-def _read_rows(path: Path, peers: int) -> tuple[Ints, Floats]:
-    """A row for each recorded round, mapped into memory: the file may be large, and grows."""
+def _read_rows(directory: Path, peers: int) -> tuple[Ints, Floats]:
+    """A row for each recorded round, mapped into memory: the file may be large, and grows.
+
+    Raises
+    ------
+    FileNotFoundError : the relay keeps none.
+    """
     width = 1 + peers**2
-    recorded = path.stat().st_size // (8 * width)
-    if not recorded:
-        return np.empty(0, dtype=np.int64), np.empty((0, peers, peers))
-    rows = np.memmap(path, np.float64, mode="r", shape=(recorded, width))
+    with files.opened(directory, "relay/weights.f64", files.memory()) as file:
+        recorded = os.fstat(file.fileno()).st_size // (8 * width)
+        if not recorded:
+            return np.empty(0, dtype=np.int64), np.empty((0, peers, peers))
+        rows = np.memmap(file, np.float64, mode="r", shape=(recorded, width))
     return rows[:, 0].astype(np.int64), rows[:, 1:].reshape(recorded, peers, peers)

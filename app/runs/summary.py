@@ -116,13 +116,15 @@ def recovery(run: Run) -> dict[str, Any] | None:
     clusters_n = run.clusters_to_recover
     if clusters_n is None or not len(run.weights):
         return None
-    scores = [score(weights_nn, clusters_n) for weights_nn in run.weights]
+    kept = graph.measured(len(run.weights))
+    rounds = run.weight_rounds[kept]
+    scores = [score(run.weights[c], clusters_n) for c in kept]
     best = int(np.argmax([each.f1 or 0.0 for each in scores]))
     exact = np.flatnonzero([each.exact for each in scores])
     return {
         **asdict(scores[-1]),
-        "rounds_to_recovery": int(run.weight_rounds[exact[0]]) if len(exact) else None,
-        "best": {"round": int(run.weight_rounds[best]), **asdict(scores[best])},
+        "rounds_to_recovery": int(rounds[exact[0]]) if len(exact) else None,
+        "best": {"round": int(rounds[best]), **asdict(scores[best])},
     }
 
 

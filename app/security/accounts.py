@@ -19,7 +19,7 @@ from coterie.app.security.privacy_ledger import PrivacyLedger
 
 @dataclass(frozen=True)
 class Accounts:
-    """The accounts of one peer in one run.
+    """Accounts of a peer in a run.
 
     Attributes
     ----------

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import re
+import shlex
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+
+from filelock import FileLock
 
 from coterie.app.config.config import Config
 from coterie.app.runs import atomic
@@ -21,6 +26,7 @@ OWN = "institution"
 """The folder in a node's `out` that belongs to no run: approvals and ledgers."""
 _APPROVALS = "approvals.jsonl"
 _DECISIONS = "decisions.jsonl"
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class ApprovalError(Error, ValueError):
@@ -34,37 +40,40 @@ class DecisionError(Error, ValueError):
 def approve(out: Path, digest: str) -> None:
     """Record that the user of this terminal approves one run of that configuration."""
     line = {"time": _now(), "digest": digest, "approved-by": getpass.getuser()}
-    with closed():
+    with closed(), _locked(out):
         atomic.append(out / OWN / _APPROVALS, line)
 
 
 def require_approval(out: Path, run: str, digest: str) -> None:
     """Let a run use an approval of its configuration, which it keeps from then on.
 
+    Of several runs that ask at once, in whatever processes, one gets it.
+
     Raises
     ------
     ApprovalError
-        There is none, or other runs have used it.
+        There is no approval, or other runs have used it.
     """
-    used, given = _approvals(out, digest)
-    if run in used:
-        return
-    if len(used) >= given:
-        raise ApprovalError(
-            f"it waits for approval: read {out / run}/config-{digest[:12]}.toml, then "
-            f"coterie approve {out / run}"
-        )
-    atomic.append(out / OWN / _APPROVALS, {"time": _now(), "digest": digest, "run": run})
+    with _locked(out):
+        used, given = _approvals(out, digest)
+        if run in used:
+            return
+        if len(used) < given:
+            line = {"time": _now(), "digest": digest, "run": run}
+            atomic.append(out / OWN / _APPROVALS, line)
+            return
+    where = shlex.quote(str(out / run))
+    raise ApprovalError(f"it waits for approval of {digest}: coterie approve {where}")
 
 
 def is_approved(out: Path, digest: str) -> bool:
-    """Whether there is an approval of a configuration that no run has used."""
+    """Return whether there is an approval of a configuration that no run has used."""
     used, given = _approvals(out, digest)
     return len(used) < given
 
 
 def record(directory: Path, config: Config, digest: str, policy: Path, decision: str) -> None:
-    """Write a run's configuration and the decision about it, unless it is the last one already.
+    """Record a run's configuration and the decision about it, unless it is the last record.
 
     Parameters
     ----------
@@ -72,7 +81,7 @@ def record(directory: Path, config: Config, digest: str, policy: Path, decision:
     policy : the file that was decided by; its SHA-256 is recorded.
     decision : "allowed", or "refused: ..." with the reason.
     """
-    file = f"config-{digest[:12]}.toml"
+    file = _config_file(digest)
     line = {"digest": digest, "config": file, "policy": _digest_of_file(policy)}
     line["decision"] = decision
     last = atomic.lines(directory / _DECISIONS)[-1:]
@@ -84,22 +93,37 @@ def record(directory: Path, config: Config, digest: str, policy: Path, decision:
     atomic.append(directory / _DECISIONS, {"time": _now(), **line})
 
 
-def newest_config(directory: Path) -> Path:
-    """The configuration of a node's last decision about a run.
+def newest_config(directory: Path) -> tuple[Path, str]:
+    """Return the configuration file of a node's last decision about a run, and its digest.
 
     Raises
     ------
     DecisionError
-        There is none.
+        There is no such file.
     """
-    lines = atomic.lines(directory / _DECISIONS)
-    if not lines:
+    path = directory / _DECISIONS
+    if not path.is_file():
         raise DecisionError(f"{directory} has no {_DECISIONS}: no such run has come to this node")
-    return directory / str(lines[-1]["config"])
+    digest = None
+    with suppress(ValueError, IndexError):
+        digest = atomic.lines(path)[-1].get("digest")
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise DecisionError(f"{path}: its last line holds no digest of a configuration")
+    return directory / _config_file(digest), digest
+
+
+def _config_file(digest: str) -> str:
+    return f"config-{digest}.toml"
+
+
+def _locked(out: Path) -> FileLock:
+    """Return a lock on the approvals, for all processes of this machine."""
+    (out / OWN).mkdir(parents=True, exist_ok=True)
+    return FileLock(out / OWN / f"{_APPROVALS}.lock")
 
 
 def _approvals(out: Path, digest: str) -> tuple[set[str], int]:
-    """The runs that have used an approval of a configuration, and how many were given."""
+    """Return the runs that used an approval of a configuration, and the number of approvals."""
     try:
         lines = [line for line in atomic.lines(out / OWN / _APPROVALS) if line["digest"] == digest]
     except (ValueError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""A node's audit log: one JSON line for each letter that it sent, received or refused."""
+"""Audit log of a node: one JSON line per letter that it sent, received or refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coterie.strategies.protocol import PeerMessage
 
 
 class Audit:
-    """An append-only file of JSON lines.
+    """Append-only file of JSON lines.
 
     A line has: `time` (UTC), `run`, `attempt`, `direction` ("sent" or "received"), `from`, `to` (a
     list; of a received offer the peers of this node), `kind`, `round`, `bytes` (of the tensors),

@@ -1,4 +1,4 @@
-"""A node's secure channel: seals the letters that leave, opens and checks those that arrive.
+"""Secure channel of a node: seals outgoing letters, opens and checks incoming ones.
 
 Both go into the audit log. What arrives is opened only where an edge of the request brings it to
 this node, and is refused with one line where anything about it is not as it should be.
@@ -26,7 +26,7 @@ from coterie.strategies.protocol import Kind, PeerMessage, Request
 
 
 class SecureChannel:
-    """Writes and reads the letters of one node in one run.
+    """Writer and reader of the letters of a node in a run.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class SecureChannel:
     sealing : whether letters are sealed, and with which keys.
     accounts : of a deployed node: what its peer hears and answers is counted there. Without, there
         is a memory on disk where letters are sealed.
-    max_age : how many rounds old an offer may be that is heard; an older one of a peer is never
+    max_age : maximum age of an accepted offer in rounds; an older offer of a peer is never
         accepted after a newer one.
 
     Attributes
@@ -65,7 +65,7 @@ class SecureChannel:
         self.names: dict[int, str] = {}
 
     def begin(self, request: Request) -> None:
-        """Get ready for the letters of a request.
+        """Prepare for the letters of a request.
 
         Raises
         ------
@@ -101,11 +101,11 @@ class SecureChannel:
             memory.commit(request.committed)
 
     def claims(self) -> tuple[bytes, ...]:
-        """For each hosted peer a signature that this is its node; none without keys."""
+        """Return a signature per hosted peer that this is its node; none without keys."""
         return tuple(claim(peer, self._scope, self._own[peer]) for peer in self._own)
 
     def write(self, letter: PeerMessage, to: Collection[int]) -> PeerMessage | None:
-        """Seal a plain letter for those of `to` that are trusted; None where none is.
+        """Seal a plain letter for the trusted peers of `to`; return None if no peer is trusted.
 
         A node without keys sends it as it is.
         """
@@ -128,7 +128,7 @@ class SecureChannel:
         return sealed
 
     def read(self, kind: Kind, form: LetterFormat) -> Foreign:
-        """Open the letters of one kind that came with the request; those that are good.
+        """Open the letters of one kind that came with the request, and return the valid ones.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class SecureChannel:
             More is asked of this peer than its institution allows.
         """
         due = self._due(kind)
-        found: dict[tuple[int, int | None], Mapping[str, Tensor]] = {}
+        result: dict[tuple[int, int | None], Mapping[str, Tensor]] = {}
         plain: dict[int, str] = {}  # sender -> digest of the plain letter
         for letter in self._unread.pop(kind, ()):
             digest = self._digest(letter.payload)
@@ -148,11 +148,11 @@ class SecureChannel:
             try:
                 if ends not in due:
                     raise PayloadError("was not to come here")
-                if ends in found:
+                if ends in result:
                     raise PayloadError("came a second time")
                 opened = self._open(letter, digest, form.max_bytes)
                 self._check_age(letter)
-                found[ends] = form.decode(opened)
+                result[ends] = form.decode(opened)
                 if self._ledger is not None:
                     plain[letter.sender] = digest_of(opened).hex()
             except (PayloadError, SealError) as error:
@@ -161,11 +161,11 @@ class SecureChannel:
                 self._log_received(letter, digest, "accepted")
         if self._ledger is not None:
             self._count(self._ledger, kind, plain)
-        if kind == "offer" and self._max_age and found:
+        if kind == "offer" and self._max_age and result:
             written = {str(k.sender): k.round for k in self._request.letters if k.kind == "offer"}
-            self._memory.heard |= {str(k): written[str(k)] for k, _ in found}
+            self._memory.heard |= {str(k): written[str(k)] for k, _ in result}
             self._memory.keep()
-        return found
+        return result
 
     def _check_age(self, letter: PeerMessage) -> None:
         t = self._request.round
@@ -175,7 +175,7 @@ class SecureChannel:
             raise PayloadError(f"is of round {letter.round}, older than one that came before")
 
     def _count(self, ledger: Ledger, kind: Kind, plain: Mapping[int, str]) -> None:
-        """Write down what was heard, and the answers that are given to it."""
+        """Record the received letters, and the answers to them."""
         request = self._request
         if kind == "offer" or request.asked.any():
             ledger.heard(request, kind, plain, self._memory.committed)
@@ -184,7 +184,7 @@ class SecureChannel:
             ledger.answering(request, {k: plain[k] for k in asked[:, 0].tolist() if k in plain})
 
     def finish(self) -> tuple[str, ...]:
-        """Refuse what was not read; a line for each letter that was refused since `begin`.
+        """Refuse unread letters; return a line per letter that was refused since `begin`.
 
         Also records the heads of the ledgers in the run's memory.
         """
@@ -195,7 +195,7 @@ class SecureChannel:
         return tuple(self._refused)
 
     def _due(self, kind: Kind) -> set[tuple[int, int | None]]:
-        """(sender, recipient) of the letters that the request's edges bring from other nodes."""
+        """Return (sender, recipient) of the letters that should come from other nodes."""
         edges = self._request.edges
         here = np.isin(edges, self._peers)
         if kind == "offer":
@@ -204,7 +204,7 @@ class SecureChannel:
         return {(k, i) for i, k in asked.tolist()}
 
     def _open(self, letter: PeerMessage, digest: bytes, max_bytes: int) -> bytes:
-        """The plain payload of a letter.
+        """Return the plain payload of a letter.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class SecureChannel:
         )
 
     def _digest(self, payload: object) -> bytes:
-        """SHA-256 of a payload as it travels; empty where nothing is sealed or audited."""
+        """Return the SHA-256 of a payload as sent; empty if nothing is sealed or audited."""
         if not self._sealing.keys and self._audit is None:
             return b""
         return digest_of(payload if isinstance(payload, bytes) else b"")

@@ -1,4 +1,4 @@
-"""Claims: how a node shows the relay which peer is its own.
+"""Claims: signatures by which a node proves to the relay which peer it hosts.
 
 Registered nodes are known to the relay by a key of their transport, which says nothing about peers.
 With the public keys of the peers in a trust file of its own, the relay takes a node for that of a
@@ -21,7 +21,7 @@ _PROTOCOL = b"coterie claim 1"
 
 
 def claim(peer: int, scope: Scope, own: PrivateKeys) -> bytes:
-    """Sign that this is the node of a peer; 64 bytes."""
+    """Return a signature, 64 bytes, that this is the node of a peer."""
     return own.sign(_claimed(peer, scope))
 
 

@@ -1,12 +1,14 @@
-"""What a node's reports disclose to the relay; its policy decides, not the run."""
+"""Disclosure of reports to the relay, as the node's policy allows."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coterie.app.security.policy import Disclosure, ReportPolicy
+from coterie.app.security.ledger import Ledger
+from coterie.app.security.policy import Disclosure, Policy, ReportPolicy
 from coterie.strategies.protocol import MEASURES, Report
 
 TRAFFIC = ("bytes_sent", "bytes_received")
@@ -16,10 +18,57 @@ PER_CLASS = ("balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specifici
 """Metrics that rest on the test examples of each class by itself."""
 _PARTS = ("train", "validation", "test")
 _WEIGHT_DIGITS = 2
+_log = logging.getLogger("coterie.node")
+
+
+class Reports:
+    """Reports of a deployed peer as the relay gets them, limited by the institution's policy.
+
+    Parameters
+    ----------
+    sizes : part -> number of the peer's examples.
+    rarest : test examples of the peer's rarest class; 0 without classes.
+    own : whether only this institution has the data; data that everybody has need no protection.
+    learns_graph : whether the collaboration weights follow from the examples.
+    ledger : counts reported numbers over all runs.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        sizes: Mapping[str, int],
+        rarest: int,
+        ledger: Ledger,
+        *,
+        own: bool,
+        learns_graph: bool,
+    ) -> None:
+        self._policy, self._own = policy.reports, own
+        self._sizes, self._ledger = sizes, ledger
+        self._rarest = rarest if rarest >= policy.data.min_examples else 0
+        self._counts_weights = learns_graph and policy.reports.disclosure != "none"
+
+    def disclosed(self, report: Report) -> Report:
+        """Return what the relay gets of a report; without numbers if their budget is used up."""
+        if not self._own:
+            return limited(report, self._policy.disclosure)
+        told = protected(report, self._policy, self._sizes, self._rarest)
+        budget = self._policy.max_numbers_per_example * sum(self._sizes.values())
+        weights: dict[int, float] = {}
+        if self._counts_weights:
+            weights = {k: w for k, w in told.weight_by_peer.items() if k != told.peer}
+        if self._ledger.reporting(told.round, numbers_in(told), weights, budget):
+            return told
+        _log.warning(
+            "reports.max-numbers-per-example = %g is used up: no numbers are reported",
+            self._policy.max_numbers_per_example,
+            extra={"round": report.round},
+        )
+        return limited(told, "none")
 
 
 def limited(report: Report, disclosure: Disclosure) -> Report:
-    """The report without what is not disclosed.
+    """Return the report without the metrics that are not disclosed.
 
     "loss" keeps losses, traffic and the collaboration weights; "none" keeps traffic, and its
     weights are those of a peer that received nothing.
@@ -39,7 +88,7 @@ def limited(report: Report, disclosure: Disclosure) -> Report:
 def protected(
     report: Report, policy: ReportPolicy, sizes: Mapping[str, int], rarest: int = 0
 ) -> Report:
-    """The report of a peer on data that only it has, without what could tell its examples apart.
+    """Return the report of a peer on own data, rounded so that it does not identify examples.
 
     A number taken over m examples is rounded to `precision(m)`: a share as it is, anything else
     relative to its own power of ten. Weights keep two decimals. What was measured on training
@@ -61,22 +110,17 @@ def protected(
     return limited(replace(report, metrics=metrics, weights=weights), policy.disclosure)
 
 
-def numbers_in(report: Report, *, weights: bool) -> int:
-    """Return how many numbers about own examples a report has after `protected`.
+def numbers_in(report: Report) -> dict[str, float]:
+    """Return the metrics about own examples that a report has after `protected`.
 
-    Work that was done, traffic and epsilon are none.
-
-    Parameters
-    ----------
-    weights : whether the collaboration weights follow from the examples; each other peer's counts.
+    Work that was done, traffic and epsilon are not among them.
     """
     free = (*TRAFFIC, "epsilon")
-    metrics = sum(isinstance(v, float) for name, v in report.metrics.items() if name not in free)
-    return metrics + (max(0, len(report.weights) - 1) if weights else 0)
+    return {k: v for k, v in report.metrics.items() if isinstance(v, float) and k not in free}
 
 
 def precision(examples: int) -> float:
-    """The largest of 1, 0.5, 0.2, 0.1, 0.05, ... that is not above 0.5 / sqrt(examples).
+    """Return the largest of 1, 0.5, 0.2, 0.1, 0.05, ... up to 0.5 / sqrt(examples).
 
     That is the largest standard error which a share of so many examples has: finer digits say
     something about these examples and nothing about others.
@@ -104,7 +148,7 @@ def _protected(
 
 
 def _measure(name: str, value: float, sizes: Mapping[str, int], rarest: int) -> float | None:
-    """A measure of the last report, over test examples or those of a class."""
+    """Return a rounded measure of the last report, over test examples or those of a class."""
     if name in PER_CLASS:
         return _to_step(value, precision(rarest)) if rarest else None
     if not sizes["test"]:
@@ -121,5 +165,5 @@ def _relative(value: float, examples: int) -> float:
 
 
 def _to_step(value: float, step: float) -> float:
-    """`value` as a multiple of `step`, without the digits that binary fractions add."""
+    """Round to a multiple of `step`, without the digits that binary fractions add."""
     return float(f"{round(value / step) * step:.12g}")

@@ -32,7 +32,7 @@ def writable_by_others(path: Path) -> str:
 
 @contextmanager
 def closed() -> Iterator[None]:
-    """Make every file and folder that is created meanwhile the owner's alone."""
+    """Create files and folders that only their owner can access, inside this context."""
     before = os.umask(0o077)
     try:
         yield
@@ -41,7 +41,7 @@ def closed() -> Iterator[None]:
 
 
 def close(folder: Path) -> None:
-    """Let nobody but its owner into a folder, if it exists and belongs to this user."""
+    """Remove the access of others to a folder, if it exists and belongs to this user."""
     if folder.is_dir():
         about = folder.stat()
         if about.st_mode & 0o077 and about.st_uid == os.geteuid():

@@ -111,18 +111,18 @@ class Journal:
         end = self._size + len(content)
         if size < self._size or (head is not None and head.size < self._size):
             raise LedgerError(f"{self.path} was rolled back: {_REMEDY}")
-        found, at = self._hash.copy(), 0
+        hashed, at = self._hash.copy(), 0
         for mark in sorted({*self._seen, *([] if head is None else [head])}):
-            found.update(content[at : mark.size - self._size])
+            hashed.update(content[at : mark.size - self._size])
             at = mark.size - self._size
-            if mark.size > end or found.hexdigest() != mark.digest:
+            if mark.size > end or hashed.hexdigest() != mark.digest:
                 raise LedgerError(f"{self.path} was changed, cut or rolled back: {_REMEDY}")
-        found.update(content[at:])
+        hashed.update(content[at:])
         lines = [self._parsed(line, parse) for line in content.split(b"\n")[:-1]]
-        now = Head(end, found.hexdigest())
+        now = Head(end, hashed.hexdigest())
         if head != now and end:
             self._write_head(now)
-        self._size, self._hash, self._seen = end, found, ()
+        self._size, self._hash, self._seen = end, hashed, ()
         return lines
 
     def _parsed(self, text: bytes, parse: Callable[[dict[str, Any]], T]) -> T:

@@ -1,4 +1,4 @@
-"""The keys of a peer.
+"""Keys of a peer.
 
 A peer has three key pairs: Ed25519 to sign, and ML-KEM-768 with X25519 to be written to (one
 hybrid key for HPKE, so that what is recorded today stays closed to a quantum computer).
@@ -71,14 +71,14 @@ class PublicKeys:
 
     @property
     def fingerprint(self) -> str:
-        """The digest for people, to be compared over another channel: 64 hex digits in fours."""
+        """Digest to be compared by people over another channel: 64 hex digits in groups of four."""
         text = self.digest.hex()
         return " ".join(text[k : k + 4] for k in range(0, len(text), 4))
 
 
 @dataclass(frozen=True)
 class PrivateKeys:
-    """The three private keys of a peer. They have no repr, so they do not end up in a log."""
+    """Private keys of a peer. They have no repr, so that they do not end up in a log."""
 
     _sign: Ed25519PrivateKey
     _mlkem: MLKEM768PrivateKey
@@ -102,11 +102,11 @@ class PrivateKeys:
         ValueError
             If there is not exactly one key of each kind.
         """
-        found = [load_pem_private_key(block, None) for block in _BLOCK.findall(text)]
+        private = [load_pem_private_key(block, None) for block in _BLOCK.findall(text)]
         kinds = (Ed25519PrivateKey, MLKEM768PrivateKey, X25519PrivateKey)
-        if len(found) != len(kinds) or not all(map(isinstance, found, kinds)):
+        if len(private) != len(kinds) or not all(map(isinstance, private, kinds)):
             raise ValueError("not an Ed25519, an ML-KEM-768 and an X25519 key, in this order")
-        return cls(*found)  # type: ignore[arg-type]
+        return cls(*private)  # type: ignore[arg-type]
 
     def pem(self) -> bytes:
         """Write the keys as three unencrypted PKCS #8 blocks."""
@@ -115,7 +115,7 @@ class PrivateKeys:
 
     @cached_property
     def public(self) -> PublicKeys:
-        """The other halves."""
+        """Public keys that belong to these private keys."""
         mlkem, x25519 = self._mlkem.public_key(), self._x25519.public_key()
         return PublicKeys(
             self._sign.public_key().public_bytes_raw(),

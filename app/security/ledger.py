@@ -1,4 +1,4 @@
-"""What a peer has been asked and has reported, over all runs and restarts, and the limits on it.
+"""Ledger of a peer's answers and reported numbers over all runs, with their limits.
 
 `institution/ledger-<peer>.jsonl` in the node's `out` has a line for each set of letters that a
 round was played with, for each answer that was given, and for each report with numbers about own
@@ -18,11 +18,11 @@ from typing import Any
 
 from coterie.app.security.journal import Journal, LedgerError
 from coterie.app.security.policy import AnswerPolicy
-from coterie.strategies.protocol import Kind, Report, Request
+from coterie.strategies.protocol import Kind, Request
 
 
 class Ledger:
-    """The ledger of one peer, seen from one run.
+    """Ledger of a peer, as used by one run.
 
     Parameters
     ----------
@@ -35,7 +35,6 @@ class Ledger:
         self._journal, self._run, self._limits = journal, run, limits
         self._mine: list[dict[str, Any]] = []  # the lines of this run
         self._answers = 0  # of all runs
-        self._numbers = 0  # of all runs
         self._numbers = 0  # reported in all runs
 
     def committed(self) -> int:
@@ -101,13 +100,19 @@ class Ledger:
             about = {"run": self._run, "round": request.round}
             self._add(*({**about, "answer-to": k, "model": v} for k, v in sorted(new.items())))
 
-    def reporting(self, report: Report, numbers: int, budget: float) -> bool:
+    def reporting(
+        self, t: int, metrics: Mapping[str, float], weights: Mapping[int, float], budget: float
+    ) -> bool:
         """Count the numbers of a report, unless they exceed the budget of all runs.
+
+        The same metrics of a round count once, and so do weights until they change.
 
         Parameters
         ----------
-        numbers : about own examples that the report has.
-        budget : of such numbers in all runs together.
+        t : round of the report.
+        metrics : about own examples.
+        weights : other peer -> its collaboration weight.
+        budget : maximum of numbers in all runs together.
 
         Returns
         -------
@@ -118,17 +123,22 @@ class Ledger:
         LedgerError
             The ledger is damaged.
         """
-        if not numbers:
-            return True
-        said = {"metrics": dict(report.metrics), "weights": list(report.weights)}
-        digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-        line = {"run": self._run, "round": report.round, "report": digest}
+        parts: list[tuple[dict[str, Any], int]] = [
+            ({"round": t, "report": _digest(sorted(metrics.items()))}, len(metrics)),
+            ({"weights": _digest(sorted(weights.items()))}, len(weights)),
+        ]
         with self._open():
-            if any(line.items() <= known.items() for known in self._mine):
-                return True
-            if self._numbers + numbers > budget:
+            new = [
+                (fields, count)
+                for fields, count in parts
+                if count and not any(fields.items() <= line.items() for line in self._mine)
+            ]
+            numbers = sum(count for _, count in new)
+            if self._numbers + numbers > budget and new:
                 return False
-            self._add({**line, "numbers": numbers})
+            if new:
+                about = {key: value for fields, _ in new for key, value in fields.items()}
+                self._add({"run": self._run, **about, "round": t, "numbers": numbers})
         return True
 
     @contextmanager
@@ -161,7 +171,7 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
         raise TypeError
     if type(line.get("numbers", 0)) is not int or line.get("numbers", 0) < 0:
         raise TypeError
-    if "report" in line:
+    if "report" in line or "weights" in line:
         line["numbers"]
     elif "answer-to" in line:
         line["model"]
@@ -170,10 +180,14 @@ def _checked(line: dict[str, Any]) -> dict[str, Any]:
     return line
 
 
+def _digest(content: object) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
 def _digest_of(request: Request, letters: Mapping[int, str]) -> str:
-    """SHA-256 of all that the relay can vary when it has a round played again."""
+    """Return the SHA-256 of everything that the relay can vary in a repeated round."""
     varied = [sorted(letters.items()), request.edges.tolist(), request.asked.tolist()]
-    return hashlib.sha256(json.dumps([*varied, request.samples.tolist()]).encode()).hexdigest()
+    return _digest([*varied, request.samples.tolist()])
 
 
 def _within(key: str, most: int, given: int, more: int) -> None:

@@ -1,4 +1,4 @@
-"""A node's memory of a run: committed rounds, offers sent, and the newest offers accepted.
+"""Memory of a node about a run: committed rounds, offers sent, newest offers accepted.
 
 It is `nodes/mail-<peer>.json` in the run directory. A digest detects damage. The file also records
 the heads of the ledgers in `institution/`, and these record which rounds were committed: neither
@@ -18,7 +18,7 @@ from coterie.app.security.journal import Head, Journal
 
 
 class Memory:
-    """The memory of one node of one run; empty before the first `keep`.
+    """Memory of a node about a run; empty before the first `keep`.
 
     Parameters
     ----------
@@ -94,15 +94,15 @@ class Memory:
 
 def heads_in(out: Path, peer: int) -> Mapping[str, Sequence[Head]]:
     """Collect the heads of a peer's ledgers that the runs in `out` have recorded, by file name."""
-    found: dict[str, list[Head]] = {}
+    by_file: dict[str, list[Head]] = {}
     for path in out.glob(f"*/nodes/mail-{peer:04d}.json"):
         try:
             heads: dict[str, Any] = _read(path).get("ledgers", {})
         except (OSError, atomic.DamagedError):  # stops its own run, and no other
             continue
         for name, head in heads.items():
-            found.setdefault(name, []).append(Head(*head))
-    return found
+            by_file.setdefault(name, []).append(Head(*head))
+    return by_file
 
 
 def _read(path: Path) -> dict[str, Any]:

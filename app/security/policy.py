@@ -1,4 +1,4 @@
-"""An institution's policy: what a run may do on this machine.
+"""Policy of an institution: the runs that may start on this machine.
 
 `policy.toml` is written and read by the institution (`coterie policy`); nothing that a run or
 the relay says changes it. A node without one takes part in no run, and a run outside it is refused
@@ -25,6 +25,7 @@ from coterie.datasets import plugins
 from coterie.datasets.own.institutions import words
 from coterie.datasets.table import DATASETS
 from coterie.errors import Error
+from coterie.ranges import Range
 
 Disclosure = Literal["all", "loss", "none"]
 ANY = "any"
@@ -54,11 +55,19 @@ class DataPolicy:
     std: Annotated[str, "Standard deviation of each column or channel; see mean."] = ""
     min_examples: Annotated[
         int,
+        Range(1),
         "Minimum number of examples in the training, test and validation part, and in each class "
         "of the test part before a measure by class is reported.",
     ] = 20
+    max_held_out: Annotated[
+        float,
+        Range(above=0, high=1),
+        "Maximum share of the examples that a run may draw for the test and validation part. With "
+        "more of them, fewer reported numbers determine their labels.",
+    ] = 0.5
     min_batch_size: Annotated[
         int,
+        Range(1),
         "Minimum batch size; the last batch of an epoch may be smaller. answers.min-examples is "
         "the minimum where letters are sent.",
     ] = 8
@@ -77,6 +86,7 @@ class ReportPolicy:
     training: Annotated[bool, "Report metrics of the training examples too."] = False
     max_numbers_per_example: Annotated[
         float,
+        Range(above=0),
         "Maximum number of reported numbers about own data in all runs together, per example of "
         "the run's data; after that nothing but traffic is reported. Many numbers over the same "
         "examples determine single labels, however they are rounded: with about one number per "
@@ -101,18 +111,25 @@ class AnswerPolicy:
     ] = "private"
     min_examples: Annotated[
         int,
+        Range(1),
         "Minimum number of examples behind an answer on own data: in the training part, and as "
         "batch size.",
     ] = 32
-    max_answers_per_round: Annotated[int, "Maximum number of gradients in one round."] = 32
+    max_answers_per_round: Annotated[int, Range(1), "Maximum number of gradients in one round."] = (
+        32
+    )
     max_answers_per_peer: Annotated[
-        int, "Maximum number of gradients that one peer may get in one run."
+        int, Range(1), "Maximum number of gradients that one peer may get in one run."
     ] = 500
     max_answers: Annotated[
-        int, "Maximum number of gradients in all runs, as the ledger in the node's out counts them."
+        int,
+        Range(1),
+        "Maximum number of gradients in all runs, as the ledger in the node's out counts them.",
     ] = 10_000
     max_replays: Annotated[
-        int, "Maximum number of times that a round which is not committed may be played again."
+        int,
+        Range(0),
+        "Maximum number of times that a round which is not committed may be played again.",
     ] = 3
 
 
@@ -127,17 +144,46 @@ class PrivacyPolicy:
     ] = "none"
     max_epsilon: Annotated[
         float,
+        Range(above=0),
         "Maximum privacy.budget of such a run. What all runs with privacy have spent on this "
         "node's examples counts towards it.",
     ] = 8.0
     max_delta: Annotated[
-        float, "Maximum privacy.delta of such a run; well below one over the examples here."
+        float,
+        Range(above=0, below=1),
+        "Maximum privacy.delta of such a run; well below one over the examples here.",
     ] = 1e-5
 
 
 @dataclass(frozen=True)
+class LimitPolicy:
+    """Memory and time that a run may take here, checked before anything of that size is made."""
+
+    max_steps: Annotated[int, Range(1), "Maximum number of local steps of a round."] = 10_000
+    max_epochs: Annotated[
+        int, Range(1), "Maximum number of passes over the own data in a round."
+    ] = 100
+    max_batch_size: Annotated[int, Range(1), "Maximum number of examples of a gradient."] = 4096
+    max_pixels: Annotated[
+        int, Range(1), "Maximum numbers of a resized image: channels times height times width."
+    ] = 1_000_000
+    max_context: Annotated[int, Range(1), "Maximum number of tokens of an example of a text."] = (
+        4096
+    )
+    max_layers: Annotated[
+        int, Range(1), "Maximum number of layers of a network whose depth the run chooses."
+    ] = 100
+    max_parameters: Annotated[
+        int, Range(1), "Maximum number of parameters of all models together that a peer keeps."
+    ] = 250_000_000
+    max_bytes: Annotated[
+        int, Range(1), "Maximum bytes of the letters that may come in a round."
+    ] = 4_000_000_000
+
+
+@dataclass(frozen=True)
 class Policy:
-    """What a run may do on this machine; nothing that a run says changes it."""
+    """Limits of runs on this machine; no run can change them."""
 
     approval: Annotated[
         Literal["digest", "none"],
@@ -148,16 +194,17 @@ class Policy:
     sealing: Annotated[bool, "Whether a run's letters must be sealed."] = True
     methods: Annotated[str, "Names of the methods that may run."] = ANY
     max_peers: Annotated[
-        int, "Maximum number of peers; letters go to those in the trust file only."
+        int, Range(1), "Maximum number of peers; letters go to those in the trust file only."
     ] = 100
-    max_rounds: Annotated[int, "Maximum number of rounds."] = 500
+    max_rounds: Annotated[int, Range(1), "Maximum number of rounds."] = 500
     data: DataPolicy = field(default_factory=DataPolicy)
     reports: ReportPolicy = field(default_factory=ReportPolicy)
     answers: AnswerPolicy = field(default_factory=AnswerPolicy)
     privacy: PrivacyPolicy = field(default_factory=PrivacyPolicy)
+    limits: LimitPolicy = field(default_factory=LimitPolicy)
 
     def check(self) -> None:
-        """Refuse names that do not exist, limits below 1 and, without approval, open doors.
+        """Reject unknown names and, without approval, keys that allow anything.
 
         Raises
         ------
@@ -170,15 +217,6 @@ class Policy:
             for name in words(text) if text != ANY else ():
                 if name not in known:
                     raise PolicyError(f'{key}: there is no "{name}"{nearest(name, known)}')
-        for key, value in self.flat().items():
-            if type(value) is int and value < 1 and key != "answers.max-replays":
-                raise PolicyError(f"{key} = {value} allows nothing: write at least 1")
-            if type(value) is float and not value > 0:
-                raise PolicyError(f"{key} = {value} allows nothing: write a number above 0")
-        if self.answers.max_replays < 0:
-            raise PolicyError("answers.max-replays must be at least 0")
-        if self.privacy.max_delta >= 1:
-            raise PolicyError("privacy.max-delta must lie between 0 and 1")
         if self.approval == "none":
             open_ = {"methods": self.methods, "data.sets": self.data.sets}
             if "table" in words(self.data.sets):
@@ -191,7 +229,7 @@ class Policy:
                     )
 
     def flat(self) -> dict[str, Scalar]:
-        """Dotted key -> value."""
+        """Return dotted key -> value."""
         return {
             f"{table}.{key}" if table else key: value
             for table in TABLES
@@ -199,7 +237,7 @@ class Policy:
         }
 
     def toml(self) -> str:
-        """The file, with a comment for each key."""
+        """Return the TOML text, with a comment per key."""
         blocks = []
         for table, kind in TABLES.items():
             part, notes = getattr(self, table) if table else self, schema.notes(kind)
@@ -216,6 +254,7 @@ TABLES: Mapping[str, type] = {
     "reports": ReportPolicy,
     "answers": AnswerPolicy,
     "privacy": PrivacyPolicy,
+    "limits": LimitPolicy,
 }
 """Table of policy.toml -> its dataclass."""
 

@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class PrivacyLedger:
-    """The privacy that one peer has spent, in all runs.
+    """Privacy that a peer has spent, in all runs.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class PrivacyLedger:
 
 
 def _cost(line: dict[str, Any]) -> Floats:
-    """Return the cost of a line, (A,); ValueError if it is none."""
+    """Return the cost of a line, (A,); raise ValueError if the line is invalid."""
     cost_a = np.array(line["rdp"], dtype=np.float64)
     if cost_a.shape != (len(ORDERS),) or not (np.isfinite(cost_a) & (cost_a >= 0)).all():
         raise ValueError(f"a cost is {len(ORDERS)} finite numbers of at least 0")

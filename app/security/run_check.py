@@ -1,12 +1,13 @@
-"""Compare a run with an institution's policy, and the institution's own data with both."""
+"""Checks of a run, and of the institution's own data, against the institution's policy."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from coterie.app.config.config import Config
-from coterie.app.security.policy import ANY, Policy, PolicyError, PrivacyPolicy
+from coterie.app.security.policy import ANY, LimitPolicy, Policy, PolicyError, PrivacyPolicy
 from coterie.clients.privacy import Privacy
 from coterie.datasets.own.institutions import words
 from coterie.datasets.problem import DataError
@@ -14,7 +15,7 @@ from coterie.datasets.table import dataset_of
 
 
 def is_own(dataset: str) -> bool:
-    """Whether only the institution has that data set: then its examples are protected."""
+    """Return whether only the institution has the data set, so that its examples are protected."""
     return dataset_of(dataset).deployed is not None
 
 
@@ -35,10 +36,16 @@ def check_run(policy: Policy, config: Config) -> None:
     _listed("data.sets", data.sets, "dataset", [config.dataset])
     _at_most("max-peers", policy.max_peers, "peers", config.peers)
     _at_most("max-rounds", policy.max_rounds, "num-server-rounds", config.num_server_rounds)
+    _check_sizes(policy.limits, config)
     _private_enough(policy.privacy, config.privacy)
     if not is_own(config.dataset):
         return
     _batches_of("data.min-batch-size", data.min_batch_size, config)
+    key, validation = config.validation
+    test = float(getattr(own, "test", 0.0))
+    _at_most(
+        "data.max-held-out", data.max_held_out, f"test share and {key}, together", test + validation
+    )
     if config.row.strategy.exchanges:
         _batches_of("answers.min-examples", policy.answers.min_examples, config)
         _answers_allowed(policy, config)
@@ -58,6 +65,46 @@ def check_run(policy: Policy, config: Config) -> None:
             )
 
 
+def _check_sizes(limits: LimitPolicy, config: Config) -> None:
+    """Refuse a run that takes more memory or time than the policy allows, as far as its keys say.
+
+    Raises
+    ------
+    PolicyError : names the first key.
+    """
+    of_keys = {
+        "steps": ("max-steps", limits.max_steps),
+        "epochs": ("max-epochs", limits.max_epochs),
+        "batch-size": ("max-batch-size", limits.max_batch_size),
+        "context": ("max-context", limits.max_context),
+    }
+    for key, value in config.flat().items():
+        for last, (most, limit) in of_keys.items():
+            if key.endswith(last) and isinstance(value, int):
+                _at_most(f"limits.{most}", limit, key, value)
+    depth = getattr(config.model_options, "depth", 0)
+    _at_most("limits.max-layers", limits.max_layers, f"{config.network}: layers", depth)
+    pixels = math.prod(getattr(config.dataset_options, "sides", ()))
+    _at_most("limits.max-pixels", limits.max_pixels, f"{config.dataset}: pixels", pixels)
+
+
+def max_parameters(policy: Policy, config: Config) -> int:
+    """Return the maximum number of parameters of a network, given the models that a peer keeps."""
+    kept = getattr(config.options, "models_kept", None)
+    return policy.limits.max_parameters // (1 if kept is None else kept(config.peers))
+
+
+def check_letters(policy: Policy, nbytes: int) -> None:
+    """Refuse a run whose letters of one round take too much memory.
+
+    Raises
+    ------
+    PolicyError
+        Names the key.
+    """
+    _at_most("limits.max-bytes", policy.limits.max_bytes, "letters of a round: bytes", nbytes)
+
+
 def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> None:
     """Refuse own data with too few examples; a part that is not used may be empty.
 
@@ -68,7 +115,7 @@ def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> No
     Raises
     ------
     DataError
-        As of any data that do not fit: how many there are is not to be found out by asking.
+        As for any unsuitable data, so that a run cannot probe the number of examples.
     """
     minimum = policy.data.min_examples
     for part, size in sizes.items():

@@ -1,4 +1,4 @@
-"""Sealing: a letter that only its recipients can read, and that only its sender can have written.
+"""Encryption and signature of letters: only recipients can read, only the sender can write.
 
 The payload is encrypted once, with ChaCha20-Poly1305 under a key drawn for this letter alone (so
 its nonce may be zero). For each recipient that key is encrypted with HPKE (RFC 9180, base mode,
@@ -40,7 +40,7 @@ KEY = _SIGNATURE + KEM.MLKEM768_X25519.enc_length() + _CONTENT_KEY + TAG
 
 
 class SealError(Error, ValueError):
-    """A letter cannot be opened; says why, as far as its reader can know."""
+    """A letter cannot be opened; the message has the reason, as far as the reader can know."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def unseal(
 
 
 def _header(letter: PeerMessage, scope: Scope, *more: bytes | int) -> bytes:
-    """What a letter is tied to, and `more` of it."""
+    """Return the context that a letter is bound to, and `more`."""
     return framed(
         _PROTOCOL,
         scope.run,
@@ -181,6 +181,6 @@ def _header(letter: PeerMessage, scope: Scope, *more: bytes | int) -> bytes:
 
 
 def framed(*parts: bytes | int | str) -> bytes:
-    """The parts as one, each after its length: two lists of parts never look the same."""
+    """Join parts, each after its length, so that different lists have different results."""
     written = (part if isinstance(part, bytes) else str(part).encode() for part in parts)
     return b"".join(len(part).to_bytes(8, "big") + part for part in written)

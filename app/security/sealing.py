@@ -1,4 +1,4 @@
-"""Whether a node seals its letters, and with which keys.
+"""Encryption settings of a node: keys and trusted peers.
 
 A deployed node seals with the keys that its operator gave it, to the peers that its trust file
 names; the run configuration can neither make it trust others nor make it send plain letters. A
@@ -61,7 +61,7 @@ class Sealing:
 
 
 def simulated(config: Config, peers: Sequence[int], directory: Path) -> Sealing:
-    """Sealing of a simulated node: plain, or with keys made for this run."""
+    """Return the settings of a simulated node: plain letters, or keys made for this run."""
     config_digest = config_digest_of(config)
     if config.sealing is not True:
         return Sealing(config_digest)
@@ -126,7 +126,7 @@ def peer_of(node_config: Mapping[str, object]) -> int | None:
 
 
 def _make_keys(shared: Path, peers: int) -> None:
-    """Make the keys of all simulated peers; of several nodes that try, one succeeds."""
+    """Make the keys of all simulated peers; one of several concurrent nodes succeeds."""
     shared.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=shared.parent, prefix="keys-"))
     entries = [create(_file_name(peer), part, peer)[2] for peer in range(peers)]

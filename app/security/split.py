@@ -1,4 +1,4 @@
-"""The seed by which a deployed node divides its own data into training, validation and test part.
+"""Seed of a deployed node's division of own data into training, validation and test part.
 
 With the run's seed the relay would know which rows a reported number is about, and could solve for
 their labels after enough runs. This seed comes from a secret of the node instead, drawn once and
@@ -27,7 +27,7 @@ _BITS = 63  # what every generator of random numbers takes as a seed
 
 
 class SplitError(Error, ValueError):
-    """The node's secret is damaged; says what to do."""
+    """The node's secret is damaged; the message has the remedy."""
 
 
 def split_seed(own: Path, config: Config) -> int:
@@ -55,7 +55,7 @@ def split_seed(own: Path, config: Config) -> int:
 
 
 def _secret(file: Path) -> bytes:
-    """Read the secret; the first who asks draws it."""
+    """Read the secret; draw it on the first call."""
     with suppress(FileNotFoundError):
         return _checked(file)
     draft = file.with_name(f"{file.name}.{os.getpid()}.part")
@@ -73,6 +73,6 @@ def _checked(file: Path) -> bytes:
     if len(secret) != _BYTES:
         raise SplitError(
             f"{file} has {len(secret)} bytes instead of {_BYTES}: put it back, or remove it to "
-            "divide the data anew"
+            "divide the data again"
         )
     return secret

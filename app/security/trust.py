@@ -1,6 +1,6 @@
 """Key files: a peer's private keys, its public entry, and the trust file of a node.
 
-An entry is a TOML table under the peer's name; a trust file is such tables one after the other,
+An entry is a TOML table under the peer's name; a trust file is a sequence of such tables,
 exchanged out of band:
 
     [hospital-a]
@@ -14,7 +14,6 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,8 +26,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from coterie.app.security.files import writable_by_others
 from coterie.app.security.keys import SEAL_BYTES, SIGN_BYTES, PrivateKeys, PublicKeys
 from coterie.errors import Error
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+from coterie.strategies.names import RULE, is_name
 
 
 class KeysError(Error, ValueError):
@@ -37,7 +35,7 @@ class KeysError(Error, ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One table of a trust file.
+    """Table of a trust file.
 
     Attributes
     ----------
@@ -51,7 +49,7 @@ class Entry:
     keys: PublicKeys
 
     def toml(self) -> str:
-        """The table."""
+        """Return the TOML table."""
         sign, seal = (base64.b64encode(k).decode() for k in (self.keys.sign, self.keys.seal))
         number = {} if self.peer is None else {"peer": self.peer}
         return tomli_w.dumps({self.name: number | {"sign": sign, "seal": seal}})
@@ -89,10 +87,10 @@ def checked(name: str) -> str:
     Raises
     ------
     KeysError
-        It is none: letters, digits, dots, dashes and underscores, at most 64.
+        The name is invalid.
     """
-    if not _NAME.fullmatch(name):
-        raise KeysError(f"{name!r} is no name of a peer: use letters, digits, '.', '-' and '_'")
+    if not is_name(name):
+        raise KeysError(f"{name!r} is no name of a peer: use {RULE}")
     return name
 
 
@@ -124,7 +122,7 @@ def read_entries(path: Path) -> list[Entry]:
     Raises
     ------
     KeysError
-        It is not there or is none; names the table that is wrong.
+        It is missing or invalid; the message names the table.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -136,7 +134,7 @@ def read_entries(path: Path) -> list[Entry]:
 
 
 def read_trust(path: Path) -> Mapping[int, Entry]:
-    """Read a trust file: peer -> whom to expect there.
+    """Read a trust file: peer -> its expected entry.
 
     Raises
     ------
@@ -175,7 +173,7 @@ def _entry(path: Path, name: str, table: Any) -> Entry:
     try:
         return Entry(name, peer, PublicKeys(sign, seal))
     except ValueError as error:
-        raise KeysError(f"{path}: [{name}] holds a key that is none: {error}") from None
+        raise KeysError(f"{path}: [{name}] has an invalid key: {error}") from None
 
 
 def _key(path: Path, name: str, field: str, text: object, size: int) -> bytes:

@@ -6,16 +6,24 @@ It is the metadata of models/peer-XXXX.safetensors: text by name, JSON where it 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, Self
+from typing import Any, Self, get_args
 
+from coterie.app.config import limits, schema
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
-from coterie.datasets.preprocessing import Preprocessing
+from coterie.datasets.preprocessing import Preprocessing, check_scale, numbers
 from coterie.datasets.problem import Problem, Task
 
 FORMAT = "coterie model 1"
+_CHARACTERS = 10_000
+"""Of a name or a sentence in a file."""
+_SIDES = 8
+_NUMBERS = 1 << 26
+"""Of an example, and of outputs."""
 
 
 @dataclass(frozen=True)
@@ -108,24 +116,121 @@ class About:
 
     @classmethod
     def read(cls, strings: Mapping[str, str] | None) -> Self:
-        """The inverse of `strings`.
+        """Read the metadata of a file, of which nothing is believed: see `strings`.
+
+        Types, sizes and shapes are checked, and that they agree. Nothing is built.
 
         Raises
         ------
         ValueError
-            The file says nothing of itself, or something else.
+            The file says nothing of itself, or something that cannot be.
         """
         if not strings or strings.get("format") != FORMAT:
             raise ValueError("it does not say what it is (written by an earlier version?)")
         values: dict[str, Any] = {}
         for each in fields(cls):
-            text = strings[each.name]
-            values[each.name] = (
-                text if each.type == "str" or each.type == "Task" else json.loads(text)
-            )
-            if isinstance(values[each.name], list):
-                values[each.name] = tuple(values[each.name])
-        return cls(**values)
+            try:
+                values[each.name] = _READ[each.name](strings[each.name])
+            except KeyError:
+                raise ValueError(f"it does not say its {each.name}") from None
+            except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                raise ValueError(f"its {each.name} cannot be: {error}") from None
+        about = cls(**values)
+        about._check()
+        return about
+
+    def _check(self) -> None:
+        """Refuse what does not go together."""
+        if len(self.classes) not in (0, self.outputs):
+            raise ValueError(f"it names {len(self.classes)} classes of {self.outputs}")
+        fitted = self.preprocessing
+        named = () if fitted is None else tuple(column.name for column in fitted.columns)
+        if named != self.columns:
+            raise ValueError("its columns are not those of its preprocessing")
+        mean, std = (numbers(self.normalisation.get(name), name) for name in ("mean", "std"))
+        check_scale(mean, std, self.shape)
+        if fitted is not None:
+            fitted.check(self.shape)
+
+
+def _text(value: str) -> str:
+    if len(value) > _CHARACTERS:
+        raise ValueError(f"{len(value)} characters")
+    return value
+
+
+def _one_of(*names: str) -> Callable[[str], str]:
+    def read(value: str) -> str:
+        if value not in names:
+            raise ValueError(f"{schema.brief(value)} is none of {', '.join(names)}")
+        return value
+
+    return read
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(value: str) -> int:
+        found = json.loads(value)
+        if type(found) is not int or not low <= found <= high:
+            raise ValueError(f"{schema.brief(value)} is no whole number from {low} to {high}")
+        return found
+
+    return read
+
+
+def _shape(value: str) -> tuple[int, ...]:
+    """The shape of an example: sides above 0, not too many numbers."""
+    found = json.loads(value)
+    sides = found if isinstance(found, list) and len(found) <= _SIDES else [0]
+    if not all(type(side) is int and 0 < side <= _NUMBERS for side in sides):
+        raise ValueError(f"{schema.brief(value)} is no shape")
+    if math.prod(sides) > _NUMBERS:
+        raise ValueError(f"{math.prod(sides)} numbers, and at most {_NUMBERS} are taken")
+    return tuple(sides)
+
+
+def _names(value: str) -> tuple[str, ...]:
+    found = json.loads(value)
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ValueError("no list of names")
+    return tuple(map(_text, found))
+
+
+def _options(value: str) -> dict[str, Any]:
+    """Options of a part: scalars by name, or what a plugin has beside them."""
+    found = json.loads(value)
+    if not isinstance(found, dict):
+        raise ValueError("no options by name")
+    return found
+
+
+def _digest(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise ValueError(f"{schema.brief(value)} is no SHA-256")
+    return value
+
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "peer": _whole(0, limits.MAX_PEERS),
+    "peer_name": _text,
+    "method": _text,
+    "method_options": _options,
+    "model": _text,
+    "model_options": _options,
+    "adaptation": _options,
+    "task": _one_of(*get_args(Task)),
+    "outputs": _whole(1, _NUMBERS),
+    "shape": _shape,
+    "dataset": _text,
+    "dataset_options": _options,
+    "classes": _names,
+    "columns": _names,
+    "normalisation": _options,
+    "dtype": _one_of("float32", "float64"),
+    "config_digest": _digest,
+    "refused": _text,
+}
+"""Field -> what reads its text."""
 
 
 def _values(options: object) -> dict[str, Any]:

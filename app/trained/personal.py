@@ -7,22 +7,82 @@ inside, so that the module gives what the run's evaluation measured.
 from __future__ import annotations
 
 import copy
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from coterie.app.runs.metrics import ResultsError
+from coterie.app.config import limits, parts, schema
+from coterie.app.config.keys import ConfigError
+from coterie.app.runs import files
+from coterie.app.runs.files import ResultsError
 from coterie.app.trained.about import About
 from coterie.clients.engine.layers import without_head
 from coterie.clients.engine.tasks import TASKS
-from coterie.clients.methods.knn_per import vote
+from coterie.clients.methods import knn_per
 from coterie.clients.models.build import build, options_table
-from coterie.clients.models.options import Adaptation
+from coterie.clients.models.options import Adaptation, Gpt2Options
 from coterie.datasets.preprocessing import NO_CODE
 
 FOLDER = "models"
+T = TypeVar("T")
+_MEMBERS = 1024
+"""Most models of a mixture."""
+_FROZEN = 100_000_000
+"""Most parameters that are drawn and never trained: neither a file nor the user has them."""
+_BYTES = 1 << 40
+_HEADER = 1 << 25
+"""Most bytes of a file, and of what it says of itself."""
+_WRONG = (
+    *(SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError),
+    *(OverflowError, RecursionError, MemoryError, RuntimeError, ConfigError),
+)
+"""What a file that is none leads to."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """What the user knows, and the file of a model may therefore name.
+
+    Attributes
+    ----------
+    parts : code, "module:attribute", and folders, "transformers:FOLDER".
+    weights : files of trained weights that networks start from.
+    """
+
+    parts: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the weights, which are more than their numbers."""
+        return sum(Path(path).stat().st_size for path in self.weights if Path(path).is_file())
+
+    def weights_like(self, path: str) -> str:
+        """The file of weights that is called as that of `path`.
+
+        Raises
+        ------
+        ValueError
+            The user has named none.
+        """
+        name = Path(path).name
+        for known in self.weights:
+            if Path(known).name == name:
+                return known
+        raise ValueError(
+            f"it starts from trained weights, {schema.brief(name)}, and opens no file that you do "
+            f"not name: --weights PATH/{shlex.quote(name)}"
+        )
+
+
+NOTHING = Named()
 
 
 class PersonalModel(nn.Module):
@@ -42,14 +102,17 @@ class PersonalModel(nn.Module):
     keys: Tensor
     labels: Tensor
 
-    def __init__(self, about: About, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, about: About, tensors: dict[str, Tensor], named: Named = NOTHING) -> None:
         super().__init__()
         self.about = about
         self._task = TASKS[about.task]
         self._dtype: torch.dtype = getattr(torch, about.dtype)
         self._prepare = _Prepare(about, self._dtype)
-        template = _template(about).to(self._dtype)
+        held = sum(value.numel() for value in tensors.values())
+        template = _template(about, named, held).to(self._dtype)
         weights = tensors.pop("mixture", None)
+        if weights is not None and (weights.dim() != 1 or not 0 < len(weights) <= _MEMBERS):
+            raise ValueError(f"its mixture is {tuple(weights.shape)}: 1 to {_MEMBERS} are mixed")
         members = len(weights) if weights is not None else 1
         # What is not trained, the base of an adapter, is there once.
         frozen = {id(v): v for v in template.parameters() if not v.requires_grad}
@@ -59,12 +122,15 @@ class PersonalModel(nn.Module):
             for name, value in (*member.named_parameters(), *member.named_buffers()):
                 if f"{stacked}{name}" in tensors:
                     own = tensors[f"{stacked}{name}"]
+                    if own.shape != ((members, *value.shape) if stacked else value.shape):
+                        raise ValueError(f"its {name} has shape {tuple(own.shape)}")
                     value.data.copy_(own[number] if stacked else own)
                 elif isinstance(value, nn.Parameter) and value.requires_grad:
                     raise ValueError(f"it has no {name}, which {about.model} is trained in")
         self.register_buffer("weights", weights)
         self.below: nn.Module | None = None
         if "memory.keys" in tensors:
+            self._voting = _voting(about, tensors)
             shared = {id(v): v for v in (*self.members[0].parameters(), *self.members[0].buffers())}
             self.below = without_head(copy.deepcopy(self.members[0], dict(shared)))
             self.register_buffer("keys", tensors["memory.keys"])
@@ -99,21 +165,81 @@ class PersonalModel(nn.Module):
     def _voted(self, inputs: Tensor) -> Tensor:
         """The model's prediction, and the vote of the peer's own examples (see kNN-Per)."""
         assert self.below is not None
-        options = self.about.method_options
+        options = self._voting
         queries = self.below(inputs).flatten(1)
         none = self.keys.new_zeros(1, len(self.keys))
-        votes = vote(queries[None], self.keys[None], self.labels[None], none, options["neighbours"])
-        return self._predicted(self.members[0], inputs).lerp(votes[0], options["lambda_"])
+        votes = knn_per.vote(
+            queries[None], self.keys[None], self.labels[None], none, options.neighbours
+        )
+        return self._predicted(self.members[0], inputs).lerp(votes[0], options.lambda_)
 
 
-def _template(about: About) -> nn.Module:
-    """The network, in which only what is trained has yet to be put."""
-    options = options_table(about.model)
-    arguments = None if options is None else options(**about.model_options)
-    adaptation = Adaptation(**about.adaptation)
+def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.Options:
+    """How the examples in a file vote.
+
+    Raises
+    ------
+    ValueError : they cannot.
+    """
+    keys, labels = tensors["memory.keys"], tensors.get("memory.labels")
+    if about.method != "knn-per" or labels is None:
+        raise ValueError("it has examples that vote, which belong to knn-per")
+    if keys.dim() != 2 or labels.shape != (len(keys), about.outputs) or not len(keys):
+        raise ValueError(f"its examples are {tuple(keys.shape)} and {tuple(labels.shape)}")
+    return _made(knn_per.Options, about.method_options)
+
+
+def _template(about: About, named: Named, held: int) -> nn.Module:
+    """The network, in which only what is trained has yet to be put.
+
+    Parameters
+    ----------
+    held : numbers that the file holds: the network is hardly larger, whatever the file says.
+
+    Raises
+    ------
+    ValueError : it is larger, is not built in, or has options that it does not have.
+    """
+    if parts.code({"model": about.model}) and about.model not in named.parts:
+        raise ValueError(parts.unnamed("model", about.model))
+    options, adaptation = _options(about), _made(Adaptation, about.adaptation)
+    if isinstance(options, Gpt2Options):
+        options = replace(options, weights_file=named.weights_like(options.weights_file))
+    if adaptation.weights:
+        adaptation = replace(adaptation, weights=named.weights_like(adaptation.weights))
+    largest = held + named.size + _FROZEN
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what is frozen, as the engine draws it
-        return build(about.model, arguments, about.task, about.shape, about.outputs, adaptation)
+        return build(
+            about.model, options, about.task, about.shape, about.outputs, adaptation, largest
+        )
+
+
+def _options(about: About) -> Any:
+    """The options of the network; None where it has none.
+
+    Raises
+    ------
+    ValueError : there are others.
+    """
+    table = options_table(about.model)
+    if table is not None:
+        return _made(table, about.model_options)
+    if about.model_options:
+        raise ValueError(f"{schema.brief(about.model)} has no options")
+    return None
+
+
+def _made(table: type[T], values: Mapping[str, Any]) -> T:
+    """Options from a file.
+
+    Raises
+    ------
+    ValueError : one is unknown, or has another type or size.
+    """
+    for name, value in values.items():
+        limits.check(name.rstrip("_").replace("_", "-"), value)
+    return schema.made(table, values)
 
 
 class _Prepare(nn.Module):
@@ -155,24 +281,30 @@ class _Prepare(nn.Module):
         return (raw.to(self._dtype) - self.mean) / self.std
 
 
-def personal_model(run_dir: str | Path, peer: int | str | None = None) -> PersonalModel:
+def personal_model(
+    run_dir: str | Path, peer: int | str | None = None, named: Named = NOTHING
+) -> PersonalModel:
     """The model that a peer has at the end of a run, taking raw examples.
 
     Parameters
     ----------
     run_dir : on the machine that hosts the peer.
     peer : its number or its name; None where this machine has one model only.
+    named : code and files that the user knows, which the model's file may name.
 
     Raises
     ------
     ResultsError
         There is no such model, or its file cannot be used.
     """
-    return load(find(run_dir, peer))
+    return load(find(run_dir, peer), named)
 
 
-def load(path: Path) -> PersonalModel:
-    """The model in a file.
+def load(path: Path, named: Named = NOTHING) -> PersonalModel:
+    """The model in a file, which may come from anywhere.
+
+    It is built of parts of ours, of libraries and of installed packages, and of what the user has
+    named; nothing else is imported, and no file is opened but this and what the user has named.
 
     Raises
     ------
@@ -180,14 +312,17 @@ def load(path: Path) -> PersonalModel:
         It cannot be used.
     """
     try:
-        with safe_open(path, "pt") as file:
-            about = About.read(file.metadata())
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = About.read(_metadata(path))
         if about.refused:
             raise ValueError(about.refused)
-        return PersonalModel(about, tensors)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise ResultsError(f"{path}: cannot be used: {error}") from None
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return PersonalModel(about, tensors, named)
+    except ResultsError:
+        raise
+    except _WRONG as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise ResultsError(f"{path}: cannot be used: {said}") from None
 
 
 def find(run_dir: str | Path, peer: int | str | None) -> Path:
@@ -199,14 +334,14 @@ def find(run_dir: str | Path, peer: int | str | None) -> Path:
         There is none; says which there are.
     """
     folder = Path(run_dir) / FOLDER
-    files = sorted(folder.glob("peer-*.safetensors"))
-    if not files:
+    found = sorted(folder.glob("peer-*.safetensors"))
+    if not found:
         raise ResultsError(f"{folder}: no models: they lie where the peers are, once a run is over")
-    if peer is None and len(files) == 1:
-        return files[0]
-    if str(peer).isdecimal() and (folder / f"peer-{int(str(peer)):04d}.safetensors") in files:
+    if peer is None and len(found) == 1:
+        return found[0]
+    if str(peer).isdecimal() and (folder / f"peer-{int(str(peer)):04d}.safetensors") in found:
         return folder / f"peer-{int(str(peer)):04d}.safetensors"
-    names = {_name(file): file for file in files}
+    names = {_name(file): file for file in found}
     if peer in names:
         return names[str(peer)]
     some = ", ".join(list(names)[:8]) + (", ..." if len(names) > 8 else "")
@@ -215,6 +350,26 @@ def find(run_dir: str | Path, peer: int | str | None) -> Path:
 
 
 def _name(path: Path) -> str:
-    with safe_open(path, "pt") as file:
-        metadata: dict[str, str] = file.metadata() or {}
-    return metadata.get("peer_name", path.stem)
+    try:
+        return _metadata(path).get("peer_name", path.stem)
+    except (ResultsError, ValueError):  # the others can be used
+        return path.stem
+
+
+def _metadata(path: Path) -> dict[str, str]:
+    """What a file says of itself: strings by name.
+
+    Raises
+    ------
+    ResultsError : it is no regular file in a folder of the run.
+    ValueError : it is no safetensors file.
+    """
+    with files.opened(path.parent.parent, f"{path.parent.name}/{path.name}", _BYTES) as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > _HEADER:
+            raise ValueError(f"its header has {size} bytes, and at most {_HEADER} are read")
+        header = json.loads(file.read(size))
+    found = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise ValueError("its metadata are no strings")
+    return found

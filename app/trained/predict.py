@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from coterie.app.config.keys import ConfigError
-from coterie.app.runs import atomic
+from coterie.app.runs import atomic, cells
 from coterie.app.trained.inputs import Inputs
 from coterie.app.trained.personal import PersonalModel
 
@@ -48,7 +48,8 @@ def write(path: Path, model: PersonalModel, inputs: Inputs) -> npt.NDArray[np.fl
     if model.about.task not in ("classification", "regression"):
         raise ConfigError(f"{model.about.task} does not fit a table: --out predictions.npz")
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(_rows(model, inputs, found))
+    rows = ([*map(cells.safe, row)] for row in _rows(model, inputs, found))
+    csv.writer(text, lineterminator="\n").writerows(rows)
     atomic.write(path, text.getvalue())
     return found
 

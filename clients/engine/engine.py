@@ -50,6 +50,7 @@ from coterie.clients.letters import Bools
 from coterie.clients.models.adaptation import personal_names
 from coterie.clients.models.build import build
 from coterie.clients.models.options import MODELS
+from coterie.clients.models.size import MAX_PARAMETERS
 
 if TYPE_CHECKING:
     from coterie.clients.models.options import Adaptation
@@ -111,6 +112,7 @@ class Engine:
     mixing : averaging weights of a topology that has its own, see `Mixing`.
     privacy : how gradients are made private; None: not.
     adaptation : of the network, see `coterie.clients.models.options.Adaptation`.
+    max_parameters : of one model; a larger one is refused before it is allocated.
 
     Attributes
     ----------
@@ -150,6 +152,7 @@ class Engine:
         mixing: Mixing | None = None,
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
+        max_parameters: int = MAX_PARAMETERS,
     ) -> None:
         if mixed_precision and dtype != "float32":
             raise ValueError(f"mixed-precision goes with dtype float32, not {dtype}")
@@ -170,7 +173,7 @@ class Engine:
         self.kind, self.task = problem.task, TASKS[problem.task]
         shape = problem.inputs.shape[1:]
         made_of = model, model_options, problem.task, shape, problem.outputs, adaptation
-        self._build: Callable[[], nn.Module] = lambda: build(*made_of)
+        self._build: Callable[[], nn.Module] = lambda: build(*made_of, max_parameters)
         self._start = problem.start
         template = self._fresh(0).to(self.device, self.dtype)
         self.network = Network(

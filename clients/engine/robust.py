@@ -23,13 +23,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.clients.defence import Defence
+from coterie.clients.defence import Defence, median
 from coterie.clients.engine import sums, tuning
 from coterie.clients.letters import Ints, Part
 
 Floats = npt.NDArray[np.float64]
-_ITERATIONS = 2000
-_STILL = 1e-12  # of the weights of the geometric median: they move no more
 
 
 class Models(Protocol):
@@ -98,15 +96,16 @@ def _of_one(
     f = int(defence.tolerate * len(rows) + 1e-9)
     if defence.nnm:
         x_kd = sums.mixed(nearest(_squares(x_kd), f), x_kd)
-    if defence.rule in COORDINATES:
-        return _by_coordinate(COORDINATES[defence.rule], x_kd, w_k, f)
-    if defence.rule == "clip":
-        centre_d = _by_coordinate(_median, x_kd, w_k, f) if own is None else own.double()
+    rule = defence.row
+    if rule.coordinates is not None:
+        return _by_coordinate(rule.coordinates, x_kd, w_k, f)
+    if rule.weights is None:
+        centre_d = _by_coordinate(median, x_kd, w_k, f) if own is None else own.double()
         away_kd = x_kd - centre_d
         distance_k = sums.paired(away_kd, away_kd).sqrt().cpu().numpy()
         a_k = w_k * _shortened(distance_k, len(rows) - f)
         return centre_d + sums.mixed(a_k[None], away_kd)[0]
-    return sums.mixed(DISTANCES[defence.rule](_squares(x_kd), w_k, f)[None], x_kd)[0]
+    return sums.mixed(rule.weights(_squares(x_kd), w_k, f)[None], x_kd)[0]
 
 
 def _squares(x_kd: Tensor) -> Floats:
@@ -132,58 +131,6 @@ def _shortened(distance_k: Floats, kept: int) -> Floats:
     return factor_k
 
 
-def _scores(squares_kk: Floats, f: int) -> Floats:
-    """How far each letter is from the k - f nearest, itself included."""
-    scores: Floats = np.sort(squares_kk, axis=1)[:, : len(squares_kk) - f].sum(axis=1)
-    return scores
-
-
-def _krum(squares_kk: Floats, w_k: Floats, f: int) -> Floats:
-    a_k: Floats = np.eye(len(w_k))[_scores(squares_kk, f).argmin()]
-    return a_k
-
-
-def _multi_krum(squares_kk: Floats, w_k: Floats, f: int) -> Floats:
-    a_k = np.zeros_like(w_k)
-    best = np.argsort(_scores(squares_kk, f), kind="stable")[: len(w_k) - f]
-    a_k[best] = w_k[best] / w_k[best].sum()
-    return a_k
-
-
-def _geometric_median(squares_kk: Floats, w_k: Floats, f: int) -> Floats:
-    """By Weiszfeld's iteration, in the weights a of v = sum_k a_k x_k.
-
-    |x_j - v|^2 = sum_k a_k D_jk - 1/2 sum_kl a_k a_l D_kl for squared distances D. It begins at the
-    letter with the least summed distance; a letter that is the median itself stays it (Vardi and
-    Zhang, PNAS 2000).
-    """
-    distance_kk = np.sqrt(squares_kk)
-    first = int((distance_kk @ w_k).argmin())
-    alone_k: Floats = np.eye(len(w_k))[first]
-    others = squares_kk[first] > 0
-    u_k = np.where(others, w_k / np.where(others, distance_kk[first], 1.0), 0.0)
-    if u_k.sum() == 0:
-        return alone_k
-    a_k: Floats = u_k / u_k.sum()
-    pull = u_k.sum() * np.sqrt(max(_away(squares_kk, a_k)[first], 0.0))
-    if pull <= w_k[~others].sum():
-        return alone_k
-    for _ in range(_ITERATIONS):
-        far_k = np.sqrt(np.maximum(_away(squares_kk, a_k), 1e-24 * squares_kk.max()))
-        next_k = w_k / far_k / (w_k / far_k).sum()
-        moved, a_k = np.abs(next_k - a_k).max(), next_k
-        if moved < _STILL:
-            break
-    return a_k
-
-
-def _away(squares_kk: Floats, a_k: Floats) -> Floats:
-    """Squared distances of the letters from their mean with weights a."""
-    along_k = squares_kk @ a_k
-    away_k: Floats = along_k - a_k @ along_k / 2
-    return away_k
-
-
 def _by_coordinate(
     rule: Callable[[Tensor, Tensor, float], Tensor], x_kd: Tensor, w_k: Floats, f: int
 ) -> Tensor:
@@ -194,31 +141,3 @@ def _by_coordinate(
         values_kd, order_kd = part_kd.sort(dim=0, stable=True)
         parts.append(rule(values_kd, w[order_kd], f / len(w_k)))
     return torch.cat(parts)
-
-
-def _median(values_kd: Tensor, w_kd: Tensor, _: float) -> Tensor:
-    """Where half of the weight is reached; halfway to the next one where it is met exactly."""
-    reached_kd = w_kd.cumsum(dim=0)
-    last = len(values_kd) - 1
-    low_d = (reached_kd < 0.5 - 1e-9).sum(dim=0).clamp(max=last)
-    high_d = (reached_kd < 0.5 + 1e-9).sum(dim=0).clamp(max=last)
-    low, high = values_kd.gather(0, low_d[None])[0], values_kd.gather(0, high_d[None])[0]
-    return low + (high - low) / 2
-
-
-def _trimmed_mean(values_kd: Tensor, w_kd: Tensor, share: float) -> Tensor:
-    """The mean without `share` of the weight at either end."""
-    reached_kd = w_kd.cumsum(dim=0)
-    kept_kd = (reached_kd.clamp(max=1 - share) - (reached_kd - w_kd).clamp(min=share)).clamp(min=0)
-    return (values_kd * kept_kd).sum(dim=0) / kept_kd.sum(dim=0)
-
-
-COORDINATES: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
-    "median": _median,
-    "trimmed-mean": _trimmed_mean,
-}
-DISTANCES: dict[str, Callable[[Floats, Floats, int], Floats]] = {
-    "krum": _krum,
-    "multi-krum": _multi_krum,
-    "geometric-median": _geometric_median,
-}

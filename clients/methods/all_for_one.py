@@ -42,7 +42,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -50,6 +50,7 @@ from coterie.clients.letters import Bools, Ints, Letters
 from coterie.clients.parts.helper_gradients import corrected, gradients_at
 from coterie.clients.parts.similarity import Estimator, by_definition, normalised
 from coterie.clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,29 +86,21 @@ class Options:
 
     criterion: Literal["binary", "continuous", "oracle"] = "binary"
     weights: Literal["normalised", "paper"] = "normalised"
-    lambda_: float = 0.1
+    lambda_: Annotated[float, Range(above=0, below=1)] = 0.1
     estimator: Literal["plain", "debiased"] = "debiased"
-    estimator_ema: float = 0.8
-    similarity_batch_size: int = 512
-    refresh_every: int = 10
-    smoothness: float = 0.0
+    estimator_ema: Annotated[float, Range(0, below=1)] = 0.8
+    similarity_batch_size: Annotated[int, Range(1)] = 512
+    refresh_every: Annotated[int, Range(1)] = 10
+    smoothness: Annotated[float, Range(0)] = 0.0
     grid: ClassVar[Grid] = {"lambda": (0.05, 0.1, 0.3)}
 
     def __post_init__(self) -> None:
-        if not 0 < self.lambda_ < 1:
-            raise ValueError("lambda must lie between 0 and 1")
-        if not 0 <= self.estimator_ema < 1:
-            raise ValueError("estimator-ema must be at least 0 and below 1")
         minimum = 2 if self.estimator == "debiased" else 1
         if self.similarity_batch_size < minimum:
             raise ValueError(
                 f"similarity-batch-size must be at least {minimum} with estimator = "
                 f'"{self.estimator}"'
             )
-        if self.refresh_every < 1:
-            raise ValueError("refresh-every must be at least 1")
-        if self.smoothness < 0:
-            raise ValueError("smoothness must not be negative")
 
     def fits(self, problem: Clustered) -> None:
         """Reject the oracle on a problem without known clusters."""

@@ -17,11 +17,12 @@ implementation do not. v and w have separate optimizers; the mixture has its own
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from coterie.clients.methods.ditto import PersonalState
 from coterie.clients.methods.fedavg import GlobalModel
 from coterie.clients.rule import Grid
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,13 +44,9 @@ class Options:
         Each peer learns its alpha, starting from `alpha`.
     """
 
-    alpha: float = 0.5
+    alpha: Annotated[float, Range(0, 1)] = 0.5
     adaptive: bool = False
     grid: ClassVar[Grid] = {"alpha": (0.25, 0.5, 0.75)}
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise ValueError("alpha must lie in [0, 1]")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from coterie.clients.engine.streams import Purpose, stream
 from coterie.clients.letters import Bools, Ints, Letters
 from coterie.clients.parts.asking import Asking, AskingRule, AskingState
 from coterie.clients.rule import Floats, Grid
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,17 +49,13 @@ class Options(Asking):
         Standard deviation of the noise on a helper's part of the true bias.
     """
 
-    beta: float = 0.05
+    beta: Annotated[float, Range(above=0, high=1)] = 0.05
     bias: Literal["estimated", "oracle"] = "estimated"
-    oracle_noise: float = 0.0
+    oracle_noise: Annotated[float, Range(0)] = 0.0
     grid: ClassVar[Grid] = {"beta": (0.01, 0.05, 0.2)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.beta <= 1:
-            raise ValueError("beta must be above 0 and at most 1")
-        if self.oracle_noise < 0:
-            raise ValueError("oracle-noise must not be negative")
         if self.oracle_noise and self.bias != "oracle":
             raise ValueError('oracle-noise needs bias = "oracle"')
 

@@ -27,13 +27,14 @@ which may look like divergence and split it off.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
 from coterie.clients.letters import Bools, Ints, Letters
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.rule import Floats, Grid, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,13 +52,9 @@ class Options:
         A peer is not at a stationary point if its update is longer.
     """
 
-    eps1: float = 0.4
-    eps2: float = 1.6
+    eps1: Annotated[float, Range(0)] = 0.4
+    eps2: Annotated[float, Range(0)] = 1.6
     grid: ClassVar[Grid] = {"eps1": (0.1, 0.4, 1.6)}
-
-    def __post_init__(self) -> None:
-        if self.eps1 < 0 or self.eps2 < 0:
-            raise ValueError("eps1 and eps2 must not be negative")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Ints, Letters, Part, Rows
 from coterie.clients.parts.simplex import project_onto_simplex
 from coterie.clients.rule import Floats, Grid, Rule, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,18 +58,14 @@ class Options:
         Keep each peer's weights on the probability simplex instead of in [0, 1].
     """
 
-    gamma: float = 0.01
-    rho: float = 0.05
+    gamma: Annotated[float, Range(0)] = 0.01
+    rho: Annotated[float, Range(0)] = 0.05
     sampling: Literal["constant", "inverse-time", "mixed", "full", "official"] = "full"
-    probability: float = 0.0
+    probability: Annotated[float, Range(0, 1)] = 0.0
     simplex: bool = False
     grid: ClassVar[Grid] = {"gamma": (0.01, 0.03, 0.1)}
 
     def __post_init__(self) -> None:
-        if self.gamma < 0 or self.rho < 0:
-            raise ValueError("gamma and rho must not be negative")
-        if not 0 <= self.probability <= 1:
-            raise ValueError("probability must lie in [0, 1]")
         if self.probability and self.sampling != "constant":
             raise ValueError('probability needs sampling = "constant"')
         if self.simplex and self.sampling != "full":

@@ -11,11 +11,12 @@ and batch-norm buffers; the penalty is part of v's objective, so momentum includ
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from coterie.clients.methods.fedavg import GlobalModel
 from coterie.clients.methods.fedprox import proximal
 from coterie.clients.rule import Grid, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,12 +34,8 @@ class Options:
         Strength of the pull towards the global model; 0 is local training.
     """
 
-    lambda_: float = 1.0
+    lambda_: Annotated[float, Range(0)] = 1.0
     grid: ClassVar[Grid] = {"lambda": (0.1, 0.3, 1.0)}
-
-    def __post_init__(self) -> None:
-        if self.lambda_ < 0:
-            raise ValueError("lambda must not be negative")
 
 
 @dataclass(frozen=True)

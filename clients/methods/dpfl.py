@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from coterie.clients.letters import Bools, Ints, Letters
 from coterie.clients.parts import greedy
 from coterie.clients.parts.validation import Kept, better, buffers_of, with_validation_loss
 from coterie.clients.rule import Floats, Grid, Rule, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,20 +62,14 @@ class Options:
         In the rounds between two choices: reuse the last C_k, or skip averaging.
     """
 
-    budget: int = 0
+    budget: Annotated[int, Range(0)] = 0
     budget_counts_self: bool = True
-    init_epochs: int = 10
+    init_epochs: Annotated[int, Range(1)] = 10
     tie: Literal["add", "strict"] = "add"
-    period: int = 1
+    period: Annotated[int, Range(1)] = 1
     refresh: Literal["reuse", "skip"] = "reuse"
     grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
     validates: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.budget < 0:
-            raise ValueError("budget must be 0 (no limit) or more")
-        if self.init_epochs < 1 or self.period < 1:
-            raise ValueError("init-epochs and period must be at least 1")
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.rule import Floats, Grid, Mixture, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,12 +49,12 @@ class Options:
         Number of models K.
     """
 
-    components: int = 4
+    components: Annotated[int, Range(1)] = 4
     grid: ClassVar[Grid] = {"components": (2, 3, 4)}
 
-    def __post_init__(self) -> None:
-        if self.components < 1:
-            raise ValueError("components must be at least 1")
+    def models_kept(self, peers: int) -> int:
+        """Number of models that a peer keeps."""
+        return self.components
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 
 from coterie.clients.letters import Ints, Letters
 from coterie.clients.parts.helper_gradients import corrected, gradients_at, mean_over_steps
 from coterie.clients.rule import Clustered, Floats, Grid, Rule, State, true_clusters
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,15 +55,9 @@ class Options:
     """
 
     radius: Literal["quantile", "truth"] = "quantile"
-    quantile: float = 0.2
-    iterations: int = 10
+    quantile: Annotated[float, Range(0, 1)] = 0.2
+    iterations: Annotated[int, Range(1)] = 10
     grid: ClassVar[Grid] = {"quantile": (0.2, 0.35, 0.5)}
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.quantile <= 1:
-            raise ValueError("quantile must lie in [0, 1]")
-        if self.iterations < 1:
-            raise ValueError("iterations must be at least 1")
 
     def fits(self, problem: Clustered) -> None:
         """Reject the true radius on a problem without known clusters."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from coterie.clients.letters import Bools, Ints, Letters
 from coterie.clients.parts.ensemble import EMPTY, known, mixture, place
 from coterie.clients.parts.exploring import epsilon_greedy
 from coterie.clients.rule import Floats, Grid, Mixture, Rule, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,26 +75,20 @@ class Options:
         Number of other peers' models kept for prediction; 0 for all.
     """
 
-    neighbours: int = 3
-    epsilon: float = 0.3
+    neighbours: Annotated[int, Range(0)] = 3
+    epsilon: Annotated[float, Range(0, 1)] = 0.3
     coin: Literal["per-round", "per-slot"] = "per-round"
-    beta: float = 0.6
+    beta: Annotated[float, Range(above=0, high=1)] = 0.6
     tracking: Literal["ema", "accumulate"] = "ema"
     loss: Literal["mean", "sum"] = "mean"
-    sharpness: float = 1.0
+    sharpness: Annotated[float, Range(above=0)] = 1.0
     answer: Literal["full-batch", "epoch"] = "full-batch"
-    ensemble: int = 16
+    ensemble: Annotated[int, Range(0)] = 16
     grid: ClassVar[Grid] = {"sharpness": (1.0, 3.0, 9.0)}
 
-    def __post_init__(self) -> None:
-        if self.neighbours < 0 or self.ensemble < 0:
-            raise ValueError("neighbours and ensemble must not be negative")
-        if not 0 <= self.epsilon <= 1:
-            raise ValueError("epsilon must lie in [0, 1]")
-        if not 0 < self.beta <= 1:
-            raise ValueError("beta must be above 0 and at most 1")
-        if self.sharpness <= 0:
-            raise ValueError("sharpness must be above 0")
+    def models_kept(self, peers: int) -> int:
+        """Number of models that a peer keeps: its own and those that it predicts with."""
+        return 1 + min(self.ensemble or peers, peers)
 
 
 @dataclass(frozen=True)

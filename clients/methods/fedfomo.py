@@ -24,7 +24,7 @@ Batch-norm buffers stay personal.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from coterie.clients.letters import Bools, Ints, Letters
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.exploring import epsilon_greedy
 from coterie.clients.rule import Floats, Grid, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,20 +58,12 @@ class Options:
         ("previous") local training.
     """
 
-    models: int = 5
-    epsilon: float = 0.3
-    epsilon_decay: float = 0.05
+    models: Annotated[int, Range(0)] = 5
+    epsilon: Annotated[float, Range(0, 1)] = 0.3
+    epsilon_decay: Annotated[float, Range(0)] = 0.05
     baseline: Literal["trained", "previous"] = "trained"
     grid: ClassVar[Grid] = {"epsilon": (0.1, 0.3, 0.6)}
     validates: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.models < 0:
-            raise ValueError("models must be 0 (all) or more")
-        if not 0 <= self.epsilon <= 1:
-            raise ValueError("epsilon must lie in [0, 1]")
-        if self.epsilon_decay < 0:
-            raise ValueError("epsilon-decay must not be negative")
 
 
 @dataclass(frozen=True)

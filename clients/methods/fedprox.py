@@ -11,10 +11,11 @@ same amount of local work, `local-steps` (no stragglers).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.rule import Grid, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,12 +37,8 @@ class Options:
         Strength of the pull towards the model at the start of the round.
     """
 
-    mu: float = 0.1
+    mu: Annotated[float, Range(0)] = 0.1
     grid: ClassVar[Grid] = {"mu": (0.01, 0.1, 1.0)}
-
-    def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise ValueError("mu must not be negative")
 
 
 class FedProx(FedAvg[S]):

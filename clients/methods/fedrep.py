@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedavg import FedAvg
 from coterie.clients.rule import Grid, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,12 +41,8 @@ class Options:
         Passes over the peer's data per round to train the head.
     """
 
-    head_epochs: int = 10
+    head_epochs: Annotated[int, Range(1)] = 10
     grid: ClassVar[Grid] = {"head-epochs": (1, 3, 10)}
-
-    def __post_init__(self) -> None:
-        if self.head_epochs < 1:
-            raise ValueError("head-epochs must be at least 1")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ time. A peer without validation data takes the current global model.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Letters
@@ -21,6 +21,7 @@ from coterie.clients.methods import fedprox
 from coterie.clients.methods.fedavg import GlobalModel
 from coterie.clients.parts.validation import Kept, better, buffers_of, with_validation_loss
 from coterie.clients.rule import Grid, State
+from coterie.ranges import Range
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,8 @@ class Options:
         Passes over the peer's data, from the best global model (10: DPFL on CIFAR-10).
     """
 
-    epochs: int = 10
+    epochs: Annotated[int, Range(0)] = 10
     grid: ClassVar[Grid] = {"epochs": (1, 3, 10)}
-
-    def __post_init__(self) -> None:
-        if self.epochs < 0:
-            raise ValueError("epochs must not be negative")
 
 
 @dataclass(frozen=True)
@@ -46,10 +43,6 @@ class ProxOptions(Options, fedprox.Options):
     """Options of FedProx and of fine-tuning."""
 
     grid: ClassVar[Grid] = fedprox.Options.grid
-
-    def __post_init__(self) -> None:
-        fedprox.Options.__post_init__(self)
-        super().__post_init__()
 
 
 @dataclass(frozen=True)

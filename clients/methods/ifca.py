@@ -22,13 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from coterie.clients.letters import Ints, Letters
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.rule import Clustered, Floats, State, true_clusters
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,11 +48,11 @@ class Options:
         Number of models K; 0 for the true number of clusters, which only synthetic partitions know.
     """
 
-    clusters: int = 0
+    clusters: Annotated[int, Range(0)] = 0
 
-    def __post_init__(self) -> None:
-        if self.clusters < 0:
-            raise ValueError("clusters must not be negative")
+    def models_kept(self, peers: int) -> int:
+        """Number of models that a peer keeps."""
+        return max(1, self.clusters)
 
     def fits(self, problem: Clustered) -> None:
         """Reject `clusters` = 0 on a problem without known clusters."""

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
 from coterie.clients.methods.fedavg import GlobalModel
 from coterie.clients.rule import Grid, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,15 +43,9 @@ class Options:
         Weight of the vote; the global model has 1 - lambda. 0 is FedAvg.
     """
 
-    neighbours: int = 10
-    lambda_: float = 0.5
+    neighbours: Annotated[int, Range(1)] = 10
+    lambda_: Annotated[float, Range(0, 1)] = 0.5
     grid: ClassVar[Grid] = {"lambda": (0.25, 0.5, 0.75)}
-
-    def __post_init__(self) -> None:
-        if self.neighbours < 1:
-            raise ValueError("neighbours must be at least 1")
-        if not 0 <= self.lambda_ <= 1:
-            raise ValueError("lambda must lie in [0, 1]")
 
 
 class KNNPer(GlobalModel[State]):

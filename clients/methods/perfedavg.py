@@ -13,11 +13,12 @@ the same minibatch in every evaluation.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.methods.fedavg import GlobalModel
 from coterie.clients.rule import Grid, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,12 +38,8 @@ class Options:
         Size of the step that personalises the shared model; 0 is FedAvg.
     """
 
-    alpha: float = 0.01
+    alpha: Annotated[float, Range(0)] = 0.01
     grid: ClassVar[Grid] = {"alpha": (0.01, 0.03, 0.1)}
-
-    def __post_init__(self) -> None:
-        if self.alpha < 0:
-            raise ValueError("alpha must not be negative")
 
 
 class PerFedAvg(GlobalModel[State]):

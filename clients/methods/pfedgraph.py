@@ -25,7 +25,7 @@ weights can collapse to FedAvg's. alpha 0.8 works for about 10 rounds (accuracy 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from coterie.clients.letters import Letters
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.parts.simplex import project_onto_simplex
 from coterie.clients.rule import Floats, Grid, State
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,15 +56,9 @@ class Options:
         Strength with which training turns a model towards its collaborators.
     """
 
-    alpha: float = 0.8
-    lambda_: float = 0.01
+    alpha: Annotated[float, Range(above=0)] = 0.8
+    lambda_: Annotated[float, Range(0)] = 0.01
     grid: ClassVar[Grid] = {"alpha": (0.2, 0.8, 3.2)}
-
-    def __post_init__(self) -> None:
-        if self.alpha <= 0:
-            raise ValueError("alpha must be above 0")
-        if self.lambda_ < 0:
-            raise ValueError("lambda must not be negative")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ with all of them from then on ("Decentralized Personalized Federated Learning", 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from coterie.clients.letters import Bools, Letters
 from coterie.clients.methods.dpfl import DPFL, DPFLState
 from coterie.clients.parts.greedy import Choice
 from coterie.clients.rule import Grid
+from coterie.ranges import Range
 
 
 @dataclass(frozen=True)
@@ -32,18 +33,12 @@ class Options:
         Local epochs before the first average.
     """
 
-    budget: int = 0
+    budget: Annotated[int, Range(0)] = 0
     budget_counts_self: bool = True
-    init_epochs: int = 10
+    init_epochs: Annotated[int, Range(1)] = 10
     period: ClassVar[int] = 1
     refresh: ClassVar[str] = "reuse"
     grid: ClassVar[Grid] = {"init-epochs": (2, 5, 10)}
-
-    def __post_init__(self) -> None:
-        if self.budget < 0:
-            raise ValueError("budget must be 0 (no limit) or more")
-        if self.init_epochs < 1:
-            raise ValueError("init-epochs must be at least 1")
 
 
 class RandomGraph(DPFL):

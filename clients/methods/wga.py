@@ -16,13 +16,14 @@ T the run's rounds, mu / L `options.curvature_ratio`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 
 from coterie.clients.letters import Ints, Letters
 from coterie.clients.parts.asking import Asking, AskingRule, AskingState
 from coterie.clients.rule import Floats, Grid
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,13 +39,8 @@ class Options(Asking):
         Ratio mu / L of strong convexity to smoothness in (0, 1], for alpha = "auto".
     """
 
-    curvature_ratio: float = 1.0
+    curvature_ratio: Annotated[float, Range(above=0, high=1)] = 1.0
     grid: ClassVar[Grid] = {"alpha": ("auto", 0.25, 0.75)}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.curvature_ratio <= 1:
-            raise ValueError("curvature-ratio must be above 0 and at most 1")
 
 
 class Wga(AskingRule[AskingState]):

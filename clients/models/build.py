@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coterie.clients.models import convnets, libraries, plugin_options
+from coterie.clients.models import libraries
 from coterie.clients.models.adaptation import adapted
 from coterie.clients.models.convnets import Shape
 from coterie.clients.models.options import (
-    MODEL_OPTIONS,
     MODELS,
     Adaptation,
     LinearOptions,
     MlpOptions,
     check_task,
+    is_of_library,
+    model_of,
 )
-from coterie.clients.models.transformer import gpt2, transformer
-from coterie.clients.models.unet import unet3d
+from coterie.clients.models.size import MAX_PARAMETERS, Limited, SizeError
 from coterie.datasets import plugins
 from coterie.errors import line_of
 
@@ -56,22 +55,6 @@ def mlp(shape: Shape, outputs: int, options: MlpOptions) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
 
 
-BUILDERS: dict[str, Callable[..., nn.Module]] = {
-    "linear": linear,
-    "mlp": mlp,
-    "lenet": convnets.lenet,
-    "lenet-femnist": convnets.lenet_femnist,
-    "cnn": convnets.cnn,
-    "cnn-mnist": convnets.cnn_mnist,
-    "cnn-128": convnets.cnn_128,
-    "resnet9": convnets.resnet9,
-    "resnet18": convnets.resnet18,
-    "unet3d": unet3d,
-    "transformer": transformer,
-    "gpt2": gpt2,
-}
-
-
 def build(
     model: str,
     options: Any,
@@ -79,14 +62,15 @@ def build(
     shape: Shape,
     outputs: int,
     adaptation: Adaptation | None = None,
+    max_parameters: int = MAX_PARAMETERS,
 ) -> nn.Module:
     """Build an initialised network.
 
     Parameters
     ----------
     model : str
-        Name in `BUILDERS`; "auto" for `Theta` if the problem is quadratic, else "mlp"; or the name
-        of a library's network or of a plugin.
+        Name in `MODELS`, of a library's network or of a plugin; "auto": `Theta` if the problem is
+        quadratic, else "mlp".
     options : dataclass or None
         Options of the model; None for the defaults.
     task : str
@@ -97,22 +81,37 @@ def build(
         Number of outputs.
     adaptation : Adaptation, optional
         Pretrained weights, adapters and frozen layers.
+    max_parameters : int
+        Maximum number of parameters; a larger network is refused before its memory is allocated.
 
     Raises
     ------
     ValueError
         The model does not support such examples.
+    SizeError
+        It is too large.
     """
+    with Limited(max_parameters):
+        return _built(model, options, task, shape, outputs, adaptation)
+
+
+def _built(
+    model: str,
+    options: Any,
+    task: str,
+    shape: Shape,
+    outputs: int,
+    adaptation: Adaptation | None,
+) -> nn.Module:
     if task == "quadratic":
         if model != "auto":
             raise ValueError(f'model "{model}" cannot learn a quadratic problem: use "auto"')
         return Theta(outputs)
     model = "mlp" if model == "auto" else model
     check_task(model, task)
-    if model in BUILDERS:
-        arguments = (options or MODEL_OPTIONS[model](),) if model in MODEL_OPTIONS else ()
-        network = BUILDERS[model](shape, outputs, *arguments)
-    elif model.partition(":")[0] in plugin_options.LIBRARIES:
+    if model in MODELS:
+        network = MODELS[model].network(shape, outputs, options)
+    elif is_of_library(model):
         network = libraries.build_of_library(model, task, shape, outputs)
     else:
         network = _of_plugin(model, options, shape, outputs)
@@ -127,7 +126,7 @@ def options_table(model: str) -> type | None:
     PluginError
         The plugin cannot be imported.
     """
-    return MODEL_OPTIONS.get(model) if model in MODELS else plugin_options.of(model)
+    return model_of(model).options
 
 
 def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Module:
@@ -138,11 +137,11 @@ def _of_plugin(model: str, options: Any, shape: Shape, outputs: int) -> nn.Modul
     PluginError
         The call fails, or does not return an `nn.Module`.
     """
-    function = plugins.load("model", model)
-    table = plugins.options_of(function, model)
-    arguments = () if table is None else (options or table(),)
+    row = model_of(model)
     try:
-        network = function(shape, outputs, *arguments)
+        network = row.network(shape, outputs, options)
+    except SizeError:
+        raise
     except Exception as error:  # the user's code may raise anything
         raise plugins.PluginError(
             f'model = "{model}" cannot be built as network({shape}, {outputs}): {line_of(error)}'

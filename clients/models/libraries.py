@@ -1,13 +1,17 @@
 """Networks of other libraries: "torchvision:resnet18", "timm:convnext_atto", "transformers:FOLDER".
 
-Networks of torchvision and timm are built untrained, for the channels and classes of the data;
-`model.weights` loads pretrained weights. "transformers:FOLDER" reads configuration and weights from
-a local folder. Nothing is downloaded.
+torchvision and timm build them untrained, for the data's channels and classes, by the names of
+their own registries; a file of trained weights is `model.weights`. "transformers:FOLDER" reads
+configuration and weights from a local folder, and none of the code that may lie there. Nothing is
+downloaded.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coterie.clients.models.size import SizeError
 from coterie.datasets.plugins import PluginError
 
 Shape = tuple[int, ...]
 
+_REGISTERED = re.compile(r"[\w-]+(\.[\w-]+)*")
+"""A network of timm, and the tag of its weights: no source in front, no path."""
 SMALLEST = 32
 """Images are enlarged to a multiple of this side: networks for photographs halve it five times."""
 
@@ -38,6 +45,8 @@ def build_of_library(name: str, task: str, shape: Shape, outputs: int) -> nn.Mod
         return build(network, task, shape, outputs)
     except ImportError:
         raise PluginError(f'model = "{name}" needs {library}: pip install {library}') from None
+    except SizeError:
+        raise
     except PluginError as error:
         raise PluginError(f'model = "{name}": {error}') from None
     except Exception as error:  # each library has its own errors
@@ -46,13 +55,17 @@ def build_of_library(name: str, task: str, shape: Shape, outputs: int) -> nn.Mod
 
 
 def _torchvision(name: str, task: str, shape: Shape, outputs: int) -> nn.Module:
-    from torchvision.models import get_model
+    from torchvision import models
 
+    # Those for other tasks than classification download a backbone.
+    known = models.list_models(module=models)
+    if name not in known:
+        raise PluginError(f"torchvision has no such classifier{_nearest(name, known)}")
     side = _side(task, shape)
-    arguments: dict[str, Any] = {"image_size": side} if name.startswith("vit_") else {}
+    own: dict[str, Any] = {"image_size": side} if name.startswith("vit_") else {}
     if name in ("googlenet", "inception_v3"):
-        arguments = {"aux_logits": False, "init_weights": True}
-    network = get_model(name, weights=None, num_classes=outputs, **arguments)
+        own = {"aux_logits": False, "init_weights": True}
+    network = models.get_model(name, weights=None, num_classes=outputs, **own)
     _set_channels(network, shape[0])
     return _enlarging(network, side)
 
@@ -60,6 +73,9 @@ def _torchvision(name: str, task: str, shape: Shape, outputs: int) -> nn.Module:
 def _timm(name: str, task: str, shape: Shape, outputs: int) -> nn.Module:
     import timm
 
+    # create_model also takes "hf-hub:..." and "local-dir:...": a host, and a path.
+    if not _REGISTERED.fullmatch(name) or not timm.is_model(name):
+        raise PluginError(f"timm has no such network{_nearest(name, timm.list_models())}")
     side = _side(task, shape)
     make = partial(timm.create_model, name, in_chans=shape[0], num_classes=outputs)
     try:
@@ -81,6 +97,7 @@ def _transformers(name: str, task: str, shape: Shape, outputs: int) -> nn.Module
         network = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             local_files_only=True,
+            trust_remote_code=False,
             attn_implementation="eager",  # fused attention cannot be batched over models
         )
         config = network.config.get_text_config()
@@ -98,6 +115,7 @@ def _transformers(name: str, task: str, shape: Shape, outputs: int) -> nn.Module
         network = transformers.AutoModelForImageClassification.from_pretrained(
             folder,
             local_files_only=True,
+            trust_remote_code=False,
             num_labels=outputs,
             ignore_mismatched_sizes=True,
             attn_implementation="eager",
@@ -136,6 +154,12 @@ def _linear_instead_of_conv1d(network: nn.Module) -> None:
             linear.bias = nn.Parameter(layer.bias.detach())
             parent, _, child = name.rpartition(".")
             setattr(network.get_submodule(parent), child, linear)
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """The end of an error that names the network that was probably meant, or nothing."""
+    likely = get_close_matches(name, known, n=1)
+    return f', did you mean "{likely[0]}"?' if likely else ""
 
 
 def _side(task: str, shape: Shape) -> int:

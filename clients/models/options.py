@@ -1,13 +1,26 @@
-"""Names and options of the models; without torch (`coterie.clients.models.build` builds them)."""
+"""Table of the models, and their options. Does not import torch, though a plugin may."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from coterie.datasets import plugins
+from coterie.ranges import Range
+
 if TYPE_CHECKING:
+    from torch import nn
+
     from coterie.datasets.problem import Problem
+
+LIBRARIES = ("torchvision", "timm", "transformers")
+"""Prefixes of library networks, "torchvision:resnet18"; see `coterie.clients.models.libraries`."""
+
+
+MAX_LAYERS = 1000
 
 
 @dataclass(frozen=True)
@@ -39,13 +52,9 @@ class Adaptation:
     weights: Annotated[str, Path] = ""
     frozen: str = ""
     personal: str = ""
-    lora_rank: int = 0
+    lora_rank: Annotated[int, Range(0)] = 0
     lora_alpha: float = 16.0
     lora_layers: str = "*"
-
-    def __post_init__(self) -> None:
-        if self.lora_rank < 0:
-            raise ValueError("lora-rank must be at least 1, or 0 for no adapters")
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,13 @@ class MlpOptions:
             raise ValueError(
                 f'hidden must be "auto" or widths like "1000-200", not "{self.hidden}"'
             )
+        if len(self.widths(1)) > MAX_LAYERS:
+            raise ValueError(f"hidden must have at most {MAX_LAYERS} widths")
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.widths(1)) + 1
 
     def widths(self, features: int) -> tuple[int, ...]:
         """Return the widths of the hidden layers for a number of input features."""
@@ -118,18 +134,19 @@ class TransformerOptions:
         Dropout rate on embeddings, attention weights and residual branches.
     """
 
-    layers: int = 2
-    width: int = 64
-    heads: int = 4
-    dropout: float = 0.0
+    layers: Annotated[int, Range(1)] = 2
+    width: Annotated[int, Range(1)] = 64
+    heads: Annotated[int, Range(1)] = 4
+    dropout: Annotated[float, Range(0, below=1)] = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads) < 1:
-            raise ValueError("layers, width and heads must be at least 1")
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, {self.heads}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError("dropout must be at least 0 and below 1")
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks."""
+        return self.layers
 
 
 @dataclass(frozen=True)
@@ -151,15 +168,9 @@ class Gpt2Options:
     """
 
     weights_file: Annotated[str, Path] = "data/gpt2/model.safetensors"
-    rank: int = 4
+    rank: Annotated[int, Range(1)] = 4
     alpha: float = 32.0
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError("rank must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ValueError("dropout must be at least 0 and below 1")
+    dropout: Annotated[float, Range(0, below=1)] = 0.1
 
     def fits(self, problem: Problem) -> None:
         """Check that the pretrained weights exist."""
@@ -183,36 +194,138 @@ class Gpt2Options:
         return path
 
 
-MODELS: dict[str, str] = {
-    "auto": "default model of the data set",
-    "linear": "multinomial logistic regression, or least squares",
-    "mlp": "multilayer perceptron with ReLU",
-    "lenet": "LeNet with ReLU and max pooling: 62,006 parameters on 3x32x32",
-    "lenet-femnist": "DPFL's smaller LeNet: 37,586 parameters on 1x28x28",
-    "cnn": "two 5x5 convolutions and 512 hidden units: 1.7 million parameters on 1x28x28",
-    "cnn-mnist": "All-for-one's network for MNIST: 21,840 parameters on 1x28x28",
-    "cnn-128": "FedeRiCo's three 3x3 convolutions of 128 channels: 303,882 parameters on 3x32x32",
-    "resnet9": "CoBo's ResNet-9 with batch norm: 6.6 million parameters",
-    "resnet18": "ResNet-18 for small images: 11.2 million parameters",
-    "unet3d": "U-Net for volumes: 246,156 parameters",
-    "transformer": "small transformer for tokens, trained from scratch",
-    "gpt2": "pretrained GPT-2, frozen, with low-rank adapters that are trained and exchanged",
-}
-"""Descriptions of the models by name."""
+@dataclass(frozen=True)
+class Model:
+    """Model: a row of `MODELS`.
 
-MODEL_OPTIONS: dict[str, type] = {
-    "linear": LinearOptions,
-    "mlp": MlpOptions,
-    "resnet18": ResNet18Options,
-    "transformer": TransformerOptions,
-    "gpt2": Gpt2Options,
-}
-"""Option tables of the models by name; other models have no options."""
+    Attributes
+    ----------
+    summary : str
+        Description in one line.
+    build : str or Callable[..., nn.Module]
+        Function from (shape, outputs) or (shape, outputs, options) to a network with random
+        weights; as text "module:function" inside `coterie.clients.models`, so that the table does
+        not import torch.
+    options : type or None
+        Frozen dataclass of the model's options: the table named after the model, or
+        [model-options] for a plugin.
+    tasks : tuple of str
+        Tasks that the model can learn (`coterie.datasets.problem.Problem.task`); empty: any.
+    images : bool
+        Whether an example must be an image of at least 4x4.
+    """
 
-_CONVOLUTIONAL = frozenset(
-    {"lenet", "lenet-femnist", "cnn", "cnn-mnist", "cnn-128", "resnet9", "resnet18"}
-)
-_TASKS = {"unet3d": "segmentation", "transformer": "language", "gpt2": "language"}
+    summary: str
+    build: str | Callable[..., nn.Module]
+    options: type | None = None
+    tasks: tuple[str, ...] = ()
+    images: bool = False
+
+    def network(self, shape: tuple[int, ...], outputs: int, options: object) -> nn.Module:
+        """Build a network; `options` None stands for the defaults."""
+        build = self.build
+        if isinstance(build, str):
+            module, _, function = build.partition(":")
+            build = getattr(import_module(f"coterie.clients.models.{module}"), function)
+        return build(
+            shape, outputs, *(() if self.options is None else (options or self.options(),))
+        )
+
+
+_NUMBERS = ("classification", "regression")
+
+MODELS: dict[str, Model] = {
+    "auto": Model("default model of the data set", "build:mlp", tasks=(*_NUMBERS, "quadratic")),
+    "linear": Model(
+        "multinomial logistic regression, or least squares", "build:linear", LinearOptions, _NUMBERS
+    ),
+    "mlp": Model("multilayer perceptron with ReLU", "build:mlp", MlpOptions, _NUMBERS),
+    "lenet": Model(
+        "LeNet with ReLU and max pooling: 62,006 parameters on 3x32x32",
+        "convnets:lenet",
+        tasks=_NUMBERS,
+        images=True,
+    ),
+    "lenet-femnist": Model(
+        "DPFL's smaller LeNet: 37,586 parameters on 1x28x28",
+        "convnets:lenet_femnist",
+        tasks=_NUMBERS,
+        images=True,
+    ),
+    "cnn": Model(
+        "two 5x5 convolutions and 512 hidden units: 1.7 million parameters on 1x28x28",
+        "convnets:cnn",
+        tasks=_NUMBERS,
+        images=True,
+    ),
+    "cnn-mnist": Model(
+        "All-for-one's network for MNIST: 21,840 parameters on 1x28x28",
+        "convnets:cnn_mnist",
+        tasks=_NUMBERS,
+        images=True,
+    ),
+    "cnn-128": Model(
+        "FedeRiCo's three 3x3 convolutions of 128 channels: 303,882 parameters on 3x32x32",
+        "convnets:cnn_128",
+        tasks=_NUMBERS,
+        images=True,
+    ),
+    "resnet9": Model(
+        "CoBo's ResNet-9 with batch norm: 6.6 million parameters",
+        "convnets:resnet9",
+        tasks=_NUMBERS,
+        images=True,
+    ),
+    "resnet18": Model(
+        "ResNet-18 for small images: 11.2 million parameters",
+        "convnets:resnet18",
+        ResNet18Options,
+        _NUMBERS,
+        images=True,
+    ),
+    "unet3d": Model(
+        "U-Net for volumes: 246,156 parameters", "unet:unet3d", tasks=("segmentation",)
+    ),
+    "transformer": Model(
+        "small transformer for tokens, trained from scratch",
+        "transformer:transformer",
+        TransformerOptions,
+        ("language",),
+    ),
+    "gpt2": Model(
+        "pretrained GPT-2, frozen, with low-rank adapters that are trained and exchanged",
+        "transformer:gpt2",
+        Gpt2Options,
+        ("language",),
+    ),
+}
+"""Models by name."""
+
+
+def is_of_library(name: str) -> bool:
+    """Return whether a name is that of a library's network, such as "torchvision:resnet18"."""
+    return name.partition(":")[0] in LIBRARIES
+
+
+def model_of(name: str) -> Model:
+    """Return a built-in model, a network of a library or a plugin by name.
+
+    Raises
+    ------
+    PluginError
+        If there is no such plugin, or its options are not a frozen dataclass.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    if is_of_library(name):
+        # built by `coterie.clients.models.build`, which also passes the task
+        return Model(f"network of {name.partition(':')[0]}", "libraries:build_of_library")
+    part = plugins.load("model", name)
+    if not isinstance(part, Model):
+        part = Model("plugin", part, plugins.options_of(part, name))
+    if part.options is not None:
+        plugins.checked_options(part.options, name)
+    return part
 
 
 def check_task(model: str, task: str) -> None:
@@ -223,32 +336,32 @@ def check_task(model: str, task: str) -> None:
     ValueError
         It does not; the message names the models that do.
     """
-    if model not in MODELS:  # a plugin: `coterie.clients.engine.probe` tries it
+    tasks = model_of(model).tasks  # a function or a library's network has none
+    if not tasks or task in tasks:
         return
-    special = [name for name, kind in _TASKS.items() if kind == task]
-    if model in special or (not special and model not in _TASKS):
-        return
-    known = special or [name for name in MODELS if name not in _TASKS]
+    known = [name for name, row in MODELS.items() if task in row.tasks] or ["auto"]
     raise ValueError(f'model = "{model}" does not support {task} tasks: choose {", ".join(known)}')
 
 
 def check_shape(model: str, shape: tuple[int, ...]) -> None:
-    """See that a built-in model takes examples of a shape.
+    """Check that a model takes examples of a shape.
 
     Raises
     ------
-    ValueError : it wants images of a minimum size.
+    ValueError
+        It wants images of a minimum size.
     """
-    if model in _CONVOLUTIONAL:
+    if model_of(model).images:
         check_image(shape)
 
 
 def check_image(shape: tuple[int, ...]) -> None:
-    """See that an example is an image that a convolutional network takes.
+    """Check that an example is an image that a convolutional network takes.
 
     Raises
     ------
-    ValueError : it is not an image, or too small.
+    ValueError
+        It is not an image, or too small.
     """
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from coterie.clients.letters import Bools, Ints, Letters
 from coterie.clients.parts.helper_gradients import corrected, gradients_at, mean_over_steps
 from coterie.clients.rule import Clustered, Floats, Rule, State, true_clusters
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,13 +61,11 @@ class Asking:
     targets: str = "all"
     helpers: Literal["all", "cluster"] = "all"
     weights: Literal["uniform", "inverse-variance"] = "uniform"
-    alpha: float | Literal["auto"] = "auto"
+    alpha: Annotated[float, Range(0, 1)] | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         if self.targets != "all" and not all(i.isdecimal() for i in self.targets.split(",")):
             raise ValueError(f'targets must be "all" or ids like "0,3", not "{self.targets}"')
-        if not isinstance(self.alpha, str) and not 0 <= self.alpha <= 1:
-            raise ValueError('alpha must lie in [0, 1], or be "auto"')
 
     def asking(self, peers: int) -> list[int]:
         """Return the targets among `peers` peers."""

@@ -84,12 +84,8 @@ def choose(
         return -np.nan_to_num(losses_ka, nan=WORST, posinf=WORST)
 
     rows = np.arange(len(peers))
-    lengths_p = np.array([len(order) for order, _ in drawn], dtype=np.int64)
+    lengths_p, order_pc, coin_pc = _padded(drawn)
     tried_p = np.where(max_peers > 1, lengths_p, 0)
-    order_pc = np.zeros((len(peers), lengths_p.max(initial=0)), dtype=np.int64)
-    coin_pc = np.zeros(order_pc.shape)
-    for row, (order, coins) in enumerate(drawn):
-        order_pc[row, : len(order)], coin_pc[row, : len(order)] = order, coins
 
     mean_kpd = model(np.tile(peers, (2, 1)))
     weight_kp = np.tile(samples_n[peers], (2, 1))
@@ -126,6 +122,16 @@ def choose(
         weight_kp[k, p] += w_ka[k, at]
         reward_kp[k, p] = reward_ka[k, at]
     return Choice(chosen_pn, passes_p)
+
+
+def _padded(drawn: Sequence[tuple[Ints, Floats]]) -> tuple[Ints, Ints, Floats]:
+    """Return the numbers of candidates (P,), and candidates and draws (P, C), padded with 0."""
+    lengths_p = np.array([len(order) for order, _ in drawn], dtype=np.int64)
+    order_pc = np.zeros((len(drawn), lengths_p.max(initial=0)), dtype=np.int64)
+    coin_pc = np.zeros(order_pc.shape)
+    for row, (order, coins) in enumerate(drawn):
+        order_pc[row, : len(order)], coin_pc[row, : len(order)] = order, coins
+    return lengths_p, order_pc, coin_pc
 
 
 def _blended(mean: Tensor, weight: Floats, x: Tensor, w: Floats) -> Tensor:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +15,19 @@ from coterie.datasets.problem import DataError
 
 SYSTEM = Path("/usr/share/datasets")  # folder of Debian's dataset-* packages
 TIMEOUT = 20.0  # seconds without an answer from a server
+
+
+_may_download = ContextVar("may_download", default=True)
+
+
+@contextmanager
+def without_downloads() -> Iterator[None]:
+    """Let data sets come from the disk only, while this lasts."""
+    before = _may_download.set(False)
+    try:
+        yield
+    finally:
+        _may_download.reset(before)
 
 
 @dataclass(frozen=True)
@@ -51,6 +67,8 @@ class Published:
             if paths := self._in(folder):
                 return paths
         try:
+            if not _may_download.get():
+                raise RuntimeError("a deployed node downloads nothing")
             self._download(data_dir)
             downloaded = self._in(data_dir / self.folder)
             if not downloaded:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ import numpy.typing as npt
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.preprocessing import NO_CODE, Column, Preprocessing
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split, Task
+from coterie.ranges import Range
 
 PARTS = ("train", "validation", "test")
 _HOLD_OUT = 0x0D
@@ -69,8 +70,8 @@ class HeldOptions:
         share that the method needs.
     """
 
-    test: float = 0.2
-    validation: float | Literal["auto"] = "auto"
+    test: Annotated[float, Range(0, below=1)] = 0.2
+    validation: Annotated[float, Range(0, below=1)] | Literal["auto"] = "auto"
 
     @property
     def validation_share(self) -> float:
@@ -79,9 +80,8 @@ class HeldOptions:
 
     def check_held(self) -> None:
         """Check that the shares leave training examples."""
-        share = self.validation_share
-        if not (0 <= self.test < 1 and 0 <= share < 1 and self.test + share < 1):
-            raise ValueError("test and validation must be at least 0 and together below 1")
+        if self.test + self.validation_share >= 1:
+            raise ValueError("test and validation must together be below 1")
 
     def check_node(self) -> None:
         """Check that the options suffice for a node that sees only its own peer's data.

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ from coterie.datasets.own.institutions import (
     make_holding,
 )
 from coterie.datasets.problem import DataError
+from coterie.ranges import Range
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -56,14 +57,12 @@ class TextOptions(HeldOptions):
         with a text, "leave-out" skips these lines. The node's log lists them.
     """
 
-    context: int = 128
+    context: Annotated[int, Range(1)] = 128
     tokenizer: str = ""
     bad_lines: Literal["refuse", "leave-out"] = "refuse"
 
     def __post_init__(self) -> None:
         self.check_held()
-        if self.context < 1:
-            raise ValueError("context must be at least 1")
 
     def check_node(self) -> None:
         """Check that the tokenizer is set, since a node cannot see those of other peers."""

@@ -179,17 +179,20 @@ class PartitionKind:
 
     Attributes
     ----------
-    description : str
-        One line for lists.
+    summary : str
+        Description in one line.
     divide : callable
         Function from (source, partition, peers, seed) to `Shares`.
     needs_classes : bool
         Only classification problems can be divided like this.
+    options : type or None
+        Options dataclass of a plugin: the table [partition-options].
     """
 
-    description: str
+    summary: str
     divide: Callable[[Source, Partition, int, int], Shares]
     needs_classes: bool = True
+    options: type | None = None
 
 
 KINDS: dict[str, PartitionKind] = {
@@ -256,4 +259,5 @@ def _foreign(name: str, function: Callable[..., Any]) -> PartitionKind:
                 raise DataError(f"{name} returns {part} rows that are not in source.{part}")
         return shares
 
-    return PartitionKind(f"plugin {name}", divide, needs_classes=False)
+    options = plugins.options_of(function, name)
+    return PartitionKind("plugin", divide, needs_classes=False, options=options)

@@ -7,12 +7,12 @@ generator, `numpy.random.default_rng([seed, purpose])`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
-from coterie.datasets.problem import DataError, Ints
-from coterie.datasets.source import Source
+from coterie.datasets.problem import Ints
+from coterie.ranges import Range
 
 DIVIDE, ASSIGN, RELABEL, KEEP, LEND = range(5)  # never renumber: every partition would change
 
@@ -60,15 +60,15 @@ class Partition:
     """
 
     kind: str = "label-permutation"
-    clusters: int = 4
+    clusters: Annotated[int, Range(1)] = 4
     cluster_sizes: str = ""
-    alpha: float = 0.1
-    classes_per_peer: int = 3
-    samples_per_peer: int = 60
-    validation: float | Literal["auto"] = "auto"
-    flip_fraction: float = 0.4
-    min_samples: int = 10
-    missing_classes: int = 0
+    alpha: Annotated[float, Range(above=0)] = 0.1
+    classes_per_peer: Annotated[int, Range(1)] = 3
+    samples_per_peer: Annotated[int, Range(0)] = 60
+    validation: Annotated[float, Range(0, below=1)] | Literal["auto"] = "auto"
+    flip_fraction: Annotated[float, Range(0, 1)] = 0.4
+    min_samples: Annotated[int, Range(1)] = 10
+    missing_classes: Annotated[int, Range(0)] = 0
     options: object = None
 
     def __post_init__(self) -> None:
@@ -110,35 +110,3 @@ class Shares:
     labels_pc: Ints | None = None
     divided_test: bool = False
     names: tuple[str, ...] = ()
-
-
-def check(partition: Partition, source: Source, peers: int, seed: int) -> None:
-    """Check the options, also against a source.
-
-    Raises
-    ------
-    DataError
-        A value is out of range; names the key and the range.
-    """
-    p, size = partition, len(source.train)
-    share = p.validation_share
-    rules = (
-        ("peers", peers, peers >= 1, "at least 1"),
-        ("seed", seed, seed >= 0, "0 or more"),
-        ("partition.clusters", p.clusters, p.clusters >= 1, "at least 1"),
-        ("partition.alpha", p.alpha, 0 < p.alpha < np.inf, "above 0 (0.1: uneven, 100: even)"),
-        ("partition.classes-per-peer", p.classes_per_peer, p.classes_per_peer >= 1, "at least 1"),
-        (
-            "partition.samples-per-peer",
-            p.samples_per_peer,
-            0 <= p.samples_per_peer <= size,
-            f"0 (all) to {size}, the training examples of {source.name}",
-        ),
-        ("partition.validation", share, 0 <= share < 1, "from 0 to below 1"),
-        ("partition.flip-fraction", p.flip_fraction, 0 <= p.flip_fraction <= 1, "from 0 to 1"),
-        ("partition.min-samples", p.min_samples, p.min_samples >= 1, "at least 1"),
-        ("partition.missing-classes", p.missing_classes, p.missing_classes >= 0, "0 or more"),
-    )
-    for key, value, is_valid, rule in rules:
-        if not is_valid:
-            raise DataError(f"{key} = {value}: must be {rule}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coterie.datasets.partition.kinds import kind_of
-from coterie.datasets.partition.options import KEEP, LEND, Partition, check, stream
+from coterie.datasets.partition.options import KEEP, LEND, Partition, stream
 from coterie.datasets.partition.skew import ensure_test_examples
 from coterie.datasets.problem import DataError, Ints, Problem, Split
 from coterie.datasets.source import Source
@@ -20,7 +20,12 @@ def split(source: Source, partition: Partition, peers: int, seed: int) -> Proble
         The partition is impossible; the message names the key and the remedy.
     """
     kind = kind_of(partition.kind)
-    check(partition, source, peers, seed)
+    size = len(source.train)
+    if partition.samples_per_peer > size:
+        raise DataError(
+            f"partition.samples-per-peer = {partition.samples_per_peer}: must be 0 (all) to "
+            f"{size}, the training examples of {source.name}"
+        )
     if kind.needs_classes and source.task != "classification":
         raise DataError(
             f"partition.kind = {partition.kind!r} needs classes, {source.name} has none; "

@@ -12,12 +12,14 @@ import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from coterie.datasets.problem import DataError
 from coterie.datasets.published.tokens import Tokens, language_source, languages_of, tokeniser
 from coterie.datasets.source import Source
+from coterie.ranges import Range
 
 MANUALS = Path("/usr/share/doc/installation-guide-amd64")
 BLOCK = 4096  # bytes
@@ -42,15 +44,11 @@ class LanguagesOptions:
     """
 
     codes: str = "ca-es-de-nl"
-    context: int = 128
-    test_examples: int = 0
+    context: Annotated[int, Range(1)] = 128
+    test_examples: Annotated[int, Range(0)] = 0
 
     def __post_init__(self) -> None:
         languages_of(self.codes)
-        if self.context < 1:
-            raise ValueError("context must be at least 1")
-        if self.test_examples < 0:
-            raise ValueError("test-examples must not be negative")
 
 
 def read_languages(data_dir: Path, options: object) -> Source:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from coterie.datasets.files.cache import Arrays, cached
 from coterie.datasets.files.folders import folder_with
@@ -22,6 +23,7 @@ from coterie.datasets.published.tokens import (
     vocabulary_files,
 )
 from coterie.datasets.source import Source
+from coterie.ranges import Range
 
 _MARKS = re.compile(r"\s*_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_\s*")
 BYTES_PER_TOKEN = 8  # bytes to read per token, an upper bound
@@ -49,14 +51,12 @@ class Wiki40bOptions:
     """
 
     codes: str = "ca-es-de-nl"
-    context: int = 512
-    tokens: int = 800_000
+    context: Annotated[int, Range(1)] = 512
+    tokens: Annotated[int, Range(1)] = 800_000
     vocabulary: Vocabulary = "gpt2"
 
     def __post_init__(self) -> None:
         languages_of(self.codes)
-        if min(self.context, self.tokens) < 1:
-            raise ValueError("context and tokens must be at least 1")
 
 
 def read_wiki40b(data_dir: Path, options: object) -> Source:

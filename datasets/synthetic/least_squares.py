@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Problem, Split
+from coterie.ranges import Range
 
 _TESTS = 1000
 _CENTRE, _TRAIN, _TEST = range(3)  # purposes of streams
@@ -36,18 +38,18 @@ class LeastSquaresOptions:
         Observations per peer.
     """
 
-    dimension: int = 2
-    clusters: int = 2
-    samples: int = 1000
-
-    def __post_init__(self) -> None:
-        if min(self.dimension, self.clusters, self.samples) < 1:
-            raise ValueError("dimension, clusters and samples must be at least 1")
+    dimension: Annotated[int, Range(1)] = 2
+    clusters: Annotated[int, Range(1)] = 2
+    samples: Annotated[int, Range(1)] = 1000
 
     def check_peers(self, peers: int) -> None:
         """Check that every cluster has a peer."""
         if self.clusters > peers:
             raise ValueError(f"clusters = {self.clusters} must be at most peers = {peers}")
+
+    def numbers(self, peers: int) -> int:
+        """Numbers in the data of all peers."""
+        return (peers * self.samples + self.clusters * _TESTS) * (self.dimension + 1)
 
 
 def load_least_squares(

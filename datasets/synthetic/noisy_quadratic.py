@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import DataError, Floats, Ints, Problem, Split
+from coterie.ranges import Range
 
 
 @dataclass(frozen=True)
@@ -47,21 +49,17 @@ class NoisyQuadraticOptions:
     helpers: int | str = 10
     helper_curvature: float | str = 2.0
     helper_centre: float | str = 5.0
-    user_curvature: float = 1.0
+    user_curvature: Annotated[float, Range(0)] = 1.0
     user_centre: float = 1.0
-    noise: float = 10.0
-    trials: int = 100
+    noise: Annotated[float, Range(0)] = 10.0
+    trials: Annotated[int, Range(1)] = 100
 
     def __post_init__(self) -> None:
         helpers_g, curvature_g, _ = self.groups()
         if np.any((helpers_g < 1) | (helpers_g % 1 != 0)):
             raise ValueError("helpers must be integers of at least 1")
-        if min(*curvature_g, self.user_curvature) < 0:
-            raise ValueError("helper-curvature and user-curvature must not be negative")
-        if self.noise < 0:
-            raise ValueError("noise must not be negative")
-        if self.trials < 1:
-            raise ValueError("trials must be at least 1")
+        if min(curvature_g) < 0:
+            raise ValueError("helper-curvature must be at least 0")
 
     def groups(self) -> tuple[Floats, ...]:
         """Return N, a1 and c1 of each group, (G,) each."""
@@ -84,6 +82,10 @@ class NoisyQuadraticOptions:
                 f"{len(helpers_g)} user(s) with {helpers_g.sum():g} helpers make "
                 f"{helpers_g.sum() + len(helpers_g):g} peers, but peers = {peers}"
             )
+
+    def numbers(self, peers: int) -> int:
+        """Numbers in the data of all peers: curvature and centre of two losses, and a start."""
+        return 5 * peers * self.trials
 
 
 def load_noisy_quadratic(

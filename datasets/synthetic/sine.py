@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.problem import Floats, Problem, Split
+from coterie.ranges import Range
 
 _TESTS = 200
 
@@ -33,17 +35,13 @@ class SineOptions:
         Number of periods of the curve, divided among the peers.
     """
 
-    samples: int = 20
-    noise: float = 0.1
-    periods: float = 1.0
+    samples: Annotated[int, Range(1)] = 20
+    noise: Annotated[float, Range(0)] = 0.1
+    periods: Annotated[float, Range(above=0)] = 1.0
 
-    def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise ValueError("samples must be at least 1")
-        if self.noise < 0:
-            raise ValueError("noise must not be negative")
-        if self.periods <= 0:
-            raise ValueError("periods must be above 0")
+    def numbers(self, peers: int) -> int:
+        """Numbers in the data of all peers."""
+        return 2 * peers * (self.samples + _TESTS)
 
 
 def load_sine(

@@ -326,7 +326,9 @@ class Broker:
             if fault := fault_of(response, request, roster.hosts.get(node, ()), roster.peers):
                 self._fault(node, request, fault)
                 continue
-            responses[node], refused = vetted(response, request, self._strategy)
+            responses[node], refused = vetted(
+                response, request, self._strategy, deployed=self._patient
+            )
             self._note_ready(request, responses[node])
             for line in refused:
                 _log.warning("%s", line, extra={"round": request.round, "stage": request.stage})

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from coterie.strategies.brokering import Brokering
+from coterie.strategies.names import is_name
 from coterie.strategies.protocol import BACKENDS, MATRIX, PeerMessage, Report, Request, Response
 from coterie.strategies.schedule import Schedule
 
@@ -59,8 +60,14 @@ def fault_of(response: Response, request: Request, hosted: Sequence[int], n: int
     return None
 
 
-def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[Response, list[str]]:
+def vetted(
+    response: Response, request: Request, strategy: Brokering, *, deployed: bool = False
+) -> tuple[Response, list[str]]:
     """Remove the items that a response to `request` must not contain.
+
+    Parameters
+    ----------
+    deployed : peers are called by names of trust files; in a simulation as the user's own data.
 
     Returns
     -------
@@ -95,12 +102,15 @@ def vetted(response: Response, request: Request, strategy: Brokering) -> tuple[R
     else:
         valid_w &= np.isin(wants[:, strategy.wanted_by], response.peers)
     invalid += [f"the requested edge {edge}" for edge in wants[~valid_w].tolist()]
+    names = response.names if request.stage == "start" else ()
+    if deployed and not all(is_name(name) for name in names if name):
+        invalid.append("the name of a peer")
+        names = ()
     origin = f"round {request.round}, {request.stage}: peers {named(response.peers)}"
     refused = [one_line(line) for line in response.refused[:_LINES]]
     refused += [one_line(f"{origin}: the relay refused {item}") for item in invalid[:_NAMED]]
     if len(invalid) > _NAMED:
         refused.append(f"{origin}: the relay refused {len(invalid) - _NAMED} other items")
-    names = response.names if request.stage == "start" else ()
     kept = replace(
         response,
         letters=tuple(letters),

@@ -19,8 +19,8 @@ from safetensors.torch import load
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.schema import Scalar
-from coterie.app.node import service
-from coterie.app.node.job import Job
+from coterie.app.node.process import service
+from coterie.app.node.process.job import Job
 from coterie.app.runs import atomic
 from coterie.app.security.keys import PrivateKeys, PublicKeys
 from coterie.app.security.policy import Policy, policy_of
@@ -42,7 +42,8 @@ RUN: dict[str, Scalar] = {
 POLICY: dict[str, Scalar] = {
     "approval": "none", "methods": "cobo, fedavg, local", "data.sets": "table, quadratic",
     "data.columns": "a, b", "data.label": "y", "data.classes": "no, yes",
-    "answers.kind": "plain", "answers.min-examples": 8, "reports.max-numbers-per-example": 100.0,
+    "answers.kind": "plain", "answers.min-examples": 8,
+    "data.max-held-out": 0.9, "reports.max-numbers-per-example": 100.0,
 }  # fmt: skip
 
 

@@ -19,8 +19,8 @@ from flwr.app import Context, RecordDict
 
 from coterie.app import client
 from coterie.app.config.digest import config_digest_of
-from coterie.app.node.faults import MEANINGS
-from coterie.app.node.job import Job
+from coterie.app.node.process.job import Job
+from coterie.app.node.requests.faults import MEANINGS
 from coterie.app.runs import atomic
 from coterie.app.security import approval
 from coterie.strategies.flower.records import decode_response, encode_request
@@ -103,8 +103,9 @@ def test_a_node_without_a_policy_takes_part_in_nothing(nodes: list[Institution])
         ({"method": "wga"}, "methods"),
         ({"dataset": "digits"}, "data.sets"),
         ({"num-server-rounds": 501}, "max-rounds"),
-        ({"peers": 10**9}, "max-peers"),
+        ({"peers": 101}, "max-peers"),
         ({"batch-size": 1}, "data.min-batch-size"),
+        ({"table.test": 0.6, "table.validation": 0.35}, "data.max-held-out"),
         ({"table.columns": "a, b, name"}, "data.columns"),
         ({"table.label": "c"}, "data.label"),
         ({"table.classes": "yes, no"}, "data.classes"),
@@ -257,7 +258,7 @@ def regression(node: Institution, **changes: Any) -> None:
     """The attack of S2: one training row, its label as the loss of round 0."""
     node.run_config |= {"table.label": "b", "table.columns": "a", "table.classes": ""}
     node.run_config |= changes
-    node.set_policy(data__columns="a", data__label="b", data__classes="")
+    node.set_policy(data__columns="a", data__label="b", data__classes="", data__max_held_out=1.0)
 
 
 def test_a_run_cannot_make_a_loss_out_of_one_cell(nodes: list[Institution]) -> None:
@@ -438,7 +439,7 @@ def test_a_relay_that_keeps_to_the_strategy_is_refused_nothing(
     """One method of each strategy, through the real relay."""
     for node in nodes:
         node.run_config |= {"method": method, "federico.neighbours": 1, "evaluate-every": 2}
-        node.run_config |= {"table.test": 0.34, "table.validation": 0.33}
+        node.run_config |= {"table.test": 0.25, "table.validation": 0.25}
         node.set_policy(methods=method, data__min_examples=10)
     strategy = config_of(nodes[0]).strategy()
     means = Broker(strategy, Relay(nodes), join_timeout=1.0).run()
@@ -530,5 +531,5 @@ def test_a_run_that_may_not_start_may_not_look_at_data(nodes: list[Institution])
 def test_only_a_preflight_asks_without_a_run(nodes: list[Institution]) -> None:
     letter = PeerMessage("offer", 1, None, 0, 8, bytes(8))
     assert code_of(nodes[0].handle(Request("preflight", 0, 0, letters=(letter,)))) == "request"
-    nodes[0].run_config["peers"] = 10**9
+    nodes[0].run_config["peers"] = 20_000
     assert asked(nodes[0])["run"] == "policy", "whose graph would not fit into memory"

@@ -158,7 +158,7 @@ def test_methods_are_compared_on_the_same_split_and_models_are_not(node: Institu
     )
     first = run(node, 0).rows
     for same in ({"method": "fedavg"}, {"method": "dpfl", "learning-rate": 0.01}):
-        np.testing.assert_array_equal(run(node, 0, name=f"same-{same}"[:30], **same).rows, first)
+        np.testing.assert_array_equal(run(node, 0, name=f"same-{len(same)}", **same).rows, first)
     for other in ({"mlp.hidden": "17"}, {"table.columns": "b, a"}, {"dtype": "float32"}):
         assert set(run(node, 0, name="other", **other).rows) != set(first)
     assert set(run(node, 1).rows) != set(first)

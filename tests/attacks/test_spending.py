@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from coterie.app.config.config import Config
-from coterie.app.node import service
 from coterie.app.node.node import Node
+from coterie.app.node.place import Deployed
+from coterie.app.node.process import service
 from coterie.app.runs import atomic
 from coterie.clients.engine.accountant import ORDERS, epsilon
 from coterie.strategies.protocol import Request
@@ -97,7 +98,7 @@ def test_runs_side_by_side_share_one_budget(tmp_path: Path) -> None:
         later = iter([lambda: begin(number + 1)])
         nodes.append(
             Node(
-                config, [0], tmp_path / config.name, deployed=True,
+                config, [0], tmp_path / config.name, Deployed(),
                 on_round=lambda t: next(later, lambda: None)(),
             )
         )  # fmt: skip
@@ -135,13 +136,13 @@ def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
     while True:
         shutil.rmtree(node.home)
         shutil.copytree(tmp_path / "before", node.home)
-        service._node.cache_clear()
+        service._nodes.clear()
         node.version = 0
         if not killed_before(change, response_of, node, update):
             break
         charged = costs_of(node)
         assert charged == costs[: len(charged)], "what was charged is exact"
-        service._node.cache_clear()
+        service._nodes.clear()
         standing = response_of(node, begin).standing
         assert standing == 0 or charged == costs
         standings.append(standing)
@@ -202,7 +203,7 @@ def played(
     yield over
     shutil.rmtree(node.home)
     shutil.copytree(tmp_path / "home", node.home)
-    service._node.cache_clear()  # it has read the ledgers further
+    service._nodes.clear()  # it has read the ledgers further
 
 
 AGAIN = replace(START, attempt="b", samples=np.array([rows // 2 for rows in ROWS]))
@@ -264,7 +265,7 @@ def test_a_privacy_ledger_that_was_changed_lets_nobody_spend(
     change: Callable[[list[dict[str, Any]]], None] | None, same_process: bool, tmp_path: Path
 ) -> None:
     config = alone(tmp_path, "run")
-    node = Node(config, [0], tmp_path / "run", deployed=True)
+    node = Node(config, [0], tmp_path / "run", Deployed())
     node.handle(Request("start", 0, 0, attempt="a"))
     node.handle(Request("local-rounds", 1, 2, attempt="a"))
     file = tmp_path / "institution" / LEDGER
@@ -275,14 +276,14 @@ def test_a_privacy_ledger_that_was_changed_lets_nobody_spend(
         change(lines)
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if not same_process:
-        node = Node(config, [0], tmp_path / "run", deployed=True)
+        node = Node(config, [0], tmp_path / "run", Deployed())
     with pytest.raises(ValueError, match=LEDGER):
         node.handle(Request("local-rounds", 3, 6, attempt="a"))
 
 
 def test_a_folder_of_ledgers_that_was_rolled_back_lets_nobody_spend(tmp_path: Path) -> None:
     """All of it, as from a backup; the runs beside it were not."""
-    node = Node(alone(tmp_path, "run"), [0], tmp_path / "run", deployed=True)
+    node = Node(alone(tmp_path, "run"), [0], tmp_path / "run", Deployed())
     node.handle(Request("start", 0, 0, attempt="a"))
     node.handle(Request("local-rounds", 1, 2, attempt="a"))
     shutil.copytree(tmp_path / "institution", tmp_path / "backup")
@@ -290,6 +291,6 @@ def test_a_folder_of_ledgers_that_was_rolled_back_lets_nobody_spend(tmp_path: Pa
     shutil.rmtree(tmp_path / "institution")
     (tmp_path / "backup").rename(tmp_path / "institution")
     for name in ("run", "another"):
-        again = Node(alone(tmp_path, name), [0], tmp_path / name, deployed=True)
+        again = Node(alone(tmp_path, name), [0], tmp_path / name, Deployed())
         with pytest.raises(ValueError, match=LEDGER):
             again.handle(Request("start", 0, 0, attempt="b"))

@@ -158,7 +158,7 @@ def test_what_was_written_is_loaded(done: tuple[coterie.Run, list[Any]]) -> None
         ({"method": "fedvag"}, 'unknown method "fedvag", did you mean "fedavg"?'),
         ({"partition__alfa": 1.0}, 'unknown key "partition.alfa", did you mean "partition.alpha"?'),
         ({"peers": 8.5}, "peers = 8.5: wants an integer"),
-        ({"track": "tensorbord"}, 'nothing is called "tensorbord", did you mean "tensorboard"?'),
+        ({"track": "tensorbord"}, 'unknown tracker "tensorbord", did you mean "tensorboard"?'),
         ({"peers_data": clinics(), "dataset": "digits"}, "pass only one of them"),
         (
             {"callbacks": ["mlflow"]},

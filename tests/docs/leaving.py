@@ -22,7 +22,7 @@ from safetensors.torch import load
 from coterie.app.config.digest import config_digest_of
 from coterie.app.config.registry import METHODS
 from coterie.app.config.schema import Scalar
-from coterie.app.node.faults import MEANINGS
+from coterie.app.node.requests.faults import MEANINGS
 from coterie.app.security.policy import Disclosure
 from coterie.app.security.seal import KEY, Scope, digest_of, unseal
 from coterie.app.security.trust import read_private, read_trust

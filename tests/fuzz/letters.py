@@ -29,8 +29,8 @@ from safetensors.torch import save
 
 from coterie.app.config.config import Config
 from coterie.app.config.digest import config_digest_of
-from coterie.app.node.checkpoints import CheckpointError
 from coterie.app.node.node import Node, NodeError
+from coterie.app.node.storage.checkpoints import CheckpointError
 from coterie.app.security.keys import PrivateKeys
 from coterie.app.security.seal import Scope, SealError, seal
 from coterie.app.security.trust import read_private, read_trust

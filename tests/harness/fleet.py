@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Message
@@ -21,8 +21,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from coterie.app.config.schema import Scalar
-from coterie.app.node import service
-from coterie.app.node.job import Job
+from coterie.app.node.process import service
+from coterie.app.node.process.job import Job
 from tests.harness.deployment import write_policy
 
 _POLL = 3.0  # as Flower's SuperNode
@@ -67,7 +67,7 @@ def serve(address: str, authority: str, node_config: dict[str, Scalar]) -> None:
 
 def main(address: str, authority: str, directory: Path, nodes: int) -> None:
     """Be all of them."""
-    service._node = lru_cache(nodes)(service._node.__wrapped__)
+    service._nodes = service.Nodes(nodes)
     letters, policy = directory / "letters", write_policy(directory / "policy.toml")
     threads = []
     for peer in range(nodes):

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.strategies.changing import mixing
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.push_sum import PushSum
-from coterie.strategies.topology import Matrix, topology
+from coterie.strategies.topology import Matrix, mixing, topology
 
 
 def two_rounds(peers: int, seed: int) -> list[Matrix]:

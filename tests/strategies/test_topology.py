@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.strategies.base_graph import mixing
-from coterie.strategies.changing import changing
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.pairs import Pairs
 from coterie.strategies.topology import (
     Matrix,
+    changing,
     is_connected,
     listed,
     matrix_of,

@@ -1,4 +1,4 @@
-"""Tests of the method on all kinds of problems, and of a run with all four parts."""
+"""Tests of the method on all kinds of problems, and of runs with all parts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,3 +32,13 @@ def test_shares_grow(tmp_path: Path) -> None:
     )  # fmt: skip
     evaluated = run.metrics[run.metrics["round"] == 1]
     assert evaluated["gradient_evaluations"].notna().all()
+
+
+def test_an_attack_on_a_star_of_peers_that_take_turns(tmp_path: Path) -> None:
+    run = coterie.run(
+        method="fedavg", dataset="digits", peers=4, num_server_rounds=3, device="cpu",
+        topology="star", schedule__kind="alternating", schedule__max_age=1,
+        attack__kind="zero", attack__peers="3", defence__rule="heaviest", out=tmp_path,
+    )  # fmt: skip
+    assert run.summary["topology"] == "star"
+    assert run.metrics["attacker"].sum() >= 1

@@ -15,18 +15,16 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 from rich.console import Console
 
-from coterie.app.cli import listing, main
+from coterie.app.cli import main
 from coterie.app.config.config import Config
-from coterie.app.config.registry import METHODS
+from coterie.app.config.parts import PARTS
 from coterie.app.config.root import ROOT
 from coterie.app.runners import bundle, cores, guard, local, sweep
 from coterie.app.runners.cluster import Machine
 from coterie.app.runners.errors import FlowerError
 from coterie.app.runners.superlink import ask, simulation_config, workspace
 from coterie.app.runs import progress, rundir, units
-from coterie.clients.models.options import MODELS
-from coterie.datasets.partition.kinds import KINDS
-from coterie.datasets.table import DATASETS
+from coterie.datasets.plugins import GROUPS, Kind
 
 PRESET = """
 num-server-rounds = 3
@@ -82,7 +80,7 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run cobo.ro=1", 'unknown key "cobo.ro", did you mean "cobo.rho"?'),
         ("run peers=many", "peers=many: wants an integer"),
         ("run rounds=5", 'unknown key "rounds", did you mean "num-server-rounds"?'),
-        ("run peers=0", "peers must be at least 1"),
+        ("run peers=0", "peers=0: must be at least 1"),
         ("run nowhere.toml", "no preset nowhere.toml"),
         ("run cobo/fashion-mnis", 'did you mean "cobo/fashion-mnist"?'),
         ("run cobo/fashion-mnist other.toml", "one preset at a time"),
@@ -97,9 +95,9 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run strange.toml", 'strange.toml: unknown key "pears", did you mean "peers"?'),
         ("run list.toml", "seed = [ 1, 2, ]: wants an integer"),
         ("run peers", "peers wants a value"),
-        ("run quorum=9", "quorum must be 0 to 8, the number of peers"),
+        ("run quorum=9", "quorum = 9 must be at most peers = 8"),
         ("run name=..", "name must be the name of one directory"),
-        ("run topology-probability=2", "topology-probability must be above 0 and at most 1"),
+        ("run topology-probability=2", "topology-probability=2: must be above 0 and at most 1"),
         ("run resume=true", "`coterie resume RUN_DIR`"),
         ("run --nodes two", "invalid int value: 'two'"),
         ("certificates made --hosts relay --days 0", "--days 0: a certificate is valid for a day"),
@@ -201,7 +199,7 @@ def test_a_run_whose_every_peer_diverged_exits_1(
     [
         ("run --name run", "coterie resume runs/run"),
         ("run --name run --nodes 2", "coterie resume runs/run --nodes 2"),
-        ("run --name 'my run'", "coterie resume 'runs/my run'"),
+        ("run --name run --out 'my runs'", "coterie resume 'my runs/run'"),
         ("resume runs/before", "coterie resume runs/before"),
         (
             "compare --methods local,fedavg --out 'a b' seed=2",
@@ -264,7 +262,7 @@ def test_list_fits_a_screen_and_names_everything(
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     words = {word.strip(",") for line in lines for word in line.split()}
-    assert words >= {*METHODS, *DATASETS, *MODELS, *KINDS, "cobo/..."}
+    assert words >= {name for part in PARTS.values() for name in part.built_in} | {"cobo/..."}
 
 
 def test_list_says_more_of_each(
@@ -279,9 +277,13 @@ def test_list_says_more_of_each(
     assert "averages with those who lower its validation loss (needs validation data)" in methods
 
 
-def test_every_method_is_to_be_chosen_for_one_thing() -> None:
-    named = [name for names in listing.CHOICES.values() for name in names]
-    assert sorted(named) == sorted(METHODS)
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_list_has_every_row_of_its_kind(kind: Kind, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(f"list {GROUPS[kind].removeprefix('coterie.')}", capsys)
+    words = text.split()
+    assert set(words) >= PARTS[kind].built_in.keys()
+    if kind == "method":
+        assert all(words.count(name) == 1 for name in ("cobo", "ifca", "perfedavg"))
 
 
 def test_progress_in_words() -> None:
@@ -372,7 +374,7 @@ def test_what_is_shipped(tmp_path: Path) -> None:
     ours = {name for name in ours if not name.startswith(stay)}
     ours |= {str(path.relative_to(ROOT)) for path in (ROOT / "presets").rglob("*.toml")}
     ours = {f"coterie/{name}" for name in ours}
-    ours |= {"coterie/__init__.py", "coterie/errors.py"}  # plugins import those
+    ours |= {"coterie/__init__.py", "coterie/errors.py", "coterie/ranges.py"}
     assert copied == ours | {"pyproject.toml"}
     assert len(fab) < 2_000_000
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))

@@ -208,7 +208,7 @@ def tuned(
         line = f"tuned {method}: {choice.described()}; {choice.trials} trials"
         assert line in console.file.getvalue()
     path = directory / tuning.FILE
-    assert tuning.read(path) == choices
+    assert tuning.read(directory) == choices
     return choices, list(csv.DictReader(io.StringIO(path.read_text())))
 
 

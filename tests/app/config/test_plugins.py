@@ -7,19 +7,23 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from flwr.common.config import flatten_dict, fuse_dicts
 
 from coterie.app.cli.main import main
 from coterie.app.comparisons import tune
 from coterie.app.config import parts
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.items import read_items
+from coterie.app.config.items import read_items, read_toml
 from coterie.app.config.keys import flatten
 from coterie.app.config.preflight import check
 from coterie.app.config.root import ROOT
-from coterie.app.node.job import Job
+from coterie.app.node.process.job import Job
 from coterie.app.runners import sweep
+from coterie.clients.defence import Defence
+from coterie.clients.engine import robust
 from coterie.datasets import plugins
 from coterie.datasets.problem import DataError
 from tests import plugins as theirs
@@ -126,14 +130,69 @@ def test_a_run_of_nothing_but_plugins(tmp_path: Path) -> None:
     assert done.metric("test_loss", 1).shape == (2,)
 
 
+WORLD: dict[str, Any] = {
+    "method": "fedavg", "dataset": "digits", "peers": 4, "num-server-rounds": 4,
+    "partition.kind": "iid", "device": "cpu", "evaluate-every": 1,
+}  # fmt: skip
+
+
+def test_a_topology_of_a_plugin_is_the_graph_of_the_run() -> None:
+    config = Config.from_flat(WORLD | {"topology": "tests.plugins:PATH"})
+    assert np.argwhere(np.triu(config.graph())).tolist() == [[0, 1], [1, 2], [2, 3]]
+    assert Config.from_flat(flatten(tomllib.loads(config.toml()))) == config
+    with pytest.raises(ConfigError, match="must return a symmetric array of bool"):
+        Config.from_flat(WORLD | {"topology": "tests.plugins:ONE_WAY"}).graph()
+    with pytest.raises(ConfigError, match=r"is a Method: it must be a coterie\.Topology"):
+        Config.from_flat(WORLD | {"topology": METHOD})
+
+
+def test_a_schedule_of_a_plugin_decides_who_is_awake(tmp_path: Path) -> None:
+    flat = WORLD | {"schedule.kind": "tests.plugins:FIRST_HALF"}
+    done = run(flat, tmp_path / "run")
+    assert (done.metric("bytes_sent", 2) > 0).all()
+    assert Config.from_flat(flat).strategy().schedule.awake(3).sum() == 0
+
+
+def test_an_attack_of_a_plugin_forges_letters(tmp_path: Path) -> None:
+    """An attacker that doubles the model is the built-in scaling around 0 of one peer's letter."""
+    flat = WORLD | {"attack.peers": "1", "attack.kind": "tests.plugins:DOUBLED", "peers": 2}
+    assert Config.from_flat(flat).attack.power == 2
+    honest = run(WORLD | {"peers": 2, "num-server-rounds": 1}, tmp_path / "honest")
+    forged = run(flat | {"num-server-rounds": 1}, tmp_path / "forged")
+    for name, value in honest.models()[0].items():
+        assert not torch.equal(value, forged.models()[0][name])
+
+
+def test_an_aggregation_rule_of_a_plugin_weighs_letters() -> None:
+    x = torch.tensor([[0.0, 1.0], [10.0, 10.0], [2.0, 3.0]], dtype=torch.float64)
+    heard = robust.Heard(np.arange(3), np.full(3, 1 / 3), None)
+    mean = robust.aggregated(Defence("tests.plugins:ENDS"), x, [heard])
+    assert mean.tolist() == [[1.0, 2.0]]
+
+
 def test_a_deployed_node_and_its_relay_take_what_is_installed_only() -> None:
-    for key in ("method", "model", "dataset", "partition.kind"):
+    for key in (part.key for part in parts.PARTS.values()):
         flat = {key: "no.such.module:anything"}
         with pytest.raises(ConfigError, match=f'{key} = "no.such.*entry points "coterie'):
             parts.refuse_modules(flat)
         with pytest.raises(ConfigError, match="is not installed"):
             Job(1, flat, {"peer": 0}, None).config()
     parts.refuse_modules({"model": "torchvision:resnet18"})
+
+
+@pytest.mark.parametrize("key", [part.key for part in parts.PARTS.values()])
+def test_a_file_of_a_run_loads_no_part_that_the_user_has_not_named(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "trap.py").write_text("raise AssertionError('imported')\n")
+    table, _, name = key.rpartition(".")
+    line = f'{name} = "trap:ROW"\n'
+    (tmp_path / "config.toml").write_text(f"[{table}]\n{line}" if table else line)
+    with pytest.raises(ConfigError, match="is not built in, and a file of a run loads no code"):
+        read_toml(tmp_path / "config.toml")
+    with pytest.raises(ConfigError, match=r"does not load: .*imported"):
+        read_toml(tmp_path / "config.toml", named=["trap:ROW"])
 
 
 def test_paths_of_a_plugin_s_options_are_the_node_s() -> None:
@@ -172,3 +231,18 @@ def test_arrays_become_a_problem() -> None:
     three = Config.from_flat({"dataset": "here:two", "peers": 3})
     with pytest.raises(DataError, match="set peers = 2"):
         check(three)
+
+
+def test_the_fingerprint_of_a_row_covers_the_files_that_define_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row is an object of a class of ours: its own code is in the module that is named."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine_graphs.py").write_text("def path(setting): ...\n")
+    (tmp_path / "mine_row.py").write_text(
+        "from coterie import Topology\nfrom mine_graphs import path\nROW = Topology('', path)\n"
+    )
+    content = plugins.fingerprint("topology", "mine_row:ROW")
+    for file in ("mine_row.py", "mine_graphs.py"):
+        assert (tmp_path / file).read_bytes() in content
+    assert Path(theirs.__file__).read_bytes() in plugins.fingerprint("method", METHOD)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from coterie.app.dashboard import server
 from coterie.app.dashboard.library import Library
 from coterie.app.dashboard.pages import Pages
 from coterie.app.report import run_page
@@ -119,3 +122,22 @@ def test_a_comparison_that_was_tuned_shows_its_settings(tmp_path: Path) -> None:
         "Bold: chosen on validation data of the first seed, from 2 trials"
         in Page(tmp_path / "page.html").text
     )
+
+
+def test_a_connection_without_a_whole_request_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However it begins; a stream that is answered stays."""
+    monkeypatch.setattr(server, "PATIENCE_SECONDS", 0.1)
+    begun = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+    answered = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+    run = Running(tmp_path / "mine")
+    with served(tmp_path) as up, stream(up.port, "list") as every:
+        first = event(every)
+        for half in (b"", b"GET", begun, answered):
+            with socket.create_connection(("127.0.0.1", up.port), timeout=30) as connection:
+                connection.sendall(half)
+                while connection.recv(4096):
+                    pass
+        run.reach(5)
+        assert event(every) != first

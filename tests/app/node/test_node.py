@@ -16,9 +16,9 @@ from safetensors.torch import load, save
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import check
-from coterie.app.node.checkpoints import CheckpointError
 from coterie.app.node.node import Node, NodeError
-from coterie.app.node.tensor_file import metadata
+from coterie.app.node.storage.checkpoints import CheckpointError
+from coterie.app.node.storage.tensor_file import metadata
 from coterie.clients.engine.network import Network
 from coterie.clients.models.build import build
 from coterie.strategies.inprocess import InProcessTransport

@@ -12,6 +12,7 @@ import pytest
 
 from coterie.app.config.config import Config
 from coterie.app.node.node import Node
+from coterie.app.node.place import Deployed
 from coterie.app.report.run_page import write as write_report
 from coterie.app.runs.recorder import RunRecorder
 from coterie.app.runs.rundir import Run as Results
@@ -64,7 +65,7 @@ def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) 
     """A node for each peer that has nothing but its own folder."""
     config = Config.from_flat(flat)
     return [
-        Node(replace(config, data_dir=str(data / str(p))), [p], directory, deployed=True, **changes)
+        Node(replace(config, data_dir=str(data / str(p))), [p], directory, Deployed(**changes))
         for p in range(len(SIZES))
     ]
 
@@ -135,8 +136,8 @@ def test_a_simulation_calls_peers_by_folder_and_a_deployment_by_key(tmp_path: Pa
         own = replace(config, data_dir=str(data / folder))
         sealing = Sealing(b"", ((peer, str(keys / f"hospital-{peer}.key")),), f"{keys}/trust.toml")
         home = tmp_path / f"node-{peer}"
-        sealed.append(Node(own, [peer], home, sealing, deployed=True))
-        plain.append(Node(own, [peer], tmp_path / f"plain-{peer}", deployed=True))
+        sealed.append(Node(own, [peer], home, Deployed(sealing)))
+        plain.append(Node(own, [peer], tmp_path / f"plain-{peer}", Deployed()))
     assert names_in(tmp_path / "sealed", config, sealed) == [f"hospital-{p}" for p in range(3)]
     assert names_in(tmp_path / "plain", config, plain) == ["peer 0", "peer 1", "peer 2"]
 
@@ -157,7 +158,7 @@ def test_data_that_does_not_fit_ends_the_run_with_one_line(tmp_path: Path) -> No
 
         def handle(self, request: Any) -> Any:
             own = replace(config, data_dir=str(data / str(self.peer)))
-            return Node(own, [self.peer], tmp_path / "run", deployed=True).handle(request)
+            return Node(own, [self.peer], tmp_path / "run", Deployed()).handle(request)
 
     with pytest.raises(RelayError, match=r"start: node \d: DataError: table: \d+ of \d+ rows"):
         Broker(

@@ -16,7 +16,7 @@ from rich.console import Console
 from coterie.app.config.config import Config
 from coterie.app.runners import inline
 from coterie.app.runners.conclude import conclude
-from coterie.app.runs.rundir import ResultsError
+from coterie.app.runs.files import ResultsError
 from coterie.strategies.errors import RelayError
 from tests.problems import write_quadratic
 

@@ -156,7 +156,9 @@ def test_a_run_waits_until_every_hospital_has_approved_it(
     come = [home / "decisions.jsonl" for home in homes]
     deployment.wait(lambda: all(file.exists() for file in come), "no node was asked")
     for home in homes:
-        assert not main(["approve", str(home)])
+        digest = str(atomic.lines(home / "decisions.jsonl")[-1]["digest"])
+        assert main(["approve", str(home)]) == 2
+        assert not main(["approve", str(home), "--digest", digest])
         assert 'method = "fedavg"' in capsys.readouterr().out
     finish(deployment, running)
     faults = Run.read(deployment.home("operator") / "waits").progress["faults"]

@@ -13,7 +13,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.keys import ConfigError
 from coterie.app.runners.sweep import placed
 from coterie.app.trained.inputs import read
-from coterie.app.trained.personal import load
+from coterie.app.trained.personal import Named, load
 from tests.datasets.own.test_text import WORDS, write_part, write_tokenizer
 from tests.inline import run
 
@@ -58,7 +58,8 @@ def test_every_method_fine_tunes_adapters(
     assert (letters == np.round(letters)).all(), "adapters and nothing else are sent"
     assert (letters > 0).all() == (method != "local")
     assert sum(value.numel() for value in found.models()[0].values()) == ADAPTERS
-    model = load(found.directory / "models" / "peer-0000.safetensors")
+    file = found.directory / "models" / "peer-0000.safetensors"
+    model = load(file, Named(parts=(flat["model"],)))
     (tmp_path / "notes.txt").write_text("a b c")
     with pytest.raises(ConfigError, match=r"a language model takes tokens: an .npz with x"):
         read(tmp_path / "notes.txt", model.about)

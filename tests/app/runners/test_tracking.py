@@ -123,7 +123,7 @@ def test_mlflow_and_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match='nothing is called "tensorbord", did you mean'):
+    with pytest.raises(ConfigError, match='unknown tracker "tensorbord", did you mean'):
         Observers(config(tmp_path, track="tensorbord"))
     monkeypatch.setattr("coterie.app.runners.tracking.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match='track = "wandb": pip install wandb'):
@@ -136,5 +136,5 @@ def test_a_comparison_says_what_is_not_there(
     out = tmp_path / "compared"
     command = ["compare", "track=mflow", "--methods", "local", "--out", str(out)]
     assert main(command) == 2
-    assert 'nothing is called "mflow", did you mean "mlflow"' in capsys.readouterr().err
+    assert 'unknown tracker "mflow", did you mean "mlflow"' in capsys.readouterr().err
     assert not out.exists()

@@ -19,7 +19,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "checkout"
     place.mkdir()
     monkeypatch.chdir(tmp_path)
-    for module in ("coterie.app.server", "coterie.app.node.job"):
+    for module in ("coterie.app.server", "coterie.app.node.process.job"):
         monkeypatch.setattr(f"{module}.workplace", lambda: place)
     monkeypatch.setattr("coterie.app.runs.bare.end", lambda run_dir: print(f"ended: {run_dir}"))
     return place

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from coterie.app.runs import atomic
-from coterie.app.runs.metrics import Metrics, ResultsError
+from coterie.app.runs.files import ResultsError
+from coterie.app.runs.metrics import Metrics
 from coterie.app.runs.rundir import Run, RunReader
 from tests.app.dashboard.running import Running, running
 from tests.app.fake_run import write_progress

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import coterie.app.node.cohort
+import coterie.app.node.cohort.cohort
 import coterie.app.runs.recorder
 import coterie.strategies.relay.vetting
 from coterie.app.runs.recorder import RunRecorder
@@ -23,7 +23,7 @@ N = 8
 
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
-        coterie.app.node.cohort,
+        coterie.app.node.cohort.cohort,
         coterie.app.runs.recorder,
         coterie.strategies.relay.vetting,
     ):

@@ -11,7 +11,8 @@ import pytest
 
 from coterie.app.report.words import protection
 from coterie.app.runs import graph
-from coterie.app.runs.rundir import ResultsError, Run
+from coterie.app.runs.files import ResultsError
+from coterie.app.runs.rundir import Run
 from coterie.app.runs.summary import accuracy_statistics, finish, summarise
 from tests.app.fake_run import (
     Story,

@@ -12,8 +12,9 @@ import torch
 
 from coterie.app.cli.main import main
 from coterie.app.config.config import Config
+from coterie.app.config.digest import config_digest_of
 from coterie.app.config.keys import ConfigError, keys, paths
-from coterie.app.node.job import Job
+from coterie.app.node.process.job import Job
 from coterie.app.runs import atomic
 from coterie.app.security import approval
 from coterie.app.security.disclosure import precision, protected
@@ -77,8 +78,8 @@ def test_every_key_is_explained_and_a_file_needs_none(tmp_path: Path) -> None:
     for number, line in enumerate(lines):
         if "=" in line and not line.startswith("#"):
             assert lines[number - 1].startswith("# ")
-    assert len(lines) < 130
-    assert set(TABLES) == {"", "data", "reports", "answers", "privacy"}
+    assert len(lines) < 150
+    assert set(TABLES) == {"", "data", "reports", "answers", "privacy", "limits"}
 
 
 @pytest.mark.parametrize(
@@ -88,9 +89,9 @@ def test_every_key_is_explained_and_a_file_needs_none(tmp_path: Path) -> None:
         ("[data]\nset = 'table'", 'unknown key "data.set", did you mean "data.sets"?'),
         ("approval = 'maybe'", 'approval = "maybe": wants "digest" or "none"'),
         ("max-rounds = '9'", 'max-rounds = "9": wants an integer'),
-        ("max-rounds = 0", "max-rounds = 0 allows nothing: write at least 1"),
-        ("[privacy]\nmax-epsilon = 0", "privacy.max-epsilon = 0.0 allows nothing"),
-        ("[privacy]\nmax-delta = 1", "privacy.max-delta must lie between 0 and 1"),
+        ("max-rounds = 0", "max-rounds = 0: must be at least 1"),
+        ("[privacy]\nmax-epsilon = 0", "privacy.max-epsilon = 0: must be above 0"),
+        ("[privacy]\nmax-delta = 1", "privacy.max-delta = 1: must be above 0 and below 1"),
         ("methods = 'fedavg, cobol'", 'methods: there is no "cobol", did you mean "cobo"?'),
         ("[data]\nsets = 'tables'", 'data.sets: there is no "tables", did you mean "table"?'),
         ("approval = 'none'", 'methods = "any" needs approval = "digest"'),
@@ -187,7 +188,7 @@ def test_a_clip_whose_noise_would_be_rounded_to_zero_is_refused() -> None:
     small, rounded = normal(sources, np.array([1e-6, 1e-24]), 100, torch.float32)
     assert small.std() / 1e-6 == pytest.approx(1, abs=0.3)
     assert not rounded.any()
-    with pytest.raises(ConfigError, match="clip must be at least 1e-6"):
+    with pytest.raises(ConfigError, match="must be 1e-06 to 1e"):
         Config.from_flat({"privacy.kind": "examples", "privacy.clip": 1e-7})
 
 
@@ -250,16 +251,21 @@ def test_a_person_approves_a_preset_or_what_the_node_was_sent(
     code, line = said(["approve", str(preset)], capsys)
     assert code == 2
     assert "--out" in line
-    code, line = said(["approve", str(preset), "seed=3", "--out", str(out)], capsys)
-    assert code == 0
-    digest = line.split()[-1]
+    command = ["approve", str(preset), "seed=3", "--out", str(out)]
+    code, line = said(command, capsys)
+    assert code == 2
     assert "seed = 3" in line
+    digest = line.split()[-1]
+    assert "nobody is there to ask" in line
+    assert not approval.is_approved(out, digest)
+    assert said([*command, "--digest", digest], capsys)[0] == 0
     assert approval.is_approved(out, digest)
-    config = Config.from_flat({"method": "local"})
     code, line = said(["approve", str(tmp_path)], capsys)
     assert (code, "no such run has come to this node" in line) == (2, True)
-    approval.record(out / "run", config, "ab" * 32, preset, "refused: it waits")
-    code, line = said(["approve", str(out / "run")], capsys)
+    config = Config.from_flat({"method": "local"})
+    digest = config_digest_of(config).hex()
+    approval.record(out / "run", config, digest, preset, "refused: it waits")
+    code, line = said(["approve", str(out / "run"), "--digest", digest], capsys)
     assert code == 0
     assert 'method = "local"' in line
     assert len(atomic.lines(out / "institution" / "approvals.jsonl")) == 2
@@ -303,7 +309,9 @@ def test_preflight_names_everything_that_is_not_ready(
     assert "ok  data: train at least 100, test at least 20, validation fewer than 20" in shown
     assert "no  run: allowed, but it waits for approval" in shown
     assert shown.endswith("not ready: run\n")
-    assert said(["approve", str(preset), "--out", f"{tmp_path}/out"], capsys)[0] == 0
+    digest = shown.partition("waits for approval: ")[2][:64]
+    approves = ["approve", str(preset), "--out", f"{tmp_path}/out", "--digest", digest]
+    assert said(approves, capsys)[0] == 0
     code, shown = said(line, capsys)
     assert (code, shown.splitlines()[-1]) == (0, "ready")
     policy.chmod(0o666)

@@ -11,6 +11,7 @@ import pytest
 
 from coterie.app.config.config import Config
 from coterie.app.node.node import Node
+from coterie.app.node.place import Deployed
 from coterie.app.security.journal import Journal, LedgerError
 from coterie.app.security.privacy_ledger import PrivacyLedger
 from coterie.clients.engine.accountant import ORDERS
@@ -80,7 +81,7 @@ def deployed(path: Path, name: str) -> Node:
         "partition.samples-per-peer": 16, "partition.kind": "iid",
         "privacy.kind": "examples", "privacy.noise": 4.0, "defence.rule": "median",
     }  # fmt: skip
-    return Node(Config.from_flat(keys), [0], path / name, deployed=True)
+    return Node(Config.from_flat(keys), [0], path / name, Deployed())
 
 
 def test_a_deployed_peer_goes_on_from_what_all_runs_have_spent(tmp_path: Path) -> None:

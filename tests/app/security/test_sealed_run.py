@@ -14,6 +14,7 @@ import torch
 
 from coterie.app.config.config import Config
 from coterie.app.node.node import Node
+from coterie.app.node.place import Simulated
 from coterie.app.security.seal import KEY
 from coterie.app.security.trust import read_trust
 from coterie.strategies.inprocess import InProcessTransport
@@ -200,7 +201,7 @@ def test_who_is_not_in_the_trust_file_is_neither_written_to_nor_listened_to(
     less.write_text("".join(known[peer].toml() for peer in range(3)))
     for peer in range(3):
         sealing = replace(nodes[peer]._channel._sealing, trust=str(less))
-        nodes[peer] = Node(config, [peer], tmp_path / "a", sealing)
+        nodes[peer] = Node(config, [peer], tmp_path / "a", Simulated(sealing=sealing))
     record = Run(config, tmp_path / "a")
     Broker(config.strategy(), InProcessTransport(nodes), record, join_timeout=1.0).run()
     assert len(record.refused) == 3 * 3  # what 3 wrote to them

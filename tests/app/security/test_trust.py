@@ -184,7 +184,7 @@ def test_a_key_that_is_no_point_or_no_lattice_vector_is_refused(trust: Path) -> 
         PublicKeys(north.keys.sign, wrong)
     seal, none = (base64.b64encode(key).decode() for key in (north.keys.seal, wrong))
     trust.write_text(north.toml().replace(seal, none))
-    with pytest.raises(KeysError, match=r"\[north\] holds a key that is none"):
+    with pytest.raises(KeysError, match=r"\[north\] has an invalid key"):
         read_trust(trust)
 
 

@@ -20,7 +20,8 @@ from coterie.clients.engine.layers import Dropout
 from coterie.clients.engine.network import LAYER_STEP, Buffers
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.letters import Part
-from coterie.clients.models.build import BUILDERS, build
+from coterie.clients.models.build import build
+from coterie.clients.models.options import MODELS, Model
 from coterie.clients.training import Training
 from coterie.datasets.problem import Problem
 from tests.problems import classification
@@ -167,7 +168,7 @@ def normed(monkeypatch: pytest.MonkeyPatch) -> str:
             Dropout(0.5), nn.Linear(8, outputs),
         )  # fmt: skip
 
-    monkeypatch.setitem(BUILDERS, "normed", network)
+    monkeypatch.setitem(MODELS, "normed", Model("of a test", network))
     return "normed"
 
 

@@ -21,6 +21,7 @@ from coterie.clients.engine.data import Charge
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.privacy import Guard, normal
 from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.engine_options import Backend
 from coterie.clients.privacy import Privacy
 from coterie.clients.training import Training
 from coterie.datasets import plugins
@@ -137,6 +138,43 @@ def test_what_is_there_twice_or_overwritten_is_clipped_by_its_whole_gradient(bui
     x_pd, buffers = engine.initial(common=False)
     found = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
     torch.testing.assert_close(found, clipped_by_hand(problem, model, x_pd, 0.3))
+
+
+class _Centred(nn.Module):
+    """Batch norm in a network's own code: no layer gives it away."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(math.prod(shape), 6), nn.Linear(6, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.first(x.flatten(1))
+        h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-3).sqrt()
+        result: Tensor = self.last(h)
+        return result
+
+
+@pytest.mark.parametrize("backend", ["sequential", "vmapped"])
+def test_a_batch_norm_in_a_network_s_own_code_moves_no_sum_beyond_the_clip(
+    backend: Backend,
+) -> None:
+    """One example in the place of another moves the sum of clipped gradients by 2 clip at most."""
+    model, clip = plugins.register("model", "_Centred", _Centred), 0.1
+    problem = classification((8,))
+    rows = problem.train.rows[0]
+    inputs = problem.inputs.copy()
+    inputs[rows[0]] *= 1e3
+    sums = []
+    for each in (problem, replace(problem, inputs=inputs)):
+        engine = Engine(
+            each, model, None, [0], Training(batch_size=1000), dtype="float64", device="cpu",
+            backend=backend, privacy=Privacy("examples", clip=clip, noise=0.0),
+        )  # fmt: skip
+        x_pd, buffers = engine.initial()
+        batch = engine.batches(1, epochs=1)[0]
+        sums.append(engine.gradients(x_pd, buffers, batch).values[0] * len(rows))
+    assert float((sums[1] - sums[0]).norm()) <= 2 * clip * (1 + 1e-9)
+    assert all(float(total.norm()) <= len(rows) * clip * (1 + 1e-9) for total in sums)
 
 
 def _normalised(shape: tuple[int, ...], outputs: int) -> nn.Module:

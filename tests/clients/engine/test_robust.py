@@ -84,7 +84,7 @@ def test_rules_are_their_definitions(rule: str) -> None:
         tied = rule.endswith("krum") and (x == x.round()).all()
         w = g.integers(1, 4, k).astype(float) if g.random() < 0.5 else np.ones(k)
         w, own, tolerate = w / w.sum(), g.normal(size=d), float(g.choice([0, 0.2, 0.34, 0.49]))
-        found = ours(Defence(rule, tolerate), x, w, own)  # type: ignore[arg-type]
+        found = ours(Defence(rule, tolerate), x, w, own)
         expected = plainly(rule, x, w, int(tolerate * k + 1e-9), own)
         if tied:
             found, expected = found.round(9), expected.round(9)
@@ -120,7 +120,7 @@ def test_byzfl_finds_the_same(f: int) -> None:
         x = g.normal(size=(k, 4))
         for rule, aggregator in theirs.items():
             for nnm in (False, True):
-                found = ours(Defence(rule, (f + 0.5) / k, nnm), x)  # type: ignore[arg-type]
+                found = ours(Defence(rule, (f + 0.5) / k, nnm), x)
                 expected = aggregator(mixing(x) if nnm else x)
                 np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=rule)
 
@@ -134,7 +134,7 @@ def test_breakdown(rule: str, nnm: bool) -> None:
     honest, own = g.normal(size=(7, 3)), np.zeros(3)
     for lie in (1e3, 1e9, -1e9):
         x = np.concatenate([honest, np.full((3, 3), lie)])
-        defence = Defence(rule, 0.3, nnm)  # type: ignore[arg-type]
+        defence = Defence(rule, 0.3, nnm)
         assert np.abs(ours(defence, x, own=own)).max() < 6
         assert np.abs(x.mean(axis=0)).max() > 100
         most = np.concatenate([honest, np.full((8, 3), lie)])
@@ -148,15 +148,15 @@ def test_letters_that_are_not_finite_are_left_out(rule: str) -> None:
     x = g.normal(size=(6, 3))
     bad = np.insert(x, [1, 4], [[np.nan] * 3, [0, np.inf, 0]], axis=0)
     weights = np.full(8, 0.125)
-    found = ours(Defence(rule), bad, weights, np.zeros(3))  # type: ignore[arg-type]
-    np.testing.assert_allclose(found, ours(Defence(rule), x, None, np.zeros(3)))  # type: ignore[arg-type]
+    found = ours(Defence(rule), bad, weights, np.zeros(3))
+    np.testing.assert_allclose(found, ours(Defence(rule), x, None, np.zeros(3)))
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_equal_letters_and_sums(rule: str) -> None:
     """Of equal letters every rule gives that letter, times the weights' sum."""
     x = np.tile([1.0, -2.0], (5, 1))
-    found = ours(Defence(rule), x, np.full(5, 0.5), np.array([1.0, -2.0]))  # type: ignore[arg-type]
+    found = ours(Defence(rule), x, np.full(5, 0.5), np.array([1.0, -2.0]))
     np.testing.assert_allclose(found, [2.5, -5.0])
 
 
@@ -201,8 +201,6 @@ def test_the_usual_bound_is_ten_times_the_median_of_those_who_are_there() -> Non
     for honest in ([303, 294, 123, 200], [1, 2, 3, 4], [7], [20, 200]):
         assert believed(np.array(honest, dtype=float)).tolist() == honest
     assert Defence(max_samples=0).believed(np.array([1.0, 1e9])).tolist() == [1, 1e9]
-    with pytest.raises(ValueError, match="max-samples"):
-        Defence(max_samples=-1)
 
 
 def test_numbers_of_examples_are_believed_up_to_a_bound(tmp_path: Path) -> None:

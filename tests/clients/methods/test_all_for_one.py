@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
-from coterie.app.node.cohort import Cohort
+from coterie.app.node.cohort.cohort import Cohort
 from coterie.clients.engine.engine import Engine
 from coterie.clients.engine.streams import Purpose
 from coterie.clients.methods.all_for_one import AllForOne, Options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.app.config.registry import METHODS
 from coterie.clients.engine.engine import Engine
-from coterie.clients.models.build import BUILDERS
+from coterie.clients.models.options import MODELS
 from tests.baselines import SAMPLES, digits, normed, quadratic, stacked
 from tests.inline import run
 
@@ -24,7 +25,7 @@ GLOBAL = ("fedavg-ft", "fedprox-ft", "ditto", "apfl", "perfedavg", "knn-per")
 
 @pytest.mark.parametrize("method", RELATIVES)
 def test_buffers_never_travel(tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BUILDERS, "linear", normed)
+    monkeypatch.setitem(MODELS, "linear", replace(MODELS["linear"], build=normed))
     few = {f"{method}.epochs": 1} if method.endswith("-ft") else {}
     flat = digits(method, model="linear", **few, **{"num-server-rounds": 2})
     config = Config.from_flat(flat)

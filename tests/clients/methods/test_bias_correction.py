@@ -168,9 +168,6 @@ def test_peers_that_are_no_targets_learn_no_bias() -> None:
     ("key", "value", "says"),
     [
         ("bias-correction.targets", "0,7", "peers are 0 to 3"),
-        ("bias-correction.alpha", 1.5, "alpha must lie in"),
-        ("bias-correction.beta", 0.0, "beta must be above 0"),
-        ("bias-correction.beta", 1.5, "beta must be above 0"),
         ("bias-correction.oracle-noise", 1.0, 'needs bias = "oracle"'),
         ("bias-correction.bias", "true", "wants"),
     ],

@@ -211,9 +211,3 @@ def test_one_peer_alone_trains(tmp_path: Path) -> None:
     result = run(one_peer(tmp_path / "a", "clustered-fl", **SPLIT), tmp_path / "a")
     local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
     assert np.array_equal(result.theta(), local.theta())
-
-
-@pytest.mark.parametrize("options", [{"eps1": -0.1}, {"eps2": -0.1}], ids=str)
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="negative"):
-        Options(**options)

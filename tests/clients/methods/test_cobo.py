@@ -286,7 +286,6 @@ def test_wants_are_those_with_weight(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"gamma": -1.0}, {"rho": -0.1}, {"probability": 1.5, "sampling": "constant"},
         {"probability": 0.5}, {"simplex": True, "sampling": "constant"},
     ],
     ids=str,

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.app.config.config import ConfigError
 from tests.baselines import PEERS, digits, quadratic, quadratics, stacked
 from tests.inline import Floats, run
 
@@ -62,8 +61,3 @@ def test_a_strong_pull_leaves_the_model_where_the_round_began(tmp_path: Path) ->
     v_before = twin(flat | {"num-server-rounds": 9}, 100.0)[0]
     expected = w - 0.01 * q.a * (v_before - q.c)
     assert np.abs(run(flat, tmp_path).theta() - expected).max() < 1e-12
-
-
-def test_a_negative_lambda_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="lambda must not be negative"):
-        run(digits("ditto", **{"ditto.lambda": -1.0}), tmp_path)

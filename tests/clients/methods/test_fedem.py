@@ -16,7 +16,7 @@ from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.fedem import FedEM, FedEMState, Options
-from coterie.clients.models.build import BUILDERS
+from coterie.clients.models.options import MODELS
 from coterie.clients.training import Training
 from tests.baselines import digits, normed, stacked
 from tests.camps import CAMP, D, N, Plain, camps, one_peer
@@ -83,7 +83,7 @@ def test_one_component_is_fedavg(tmp_path: Path, topology: str) -> None:
 def test_one_component_is_fedavg_with_batch_norm_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BUILDERS, "linear", normed)
+    monkeypatch.setitem(MODELS, "linear", replace(MODELS["linear"], build=normed))
     result = run(digits("fedem", model="linear", **{"fedem.components": 1}), tmp_path / "a")
     fedavg = run(digits("fedavg", model="linear"), tmp_path / "b")
     assert any("running_mean" in name for name in fedavg.models()[0])
@@ -94,7 +94,7 @@ def test_one_component_is_fedavg_with_batch_norm_too(
 def test_components_and_peers_have_batch_norm_statistics_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BUILDERS, "linear", normed)
+    monkeypatch.setitem(MODELS, "linear", replace(MODELS["linear"], build=normed))
     result = run(digits("fedem", model="linear", **{"fedem.components": 2}), tmp_path)
     means = stacked(result, "members.2.running_mean")  # (peers, components, units)
     assert means.shape == (3, 2, 5)
@@ -224,8 +224,3 @@ def test_a_component_that_a_peer_has_given_up_stays_given_up(tmp_path: Path) -> 
     state, _ = rule.offer(replace(rule.init(), pi=pi), 1)
     assert np.array_equal(state.pi, pi)
     assert state.members[:, 1].equal(rule.init().members[:, 1])  # and is not trained
-
-
-def test_options_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        Options(0)

@@ -13,7 +13,7 @@ import torch
 
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
-from coterie.app.node.cohort import Cohort
+from coterie.app.node.cohort.cohort import Cohort
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
 from coterie.clients.methods.federico import FedeRiCo, FedeRiCoState, Options

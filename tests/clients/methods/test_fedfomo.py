@@ -200,11 +200,3 @@ def test_one_peer_alone_trains(tmp_path: Path, baseline: str) -> None:
     local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")
     assert np.abs(result.theta() - local.theta()).max() < 1e-15
     assert result.weights().item() == 1.0
-
-
-@pytest.mark.parametrize(
-    "options", [{"models": -1}, {"epsilon": 1.5}, {"epsilon_decay": -0.1}], ids=str
-)
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must"):
-        Options(**options)

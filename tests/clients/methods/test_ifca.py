@@ -99,11 +99,6 @@ def test_the_true_number_of_clusters_is_the_default(tmp_path: Path) -> None:
     assert not stacked(other).equal(stacked(explicit))
 
 
-def test_a_negative_number_of_clusters_is_refused() -> None:
-    with pytest.raises(ValueError, match="must not be negative"):
-        Options(-1)
-
-
 def test_one_peer_alone_trains(tmp_path: Path) -> None:
     result = run(one_peer(tmp_path / "a", "ifca", **{"ifca.clusters": 2}), tmp_path / "a")
     local = run(one_peer(tmp_path / "b", "local"), tmp_path / "b")

@@ -11,7 +11,6 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from torch import nn
 
-from coterie.app.config.config import ConfigError
 from coterie.clients.engine.data import SplitName
 from coterie.clients.engine.engine import Engine
 from coterie.clients.methods.knn_per import KNNPer, Options, vote
@@ -136,11 +135,3 @@ def test_without_labels_there_is_no_vote(tmp_path: Path) -> None:
     fedavg = run(quadratic(tmp_path, "fedavg"), tmp_path / "fedavg")
     assert np.array_equal(result.theta(), fedavg.theta())
     assert np.array_equal(result.metric("test_loss"), fedavg.metric("test_loss"))
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "why"), [("neighbours", 0, "at least 1"), ("lambda", 1.5, r"in \[0, 1\]")]
-)
-def test_impossible_options_are_refused(tmp_path: Path, key: str, value: float, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        run(digits("knn-per", **{f"knn-per.{key}": value}), tmp_path)

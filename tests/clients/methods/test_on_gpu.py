@@ -6,14 +6,14 @@ Two nodes, so that models and answers travel as letters.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
 
 from coterie.app.config.registry import METHODS
-from coterie.clients.attack import Kind
-from coterie.clients.defence import RuleName
+from coterie.clients.attack import ATTACKS
+from coterie.clients.defence import RULES
 from tests.inline import Run, run
 from tests.pretended_gpu import PretendedGpu
 from tests.test_table import DIGITS, NEEDS
@@ -27,11 +27,11 @@ WORLDS: dict[str, dict[str, Any]] = {
     **{f"method {name}": {"method": name, **NEEDS.get(name, {})} for name in METHODS},
     **{
         f"attack {kind}": {"method": method, "attack.kind": kind, "attack.peers": "1"}
-        for kind, method in zip(get_args(Kind)[1:], ["fedavg", "cobo"] * 9, strict=False)
+        for kind, method in zip([*ATTACKS][1:], ["fedavg", "cobo"] * 9, strict=False)
     },
     **{
         f"defence {rule}": {"method": method, "defence.rule": rule}
-        for rule, method in zip(get_args(RuleName)[1:], ["fedavg", "cobo"] * 9, strict=False)
+        for rule, method in zip([*RULES][1:], ["fedavg", "cobo"] * 9, strict=False)
     },
     "nearest-neighbour mixing": {"defence.rule": "krum", "defence.nnm": True, "method": "fedavg"},
     "private": {"method": "cobo", "privacy.kind": "examples"},

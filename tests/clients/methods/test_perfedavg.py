@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.methods.perfedavg import Options, PerFedAvg
@@ -65,8 +65,3 @@ def test_the_two_minibatches_are_independent(tmp_path: Path) -> None:
     moved = rule.train(rule.init(), 1).x
     tolerance = 5 * np.sqrt(2 / d)  # five standard deviations of the variance's estimate
     assert float(moved.var()) == pytest.approx(2, rel=tolerance)
-
-
-def test_a_negative_step_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="alpha must not be negative"):
-        run(digits("perfedavg", **{"perfedavg.alpha": -1.0}), tmp_path)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.config import Config
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Letters
@@ -138,13 +138,3 @@ def test_peers_that_have_not_moved_are_averaged_by_samples(tmp_path: Path) -> No
     offers = Letters(senders, recipients, senders, np.arange(6), {"x": state.x})
     w_pn = rule._weights(offers)
     assert np.allclose(w_pn, np.array(SAMPLES) / np.sum(SAMPLES), atol=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "message"), [("alpha", 0.0, "above 0"), ("lambda", -1.0, "negative")]
-)
-def test_options_that_mean_nothing_are_refused(
-    tmp_path: Path, key: str, value: float, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        run(digits("pfedgraph", **{f"pfedgraph.{key}": value}), tmp_path)

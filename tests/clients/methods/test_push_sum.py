@@ -11,7 +11,7 @@ import pytest
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.registry import METHODS
 from coterie.app.config.root import ROOT
-from coterie.strategies.changing import mixing
+from coterie.strategies.topology import mixing
 from tests.baselines import digits, quadratic, quadratics
 from tests.inline import run
 from tests.stepping import Stepping

@@ -29,8 +29,13 @@ def test_a_network_for_these_images(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("torchvision:resnet19", "cannot be built for .*resnet19"),
-        ("transformers:none", "no config.json in none"),
+        ("torchvision:resnet19", 'has no such classifier, did you mean "resnet18"'),
+        ("torchvision:fcn_resnet50", "has no such classifier"),  # it downloads a backbone
+        ("timm:hf-hub:timm/resnet18.a1_in1k", "timm has no such network"),
+        ("timm:hf_hub:resnet18", "timm has no such network"),
+        ("timm:local-dir:/dev/zero", "timm has no such network"),
+        ("timm:../../resnet18", "timm has no such network"),
+        ("transformers:none", "no config.json in none: name a folder"),
     ],
 )
 def test_what_there_is_not(name: str, message: str) -> None:

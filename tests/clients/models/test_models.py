@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 from torch.nn import functional as F
 
 from coterie.clients.engine.network import Network
-from coterie.clients.models.build import BUILDERS, build
+from coterie.clients.models.build import build
 from coterie.clients.models.convnets import Shape
-from coterie.clients.models.options import MODEL_OPTIONS, MODELS, MlpOptions, ResNet18Options
+from coterie.clients.models.options import MODELS, MlpOptions, ResNet18Options
 from tests.networks import outputs as by_torch
 
 CONVOLUTIONAL = ["lenet", "lenet-femnist", "cnn", "cnn-mnist", "cnn-128", "resnet9", "resnet18"]
@@ -21,7 +22,8 @@ SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32)]
 
 
 def options_of(model: str) -> Any:
-    return MODEL_OPTIONS[model]() if model in MODEL_OPTIONS else None
+    table = MODELS[model].options
+    return table and table()
 
 
 def parameters(model: str, shape: Shape, outputs: int, options: Any = None) -> int:
@@ -29,8 +31,12 @@ def parameters(model: str, shape: Shape, outputs: int, options: Any = None) -> i
     return Network(build(model, options or options_of(model), task, shape, outputs)).d
 
 
-def test_every_named_model_can_be_built() -> None:
-    assert set(MODELS) == {"auto", *BUILDERS}
+@pytest.mark.parametrize("model", MODELS)
+def test_the_builder_of_every_row_exists(model: str) -> None:
+    build = MODELS[model].build
+    assert isinstance(build, str)
+    module, _, function = build.partition(":")
+    assert callable(getattr(import_module(f"coterie.clients.models.{module}"), function))
 
 
 @pytest.mark.parametrize(

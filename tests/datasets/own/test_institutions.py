@@ -301,7 +301,7 @@ def test_a_peer_without_test_data_is_refused(tmp_path: Path) -> None:
         (lambda: ImageFolderOptions(mean="1,2", std="1"), "mean has 2 numbers"),
         (lambda: ImageFolderOptions(mean="x", std="1"), "mean must be numbers"),
         (lambda: ImageFolderOptions(mean="1", std="0"), "std must be above 0"),
-        (lambda: ImageFolderOptions(test=0.7, validation=0.3), "together below 1"),
+        (lambda: ImageFolderOptions(test=0.7, validation=0.3), "together be below 1"),
         (lambda: ImageFolderOptions().check_peers(2), "classes must name"),
         (lambda: TableOptions(columns="a", mean="1,2", std="1,2"), "mean has 2 numbers"),
         (lambda: TableOptions().check_peers(2), "columns must be"),

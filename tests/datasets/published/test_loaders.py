@@ -241,7 +241,7 @@ def test_an_unknown_data_set_names_the_nearest(tmp_path: Path) -> None:
 
 def test_every_row_is_described() -> None:
     for name, dataset in DATASETS.items():
-        assert dataset.description, name
+        assert dataset.summary, name
         assert dataset.needs, name
 
 

@@ -96,10 +96,7 @@ def test_lists_make_groups() -> None:
         ({"helpers": "many"}, 'helpers must be a number or a list like "1,10,50", not "many"'),
         ({"helper-centre": "1,,2"}, "helper-centre must be"),
         ({"helper-curvature": "nan"}, "helper-curvature must be"),
-        ({"helper-curvature": -1.0}, "must not be negative"),
-        ({"user-curvature": -1.0}, "must not be negative"),
-        ({"noise": -1.0}, "noise must not be negative"),
-        ({"trials": 0}, "trials must be at least 1"),
+        ({"helper-curvature": -1.0}, "helper-curvature must be at least 0"),
         ({"helpers": "3,4"}, "2 user.s. with 7 helpers make 9 peers, but peers = 11"),
     ],
 )
@@ -148,21 +145,10 @@ def test_sine_points_lie_on_successive_intervals() -> None:
     assert problem.std == pytest.approx(train.std())
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "says"),
-    [
-        ("least-squares", {"dimension": 0}, "must be at least 1"),
-        ("least-squares", {"samples": 0}, "must be at least 1"),
-        ("least-squares", {"clusters": 9}, "clusters = 9 must be at most peers = 8"),
-        ("sine", {"samples": 0}, "samples must be at least 1"),
-        ("sine", {"noise": -0.1}, "noise must not be negative"),
-        ("sine", {"periods": 0.0}, "periods must be above 0"),
-    ],
-)
-def test_impossible_regressions(name: str, options: dict[str, Any], says: str) -> None:
-    flat = {f"{name}.{key}": value for key, value in options.items()}
-    with pytest.raises(ConfigError, match=f"{name}: .*{says}"):
-        Config.from_flat({"dataset": name, **flat})
+def test_more_clusters_than_peers_are_refused() -> None:
+    flat: dict[str, Any] = {"dataset": "least-squares", "least-squares.clusters": 9}
+    with pytest.raises(ConfigError, match="clusters = 9 must be at most peers = 8"):
+        Config.from_flat(flat)
 
 
 def test_loading_refuses_what_the_configuration_would() -> None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie import Everyone, Grid, Letters, Method, Rule, State
+from coterie import Everyone, Grid, Letters, Method, Range, Rule, State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,12 +30,8 @@ class Options:
         Number of models of others in a peer's average.
     """
 
-    neighbours: int = 2
+    neighbours: Annotated[int, Range(1)] = 2
     grid: ClassVar[Grid] = {"neighbours": (1, 2, 4)}  # values for `compare --tune`
-
-    def __post_init__(self) -> None:
-        if self.neighbours < 1:
-            raise ValueError("neighbours must be at least 1")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+../../coterie/ranges.py

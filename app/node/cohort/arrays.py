@@ -1,0 +1,109 @@
+"""A state, as the arrays it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def flatten(state: object) -> dict[str, Tensor]:
+    """Every array of a state dataclass by dotted name."""
+    return {
+        k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v
+        for k, v in _arrays(state).items()
+    }
+
+
+def _arrays(state: object) -> dict[str, Any]:
+    assert is_dataclass(state)
+    flat: dict[str, Any] = {}
+    for item in fields(state):
+        value = getattr(state, item.name)
+        flat |= (
+            {f"{item.name}.{key}": v for key, v in value.items()}
+            if isinstance(value, dict)
+            else {item.name: value}
+        )
+    return flat
+
+
+def unflatten(template: T, flat: Mapping[str, Tensor]) -> T:
+    """A state like `template` with the values of `flat`, on the template's devices."""
+    assert is_dataclass(template)
+    values: dict[str, Any] = {}
+    for item in fields(template):
+        before = getattr(template, item.name)
+        values[item.name] = (
+            {k: _like(v, flat[f"{item.name}.{k}"]) for k, v in before.items()}
+            if isinstance(before, dict)
+            else _like(before, flat[item.name])
+        )
+    assert flat.keys() == flatten(template).keys(), "a state has the same arrays in every round"
+    return replace(template, **values)  # type: ignore[type-var]  # `is_dataclass` does not narrow T
+
+
+def _like(before: Any, value: Tensor) -> Any:
+    return value.numpy() if isinstance(before, np.ndarray) else value.to(before.device)
+
+
+def unsound(state: object) -> Tensor:
+    """(P,) in which rows of a state a tensor of some width, as models are, is not finite.
+
+    In losses, (P,), and in what a rule keeps as arrays of numpy infinity and NaN have a meaning.
+    """
+    found = []
+    for value in _arrays(state).values():
+        if not (isinstance(value, Tensor) and value.is_floating_point()):
+            continue
+        if value.dim() > 1 and value.numel():
+            found.append(~finite(value))
+    return torch.stack(found).any(dim=0)
+
+
+def on(rows: npt.NDArray[np.int64], device: torch.device | None = None) -> Tensor:
+    """Return indices as a tensor on a device."""
+    return torch.from_numpy(rows).to(device)
+
+
+def finite(value: Tensor) -> Tensor:
+    """(P,) in which rows of a tensor (P, ...) every number is finite."""
+    # Nothing of that size is allocated; NaN and infinity are the largest or the smallest.
+    rows = value.reshape(len(value), -1)
+    return (rows.amax(dim=1).isfinite() & rows.amin(dim=1).isfinite()).cpu()
+
+
+def restored(before: T, after: T, rows_p: Tensor) -> T:
+    """`after`, but for the rows that are marked: those of `before`."""
+    old, new = flatten(before), flatten(after)
+    for name, value in new.items():
+        mask = rows_p.to(value.device).view(-1, *(1,) * (value.dim() - 1))
+        new[name] = torch.where(mask, old[name], value)
+    return unflatten(after, new)
+
+
+def rows_of(state: T, rows: npt.NDArray[np.int64]) -> T:
+    """A copy of some peers' rows."""
+    return unflatten(state, {name: value[rows] for name, value in flatten(state).items()})
+
+
+def put_rows(state: object, rows: npt.NDArray[np.int64], part: object) -> None:
+    """Overwrite some peers' rows, where they lie; no two arrays of `state` may share memory."""
+    new = flatten(part)
+    for name, value in flatten(state).items():
+        value[torch.from_numpy(rows).to(value.device)] = new[name].to(value.dtype)
+
+
+def owned(state: T) -> T:
+    """A copy in which every array has memory of its own."""
+    own = torch.contiguous_format
+    return unflatten(
+        state, {name: value.clone(memory_format=own) for name, value in flatten(state).items()}
+    )

@@ -1,0 +1,152 @@
+"""Attackers: hosted peers whose letters are lies; `coterie.clients.attack.ATTACKS` has the kinds.
+
+A lie is told where letters leave the cohort, from what the attacker heard itself, so it is the
+same wherever the attacker is hosted. Only the large tensors of a letter are replaced, models and
+gradients; what stands beside them (IFCA's choice, variances) stays honest. The attacker's own rule
+lives with the lie, as it reads its own letter too. Legend: k = letters heard, s = rows of a stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.clients.attack import Attack, Knowledge
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.streams import Purpose, stream
+from coterie.clients.letters import Ints, Letters
+from coterie.clients.rule import Rule
+from coterie.datasets.problem import Problem
+from coterie.strategies.protocol import Report
+
+Tensors = Mapping[str, Tensor]
+Made = Callable[[], Tensor]
+
+
+class Attackers:
+    """Attackers of a run that a node hosts.
+
+    Parameters
+    ----------
+    attack : Attack
+        Options of the attack.
+    ids : Ints
+        Indices of all attackers of the run.
+    rule : Rule
+        Rule of the hosted peers.
+    """
+
+    def __init__(self, attack: Attack, ids: Ints, rule: Rule[Any]) -> None:
+        self._kind, self._strength = attack.row, attack.power
+        self._ids, self._rule = ids, rule
+        self._engine: Engine = rule.engine
+        self._first: Tensors | None = None
+
+    def marked(self, report: Report) -> Report:
+        """A report, which says so if its peer attacks."""
+        if report.peer not in self._ids:
+            return report
+        return replace(report, metrics={**report.metrics, "attacker": 1})
+
+    def offers(self, t: int, peers: Ints, offers: Tensors, received: Letters) -> Tensors:
+        """Return the offers of hosted peers in round `t`, with those of attackers replaced.
+
+        Parameters
+        ----------
+        t : int
+            Round.
+        peers : Ints
+            (P,) peer of each row of the offers.
+        offers : Tensors
+            Honest offers.
+        received : Letters
+            Models received in the last round.
+        """
+        honest = ~np.isin(received.senders, self._ids)
+
+        def lie(name: str, row: int) -> Tensor:
+            own, peer = offers[name][row], int(peers[row])
+            heard = received.rows[honest & (received.recipients == peer)]
+            heard_kd = received[name][heard] if name in received.tensors else own[None][:0]
+            reference = heard_kd.mean(dim=0) if len(heard_kd) else own
+            noise, local = self._noise(t, peer, 0, own), int(self._rule.local(peers[row]))
+            return self._forged(
+                own, heard_kd, reference, noise, lambda: self._first_offers()[name][local]
+            )
+
+        return self._replaced(offers, np.flatnonzero(np.isin(peers, self._ids)), lie)
+
+    def answers(self, t: int, asked: Letters, answers: Tensors) -> Tensors:
+        """What the hosted peers answer, one row for each letter that asks."""
+        attacking = np.isin(asked.recipients, self._ids)
+        first = cache(lambda: self._first_answers(asked))
+
+        def lie(name: str, e: int) -> Tensor:
+            own, answerer = answers[name][e], int(asked.recipients[e])
+            known_kd = answers[name][np.flatnonzero(asked.recipients == answerer)]
+            noise = self._noise(t, answerer, int(asked.senders[e]) + 1, own)
+            return self._forged(
+                own, known_kd, torch.zeros_like(own), noise, lambda: first()[name][e]
+            )
+
+        return self._replaced(answers, np.flatnonzero(attacking), lie)
+
+    def heard(self, letters: Letters) -> Letters:
+        """The letters of which rules learn: some attackers go on alone."""
+        if self._kind.listens:
+            return letters
+        return letters.select(~np.isin(letters.recipients, self._ids))
+
+    def _replaced(self, stacks: Tensors, rows: Ints, lie: Callable[[str, int], Tensor]) -> Tensors:
+        """The stacks with lies in some rows of the largest of them."""
+        if self._kind.forge is None or not len(rows) or not stacks:
+            return stacks
+        largest = max(value[0].numel() for value in stacks.values())
+        changed = dict(stacks)
+        for name, value in stacks.items():
+            if value.is_floating_point() and value[0].numel() == largest:
+                changed[name] = value.clone()
+                for row in rows.tolist():
+                    changed[name][row] = lie(name, row)
+        return changed
+
+    def _forged(
+        self, own: Tensor, known_kd: Tensor, reference: Tensor, noise: Made, first: Made
+    ) -> Tensor:
+        assert self._kind.forge is not None
+        return self._kind.forge(Knowledge(own, known_kd, reference, self._strength, noise, first))
+
+    def _noise(self, t: int, peer: int, partner: int, like: Tensor) -> Made:
+        g = stream(self._engine.seed, peer, t, Purpose.ATTACK, partner)
+        return lambda: self._engine.tensor(g.standard_normal(tuple(like.shape))).to(like.dtype)
+
+    def _first_offers(self) -> Tensors:
+        """What every hosted peer showed, or would have, in round 1; made once a process."""
+        if self._first is None:
+            self._first = self._aside(lambda: self._rule.offer(self._rule.init(), 1)[1])
+        return self._first
+
+    def _first_answers(self, asked: Letters) -> Tensors:
+        """What every hosted peer would have answered to its own first letter in round 1."""
+        peers, local = self._engine.peers, self._rule.local(asked.recipients)
+        to_itself = replace(asked, rows=local, authors=peers, tensors=self._first_offers())
+        return self._aside(lambda: self._rule.answer(self._rule.init(), 1, to_itself)[1])
+
+    def _aside(self, made: Callable[[], Tensors]) -> Tensors:
+        """Tensors whose making costs the peers nothing: it was on the bill in round 1."""
+        spent = self._engine.n_gradients.copy()
+        tensors = made()
+        self._engine.n_gradients[:] = spent
+        return tensors
+
+
+def deceived(problem: Problem, attack: Attack, ids: Ints) -> Problem:
+    """The problem as it is where some peers flip their labels, or lie about how many there are."""
+    data = attack.row.data
+    return problem if data is None else data(problem, ids, attack.power)

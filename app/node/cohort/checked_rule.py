@@ -1,0 +1,197 @@
+"""A method's rule whose errors name their place, and whose results have the shapes they must have.
+
+Legend: P = hosted peers, n = all peers, d = parameters, E = messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from inspect import unwrap
+from typing import Any, NoReturn, Self
+
+import numpy as np
+from torch import Tensor
+
+from coterie.app.node.cohort.arrays import flatten
+from coterie.clients.engine.data import SplitName
+from coterie.clients.engine.engine import Engine, Scores
+from coterie.clients.letters import Ints, Letters
+from coterie.clients.rule import Floats, Rule
+from coterie.errors import Error, PartError, short_path
+
+
+@dataclass
+class _Clock:
+    """The round that the rules of a node are in."""
+
+    round: int = 0
+
+
+class CheckedRule(Rule[Any]):
+    """A rule that reports errors and wrong shapes as `PartError`, with place, peers and round.
+
+    Parameters
+    ----------
+    rule : the rule that computes.
+    """
+
+    def __init__(self, rule: Rule[Any], clock: _Clock | None = None) -> None:
+        super().__init__(rule.engine, rule.options, rule.rounds)
+        self.rule = rule
+        self._clock = clock or _Clock()
+
+    def narrowed(self, engine: Engine) -> Self:
+        """The same rule for some of the peers."""
+        return type(self)(self.rule.narrowed(engine), self._clock)
+
+    def init(self) -> Any:
+        with self._called(0):
+            return self._state("init", self.rule.init())
+
+    def wants(self, state: Any, round_: int) -> Ints:
+        with self._called(round_):
+            edges = np.asarray(self.rule.wants(state, round_))
+        n = self.engine.n
+        if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
+            self._refuse(
+                "wants", f"returned {_described(edges)}: wants edges (W, 2), pairs of peers"
+            )
+        if edges.size and not 0 <= edges.min() <= edges.max() < n:
+            self._refuse("wants", f"returned peer {edges.max()}: wants peers 0 to {n - 1}")
+        return edges
+
+    def offer(self, state: Any, round_: int) -> tuple[Any, Mapping[str, Tensor]]:
+        with self._called(round_):
+            result = self.rule.offer(state, round_)
+        after, tensors = self._pair("offer", result)
+        peers = len(self.engine.peers)
+        for name, value in tensors.items():
+            if value.dim() == 0 or len(value) != peers:
+                self._refuse(
+                    "offer", f'returned "{name}", {_described(value)}: wants ({peers}, ...), '
+                    "a row per hosted peer",
+                )  # fmt: skip
+        return self._state("offer", after), tensors
+
+    def answer_shapes(self, round_: int) -> dict[str, tuple[int, ...]]:
+        with self._called(round_):
+            return self.rule.answer_shapes(round_)
+
+    def answer(self, state: Any, round_: int, asked: Letters) -> tuple[Any, Mapping[str, Tensor]]:
+        with self._called(round_):
+            result = self.rule.answer(state, round_, asked)
+        after, tensors = self._pair("answer", result)
+        shapes = {name: (len(asked), *shape) for name, shape in self.answer_shapes(round_).items()}
+        for name in shapes.keys() | tensors.keys():
+            here = tuple(tensors[name].shape) if name in tensors else None
+            if here != shapes.get(name):
+                wanted = shapes.get(name, "no tensor of that name")
+                self._refuse(
+                    "answer", f'returned "{name}" of shape {here}: wants {wanted}, a row per '
+                    "message, as answer_shapes() says",
+                )  # fmt: skip
+        return self._state("answer", after), tensors
+
+    def update(
+        self, state: Any, round_: int, offers: Letters, sent: Letters, answers: Letters
+    ) -> Any:
+        with self._called(round_):
+            after = self.rule.update(state, round_, offers, sent, answers)
+        return self._state("update", after)
+
+    def personal(self, state: Any) -> Any:
+        with self._called():
+            after = self.rule.personal(state)
+        return self._state("personal", after)
+
+    def evaluate(self, state: Any, split: SplitName) -> Scores:
+        with self._called():
+            losses, accuracies = scores = self.rule.evaluate(state, split)
+        peers = (len(self.engine.peers),)
+        for name, value in (("losses", losses), ("accuracies", accuracies)):
+            if tuple(value.shape) != peers:
+                self._refuse(
+                    "evaluate", f"returned {name} of shape {tuple(value.shape)}: wants {peers}"
+                )
+        return scores
+
+    def saved(self, state: Any) -> Sequence[Mapping[str, Tensor]]:
+        with self._called():
+            return self.rule.saved(state)
+
+    def metrics(self, state: Any) -> Mapping[str, Floats]:
+        with self._called():
+            values = self.rule.metrics(state)
+        peers = len(self.engine.peers)
+        for name, value in values.items():
+            if np.shape(value) != (peers,):
+                self._refuse(
+                    "metrics", f'returned "{name}" of shape {np.shape(value)}: wants ({peers},), '
+                    "a number per hosted peer",
+                )  # fmt: skip
+        return values
+
+    def weights(self, state: Any) -> Floats:
+        with self._called():
+            weights = np.asarray(self.rule.weights(state))
+        shape = (len(self.engine.peers), self.engine.n)
+        if weights.shape != shape or weights.dtype.kind not in "fiub":
+            self._refuse(
+                "weights", f"returned {_described(weights)}: wants numbers {shape}, a row per "
+                "hosted peer and a column per peer",
+            )  # fmt: skip
+        return weights
+
+    @contextmanager
+    def _called(self, round_: int | None = None) -> Iterator[None]:
+        """Report an error in the block with peers and round; note the round."""
+        if round_ is not None:
+            self._clock.round = round_
+        try:
+            yield
+        except Error:
+            raise
+        except Exception as error:
+            peers = self.engine.peers.tolist()
+            raise PartError.of(error, self._clock.round, peers) from error
+
+    def _state(self, hook: str, state: Any) -> Any:
+        """Return a state whose arrays have a row per hosted peer; refuse any other."""
+        if not is_dataclass(state) or isinstance(state, type):
+            self._refuse(hook, f"returned {_described(state)}: wants a coterie.State")
+        peers, d = len(self.engine.peers), self.engine.d
+        for name, value in flatten(state).items():
+            if name == "x" and tuple(value.shape) != (peers, d):
+                self._refuse(
+                    hook, f"returned x, {_described(value)}: wants ({peers}, {d}), a row of "
+                    "parameters per hosted peer",
+                )  # fmt: skip
+            if value.dim() == 0 or len(value) != peers:
+                self._refuse(
+                    hook, f"returned {name}, {_described(value)}: wants ({peers}, ...), a row per "
+                    "hosted peer",
+                )  # fmt: skip
+        return state
+
+    def _pair(self, hook: str, result: Any) -> tuple[Any, Mapping[str, Tensor]]:
+        """Return the state and the tensors that a hook must give; refuse anything else."""
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            self._refuse(hook, f"returned {_described(result)}: wants (state, {{name: tensor}})")
+        for name, value in result[1].items():
+            if not isinstance(value, Tensor):
+                self._refuse(hook, f'returned "{name}", {_described(value)}: wants a tensor')
+        return result
+
+    def _refuse(self, hook: str, why: str) -> NoReturn:
+        code = getattr(unwrap(getattr(type(self.rule), hook)), "__code__", None)
+        file = "" if code is None else f"{short_path(code.co_filename)}:{code.co_firstlineno}, "
+        peers = self.engine.peers.tolist()
+        raise PartError.at(f"{file}in {hook}()", why, self._clock.round, peers)
+
+
+def _described(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    kind = type(value).__name__
+    return f"a {kind}" if shape is None else f"a {kind} of shape {tuple(shape)}"

@@ -1,0 +1,474 @@
+"""The peers of one node and one round of theirs: receive, answer, update, evaluate, offer.
+
+Letters between peers of the node and letters from other nodes become one stack, so a rule never
+knows who hosts whom. Legend: p = peers of this node, e = letters, s = rows of a stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.app.node.cohort.arrays import (
+    flatten,
+    on,
+    owned,
+    put_rows,
+    restored,
+    rows_of,
+    unflatten,
+    unsound,
+)
+from coterie.app.node.cohort.attackers import Attackers
+from coterie.app.node.cohort.costs import Costs
+from coterie.app.node.cohort.letter_checks import given, oversized_answers, oversized_models
+from coterie.app.node.cohort.letters import answer_letters, offer_letters
+from coterie.app.node.cohort.offers import UNWRITTEN, Offers, sound_rows
+from coterie.app.node.cohort.packing import (
+    Piece,
+    packed_offers,
+    unpacked,
+    unpacked_offers,
+)
+from coterie.app.node.cohort.part import TOGETHER, Part
+from coterie.app.node.cohort.stacking import (
+    Mail,
+    all_answers,
+    all_offers,
+    heard_by,
+    no_letters,
+    no_mail,
+)
+from coterie.app.wire.payload import Foreign, LetterFormat, Precision, format_of
+from coterie.clients.attack import Attack
+from coterie.clients.engine.engine import Engine
+from coterie.clients.engine.privacy import ANSWER, OFFER, UPDATE
+from coterie.clients.letters import Bools, Ints, nobody
+from coterie.clients.rule import Rule
+from coterie.strategies.brokering import Round
+from coterie.strategies.protocol import MATRIX, Edges, PeerMessage, Report, no_edges
+from coterie.strategies.schedule import ByClock, Schedule
+
+
+class Cohort:
+    """All peers of a node, under one rule.
+
+    If peers sleep, rule and engine compute only the rows of the participants; other rows do not
+    change.
+
+    Parameters
+    ----------
+    engine : Engine
+        Engine of the hosted peers.
+    rule : Rule
+        Rule of the method.
+    rounds : int
+        Total number of rounds.
+    precision : Precision
+        Precision of letters.
+    schedule : Schedule | None
+        Availability of peers; None: all peers are always awake.
+    attackers : Attackers | None
+        Attackers of the run; None: no attackers.
+    keeps_all : bool
+        Keep the models of every evaluation, with the measures that only the last one has otherwise.
+
+    Attributes
+    ----------
+    state : State
+        State of the rule.
+    round : int
+        Current round.
+    offers : Offers
+        Newest offers of hosted peers that are not too old.
+    coming : Offers
+        Offers of peers that finish in later rounds.
+    elapsed : float
+        Seconds on the virtual clock since the last reset.
+    received : Letters
+        Models received in this round.
+    sent : Letters
+        Answers given in this round.
+    answered : bool
+        Whether this round's offers were received and answered.
+    costs : Costs
+        Costs of each peer.
+    changed : Bools
+        (P,) whether the peer's state changed since the last checkpoint.
+    curves : dict[int, dict]
+        Peer -> figure data of its last evaluation.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        rule: Rule[Any],
+        rounds: int,
+        precision: Precision = "full",
+        schedule: Schedule | None = None,
+        attackers: Attackers | None = None,
+        *,
+        keeps_all: bool = False,
+    ) -> None:
+        self.engine, self.rule, self.rounds = engine, rule, rounds
+        self.precision: Precision = precision
+        self.schedule = schedule or Schedule(engine.n, rounds)
+        self._attackers = attackers or Attackers(Attack(), nobody(), rule)
+        self._keeps_all = keeps_all
+        self._evaluated: dict[int, dict[str, Tensor]] = {}
+        self.peers = engine.peers
+        self._hosted = np.isin(np.arange(engine.n), self.peers)
+        self.curves: dict[int, dict[str, Any]] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything and stand before round 1."""
+        self.state = self.rule.init()
+        if not self.schedule.is_always:
+            self.state = owned(self.state)
+        self.round, self.elapsed, self.answered = 0, 0.0, False
+        self.offers = self.coming = Offers()
+        self.received = self.sent = no_letters()
+        self._shown: tuple[int, Offers, Offers] | None = None
+        self.changed = np.ones_like(self.peers, dtype=np.bool_)
+        self.engine.n_gradients[:], self.engine.spent[:] = 0, 0
+        self.costs = Costs.none(len(self.peers))
+        self._tell_schedule()
+
+    def snapshot(self, rows: Ints) -> dict[str, Tensor]:
+        """Return everything that some peers (local indices) need later, by dotted name.
+
+        Tensors have a row for each of these peers; offers, for each of them that has one.
+        """
+        spent = {"spent": torch.from_numpy(self.engine.spent)}
+        parts = {"state": flatten(self.state), "costs": flatten(self.costs), "privacy": spent}
+        everybody = len(rows) == len(self.peers)  # then nothing has to be copied
+        tensors = {
+            f"{part}.{name}": value if everybody else value[on(rows, value.device)]
+            for part, stack in parts.items()
+            for name, value in stack.items()
+        }
+        for kind, offers in (("offer", self.offers), ("coming", self.coming)):
+            own = offers.only(np.isin(offers.rows, rows))
+            tensors |= packed_offers(kind, own, self.peers)
+        return tensors
+
+    def restore(self, pieces: Iterable[Piece], letters: Mapping[str, Tensor] | None = None) -> None:
+        """Stand where some snapshots were made.
+
+        Parameters
+        ----------
+        pieces : Iterable[Piece]
+            Parts of snapshots that together have each hosted peer once.
+        letters : Mapping[str, Tensor] | None
+            `packed` letters of the round, if its offers were received and answered.
+        """
+        device = self.engine.device
+        parts: dict[str, dict[str, Tensor]] = {"state": {}, "costs": {}, "privacy": {}}
+        offers: dict[str, list[Offers]] = {"offer": [], "coming": []}
+        for own, rows, tensors in pieces:
+            for name, value in tensors.items():
+                part, _, rest = name.partition(".")
+                if part in parts:
+                    shape = len(self.peers), *value.shape[1:]
+                    parts[part].setdefault(rest, value.new_empty(shape))[on(own)] = value[on(rows)]
+            for kind, several in offers.items():
+                several.append(unpacked_offers(tensors, kind, self.peers, own, device))
+        self.offers, self.coming = (Offers.together(several) for several in offers.values())
+        self.state = unflatten(self.state, parts["state"])
+        self.costs = unflatten(self.costs, parts["costs"])
+        self.engine.n_gradients[:] = 0
+        self.engine.spent[:] = parts["privacy"]["spent"].numpy()
+        self.answered = letters is not None
+        self.saved()
+        self._tell_schedule()
+        if letters is not None:
+            self.received, self.sent = (
+                unpacked(name, letters, device) for name in ("received", "sent")
+            )
+
+    def saved(self) -> None:
+        """Count changes of states from here: all peers change in each round if none sleeps."""
+        self.changed[:] = self.schedule.is_always
+
+    def begin(self, t: int) -> None:
+        """Make the offers of round `t`, unless the run is over."""
+        self.round, self.answered = t, False
+        if t > self.rounds:
+            self.offers = Offers()
+            return
+        self.offers = self.offers.since(t - self.schedule.max_age)
+        self._offer(self._rows(self.schedule.beginning(t)))
+        self.received = no_letters()  # who sleeps through the round has heard nothing in it
+        self._release(t)
+
+    def go_on(self, t: int) -> None:
+        """Begin round `t` from an older state: what was offered then counts as of now."""
+        awake, offers = self._rows(self.schedule.awake(t)), self.offers
+        written = np.where(np.isin(offers.rows, awake), t, offers.written)
+        self.round = t
+        self.changed[:] = True
+        self.offers = replace(offers, written=written)
+        if t <= self.rounds:
+            began = np.concatenate([offers.rows, self.coming.rows])
+            self._offer(np.setdiff1d(self._rows(self.schedule.beginning(t)), began))
+            self._release(t)
+
+    def step(self, this: Round, mail: Mail = no_mail) -> tuple[Report, ...]:
+        """Play a round, or what is left of it after `exchange`, and make the next one's offers.
+
+        The reports are there if the round is evaluated.
+        """
+        if not self.answered:
+            self.exchange(this, mail)
+        self.update(this.t, mail("answer", self.answer_format(this.t)))
+        self._pass_time(this.t)
+        reports = self.evaluate(this.t) if this.evaluated else ()
+        self.begin(this.t + 1)
+        return reports
+
+    def exchange(self, this: Round, mail: Mail = no_mail) -> None:
+        """Play the first half of a round: receive offers, and answer those that ask for it."""
+        self.round = this.t
+        self.offers = self.offers.since(this.t - self.schedule.max_age)  # it may have slept
+        self.receive(this.edges, mail("offer", self.offer_format()), this.ages)
+        self.answer(this.t, this.edges[this.asked])
+        self.answered = True
+
+    def receive(
+        self, edges: Edges, foreign: Foreign, ages: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
+        """Collect the round's offers; edges without a letter are dropped.
+
+        Parameters
+        ----------
+        edges : Edges
+            Edges of the round.
+        foreign : Foreign
+            Offers from other nodes.
+        ages : Mapping[int, int]
+            Sender -> age of its offer in rounds, if it is not from this round.
+        """
+        shown = self._show()
+        mine = self.peers[shown.rows]
+        offers = all_offers(shown, mine, foreign, self.round, ages)
+        nbytes = self.offer_format().nbytes
+        sends = self._hosted & self.schedule.awake(self.round)  # what waited was sent before
+        self._count_bytes(self.costs.sent, edges[sends[edges[:, 0]], 0], nbytes)
+        wrote = np.isin(np.arange(self.engine.n), offers.authors)
+        wrote[mine[~shown.sound[1]]] = False  # one that is not is refused, here as elsewhere
+        came = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
+        self._count_bytes(self.costs.received, came[:, 1], nbytes)
+        rows_e = np.searchsorted(offers.authors, came[:, 0])
+        self.received = replace(offers, senders=came[:, 0], recipients=came[:, 1], rows=rows_e)
+        if self.engine.defence.norm and (large := oversized_models(self.received)).any():
+            self._count_bytes(self.costs.refused, came[large, 1], 1)
+            self.received = self.received.select(~large)
+        self.sent = no_letters()
+
+    def answer(self, t: int, asked: Edges) -> None:
+        """Answer those of the received offers whose edge is asked."""
+        n, received = self.engine.n, self.received
+        wanted = np.isin(received.recipients * n + received.senders, asked[:, 1] * n + asked[:, 0])
+        letters = received.select(wanted)
+        if not len(letters):
+            return
+        part = self._part(self._rows(self.schedule.ending(t)))
+        self.engine.enter(t, ANSWER)
+        state, tensors = part.rule.answer(part.state, t, letters)
+        self._store(part, state)
+        tensors = self._attackers.answers(t, letters, tensors)
+        form = self.answer_format(t)
+        self.sent = given(self.engine, letters, tensors, form)
+        self._count_bytes(self.costs.sent, self.sent.senders, form.nbytes)
+
+    def update(self, t: int, foreign: Foreign) -> None:
+        """End round `t` with the answers of this node's peers and those from other nodes."""
+        given, sound = sound_rows(self.sent.tensors)
+        sent = replace(self.sent, tensors=given)
+        form, here = self.answer_format(t), self._hosted[sent.recipients] & sound
+        answers = all_answers(sent, here, foreign, form, self.engine.device)
+        self._count_bytes(self.costs.received, answers.recipients, form.nbytes)
+        if self.engine.defence.norm and (large := oversized_answers(answers)).any():
+            self._count_bytes(self.costs.refused, answers.recipients[large], 1)
+            answers = answers.select(~large)
+        ending = self._rows(self.schedule.ending(t))
+        shown = self._show()
+        offered = np.ones(len(self.peers), dtype=np.bool_)
+        offered[shown.rows] = shown.sound[1]
+        self.engine.enter(t, UPDATE)
+        heard = self._attackers.heard
+        asked = len(sent) + len(answers) > 0  # then it takes all to read what was answered to whom
+        for part in [self._part(ending)] if asked else self._parts(ending):
+            state = part.rule.update(part.state, t, heard(self.received), sent, heard(answers))
+            self._take(part, state, torch.from_numpy(~offered[part.rows]))
+
+    def _rows(self, of_n: Bools) -> Ints:
+        """Local index of the hosted ones of some peers, given as a mask (n,)."""
+        return np.flatnonzero(of_n[self.peers])
+
+    def _part(self, rows: Ints, *, idle: bool = False) -> Part:
+        """The rule and the state of some hosted peers; see `Engine.narrowed`."""
+        if self.schedule.is_always:
+            return Part(rows, self.engine, self.rule, self.state)
+        engine = self.engine.narrowed(rows, idle=idle)
+        return Part(rows, engine, self.rule.narrowed(engine), rows_of(self.state, rows))
+
+    def _store(self, part: Part, state: Any) -> None:
+        """Let a state be the next one of some peers, and add its gradients to their costs."""
+        if self.schedule.is_always:
+            self.state = state
+        else:
+            self.changed[part.rows] = True
+            put_rows(self.state, part.rows, state)
+        self.costs.n_gradients[part.rows] += part.engine.n_gradients
+        part.engine.n_gradients[:] = 0
+
+    def _take(self, part: Part, state: Any, bad_p: Tensor | None = None) -> None:
+        """Store results, except those of peers whose model would be invalid.
+
+        Parameters
+        ----------
+        part : Part
+            Peers of the results.
+        state : Any
+            Their new state.
+        bad_p : Tensor | None
+            (P,) peers whose result is dropped in any case.
+        """
+        found_p = unsound(state)
+        bad_p = found_p if bad_p is None else bad_p | found_p
+        if bad_p.any():
+            self.costs.unsound[part.rows[bad_p.numpy()]] += 1
+            state = restored(part.state, state, bad_p)
+        self._store(part, state)
+
+    def _offer(self, rows: Ints) -> None:
+        """Make the offers of this round of some hosted peers, in the place of older ones."""
+        if not len(rows):
+            return
+        part = self._part(rows)
+        self.engine.enter(self.round, OFFER)
+        state, stacks = part.rule.offer(part.state, self.round)
+        self._take(part, state)
+        stacks = self._attackers.offers(self.round, part.engine.peers, stacks, self.received)
+        self.coming = self.coming.beside(Offers.made(stacks, rows, self._due(rows), self.precision))
+
+    def _release(self, t: int) -> None:
+        """Let offers be heard whose peers are ready in round `t`, in the place of older ones."""
+        due = self.coming.written <= t
+        released, self.coming = self.coming.only(due), self.coming.only(~due)
+        self.offers = self.offers.only(~np.isin(self.offers.rows, released.rows)).beside(released)
+
+    def _due(self, rows: Ints) -> Ints:
+        """The rounds that offers are of which some hosted peers have just made."""
+        schedule, t = self.schedule, self.round
+        if not isinstance(schedule, ByClock):
+            return np.full(len(rows), t)
+        ready = schedule.done(t, self.costs.seconds(schedule.clock, self.peers[rows], rows))
+        if schedule.base is None:
+            self.costs.mark(rows)
+        self.costs.ready[rows] = ready
+        schedule.note(t - 1, self.peers[rows].tolist(), ready)
+        return ready
+
+    def _tell_schedule(self) -> None:
+        """Let a schedule that goes by the clock stand where these peers do."""
+        if isinstance(self.schedule, ByClock):
+            last = np.zeros_like(self.peers)
+            last[self.offers.rows] = self.offers.written
+            self.schedule.recall(self.peers.tolist(), self.costs.ready, last)
+
+    def _pass_time(self, t: int) -> None:
+        """Let the round be over on the virtual clock, and count who was awake."""
+        if not self.schedule.is_always:
+            self.costs.awake[self._rows(self.schedule.awake(t))] += 1
+        if not self.schedule.foresees:  # nobody else can say that a peer has stood still
+            self.changed[:] = True
+        self.elapsed += self.costs.pass_time(self.schedule, self.peers)
+
+    def _show(self) -> Offers:
+        """What hosted peers show in this round: the offers, and the models of those who wake.
+
+        These were written for nobody, but the rules expect them.
+        """
+        if self._shown is not None and self._shown[:2] == (self.round, self.offers):
+            return self._shown[2]
+        shown = self.offers
+        missing = np.setdiff1d(self._rows(self.schedule.ending(self.round)), shown.rows)
+        if len(missing) and not self.schedule.is_always:
+            shown = Offers.together([shown, *map(self._unwritten, self._parts(missing, idle=True))])
+        self._shown = self.round, self.offers, shown
+        return shown
+
+    def _unwritten(self, part: Part) -> Offers:
+        _, stacks = part.rule.offer(part.state, self.round)
+        never = np.full(len(part.rows), UNWRITTEN)
+        return Offers.made(stacks, part.rows, never, self.precision)
+
+    def wants(self, t: int) -> Edges:
+        """(W, 2) the edges that the peers who will end round `t` want, from those who offer."""
+        if t > self.rounds:
+            return no_edges()
+        part = self._part(self._rows(self.schedule.ending(t)))
+        wants = part.rule.wants(part.state, t) if len(part.rows) else no_edges()
+        return wants[self.schedule.offered(t)[wants[:, 0]] > 0] if self.schedule.foresees else wants
+
+    def offer_format(self) -> LetterFormat:
+        """The format of this round's offers."""
+        return self._show().format(self.precision)
+
+    def answer_format(self, t: int) -> LetterFormat:
+        """The format of the answers of round `t`."""
+        shapes = self.rule.answer_shapes(t)
+        return format_of({k: (s, self.engine.dtype) for k, s in shapes.items()}, self.precision)
+
+    def offer_letters(self, since: int) -> Iterator[PeerMessage]:
+        """The offers of rounds from `since` on, one letter for each peer."""
+        return offer_letters(self.offers.beside(self.coming), self.peers, self.precision, since)
+
+    def answer_letters(self, t: int) -> Iterator[PeerMessage]:
+        """The answers of round `t` that go to peers of other nodes."""
+        return answer_letters(self.sent, ~self._hosted, self.answer_format(t), t)
+
+    def evaluate(self, t: int) -> tuple[Report, ...]:
+        """Measure the personal models of those who are there, each on its peer's own data.
+
+        The costs reported are those of a run that ends here: making the personal models is among
+        them but is not carried over, so they do not depend on how often one measures.
+        """
+        slept, awake = not self.schedule.is_always, self.peers[self._rows(self.schedule.awake(t))]
+        heard = None if self.engine.n <= MATRIX else heard_by(awake, self.received)
+        curves = self.curves if t == self.rounds or self._keeps_all else None
+        self._evaluated = {}
+        models = self._evaluated if self._keeps_all else None
+        return tuple(
+            self._attackers.marked(report)
+            for part in self._parts(self._rows(self.schedule.measured(t)))
+            for report in part.reports(t, self.costs, heard, curves, models, attendance=slept)
+        )
+
+    def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Yield personal models, as named tensors, with what else predicting needs.
+
+        They are those of the last evaluation, where they are kept; at the end, of all other peers.
+        """
+        yield from self._evaluated.items()
+        if not self._keeps_all or self.round > self.rounds:
+            for part in self._parts(np.flatnonzero(~np.isin(self.peers, [*self._evaluated]))):
+                yield from part.models()
+
+    def _parts(self, rows: Ints, *, idle: bool = False) -> Iterator[Part]:
+        """`_part` of some hosted peers, not too many at a time where most of them sleep."""
+        size = max(1, len(rows) if self.schedule.is_always else TOGETHER)
+        for first in range(0, len(rows), size):
+            yield self._part(rows[first : first + size], idle=idle)
+
+    def _count_bytes(self, account: Ints, peers: Ints, nbytes: int) -> None:
+        np.add.at(account, np.searchsorted(self.peers, peers), nbytes)

@@ -1,0 +1,77 @@
+"""What the peers of a node have spent, and how long that took on the virtual clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.clients.letters import Ints
+from coterie.strategies.clock import Clock
+from coterie.strategies.schedule import ByClock, Schedule
+
+
+@dataclass
+class Costs:
+    """Cumulative costs of each hosted peer, (P,) each.
+
+    Attributes
+    ----------
+    sent : Ints
+        Payload bytes sent, also to peers of the same node.
+    received : Ints
+        Payload bytes received, also from peers of the same node.
+    n_gradients : Ints
+        Number of differentiated examples, moved here from the engine's meter after each step.
+    unsound : Ints
+        Number of non-finite results, which were replaced by the old model.
+    refused : Ints
+        Number of received models and answers that were rejected as implausibly large.
+    awake : Ints
+        Number of rounds in which the peer was awake.
+    marked : Ints
+        (P, 3) examples, bytes sent and bytes received that are already on the virtual clock.
+    ready : Ints
+        Round at whose end the peer's work is done, with a schedule by the clock.
+    """
+
+    sent: Ints
+    received: Ints
+    n_gradients: Ints
+    unsound: Ints
+    refused: Ints
+    awake: Ints
+    marked: Ints
+    ready: Ints
+
+    @classmethod
+    def none(cls, peers: int) -> Costs:
+        """Return costs of zero for a number of peers."""
+        sent, received, n_gradients, unsound, refused, awake, ready = np.zeros(
+            (7, peers), dtype=np.int64
+        )
+        marked = np.zeros((peers, 3), dtype=np.int64)
+        return cls(sent, received, n_gradients, unsound, refused, awake, marked, ready)
+
+    def mark(self, rows: Ints) -> None:
+        """Start counting the time of some peers (local indices) from here."""
+        self.marked[rows] = self._spent()[rows]
+
+    def seconds(self, clock: Clock | None, peers: Ints, rows: Ints) -> npt.NDArray[np.float64]:
+        """Seconds that some peers, given by id and local index, took since their last mark."""
+        assert clock is not None
+        return clock.seconds(peers, *(self._spent() - self.marked)[rows].T)
+
+    def pass_time(self, schedule: Schedule, peers: Ints) -> float:
+        """Seconds that a round took on the virtual clock; from here on time is counted anew."""
+        if schedule.clock is None:
+            return 0.0
+        everybody = np.arange(len(peers))
+        seconds = schedule.elapsed(self.seconds(schedule.clock, peers, everybody))
+        if not (isinstance(schedule, ByClock) and schedule.base is None):
+            self.mark(everybody)
+        return seconds
+
+    def _spent(self) -> Ints:
+        return np.stack([self.n_gradients, self.sent, self.received], axis=1)

@@ -1,0 +1,107 @@
+"""What peers of a node show to others: their newest offers, stacked.
+
+Legend: s = offers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.app.node.cohort.arrays import finite
+from coterie.app.wire.payload import LetterFormat, Precision, format_of, layout_of
+from coterie.clients.letters import Bools, Ints, nobody
+
+UNWRITTEN = -1
+"""In the place of a round: a model that its peer has written for nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class Offers:
+    """Offers of hosted peers.
+
+    Attributes
+    ----------
+    stacks : Mapping[str, Tensor]
+        Name -> (S, ...) tensors.
+    rows : Ints
+        (S,) local index of each offer's peer, ascending.
+    written : Ints
+        (S,) round of each offer, or `UNWRITTEN`.
+    """
+
+    stacks: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: Ints = field(default_factory=nobody)
+    written: Ints = field(default_factory=nobody)
+
+    @classmethod
+    def made(
+        cls, stacks: Mapping[str, Tensor], rows: Ints, written: Ints, precision: Precision
+    ) -> Offers:
+        """Offers as they travel, in a payload's precision."""
+        return cls(format_of(layout_of(stacks), precision).rounded(stacks), rows, written)
+
+    def format(self, precision: Precision) -> LetterFormat:
+        """The format of a letter with one of them."""
+        return format_of(layout_of(self.stacks), precision)
+
+    def only(self, kept: Bools) -> Offers:
+        """Those that are marked (S,)."""
+        if kept.all():
+            return self
+        if not kept.any():
+            return Offers()
+        at = torch.from_numpy(np.flatnonzero(kept))
+        stacks = {name: value[at.to(value.device)] for name, value in self.stacks.items()}
+        return Offers(stacks, self.rows[kept], self.written[kept])
+
+    def since(self, t: int) -> Offers:
+        """Those of round `t` and later."""
+        return self.only(self.written >= t)
+
+    def beside(self, others: Offers) -> Offers:
+        """These and those of other peers; no copy where there are none of one kind."""
+        return Offers.together([self, others])
+
+    @classmethod
+    def together(cls, several: Sequence[Offers]) -> Offers:
+        """The offers of different peers; no copy where they are all of one kind."""
+        there = [offers for offers in several if len(offers.rows)]
+        if len(there) < 2:
+            return there[0] if there else cls()
+        rows = np.concatenate([offers.rows for offers in there])
+        order = np.argsort(rows, kind="stable")
+        places, stacks = np.argsort(order), dict[str, Tensor]()
+        for offers in there:  # straight to their places: of many peers a second copy is dear
+            own, places = np.split(places, [len(offers.rows)])
+            for name, value in offers.stacks.items():
+                whole = stacks.setdefault(name, value.new_empty((len(rows), *value.shape[1:])))
+                whole[torch.from_numpy(own).to(value.device)] = value
+        return cls(stacks, rows[order], np.concatenate([o.written for o in there])[order])
+
+    @cached_property
+    def sound(self) -> tuple[Mapping[str, Tensor], Bools]:
+        """See `sound_rows`; looked at once."""
+        stacks, sound = sound_rows(self.stacks)
+        return stacks, np.broadcast_to(sound, self.rows.shape)
+
+
+def sound_rows(stacks: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Bools]:
+    """The stacks with zeros in rows that are not finite; (S,) which rows are, True of no stacks.
+
+    Such a row is nobody's letter, but stands in one stack with those of others.
+    """
+    sound: Bools = np.array(True)
+    for value in stacks.values():
+        if value.is_floating_point() and value.numel():
+            sound = sound & finite(value).numpy()
+    if not sound.all():
+        stacks = {name: value.clone() for name, value in stacks.items()}
+        for value in stacks.values():
+            value[torch.from_numpy(~sound).to(value.device)] = 0
+    return stacks, sound

@@ -1,0 +1,146 @@
+"""Some of a node's peers: the rule and the engine narrowed to them, and their rows of the state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from coterie.app.node.cohort.costs import Costs
+from coterie.clients.engine.data import SplitName
+from coterie.clients.engine.engine import Engine, Scores
+from coterie.clients.letters import Ints, nobody
+from coterie.clients.measures import MEASURES
+from coterie.clients.rule import Rule
+from coterie.strategies.protocol import Report
+
+TOGETHER = 512
+"""Peers whose models are measured or written side by side where most of them sleep."""
+
+
+class Part(NamedTuple):
+    """Subset of the hosted peers.
+
+    Attributes
+    ----------
+    rows : Ints
+        Local indices of the peers in the cohort.
+    engine : Engine
+        Engine of these peers.
+    rule : Rule
+        Rule of these peers.
+    state : State
+        State of these peers.
+    """
+
+    rows: Ints
+    engine: Engine
+    rule: Rule[Any]
+    state: Any
+
+    def reports(
+        self,
+        t: int,
+        costs: Costs,
+        heard: Mapping[int, Ints] | None,
+        curves: dict[int, dict[str, Any]] | None,
+        models: dict[int, dict[str, Tensor]] | None,
+        *,
+        attendance: bool,
+    ) -> Iterator[Report]:
+        """Evaluate the personal models, each on its peer's own data.
+
+        Parameters
+        ----------
+        t : int
+            Round.
+        costs : Costs
+            Costs of the whole cohort. The costs of making the personal models count in this report
+            only.
+        heard : Mapping[int, Ints] | None
+            Peer -> peers with a weight in the collaboration matrix, ascending; None: all peers.
+        curves : dict[int, dict[str, Any]] | None
+            For the last report, which has more measures: receives the figure data by peer.
+        models : dict[int, dict[str, Tensor]] | None
+            Receives copies of the models by peer, see `models`; None: not wanted.
+        attendance : bool
+            Include the number of rounds in which a peer was awake.
+        """
+        splits: tuple[SplitName, ...] = ("test", "validation", "train")
+        columns: dict[str, list[Any]] = {}
+        spent, before = self.engine.n_gradients, self.engine.n_gradients.copy()
+        personal = self.rule.personal(self.state)
+        measured: dict[int, dict[str, float]] = {}
+        for split in splits:
+            if split == "test" and curves is not None:
+                (losses, accuracies), measured = self._measured(personal, curves)
+            else:
+                losses, accuracies = self.rule.evaluate(personal, split)
+            columns[f"{split}_loss"] = losses.tolist()
+            columns[f"{split}_accuracy"] = accuracies.tolist()
+        if models is not None:
+            models |= {
+                peer: {name: value.clone() for name, value in tensors.items()}
+                for peer, tensors in self._named(personal)
+            }
+        columns["bytes_sent"] = costs.sent[self.rows].tolist()
+        columns["bytes_received"] = costs.received[self.rows].tolist()
+        total = costs.n_gradients[self.rows] + spent
+        columns["gradient_evaluations"] = total.tolist()
+        spent[:] = before
+        columns |= {name: value.tolist() for name, value in self.rule.metrics(self.state).items()}
+        if attendance:
+            columns["awake"] = costs.awake[self.rows].tolist()
+        if self.engine.guard is not None:
+            columns["epsilon"] = self.engine.guard.epsilon().tolist()
+        counts = {"unsound_results": costs.unsound, "refused_models": costs.refused}
+        counted = [{k: int(v[row]) for k, v in counts.items() if v[row]} for row in self.rows]
+        weights = self.rule.weights(self.state) if heard is None or heard else nobody()
+        for p, peer in enumerate(self.engine.peers.tolist()):
+            metrics = {k: v[p] if math.isfinite(v[p]) else None for k, v in columns.items()}
+            metrics |= counted[p]
+            metrics |= {k: v if math.isfinite(v) else None for k, v in measured.get(p, {}).items()}
+            about, row = nobody(), weights[p] if len(weights) else nobody()
+            if heard is not None:
+                about = heard.get(peer, about)
+                row = row[about]
+            yield Report(t, peer, metrics, tuple(row.tolist()), tuple(about.tolist()))
+
+    def _measured(
+        self, personal: Any, curves: dict[int, dict[str, Any]]
+    ) -> tuple[Scores, dict[int, dict[str, float]]]:
+        """The scores on test data, and by row the measures that the last report has beside."""
+        engine = self.engine
+        if engine.kind not in MEASURES:
+            return self.rule.evaluate(personal, "test"), {}
+        scores, predictions, of_p = engine.recorded(lambda: self.rule.evaluate(personal, "test"))
+        if predictions is None:
+            return scores, {}
+        measure, curves_of = MEASURES[engine.kind]
+        known: dict[int, tuple[dict[str, float], dict[str, Any]]] = {}  # equal ones once
+        measured = {}
+        shard = engine.data.shards["test"]
+        for p, (count, k) in enumerate(zip(shard.lengths_p.tolist(), of_p.tolist(), strict=True)):
+            if count and scores.losses[p].isfinite():
+                if k not in known:
+                    own = predictions[k, :count].numpy(), shard.targets_pn[p, :count].cpu().numpy()
+                    known[k] = measure(*own), curves_of(*own)
+                measured[p], curves[int(engine.peers[p])] = known[k]
+        return scores, measured
+
+    def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Yield each peer's personal model, as named tensors, with what else predicting needs."""
+        yield from self._named(self.rule.personal(self.state))
+
+    def _named(self, state: Any) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        named = self.engine.network.named(state.x) | state.buffers
+        beside = self.rule.saved(state)
+        for p, peer in enumerate(self.engine.peers.tolist()):
+            yield peer, {name: value[p] for name, value in named.items()} | dict(beside[p])
+
+
+def predicts_as_saved(rule: type[Rule[Any]]) -> bool:
+    """Whether the files of `Part.models` say all of how the rule's predictions are made."""
+    return rule.evaluate is Rule.evaluate or rule.saved is not Rule.saved

@@ -1,0 +1,42 @@
+"""Place of a node: in a simulation, or at an institution. It is decided once, by the process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coterie.app.security.policy import Policy
+from coterie.app.security.sealing import Sealing
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A node that hosts some peers of a simulation.
+
+    Attributes
+    ----------
+    gpu : the node's number; GPU `gpu` mod their number computes.
+    sealing : how letters are sealed; None: as the run's configuration says.
+    """
+
+    gpu: int = 0
+    sealing: Sealing | None = None
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A node at an institution; it hosts one peer, whose data lie in `data-dir`.
+
+    Attributes
+    ----------
+    sealing : how letters are sealed; None: not at all.
+    policy : of the institution; None: there are no limits.
+    """
+
+    sealing: Sealing | None = None
+    policy: Policy | None = None
+
+
+Place = Simulated | Deployed
+
+ALONE = Simulated()
+"""The only node of a simulation, or one whose number does not matter."""

@@ -1,0 +1,112 @@
+"""What comes with a message to a node: the run's configuration and the node's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from coterie.app.config import parts
+from coterie.app.config.config import Config
+from coterie.app.config.keys import locate, tables
+from coterie.app.config.root import workplace
+from coterie.app.config.schema import Scalar
+from coterie.app.node.requests.faults import StartError
+from coterie.app.security.sealing import peer_of
+
+_RUNS_IN_MEMORY = 4
+
+
+@dataclass(frozen=True)
+class Job:
+    """Context of a message.
+
+    Attributes
+    ----------
+    run_id : int
+        Flower's ID of the run.
+    run_config : Mapping[str, Scalar]
+        Run configuration in Flower, flat keys.
+    node_config : Mapping[str, Scalar]
+        Node configuration in Flower, flat keys.
+    version : int | None
+        Round of the state after the last message; None before the first message.
+    simulated : bool
+        Whether the node runs in Flower's simulation; determined from the process, not from the
+        message (`coterie.app.client.in_simulation`).
+    """
+
+    run_id: int
+    run_config: Mapping[str, Scalar]
+    node_config: Mapping[str, Scalar]
+    version: int | None
+    simulated: bool = False
+
+    def config(self) -> Config:
+        """Return the run's configuration on this node.
+
+        Raises
+        ------
+        ConfigError
+            If the configuration is invalid.
+        """
+        flat = parts.unpacked(self.run_config)
+        if not self.simulated:  # who submits a run has no say in which of a node's files are read
+            parts.refuse_modules(flat)  # before anything is loaded
+            theirs = parts.plugin_tables(flat)
+            own = {
+                key: self.node_config.get(key, _default(key, theirs))
+                for key in (*parts.paths(theirs), "device")
+            }
+            flat |= {**own, "run-dir": "", "resume": False, "preflight": False}
+        return _parsed(self.run_id, tuple(flat.items()), workplace() if self.simulated else None)
+
+
+def hosted(job: Job, peers: int) -> tuple[int, ...]:
+    """Return the peers that a node hosts, out of `peers`.
+
+    A simulated node has an equal share, which can be empty. The configuration of a deployed node
+    names its peer.
+
+    Raises
+    ------
+    StartError
+        If the configuration of a deployed node names no peer.
+    """
+    node_config = job.node_config
+    if job.simulated:
+        shares = np.array_split(np.arange(peers), int(str(node_config["num-partitions"])))
+        return tuple(int(peer) for peer in shares[int(str(node_config["partition-id"]))])
+    peer = node_config["peer"] if "peer" in node_config else peer_of(node_config)
+    if type(peer) is not int or not 0 <= peer < peers:
+        raise StartError(
+            f"this SuperNode says peer = {peer!r}; start it with --node-config 'peer=K', "
+            f"K from 0 to {peers - 1}, or with a name that its trust file has"
+        )
+    return (peer,)
+
+
+@lru_cache(_RUNS_IN_MEMORY)
+def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None) -> Config:
+    """Parse a run's configuration, once per process.
+
+    Parameters
+    ----------
+    run_id : int
+        Flower's ID of the run.
+    flat : tuple[tuple[str, Scalar], ...]
+        Flat keys.
+    base : Path | None
+        Base of relative paths in a simulation; a deployed node keeps paths unchanged.
+    """
+    config = Config.from_flat(dict(flat))
+    return (config if base is None else config.absolute(base)).located(str(run_id))
+
+
+def _default(key: str, theirs: Mapping[str, type]) -> Scalar:
+    table, name, _ = locate(key, theirs)
+    default: Scalar = getattr({**tables(), **theirs}[table], name, "")
+    return default

@@ -1,0 +1,183 @@
+"""Whether a node is ready for a run, before anything is trained: registered is not configured.
+
+The institution's own `coterie preflight` shows what each check says. A relay that asks gets
+a code for each, and of what could tell something about the data only bands, where the policy lets
+the run look at the data and discloses its reports.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.preflight import check_method, problem_of
+from coterie.app.node.process.job import Job, hosted
+from coterie.app.node.requests import faults
+from coterie.app.node.requests.faults import MachineError, StartError
+from coterie.app.node.requests.vetting import RequestError
+from coterie.app.runs import units
+from coterie.app.security import approval
+from coterie.app.security.approval import ApprovalError
+from coterie.app.security.policy import Policy, read_policy
+from coterie.app.security.run_check import check_counts, check_run, is_own
+from coterie.app.security.sealing import deployed
+from coterie.app.security.split import split_seed
+from coterie.app.security.trust import KeysError
+from coterie.strategies.protocol import Request, Response
+
+CLOCK_SECONDS = 60.0
+_BANDS = (20, 50, 100, 500, 1000, 10_000, 100_000, 1_000_000)
+_DISK = 2 * 10**9
+_MEMORY = 2 * 10**9
+
+_log = logging.getLogger("coterie.node")
+
+
+@dataclass(frozen=True)
+class Check:
+    """Check of a node; `run` returns its result or raises an error.
+
+    Attributes
+    ----------
+    told : bool
+        Whether the relay may receive the result unchanged.
+    """
+
+    name: str
+    run: Callable[[], str]
+    told: bool = False
+
+
+def of_node(job: Job) -> Iterator[Check]:
+    """What has to be so for any run."""
+    yield Check("versions", _versions, told=True)
+    yield Check("policy", lambda: _describe(_policy(job)))
+    yield Check("keys", lambda: _keys(job))
+    yield Check("out", lambda: _out(Path(job.config().out)))
+    yield Check("memory", _memory)
+
+
+def of_run(job: Job) -> Iterator[Check]:
+    """What has to be so for the run of `job`; the last one reads data."""
+    yield Check("run", lambda: _run(job))
+    yield Check("data", lambda: _data(job), told=True)
+
+
+def answer(request: Request, job: Job) -> Response:
+    """What the relay is told: "ok", a band or a code for each check; this log has the rest.
+
+    Raises
+    ------
+    RequestError
+        It asks for more.
+    """
+    if len(request.edges) or request.letters:
+        raise RequestError("a preflight with edges or letters")
+    config = job.config()
+    checks = (Check("clock", lambda: _clock(request.clock)), *of_node(job), *of_run(job))
+    found: dict[str, str] = {}
+    for check in checks:
+        if check.name == "data" and found["run"] != "ok":
+            found["data"] = "not looked at"  # a run that may not start may not look either
+            continue
+        try:
+            said = check.run()
+        except Exception as error:
+            _log.warning("%s: %s: %s", check.name, type(error).__name__, error)
+            found[check.name] = faults.code_of(error)
+        else:
+            hidden = check.name == "data" and _policy(job).reports.disclosure != "all"
+            found[check.name] = said if check.told and not hidden else "ok"
+    return Response(hosted(job, config.peers), checks=tuple(found.items()))
+
+
+def _versions() -> str:
+    return ", ".join(f"{name} {version(name)}" for name in ("flwr", "torch"))
+
+
+def _clock(relays: float) -> str:
+    apart = abs(relays - time.time())
+    if apart > CLOCK_SECONDS:
+        raise MachineError(f"the relay's clock and this one are {apart:.0f} s apart")
+    return "clocks agree"
+
+
+def _policy(job: Job) -> Policy:
+    if "policy" not in job.node_config:
+        raise StartError('this node has no policy: start it with policy="FILE" in --node-config')
+    return read_policy(Path(str(job.node_config["policy"])))
+
+
+def _describe(policy: Policy) -> str:
+    return f"approval {policy.approval}, reports {policy.reports.disclosure}"
+
+
+def _keys(job: Job) -> str:
+    (peer,) = hosted(job, 10**6)
+    sealing = deployed(job.config(), job.node_config, peer, required=_policy(job).sealing)
+    if not sealing.keys:
+        return f"peer {peer}, without: letters are plain"
+    own, trust = sealing.read()
+    if peer not in trust:
+        raise KeysError(f"{sealing.trust} has no entry of this node's own, peer {peer}")
+    return f"peer {peer}, {own[peer].public.fingerprint[:19]} ..., trusts {len(trust) - 1} others"
+
+
+def _out(out: Path) -> str:
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=out):
+        free = shutil.disk_usage(out).free
+    own = out / approval.OWN
+    if own.exists() and not os.access(own, os.W_OK):
+        raise MachineError(f"{own} cannot be written to by this user")
+    if free < _DISK:
+        raise MachineError(f"{units.size(free)} free in {out}: a run may need {units.size(_DISK)}")
+    return f"{out} can be written to, {units.size(free)} free"
+
+
+def _memory() -> str:
+    found = Path("/proc/meminfo")
+    if not found.exists():
+        return "not known here"
+    lines = dict(line.split(":", 1) for line in found.read_text().splitlines())
+    free = 1024 * int(lines["MemAvailable"].split()[0])
+    if free < _MEMORY:
+        raise MachineError(f"{units.size(free)} free: a node may need {units.size(_MEMORY)}")
+    return f"{units.size(free)} free"
+
+
+def _run(job: Job) -> str:
+    """Whether the policy allows the run, and whether a person has approved it."""
+    config, policy = job.config(), _policy(job)
+    check_run(policy, config)
+    digest = config_digest_of(config).hex()
+    out = Path(config.out)
+    if policy.approval == "digest" and not approval.is_approved(out, digest):
+        raise ApprovalError(f"allowed, but it waits for approval: {digest}")
+    return "the policy allows it"
+
+
+def _data(job: Job) -> str:
+    """Whether this node's data fit the run, and roughly how much there is."""
+    config = job.config()
+    (peer,) = hosted(job, config.peers)
+    problem = problem_of(config, peer, split_seed(Path(config.out) / approval.OWN, config))
+    check_method(config, problem)
+    parts = {"train": problem.train, "test": problem.test, "validation": problem.validation}
+    sizes = {name: int(part.sizes[peer]) for name, part in parts.items()}
+    if is_own(config.dataset):
+        check_counts(_policy(job), config, sizes)
+    return ", ".join(f"{name} {_band(size)}" for name, size in sizes.items())
+
+
+def _band(size: int) -> str:
+    low = max((edge for edge in _BANDS if edge <= size), default=0)
+    return f"at least {low}" if low else f"fewer than {_BANDS[0]}"

@@ -1,0 +1,214 @@
+"""What a node does with a message: from a request's record to the record of the response.
+
+Flower's process of a message calls this itself, or lets the node's worker do it
+(`coterie.app.node.process.worker`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import RecordDict
+
+from coterie.app.config.config import Config, ConfigError
+from coterie.app.config.digest import config_digest_of
+from coterie.app.config.schema import Scalar
+from coterie.app.node.place import Deployed, Place, Simulated
+from coterie.app.node.process import readiness
+from coterie.app.node.process.job import Job, hosted
+from coterie.app.node.requests import faults
+from coterie.app.node.requests.faults import StartError, StateError
+from coterie.app.node.requests.vetting import check_request
+from coterie.app.runs import logs
+from coterie.app.runs.progress import ERROR_LOG
+from coterie.app.security import approval
+from coterie.app.security.approval import ApprovalError
+from coterie.app.security.files import close, closed
+from coterie.app.security.policy import Policy, PolicyError, read_policy
+from coterie.app.security.run_check import check_run
+from coterie.app.security.sealing import deployed, peer_of
+from coterie.app.security.trust import KeysError
+from coterie.errors import Error, PartError, is_users, line_of
+from coterie.strategies.brokering import Brokering
+from coterie.strategies.flower.records import decode_request, encode_fault, encode_response
+from coterie.strategies.protocol import Request, Response
+from coterie.strategies.relay.vetting import named
+from coterie.strategies.schedule import Schedule
+
+if TYPE_CHECKING:
+    from coterie.app.node.node import Node
+
+_NODES_IN_MEMORY = 4
+_UNCHANGED = ("preflight", "answer")
+"""Stages after which a node's state is that of the same round as before."""
+_MOVED = "report"
+"""What --node-config said before there were policies."""
+
+_log = logging.getLogger("coterie.node")
+
+
+class Nodes:
+    """The nodes that this process keeps between messages: data, models and what they remember.
+
+    Parameters
+    ----------
+    limit : number of nodes; the one that was asked for longest ago makes room.
+    """
+
+    def __init__(self, limit: int = _NODES_IN_MEMORY) -> None:
+        self._limit = limit
+        self._nodes: dict[tuple[Config, tuple[int, ...], Place], Node] = {}
+
+    def of(self, config: Config, peers: tuple[int, ...], place: Place) -> Node:
+        """Return the node of these peers in a run; one that is not kept reads its disk."""
+        from coterie.app.node.node import Node  # torch, which a simulation's main process lacks
+
+        key = config, peers, place
+        node = self._nodes.pop(key, None)
+        self._nodes[key] = node or Node(config, peers, Path(config.run_dir), place)
+        while len(self._nodes) > self._limit:
+            del self._nodes[next(iter(self._nodes))]
+        return self._nodes[key]
+
+    def clear(self) -> None:
+        """Forget all nodes."""
+        self._nodes.clear()
+
+
+_nodes = Nodes()
+
+
+def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
+    """Do what a request says; its response or fault, and the round of the state that it leaves.
+
+    What a deployed node writes meanwhile is readable by its own user only.
+    """
+    if job.simulated:
+        return _handle(record, job)
+    logs.begin()
+    with closed():
+        return _handle(record, job)
+
+
+def _handle(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
+    where: dict[str, object] = {"run": job.run_id}
+    began = time.monotonic()
+    try:
+        request = decode_request(record)
+        where |= {"round": request.round, "stage": request.stage, "letters": len(request.letters)}
+        response = _respond(request, job)
+        encoded = encode_response(response, request)
+    except Exception as error:
+        return fault(error, job, where), job.version
+    where |= {"peers": named(response.peers), "refused": len(response.refused)}
+    _log.info("done", extra=where | {"seconds": round(time.monotonic() - began, 3)})
+    for line in response.refused:
+        _log.warning("%s", line, extra=where)
+    return encoded, job.version if request.stage in _UNCHANGED else request.last
+
+
+def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
+    """What went wrong, for the log here; the relay of a deployment gets a code.
+
+    Parameters
+    ----------
+    error : it is being handled.
+    where : fields of the log's line.
+    """
+    is_expected = isinstance(error, Error) and error.__cause__ is None
+    is_final = isinstance(error, PartError) or (not isinstance(error, Error) and is_users(error))
+    line = line_of(error)
+    _log.error("%s", line, extra=where, exc_info=not is_expected)
+    if is_final:
+        with suppress(Error, OSError):
+            run_dir = Path(job.config().run_dir)
+            (run_dir / ERROR_LOG).write_text(traceback.format_exc(), encoding="utf-8")
+    if job.simulated:
+        return encode_fault(line, is_final=is_final)
+    return encode_fault(f"{_who(job)}{faults.line_of(error)}")
+
+
+def _respond(request: Request, job: Job) -> Response:
+    config = job.config()
+    peers = hosted(job, config.peers)
+    if not peers:
+        return Response(())
+    if job.simulated:
+        _require_state(request, job, peers, _strategy(config).schedule)
+        number = int(str(job.node_config["partition-id"]))
+        return _nodes.of(config, peers, Simulated(number)).handle(request)
+    if request.stage == "preflight":
+        return readiness.answer(request, job)
+    policy = admit(config, job.node_config)
+    strategy = _strategy(config)  # only now: it holds something of each pair of peers
+    if not strategy.schedule.foresees:
+        raise ConfigError("the virtual clock decides who is awake in simulations only")
+    check_request(request, strategy, peers)
+    _require_state(request, job, peers, strategy.schedule)
+    sealing = deployed(config, job.node_config, peers[0], required=policy.sealing)
+    return _nodes.of(config, peers, Deployed(sealing, policy)).handle(request)
+
+
+def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
+    """The institution's policy, which allows the run; the decision is written down.
+
+    Raises
+    ------
+    ApprovalError, ConfigError, PolicyError : the run is refused. No data were read.
+    StartError : the node was started without a policy.
+    """
+    if "policy" not in node_config:
+        raise StartError(
+            "this SuperNode has no policy: write one (coterie policy init policy.toml) and "
+            'start it with policy="FILE" in --node-config'
+        )
+    if _MOVED in node_config:
+        raise StartError(f"{_MOVED} in --node-config is now disclosure in [reports] of the policy")
+    file, directory = Path(str(node_config["policy"])), Path(config.run_dir)
+    if directory.name.casefold() == approval.OWN:
+        raise ConfigError(f"no run may be called {approval.OWN}: that folder is the node's own")
+    digest = config_digest_of(config).hex()
+    for folder in (directory, directory.parent / approval.OWN):  # of versions before this one
+        close(folder)
+    try:
+        policy = read_policy(file)  # again each time: the institution may have changed it
+        check_run(policy, config)
+        if policy.approval == "digest":
+            approval.require_approval(directory.parent, directory.name, digest)
+    except (ApprovalError, PolicyError) as error:
+        approval.record(directory, config, digest, file, f"refused: {error}")
+        raise
+    approval.record(directory, config, digest, file, "allowed")
+    return policy
+
+
+def _who(job: Job) -> str:
+    """The peer of a deployed node, if the way it was started says so."""
+    with suppress(KeysError):
+        peer = job.node_config.get("peer", peer_of(job.node_config))
+        if type(peer) is int:
+            return f"peer {peer}: "
+    return ""
+
+
+def _require_state(request: Request, job: Job, peers: tuple[int, ...], schedule: Schedule) -> None:
+    before = request.round - 1
+    if request.stage == "start" or job.version == before:
+        return
+    if job.version is None or not schedule.last_change(peers, before) <= job.version <= before:
+        raise StateError(
+            f"peers {list(peers)} stand at round {job.version}, the request builds on "
+            f"{before}: a state update was lost, or the node restarted"
+        )
+
+
+@lru_cache(_NODES_IN_MEMORY)
+def _strategy(config: Config) -> Brokering:
+    return config.strategy()

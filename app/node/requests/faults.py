@@ -1,0 +1,90 @@
+"""What a deployed node tells the relay when it cannot do what it was asked: a code and no more.
+
+A sentence that depends on data, files or keys is an answer to a question that nobody approved, so
+the relay gets one of these lines and the log of the node the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from coterie.app.config.config import ConfigError
+from coterie.app.node.requests.vetting import RequestError
+from coterie.app.runs.atomic import BusyError, DamagedError
+from coterie.app.security.approval import ApprovalError
+from coterie.app.security.journal import LedgerError
+from coterie.app.security.policy import PolicyError
+from coterie.app.security.seal import SealError
+from coterie.app.security.split import SplitError
+from coterie.app.security.trust import KeysError
+from coterie.datasets.problem import DataError
+from coterie.errors import Error
+from coterie.strategies.errors import WireError
+
+Code = Literal[
+    "approval",
+    "budget",
+    "configuration",
+    "data",
+    "failed",
+    "keys",
+    "machine",
+    "policy",
+    "request",
+    "state",
+]
+MEANINGS: Mapping[Code, str] = {
+    "approval": "the run waits for a person's approval here",
+    "budget": "more is asked than the institution's policy allows",
+    "configuration": "the run's configuration cannot be carried out here",
+    "data": "this node's data do not fit the run",
+    "failed": "something failed here",
+    "keys": "keys, trust or the start of this node are not in order",
+    "machine": "disk, memory or clock of this node are not in order",
+    "policy": "the institution's policy does not allow the run",
+    "request": "no request that the run allows",
+    "state": "this node's state is not the one that the request builds on",
+}
+
+
+class StateError(Error):
+    """A request builds on a state that this node does not have."""
+
+
+class StartError(Error):
+    """The node was not started as it has to be; says with what."""
+
+
+class MachineError(Error):
+    """This machine has too little of something, or its clock is wrong; says what."""
+
+
+_CODES: Mapping[type[Exception], Code] = {
+    ApprovalError: "approval",
+    BusyError: "state",
+    LedgerError: "budget",
+    MachineError: "machine",
+    ConfigError: "configuration",
+    DamagedError: "state",
+    DataError: "data",
+    KeysError: "keys",
+    PolicyError: "policy",
+    RequestError: "request",
+    SealError: "request",
+    SplitError: "keys",
+    StartError: "keys",
+    StateError: "state",
+    WireError: "request",
+}
+
+
+def line_of(error: Exception) -> str:
+    """The line for the relay: the same for every error of a kind."""
+    code = code_of(error)
+    return f"{code}: {MEANINGS[code]}; the log of this node says more"
+
+
+def code_of(error: Exception) -> Code:
+    """The code of an error."""
+    return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "failed")

@@ -1,0 +1,103 @@
+"""Files of the personal models, each with its card."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor
+
+from coterie.app.config.config import Config
+from coterie.app.node.cohort.part import predicts_as_saved
+from coterie.app.node.storage.tensor_file import write
+from coterie.app.runs import atomic
+from coterie.app.security.policy import Policy
+from coterie.app.trained.about import About
+from coterie.app.trained.card import as_json, as_markdown, card
+from coterie.clients.rule import Rule
+from coterie.datasets.problem import Problem
+from coterie.strategies.protocol import Report
+
+
+class ModelFiles:
+    """Files `models/peer-0003.safetensors`, `.json` and `.md` of the peers of a node.
+
+    Parameters
+    ----------
+    directory : run directory.
+    rule : rule of the method.
+    policy : of the institution, which the card states; None in a simulation.
+    durable : synchronise files to the disk.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: Config,
+        problem: Problem,
+        peers: Sequence[int],
+        rule: type[Rule[Any]],
+        policy: Policy | None,
+        *,
+        durable: bool,
+    ) -> None:
+        self._directory, self._policy, self._durable = directory / "models", policy, durable
+        refused = ""
+        if not predicts_as_saved(rule):
+            refused = f"{config.method} predicts in a way of its own that its rule does not save"
+        self._about = {peer: About.of(config, problem, peer, refused) for peer in peers}
+        self._sizes = {peer: problem.sizes(peer) for peer in peers}
+        self._protection = config.privacy, config.defence
+        self._rounds, self.keeps_best = config.num_server_rounds, config.keep_models == "best"
+
+    def write(
+        self,
+        t: int,
+        models: Iterable[tuple[int, Mapping[str, Tensor]]],
+        names: Mapping[int, str],
+        reports: Sequence[Report],
+        curves: Mapping[int, Mapping[str, Any]],
+    ) -> None:
+        """Write the models of round `t` that are kept, and the card of each peer with a report.
+
+        Parameters
+        ----------
+        models : peer and named tensors.
+        names : peer -> its name, as far as known here.
+        reports : of the round, before a policy limits them.
+        curves : peer -> figure data of its evaluation.
+        """
+        by_peer = {report.peer: report for report in reports}
+        for peer, tensors in models:
+            report = by_peer.get(peer)
+            about = replace(self._about[peer], peer_name=names.get(peer) or f"peer {peer}")
+            file = self._directory / f"peer-{peer:04d}.safetensors"
+            metadata = about.strings()
+            if self.keeps_best:
+                if not self._is_better(t, report, peer, file):
+                    continue
+                loss = None if report is None else report.metrics["validation_loss"]
+                metadata["validation_loss"] = json.dumps(loss)
+            write(file, tensors, metadata, durable=self._durable)
+            if report is not None:
+                content = card(
+                    about, self._sizes[peer], report, names, self._policy,
+                    curves.get(peer, {}), *self._protection, has_examples="memory.keys" in tensors,
+                )  # fmt: skip
+                atomic.write(file.with_suffix(".json"), as_json(content))
+                atomic.write(file.with_suffix(".md"), as_markdown(content))
+
+    def _is_better(self, t: int, report: Report | None, peer: int, file: Path) -> bool:
+        """Compare a peer's model of round `t` with the one that is kept; without data, take it."""
+        if not file.exists():
+            return report is not None or t == self._rounds
+        if report is None or not self._sizes[peer]["validation"]:
+            return report is not None
+        with safe_open(file, "pt") as kept:
+            best = json.loads(kept.metadata().get("validation_loss", "null"))
+        loss = report.metrics["validation_loss"]
+        return loss is not None and (best is None or loss < best)

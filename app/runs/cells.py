@@ -1,0 +1,21 @@
+"""Cells of tables that people open in a spreadsheet, which computes what looks like a formula."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+
+
+def safe(cell: T) -> T | str:
+    """Return a cell that no spreadsheet computes: what looks like a formula gets a "'" in front.
+
+    Numbers stay as they are, negative ones too.
+    """
+    if isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return cell

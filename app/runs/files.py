@@ -1,0 +1,261 @@
+"""Read files that somebody else may have written.
+
+A run directory may come from anywhere. Its files are regular files of a bounded size: a pipe would
+hang whoever opens it, a device never ends, a link leads out of the directory, and a few kilobytes
+of zeros can stand for gigabytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import struct
+import tomllib
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.app.runs import units
+from coterie.errors import Error
+
+_TEXT = 1 << 26
+"""Most bytes of a JSON or TOML file."""
+_MEMORY_SHARE = 4
+"""Arrays of a file may take one part in so many of this machine's memory."""
+_ARRAYS = 1 << 31
+"""Most bytes of the arrays in a file."""
+_LISTING = 1 << 16
+"""Most bytes of an archive's list of its files."""
+_END = struct.Struct("<4s4H2LH")
+"""The end of an archive: mark, four counts, bytes of the list, where it begins, and a comment."""
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+class ResultsError(Error, ValueError):
+    """A directory is no run, or one of its files is damaged; the message names the file."""
+
+
+def opened(directory: Path, name: str, limit: int) -> BinaryIO:
+    """Open a file of a run directory for reading.
+
+    Parameters
+    ----------
+    name : path of the file below `directory`, with "/".
+    limit : largest size in bytes.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    ResultsError
+        It is a link or lies in a folder that is one, is no regular file, or is larger.
+    """
+    path = directory / name
+    for folder in [*path.parents][: name.count("/")]:
+        if folder.is_symlink():
+            raise ResultsError(f"{folder} is a link, and none is followed")
+    flags = ("O_BINARY", "O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")  # systems differ in these
+    try:
+        handle = os.open(path, sum(getattr(os, flag, 0) for flag in flags))
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ResultsError(f"{path} is a link, and none is followed") from None
+        if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):  # a socket
+            raise ResultsError(f"{path} is no regular file") from None
+        raise
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        raise ResultsError(f"{path} is no regular file")
+    if status.st_size > limit:
+        os.close(handle)
+        raise ResultsError(
+            f"{path} has {units.size(status.st_size)}: at most {units.size(limit)} are read"
+        )
+    return os.fdopen(handle, "rb")
+
+
+def check_all(directory: Path) -> None:
+    """Make sure that a run directory holds regular files and folders only: it is written into.
+
+    Raises
+    ------
+    ResultsError
+        Names the first link, pipe or device.
+    """
+    for folder, folders, names in os.walk(directory):
+        for name in (*folders, *names):
+            path = Path(folder, name)
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                raise ResultsError(f"{path} is a link, and none is followed")
+            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
+                raise ResultsError(f"{path} is no regular file")
+
+
+def text(directory: Path, name: str) -> str | None:
+    """Read a text file in UTF-8; None if there is no such file.
+
+    Raises
+    ------
+    ResultsError
+        As `opened`, or it is no UTF-8.
+    """
+    try:
+        with opened(directory, name, _TEXT) as file:
+            return file.read(_TEXT).decode("utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise ResultsError(f"{directory / name}: not UTF-8: {error}") from None
+
+
+def json_of(directory: Path, name: str, kind: type) -> Any:
+    """Read a JSON file; None if there is no such file.
+
+    Raises
+    ------
+    ResultsError
+        As `text`, or the file is no JSON, or holds something else than a `kind`.
+    """
+    content = text(directory, name)
+    if content is None:
+        return None
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ResultsError(f"{directory / name}: not JSON: {error}") from None
+    if not isinstance(value, kind):
+        wanted = "object" if kind is dict else "list"
+        raise ResultsError(f"{directory / name}: expected a JSON {wanted}")
+    return value
+
+
+def toml_of(directory: Path, name: str) -> dict[str, Any] | None:
+    """Read a TOML file; None if there is no such file.
+
+    Raises
+    ------
+    ResultsError
+        As `text`, or the file is no TOML.
+    """
+    content = text(directory, name)
+    if content is None:
+        return None
+    try:
+        return tomllib.loads(content)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ResultsError(f"{directory / name}: not TOML: {error}") from None
+
+
+def arrays_of(
+    directory: Path, name: str, kinds: Mapping[str, str]
+) -> dict[str, npt.NDArray[Any]] | None:
+    """Read arrays of an .npz file; None if there is no such file.
+
+    Their types and sizes are known before anything is unpacked.
+
+    Parameters
+    ----------
+    kinds : name of an array -> the kinds of number that it may hold, as in `numpy.dtype.kind`.
+
+    Raises
+    ------
+    ResultsError
+        As `opened`; an array is missing, is of another kind, or is too large.
+    """
+    path = directory / name
+    try:
+        with opened(directory, name, _ARRAYS) as file:
+            return unpacked(file, kinds)
+    except FileNotFoundError:
+        return None
+    except ResultsError:
+        raise
+    except ValueError as error:
+        raise ResultsError(f"{path}: {error}") from None
+
+
+def unpacked(file: BinaryIO, kinds: Mapping[str, str]) -> dict[str, npt.NDArray[Any]]:
+    """Read arrays of an open .npz file; see `arrays_of`.
+
+    Raises
+    ------
+    ValueError
+        An array is missing, is of another kind, or is too large.
+    """
+    _check_listing(file)
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for key, kind in kinds.items():
+                _check_array(archive, key, kind)
+            found = {}
+            for key in kinds:
+                with archive.open(f"{key}.npy") as member:
+                    found[key] = np.lib.format.read_array(member, allow_pickle=False)
+            return found
+    except KeyError as error:
+        raise ValueError(f"no array {error}") from None
+    except (OSError, EOFError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"its arrays cannot be read: {error}") from None
+
+
+def memory() -> int:
+    """The bytes that arrays of one file may take on this machine."""
+    try:
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return _ARRAYS
+    return min(_ARRAYS, whole // _MEMORY_SHARE)
+
+
+def _check_listing(file: BinaryIO) -> None:
+    """Refuse an archive of many files: their list is read as a whole.
+
+    Raises
+    ------
+    ValueError : it is none as NumPy writes them.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _END.size))
+    end = file.read(_END.size)
+    file.seek(0)
+    if len(end) < _END.size or not end.startswith(b"PK\5\6"):
+        raise ValueError("no .npz file as NumPy writes them")
+    listing = _END.unpack(end)[5]
+    if listing > _LISTING:
+        raise ValueError("an archive of very many files, not of a few arrays")
+
+
+def _check_array(archive: zipfile.ZipFile, key: str, kind: str) -> None:
+    """Refuse an array by its header.
+
+    Raises
+    ------
+    ValueError : it is of another kind, or too large.
+    """
+    with archive.open(f"{key}.npy") as member:
+        version = np.lib.format.read_magic(member)
+        if version not in _HEADERS:
+            raise ValueError(f"{key} is written in version {version} of the format")
+        shape, _, dtype = _HEADERS[version](member)
+    if dtype.kind not in kind:
+        raise ValueError(f"{key} holds {dtype}")
+    size = dtype.itemsize
+    for side in shape:
+        size *= side
+    if not 0 <= size <= memory():
+        raise ValueError(
+            f"{key} is {'x'.join(map(str, shape))}: {units.size(size)}, and at most "
+            f"{units.size(memory())} are read"
+        )

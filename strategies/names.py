@@ -1,0 +1,26 @@
+"""Names of runs and peers.
+
+They become folders, words of commands that people copy, and cells of tables, so they are made of
+letters, digits, ".", "-" and "_", wherever they come from. What users call their own data (folders,
+groups) may be anything: it is escaped where it is shown (`coterie.app.runs.terminal`,
+`coterie.app.runs.cells`).
+"""
+
+from __future__ import annotations
+
+import re
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+RULE = 'letters, digits, ".", "-" and "_", at most 64, no "." or "-" in front'
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text is a name."""
+    return _NAME.fullmatch(text) is not None
+
+
+def shortened(name: str, end: str) -> str:
+    """Join a name and its end, less of the name where both together are too long."""
+    cleaned = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).lstrip(".-") or "run"
+    return cleaned[: 64 - len(end)] + end

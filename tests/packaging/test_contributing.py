@@ -1,0 +1,95 @@
+"""CONTRIBUTING.md, followed word for word in a copy of the checkout."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r'^( *)```\w+ title="([^"\n]+)"\n(.*?)^ *```$', re.M | re.S)
+SCRIPT = """
+import sys
+import pytest
+import coterie
+from coterie.app.cli.main import main
+
+assert coterie.__file__.startswith(sys.argv[1])
+assert main(["defaults"]) == 0
+assert main(["list", "methods"]) == 0
+keys = {
+    "method": "halfway", "model": "bottleneck", "topology": "star", "schedule.kind": "first-day",
+    "attack.kind": "zero", "attack.peers": "1", "defence.rule": "first", "dataset": "digits",
+    "partition.kind": "iid", "peers": 3, "num-server-rounds": 2, "device": "cpu", "out": "runs",
+}
+assert main(["run", *(f"{key}={value}" for key, value in keys.items())]) == 0
+tests = ["tests/clients/methods/test_halfway.py", "tests/test_costs.py", "tests/docs/test_site.py"]
+tests += ["tests/clients/methods/test_twins.py", "tests/app/config/test_config.py"]
+chosen = "halfway or bottleneck or pyproject or every_network"
+sys.exit(pytest.main(["-q", "-p", "no:xdist", "-m", "not e2e", "-k", chosen, *tests]))
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Make a copy of what git tracks or would track."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout.decode()
+    copy = tmp_path / "checkout"
+    for name in filter(None, files.split("\0")):
+        source, target = ROOT / name, copy / name
+        if source.is_file() and not source.is_symlink():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    return copy
+
+
+def follow(checkout: Path) -> list[str]:
+    """Do what the page says, and return the titles of its blocks."""
+    titles = []
+    for indent, title, block in BLOCK.findall((checkout / "CONTRIBUTING.md").read_text("utf-8")):
+        titles.append(title)
+        text = "\n".join(line.removeprefix(indent) for line in block.splitlines()) + "\n"
+        name, _, place = title.partition(", ")
+        file = checkout / name
+        if not place:
+            assert not file.exists()
+            file.write_text(text, encoding="utf-8")
+            continue
+        where, _, start = place.partition(" ")
+        lines = file.read_text("utf-8").splitlines(keepends=True)
+        (at,) = (number for number, line in enumerate(lines) if line.startswith(start))
+        lines.insert(at + (where == "below"), text)
+        file.write_text("".join(lines), encoding="utf-8")
+    return titles
+
+
+def test_the_page_adds_a_method_a_model_a_topology_and_more(checkout: Path) -> None:
+    titles = follow(checkout)
+    assert [title.partition(",")[0] for title in titles] == [
+        "clients/methods/halfway.py",
+        "app/config/registry.py",
+        "app/config/registry.py",
+        "tests/clients/methods/test_halfway.py",
+        "docs/methods/halfway.md",
+        "clients/models/build.py",
+        "clients/models/options.py",
+        "tests/clients/methods/test_twins.py",
+        "strategies/topology.py",
+        "strategies/topology.py",
+        "strategies/schedule.py",
+        "clients/attack.py",
+        "clients/defence.py",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT), str(checkout)],
+        cwd=checkout, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "halfway" in done.stdout
+    assert " passed" in done.stdout
