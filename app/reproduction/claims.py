@@ -132,7 +132,7 @@ def _slope(claim: Claim, figure: Figure, size: Size, results: Results, panel: st
 
 
 def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
-    """Judge whether each point of the rows lies at its closed form."""
+    """Judge whether each point of the rows lies at its closed form, or below it ("bound")."""
     parts: list[_Judged] = []
     for row in figure.rows:
         if row.label not in claim.rows or not row.formula:
@@ -149,7 +149,8 @@ def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: 
             off = value / wanted - 1
             at = "" if x is None else f" at {figure.x} {x}"
             text = f"{row.label}{at}: {value:.3g}, closed form {wanted:.3g} ({off:+.1%})"
-            parts.append((bool(abs(off) <= claim.within), text))
+            inside = off <= 0 if claim.kind == "bound" else abs(off) <= claim.within
+            parts.append((bool(inside), text))
     return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
 
 
@@ -169,6 +170,7 @@ _KINDS: dict[str, Callable[[Claim, Figure, Size, Results, str], _Judged]] = {
     "ratio": _ratio,
     "slope": _slope,
     "formula": _formula,
+    "bound": _formula,
     "range": _range,
 }
 

@@ -15,7 +15,7 @@ from coterie.app.config.items import read_items
 from coterie.app.config.schema import Scalar
 from coterie.app.reproduction import claims, figures, page
 from coterie.app.reproduction.claims import Verdict
-from coterie.app.reproduction.figures import Figure, Paper, Size
+from coterie.app.reproduction.figures import Figure, Panel, Paper, Size
 from coterie.app.reproduction.results import Place, Results
 from coterie.app.runners import cluster, sweep
 from coterie.app.runners.errors import SweepError
@@ -90,6 +90,7 @@ def reproduce(request: Request, console: Console) -> Reproduction:
         raise ConfigError(f"{request.name} is not reproduced: {figure.missing}")
     if not figure.exists(request.size):
         raise ConfigError(f"{request.name} has no size {request.size}")
+    _run_bases(figure, request, console)
     configs = dict(_configs(figure, request))
     _require(figure, request, configs.values())
     flat = [config for of_place in configs.values() for config in of_place]
@@ -126,6 +127,21 @@ def _effort(made: Reproduction) -> dict[str, object]:
     }
 
 
+def _run_bases(figure: Figure, request: Request, console: Console) -> None:
+    """Run the presets that panels start from."""
+    bases = [_base(panel, request) for panel in figure.panels if panel.base]
+    if bases and request.size == "small":
+        failed = sweep.run_all(bases, request.workers, console)
+        if failed:
+            run, why = next(iter(failed.items()))
+            raise SweepError(f"the base model of {request.name} failed: {run}: {why}")
+
+
+def _base(panel: Panel, request: Request) -> Config:
+    _, flat = read_items([panel.base])
+    return sweep.placed(Config.from_flat(flat), request.out / "runs")
+
+
 def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Config]]]:
     """Yield the placed configurations of each place, one for each seed.
 
@@ -143,6 +159,9 @@ def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Con
         if not preset:
             continue
         _, shared = read_items([] if preset == DEFAULTS else [preset])
+        if panel.base and request.size == "small":
+            model = Path(_base(panel, request).run_dir, "models", "peer-0000.safetensors")
+            shared[panel.base_key] = str(model)
         for row in figure.rows:
             for point in figure.sweep(request.size) or (None,):
                 flat: dict[str, Scalar] = {

@@ -54,7 +54,7 @@ def measures_csv(run: Run) -> str:
     that they have of what an honest peer gives to others, mean over honest peers that give any.
     """
     rows = [
-        {"round": int(t), **_measured(weights_nn, run)}
+        {"round": int(t), **measured(weights_nn, run)}
         for t, weights_nn in zip(run.weight_rounds, run.weights, strict=True)
     ]
     text = io.StringIO()
@@ -64,7 +64,8 @@ def measures_csv(run: Run) -> str:
     return text.getvalue()
 
 
-def _measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
+def measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
+    """Measure a graph of a run: the columns of `measures_csv` but the round."""
     n = run.peers
     edges_nn = learnt_edges(weights_nn)
     edges = int(edges_nn.sum())
