@@ -82,6 +82,16 @@ for _name in ("sparsity", "symmetry", "to_attackers"):
     )
 
 
+def _rise(name: str) -> Callable[[Run], float]:
+    """Return a measure of the final graph minus that of the initial one."""
+    first = _at_first(name)
+    return lambda run: graph_measure(run, -1, name) - first(run)
+
+
+measure("sparsity_rise", "final minus initial sparsity %", "high")(_rise("sparsity"))
+measure("symmetry_rise", "final minus initial symmetry %", "high")(_rise("symmetry"))
+
+
 @measure("variance", "variance over peers", "low")
 def variance(run: Run) -> float:
     """Return the variance over peers of the best-on-validation test accuracy, in squared points."""
