@@ -101,7 +101,8 @@ def _theorem_1(config: Mapping[str, Any]) -> tuple[float, float, float]:
     """Return sqrt(L sigma^2 F / T), M^2 and c of CoBo's theorem 1, per dimension.
 
     F is the mean over ordered pairs of a cluster of E[f_ij(z_ij) - min f_ij], where
-    f_ij = (f_i + f_j) / 2 and z_ij is the midpoint of starts N(0, 1). Clusters are equal but for the sign of their centre.
+    f_ij = (f_i + f_j) / 2 and z_ij is the midpoint of starts N(0, 1). Clusters are equal
+    but for the sign of their centre.
     """
     of = config["noisy-quadratic"]
     helpers, centre = (float(str(of[key]).split(",")[0]) for key in ("helpers", "user-centre"))
