@@ -159,7 +159,9 @@ def _range(claim: Claim, figure: Figure, size: Size, results: Results, panel: st
     for row in claim.rows:
         value = results.mean(Place(panel, row, None), claim.column)
         inside = None if np.isnan(value) else bool(claim.low <= value <= claim.high)
-        parts.append((inside, f"{row} {_number(value, claim.column)}{_bounds(claim)}"))
+        parts.append(
+            (inside, f"{row} {_number(value, claim.column)}{_bounds(claim, claim.column)}")
+        )
     return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
 
 
@@ -176,8 +178,13 @@ _KINDS: dict[str, Callable[[Claim, Figure, Size, Results, str], _Judged]] = {
 
 
 def _number(value: float, column: str) -> str:
-    return f"{100 * value:.2f}" if is_share(column) else f"{value:.4g}"
+    return f"{100 * value:.2f}" if column and is_share(column) else f"{value:.4g}"
 
 
-def _bounds(claim: Claim) -> str:
-    return f" (claimed: {claim.low:g} to {claim.high:g})"
+def _bounds(claim: Claim, column: str = "") -> str:
+    low, high = (_number(value, column) for value in (claim.low, claim.high))
+    if np.isinf(claim.low):
+        return f" (claimed: at most {high})"
+    if np.isinf(claim.high):
+        return f" (claimed: at least {low})"
+    return f" (claimed: {low})" if low == high else f" (claimed: {low} to {high})"
