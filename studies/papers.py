@@ -96,11 +96,16 @@ def summary(of: Mapping[str, Kept | None]) -> str:
     """Return how many figures were made and how many claims hold."""
     made = [kept for kept in of.values() if kept is not None]
     verdicts = [claim["holds"] for kept in made for claim in kept.claims]
-    counts = ", ".join(f"{verdicts.count(key)} {name}" for key, name in HOLDS.items())
-    minutes = sum(kept.made["minutes"] for kept in made)
     return (
-        f"{len(made)} of {len(of)} tables and figures were made at size small, in "
-        f"{minutes:.0f} minutes of one core. Claims: {counts}."
+        f"{len(made)} of {len(of)} tables and figures were made at size small. {counted(verdicts)}"
+    )
+
+
+def counted(verdicts: Sequence[bool | None]) -> str:
+    """Return how many claims hold, in a sentence."""
+    held, against, open_ = (verdicts.count(key) for key in HOLDS)
+    return (
+        f"Claims: {held} held, {against} contradicted, {open_} that cannot be judged at this size."
     )
 
 
@@ -117,9 +122,7 @@ def section(paper: Paper, figure: Figure, kept: Kept | None) -> Iterator[str]:
         yield from tables(figure, {})
         return
     yield f"```text\ncoterie reproduce {paper.name}/{figure.name}\n```"
-    yield f"{kept.made['seeds']} and {kept.made['minutes']:.1f} minutes of one core.".replace(
-        "no runs and 0.0 minutes of one core", "Calculated in seconds"
-    )
+    yield effort(kept.made)
     if kept.drawing:
         yield f"![{figure.title}]({paper.name}/{figure.name}/figure.svg)"
     yield from tables(figure, kept.lines)
@@ -128,6 +131,15 @@ def section(paper: Paper, figure: Figure, kept: Kept | None) -> Iterator[str]:
     if figure.differs:
         yield "What differs from the paper:"
         yield bullets(figure.differs)
+
+
+def effort(made: Mapping[str, Any]) -> str:
+    """Return seeds, runs and minutes of a figure; runs that figures share count for each."""
+    if not made["runs"]:
+        return "Calculated in seconds, without runs."
+    seeds = str(made["seeds"]).capitalize()
+    minutes = f"{made['minutes']:.1f} minutes of one core of a busy machine"
+    return f"{seeds}; {units.plural(made['runs'], 'run')}, {minutes}."
 
 
 def heading_of(figure: Figure) -> str:
@@ -228,10 +240,11 @@ def index() -> str:
     parts = [
         NOTE,
         "# The papers, figure by figure",
-        "`coterie reproduce PAPER/FIGURE` makes a table or figure of one of these papers and checks "
-        "the paper's claims about it. At size small it runs offline on stand-in data: digits, "
-        "Fashion-MNIST, synthetic problems. A claim is judged by a paired test over seeds, or by a "
-        "closed form; it cannot be judged if the difference is not significant.",
+        "`coterie reproduce PAPER/FIGURE` makes a table or figure of one of these papers and "
+        "judges the paper's claims about it. At size small it runs offline on stand-in data: "
+        "digits, Fashion-MNIST, synthetic problems. A claim is judged by a paired test over seeds, "
+        "or by a closed form; it cannot be judged if a difference is not significant. A claim that "
+        "does not hold on stand-in data may hold on the paper's.",
     ]
     table = []
     for paper in papers:
@@ -274,6 +287,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Copy results, if asked, and write the pages."""
     if arguments:
         copy(Path(arguments[0]))
     for name in figures.names():

@@ -148,7 +148,8 @@ def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: 
             wanted = formulas.PREDICTIONS[row.formula](runs[0].config)
             off = value / wanted - 1
             at = "" if x is None else f" at {figure.x} {x}"
-            text = f"{row.label}{at}: {value:.3g}, closed form {wanted:.3g} ({off:+.1%})"
+            name = "bound" if claim.kind == "bound" else "closed form"
+            text = f"{row.label}{at}: {value:.3g}, {name} {wanted:.3g} ({off:+.1%})"
             inside = off <= 0 if claim.kind == "bound" else abs(off) <= claim.within
             parts.append((bool(inside), text))
     return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
