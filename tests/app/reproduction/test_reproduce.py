@@ -13,7 +13,7 @@ from rich.console import Console
 from coterie.app.config.config import ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.reproduction import claims, figures, formulas, page
-from coterie.app.reproduction.reproduce import DEFAULTS, Request, _configs, reproduce
+from coterie.app.reproduction.reproduce import DEFAULTS, Request, _base, _configs, reproduce
 
 FILE = """
 title = "A title"
@@ -231,3 +231,17 @@ def test_links_have_two_colours_and_attackers_a_third() -> None:
         [0, 0, 0],
         [2, 0, 0],
     ]
+
+
+def test_runs_of_a_panel_start_from_its_base(tmp_path: Path) -> None:
+    """The key names the model that the base leaves; at the paper's size there is no base."""
+    _, figure = figures.find("cobo/figure-7")
+    (panel,) = figure.panels
+    request = Request("cobo/figure-7", out=tmp_path)
+    base = Path(_base(panel, request).run_dir)
+    assert base.parent == (tmp_path / "runs").absolute()
+    for _, configs in _configs(figure, request):
+        for config in configs:
+            assert config.flat()[panel.base_key] == str(base / "models" / "peer-0000.safetensors")
+    for _, configs in _configs(figure, Request("cobo/figure-7", "paper", out=tmp_path)):
+        assert str(tmp_path) not in str(configs[0].flat()[panel.base_key])
