@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from coterie.app.reproduction import figures
-from coterie.app.reproduction.figures import Figure, Paper, Row
+from coterie.app.reproduction.figures import Figure, Paper, Row, Size
 from coterie.app.reproduction.page import HOLDS, heading, shown
 from coterie.app.runs import units
 
 PLACE = Path(__file__).resolve().parents[1] / "docs" / "papers"
-SIZE = "small"
+SIZE: Size = "small"
 FILES = ("results.csv", "claims.json", "made.json", "figure.svg")
 NOTE = "<!-- Written by python -m studies.papers; do not edit. -->"
 EMPTY = ""

@@ -31,7 +31,7 @@ _COLOURS = (
     *("#3f7fb5", "#c44e52", "#4a9a5b", "#d9822b", "#8064a2", "#5f6b7a"),
     *("#b5a13f", "#3fb5a8", "#a0527f", "#7a5f3f"),
 )
-_LINKS = ListedColormap(["white", "#a9c6e0", "#1f5f8b", "#c44e52"])
+_LINKS = ("white", "#a9c6e0", "#1f5f8b", "#c44e52")
 """Colours of `links`."""
 _TABLES = ("table", "scatter", "maps")
 """Forms that show the numbers of their columns, too."""
@@ -227,7 +227,7 @@ def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
             if figure.initial:
                 first = int(np.abs(run.weight_rounds - figure.initial).argmin())
                 marks = links(run.weights[nearest], run.weights[first], run.attackers)
-                axes.imshow(marks, cmap=_LINKS, vmin=0, vmax=len(_LINKS.colors) - 1)
+                axes.imshow(marks, cmap=ListedColormap(_LINKS), vmin=0, vmax=len(_LINKS) - 1)
             else:
                 weights = _without_diagonal(run.weights[nearest])
                 axes.imshow(weights, cmap="Blues", vmin=0, vmax=float(np.nanmax(weights)) or 1.0)

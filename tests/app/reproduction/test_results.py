@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from coterie.app.config.config import Config
+from coterie.app.config.schema import Scalar
 from coterie.app.reproduction import formulas, results
 from coterie.app.reproduction.results import Place, Results
 from coterie.app.runs.rundir import Run
@@ -89,14 +91,14 @@ def test_the_bounds_of_theorem_1() -> None:
     M = 1/2. F is the mean of (2/4)(4 + 1), twice (4/4)(4 + 1/2), and (6/4)(4 + 1):
     (2.5 + 9 + 7.5) / 4 = 4.75, so that L sigma^2 F / T = 3 * 4 * 4.75 / 1200 = 0.0475.
     """
-    flat = {
+    flat: dict[str, Scalar] = {
         "method": "cobo", "peers": 4, "num-server-rounds": 1200, "dataset": "noisy-quadratic",
         "noisy-quadratic.helpers": "1,1", "noisy-quadratic.user-curvature": 1.0,
         "noisy-quadratic.helper-curvature": 3.0, "noisy-quadratic.user-centre": "-2,2",
         "noisy-quadratic.helper-centre": "-2,2", "noisy-quadratic.noise": 2.0, "cobo.rho": 1.5,
     }  # fmt: skip
     config = Config.from_flat(flat).flat()
-    nested = {"num-server-rounds": config["num-server-rounds"]}
+    nested: dict[str, Any] = {"num-server-rounds": config["num-server-rounds"]}
     for table in ("noisy-quadratic", "cobo"):
         nested[table] = {
             key.removeprefix(f"{table}."): value
