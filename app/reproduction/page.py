@@ -201,12 +201,14 @@ def _swept(
 def _scattered(
     axes: Axes, figure: Figure, size: Size, results: Results, place: Place, row: Row, colour: str
 ) -> None:
-    """Draw a dot for each seed: the second column over the first."""
+    """Draw the second column over the first: each seed faint, and their mean."""
     for axis, column in zip((axes.xaxis, axes.yaxis), figure.columns, strict=False):
         axis.set_label_text(heading(column))
     x, y = (results.of_seeds(place, column) * (100 if is_share(column) else 1)
             for column in figure.columns[:2])  # fmt: skip
-    axes.scatter(x, y, color=colour, label=row.label)
+    marker = "os^"[figure.rows.index(row) // len(_COLOURS) % 3]
+    axes.scatter(x, y, color=colour, marker=marker, alpha=0.3, s=12)
+    axes.scatter(x.mean(), y.mean(), color=colour, marker=marker, label=row.label)
 
 
 def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
