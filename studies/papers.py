@@ -179,7 +179,8 @@ def tables(figure: Figure, lines: Mapping[Key, Mapping[str, str]]) -> Iterator[s
         if not printed and not any(any(cells) for _, cells in rows):
             continue
         if panel.label:
-            yield f"**{panel.label}**"
+            preset = f" (our numbers: preset `{panel.small}`)" if panel.small else ""
+            yield f"**{panel.label}**{preset}"
         if figure.form == "sweep":
             yield swept(figure, columns[0], points, rows)
         else:
