@@ -26,6 +26,11 @@ SIZE: Size = "small"
 FILES = ("results.csv", "claims.json", "made.json", "figure.svg")
 NOTE = "<!-- Written by python -m studies.papers; do not edit. -->"
 EMPTY = ""
+THAT = {
+    True: "Claims that hold",
+    False: "Claims that do not hold",
+    None: "Claims that cannot be judged at this size",
+}
 Key = tuple[str, str, str, str]
 """Panel, row, swept value ("" without), column."""
 
@@ -255,7 +260,7 @@ def index() -> str:
         counts = [str(claims.count(key)) for key in HOLDS]
         table.append([name, f"{len(kept)} of {len(paper.figures)}", *counts])
     parts.append(markdown(["paper", "figures made", *HOLDS.values()], table))
-    for key, name in HOLDS.items():
+    for key in HOLDS:
         found = [
             f"{claim['claim']} ([{paper.name}, {figure.replace('-', ' ')}]({paper.name}.md"
             f"#{anchor(heading_of(paper.figures[figure]))}))"
@@ -266,7 +271,7 @@ def index() -> str:
             if claim["holds"] is key
         ]
         if found:
-            parts += [f"## Claims: {name}", bullets(found)]
+            parts += [f"## {THAT[key]}", bullets(found)]
     return "\n\n".join(parts) + "\n"
 
 
