@@ -135,6 +135,7 @@ def compare(
     *,
     seeds: int = 3,
     tune: bool | Literal["halving"] = False,
+    settings: Mapping[str, Keys] | None = None,
     peers_data: Sequence[Arrays] | None = None,
     workers: int = 1,
     out: str | Path | None = None,
@@ -157,6 +158,8 @@ def compare(
     tune : bool | Literal["halving"]
         Choose the learning rate and one more key of each method on validation data of the first
         seed; "halving": stop poor trials early.
+    settings : Mapping[str, Mapping[str, Any]] | None
+        Method -> keys of that method alone, as in {"ditto": {"learning-rate": 0.1}}.
     peers_data : Sequence[Mapping[str, Any]] | None
         As in `run`.
     workers : int
@@ -195,7 +198,8 @@ def compare(
             )
     directory = Path(out or Path(str(flat.get("out", "runs")), "compare", name))
     tuning: Tuning | None = "halving" if tune == "halving" else "whole" if tune else None
-    request = Request(name, flat, names, directory, seeds, tuning, workers)
+    own = {method: flatten(of) for method, of in (settings or {}).items()}
+    request = Request(name, flat, names, directory, seeds, tuning, workers, settings=own)
     run_comparison(request, _console())
     return Comparison(directory, *_named(flat, names))
 

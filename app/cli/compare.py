@@ -9,7 +9,9 @@ from pathlib import Path
 from rich.console import Console
 
 from coterie.app.comparisons.run import Request, compare
-from coterie.app.config.items import read_items
+from coterie.app.config.items import read_items, read_pair
+from coterie.app.config.keys import ConfigError
+from coterie.app.config.schema import Scalar
 from coterie.app.report import comparison
 from coterie.app.runners.errors import Interrupted
 
@@ -37,6 +39,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", required=True, help='names with commas, or "all"')
     parser.add_argument(
         "--seeds", type=int, default=3, help="number of seeds, counted from the key seed (3)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="METHOD:KEY=VALUE",
+        help="a key of one method alone, as in ditto:learning-rate=0.1; may be repeated",
     )
     parser.add_argument(
         "--tune",
@@ -79,4 +88,22 @@ def _request(options: argparse.Namespace) -> Request:
         tuning=options.tune,
         workers=options.workers,
         columns=None if options.columns is None else options.columns.split(","),
+        settings=_settings(options.set),
     )
+
+
+def _settings(items: list[str]) -> dict[str, dict[str, Scalar]]:
+    """Return method -> keys of that method alone.
+
+    Raises
+    ------
+    ConfigError
+        An item is not METHOD:KEY=VALUE, or its key or value is wrong.
+    """
+    settings: dict[str, dict[str, Scalar]] = {}
+    for item in items:
+        method, _, pair = item.partition(":")
+        if not pair or "=" not in pair or "=" in method:
+            raise ConfigError(f'--set "{item}": must be METHOD:KEY=VALUE')
+        settings.setdefault(method, {}).update([read_pair(pair)])
+    return settings

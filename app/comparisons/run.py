@@ -6,7 +6,7 @@ The command `compare` and `coterie.compare` both call `compare`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -48,6 +48,7 @@ class Request:
     workers : runs side by side; None: as many as cores, memory and GPUs allow.
     directory : of the comparison.
     columns : keys of the columns of comparison.tex; `ALL`: every column; None: the usual ones.
+    settings : method -> keys of that method alone.
     """
 
     title: str
@@ -58,6 +59,7 @@ class Request:
     tuning: Tuning | None = None
     workers: int | None = None
     columns: Sequence[str] | None = None
+    settings: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
 
 
 def compare(request: Request, console: Console) -> Path:
@@ -77,9 +79,10 @@ def compare(request: Request, console: Console) -> Path:
     tracking.trackers(str(request.keys.get("track", "")))
     is_all = [name.strip() for name in request.methods] == [ALL]
     request = replace(request, methods=_methods(request.methods))
+    _check_settings(request)
     flat = _with_validation_split(request, console)
     configs = _configs(request, flat, is_all, console)
-    subject = Subject.of(configs, flat, request.tuning)
+    subject = Subject.of(configs, flat, request.tuning, request.settings)
     subject.check(request.directory)
     choices, failed = _choices(request, configs, console)
     placed = _placed(request, configs, choices)
@@ -117,6 +120,22 @@ def _methods(names: Sequence[str]) -> list[str]:
     for name in unique:
         parts.chosen({"method": name})
     return unique
+
+
+def _check_settings(request: Request) -> None:
+    """Check the settings of single methods.
+
+    Raises
+    ------
+    ConfigError : they name a method that is not compared, or a key that all methods share.
+    """
+    for method, keys in request.settings.items():
+        if method not in request.methods:
+            hint = nearest(method, request.methods)
+            raise ConfigError(f'settings of "{method}", which is not compared{hint}')
+        for key in ("method", "seed"):
+            if key in keys:
+                raise ConfigError(f"{key} cannot be set for {method} alone")
 
 
 def _columns(names: Sequence[str] | None) -> Collection[str]:
@@ -176,7 +195,9 @@ def _configs(
     for name in request.methods:
         try:
             of_method = [
-                Config.from_flat({**flat, "method": name, "seed": seed})
+                Config.from_flat(
+                    {**flat, **request.settings.get(name, {}), "method": name, "seed": seed}
+                )
                 for seed in range(first, first + request.seeds)
             ]
             for config in of_method:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import tomli_w
@@ -27,6 +27,7 @@ class Subject:
     methods, seeds : that are compared.
     tuned : each method was tuned. halved : by successive halving.
     keys : configuration that all runs share.
+    settings : method -> keys of that method alone.
     """
 
     methods: list[str]
@@ -34,6 +35,7 @@ class Subject:
     tuned: bool
     keys: Mapping[str, Scalar]
     halved: bool = False
+    settings: Mapping[str, Mapping[str, Scalar]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -41,11 +43,13 @@ class Subject:
         configs: Mapping[str, Sequence[Config]],
         flat: Mapping[str, Scalar],
         tuning: Tuning | None,
+        settings: Mapping[str, Mapping[str, Scalar]],
     ) -> Subject:
         """Return the subject of configurations that were made from the keys `flat`."""
         seeds = [config.seed for config in next(iter(configs.values()))]
         keys = {key: value for key, value in sorted(flat.items()) if key not in _NOT_COMPARED}
-        return cls(list(configs), seeds, tuning is not None, keys, tuning == "halving")
+        own = {method: dict(sorted(of.items())) for method, of in settings.items()}
+        return cls(list(configs), seeds, tuning is not None, keys, tuning == "halving", own)
 
     @classmethod
     def read(cls, directory: Path) -> Subject:
@@ -88,6 +92,12 @@ class Subject:
         for key, value in self.keys.items():
             if there.keys.get(key) != value:
                 return f"{key} = {schema.written(there.keys.get(key, ''))}"
+        for method in there.methods:
+            for key, value in there.settings.get(method, {}).items():
+                if self.settings.get(method, {}).get(key) != value:
+                    return f"{method}:{key} = {schema.written(value)}"
+            for key in self.settings.get(method, {}).keys() - there.settings.get(method, {}).keys():
+                return f"no {method}:{key}"
         if (there.tuned, there.halved) != (self.tuned, self.halved):
             tuned = "--tune" if there.tuned else "no --tune"
             return "--halving" if there.halved else tuned

@@ -68,6 +68,18 @@ def read_items(
     return Path(presets[0]).stem if presets else "default", flat
 
 
+def read_pair(item: str) -> tuple[str, Scalar]:
+    """Return key and value of one `key=value`, without the options of plugins.
+
+    Raises
+    ------
+    ConfigError
+        The key is unknown or the value of the wrong type.
+    """
+    key, _, text = item.partition("=")
+    return key, _value(key, text, {})
+
+
 def _preset_file(preset: str) -> Path:
     """Return the file of a preset: a path, or a name in `presets/` with or without .toml.
 

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.app.config.keys import TopLevel
 from coterie.app.report.methods import is_yardstick, learns_graph
 from coterie.app.report.run_data import weights_between
-from coterie.app.runs.graph import measured, weight_to
+from coterie.app.runs.graph import rounds_measured, weight_to
 from coterie.app.runs.rundir import Floats, Ints, Run
 from coterie.app.runs.units import NONE, count, duration, number, percent, plural, size
 from coterie.strategies.errors import TopologyError
@@ -270,7 +270,7 @@ def _attackers_text(run: Run) -> str:
     if not run.attackers.any():
         return ""
     text = f" {count(int(run.attackers.sum()))} of {plural(run.peers, 'peer')} attack"
-    shares = [weight_to(run.attackers, run.weights[c]) for c in measured(len(run.weights))]
+    shares = [weight_to(run.attackers, run.weights[c]) for c in rounds_measured(len(run.weights))]
     known = [share for share in shares if share is not None]
     if known:
         text += f"; they get {percent(known[-1])} of the weight that honest peers give to others"

@@ -81,10 +81,13 @@ def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Ju
     sign = -1.0 if better_of(column) == "low" else 1.0
     differences = [sign * (first[seed] - second[seed]) for seed in seeds]
     means = np.array([np.nanmean(d) for d in differences if not np.isnan(d).all()])
-    shown = " > " if sign > 0 else " < "
-    numbers = (_number(np.mean([np.nanmean(v) for v in of.values()]) if of else np.nan, column)
-               for of in (first, second))  # fmt: skip
-    text = f"{a} {next(numbers)}{shown}{b} {next(numbers)}"
+    numbers = [
+        float(np.mean([np.nanmean(values) for values in of.values()])) if of else np.nan
+        for of in (first, second)
+    ]
+    sign_between = ">" if numbers[0] > numbers[1] else "<" if numbers[0] < numbers[1] else "and"
+    shown = [_number(number, column) for number in numbers]
+    text = f"{a} {shown[0]} {sign_between} {b} {shown[1]}"
     if not len(means):
         return None, f"{text} (no numbers)"
     p = p_value(differences)
@@ -132,7 +135,7 @@ def _slope(claim: Claim, figure: Figure, size: Size, results: Results, panel: st
 
 
 def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: str) -> _Judged:
-    """Judge whether each point of the rows lies at its closed form."""
+    """Judge whether each point of the rows lies at its closed form, or below it ("bound")."""
     parts: list[_Judged] = []
     for row in figure.rows:
         if row.label not in claim.rows or not row.formula:
@@ -148,8 +151,10 @@ def _formula(claim: Claim, figure: Figure, size: Size, results: Results, panel: 
             wanted = formulas.PREDICTIONS[row.formula](runs[0].config)
             off = value / wanted - 1
             at = "" if x is None else f" at {figure.x} {x}"
-            text = f"{row.label}{at}: {value:.3g}, closed form {wanted:.3g} ({off:+.1%})"
-            parts.append((bool(abs(off) <= claim.within), text))
+            name = "bound" if claim.kind == "bound" else "closed form"
+            text = f"{row.label}{at}: {value:.3g}, {name} {wanted:.3g} ({off:+.1%})"
+            inside = off <= 0 if claim.kind == "bound" else abs(off) <= claim.within
+            parts.append((bool(inside), text))
     return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
 
 
@@ -158,7 +163,9 @@ def _range(claim: Claim, figure: Figure, size: Size, results: Results, panel: st
     for row in claim.rows:
         value = results.mean(Place(panel, row, None), claim.column)
         inside = None if np.isnan(value) else bool(claim.low <= value <= claim.high)
-        parts.append((inside, f"{row} {_number(value, claim.column)}{_bounds(claim)}"))
+        parts.append(
+            (inside, f"{row} {_number(value, claim.column)}{_bounds(claim, claim.column)}")
+        )
     return together(holds for holds, _ in parts), ", ".join(text for _, text in parts)
 
 
@@ -169,13 +176,19 @@ _KINDS: dict[str, Callable[[Claim, Figure, Size, Results, str], _Judged]] = {
     "ratio": _ratio,
     "slope": _slope,
     "formula": _formula,
+    "bound": _formula,
     "range": _range,
 }
 
 
 def _number(value: float, column: str) -> str:
-    return f"{100 * value:.2f}" if is_share(column) else f"{value:.4g}"
+    return f"{100 * value:.2f}" if column and is_share(column) else f"{value:.4g}"
 
 
-def _bounds(claim: Claim) -> str:
-    return f" (claimed: {claim.low:g} to {claim.high:g})"
+def _bounds(claim: Claim, column: str = "") -> str:
+    low, high = (_number(value, column) for value in (claim.low, claim.high))
+    if np.isinf(claim.low):
+        return f" (claimed: at most {high})"
+    if np.isinf(claim.high):
+        return f" (claimed: at least {low})"
+    return f" (claimed: {low})" if low == high else f" (claimed: {low} to {high})"

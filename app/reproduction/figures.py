@@ -20,7 +20,7 @@ from coterie.app.config.schema import Scalar
 FOLDER = ROOT / "papers"
 Form = Literal["table", "curves", "sweep", "maps", "scatter", "drawn"]
 Size = Literal["small", "paper"]
-Kind = Literal["order", "beats", "near", "ratio", "slope", "formula", "range"]
+Kind = Literal["order", "beats", "near", "ratio", "slope", "formula", "bound", "range"]
 T = TypeVar("T")
 
 
@@ -34,11 +34,15 @@ class Panel:
     small, paper : the preset of each size; "" where the panel does not exist at that size.
     keys : overrides at both sizes.
     small_keys, paper_keys : overrides at one size.
+    base : preset that is run first at size "small"; the key `base_key` of each run of the panel
+        names the model of its peer 0.
     """
 
     label: str = ""
     small: str = ""
     paper: str = ""
+    base: str = ""
+    base_key: str = ""
     keys: Mapping[str, Scalar] = field(default_factory=dict)
     small_keys: Mapping[str, Scalar] = field(default_factory=dict)
     paper_keys: Mapping[str, Scalar] = field(default_factory=dict)
@@ -103,7 +107,7 @@ class Claim:
     column : key of the measure.
     panels : labels of the panels it is about; empty: every one.
     low, high : bounds of "ratio", "slope" and "range"; `within` the tolerance of "near" (absolute)
-        and "formula" (relative).
+        and "formula" (relative). "bound" has none: the closed form is the upper bound.
     note : why it does not hold here, where that was found out.
     """
 
@@ -127,12 +131,16 @@ class Figure:
     name : "table-1". title : what it shows. where : table or figure and page of the paper.
     form : how it is drawn.
     columns : keys of measures, see `coterie.app.reproduction.results`.
-    x, y : of "curves": "round" or "bytes", and a field of metrics.jsonl; of "sweep": a key (or
-        what people call the axis), and a measure.
+    x, y : of "curves": "round" or "bytes", and a field of metrics.jsonl or a measure of the graph,
+        see `coterie.app.reproduction.results.course`; of "sweep": a key (or what people call the
+        axis), and a measure. A "scatter" has the first two of `columns` on its axes.
     values : of "sweep": values of the key `x`; or tables of keys, with the value drawn as `x`.
     small_values : the same for size "small", where they differ.
     log : which axes are logarithmic, "x", "y" or "xy".
-    rounds : of "maps": the rounds shown; empty: the last one.
+    rounds : of "maps": the rounds shown; empty: the last one. small_rounds : the same at size
+        "small".
+    initial : of "maps": show links in one colour, and in a second one those of this round that are
+        not used in the shown round; 0: show weights.
     drawn : of "drawn": name of a function of `coterie.app.reproduction.formulas`; nothing runs.
     seeds : number of seeds. minutes : how long size "small" takes on two cores.
     hours : how long size "paper" takes, as the paper says or as was measured; 0: unknown.
@@ -152,6 +160,8 @@ class Figure:
     small_values: tuple[Any, ...] = ()
     log: str = ""
     rounds: tuple[int, ...] = ()
+    small_rounds: tuple[int, ...] = ()
+    initial: int = 0
     drawn: str = ""
     seeds: int = 3
     minutes: float = 0.0
@@ -167,6 +177,10 @@ class Figure:
         """Return the points of a sweep at a size; empty where nothing is swept."""
         small = size == "small" and self.small_values
         return [self._point(value) for value in (self.small_values if small else self.values)]
+
+    def shown_rounds(self, size: Size) -> tuple[int, ...]:
+        """Return the rounds of maps at a size; empty: the last one."""
+        return self.small_rounds if size == "small" and self.small_rounds else self.rounds
 
     def _point(self, value: Any) -> Point:
         if isinstance(value, Mapping):

@@ -97,6 +97,35 @@ def bias_correction_floor(config: Mapping[str, Any]) -> float:
     return float(a0 / 2 * covariance[0])
 
 
+def _theorem_1(config: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return sqrt(L sigma^2 F / T), M^2 and c of CoBo's theorem 1, per dimension.
+
+    F is the mean over ordered pairs of a cluster of E[f_ij(z_ij) - min f_ij], where
+    f_ij = (f_i + f_j) / 2 and z_ij is the midpoint of starts N(0, 1). Clusters are equal
+    but for the sign of their centre.
+    """
+    of = config["noisy-quadratic"]
+    helpers, centre = (float(str(of[key]).split(",")[0]) for key in ("helpers", "user-centre"))
+    a = np.array([float(of["user-curvature"])] + [float(of["helper-curvature"])] * int(helpers))
+    spread = np.where(np.eye(len(a)) > 0, 1.0, 0.5)  # variance of the midpoint
+    excess = float(((a[:, None] + a) / 4 * (centre**2 + spread)).mean())
+    root = np.sqrt(a.max() * float(of["noise"]) ** 2 * excess / config["num-server-rounds"])
+    return float(root), float(((a.max() - a.min()) / (a.max() + a.min())) ** 2), float(len(a))
+
+
+@prediction
+def cobo_consensus_bound(config: Mapping[str, Any]) -> float:
+    """Return the bound of CoBo's theorem 1 on the consensus distance, per dimension."""
+    root, m2, c = _theorem_1(config)
+    return 6 * m2 / (float(config["cobo"]["rho"]) * c) ** 2 * root
+
+
+@prediction
+def cobo_gradient_bound(config: Mapping[str, Any]) -> float:
+    """Return the bound of CoBo's corollary 2 on the squared gradient norm, per dimension."""
+    return 4 * _theorem_1(config)[0]
+
+
 def sufficient_sizes(optima_nd: Floats, excess_e: Floats, threshold: float = THRESHOLD) -> Floats:
     """Return the mean size of the sufficient cluster at each excess loss.
 

@@ -12,15 +12,16 @@ import matplotlib as mpl
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure as Drawing
 
 from coterie.app.config.schema import Scalar
 from coterie.app.report import html
 from coterie.app.reproduction import formulas
 from coterie.app.reproduction.figures import Figure, Row, Size
-from coterie.app.reproduction.results import Place, Results, is_share, title_of
+from coterie.app.reproduction.results import Place, Results, course, is_share, title_of
 from coterie.app.runs import atomic, units
-from coterie.app.runs.rundir import Floats
+from coterie.app.runs.rundir import Bools, Floats, Ints
 
 if TYPE_CHECKING:
     from coterie.app.reproduction.reproduce import Reproduction
@@ -30,6 +31,10 @@ _COLOURS = (
     *("#3f7fb5", "#c44e52", "#4a9a5b", "#d9822b", "#8064a2", "#5f6b7a"),
     *("#b5a13f", "#3fb5a8", "#a0527f", "#7a5f3f"),
 )
+_LINKS = ("white", "#a9c6e0", "#1f5f8b", "#c44e52")
+"""Colours of `links`."""
+_TABLES = ("table", "scatter", "maps")
+"""Forms that show the numbers of their columns, too."""
 HOLDS = {True: "holds", False: "does not hold", None: "cannot be judged"}
 
 
@@ -56,14 +61,14 @@ def render(made: Reproduction, svg: str) -> str:
     figure = made.figure
     return _TEMPLATES.get_template("reproduction.html.j2").render(
         title=f"{made.paper.name}, {figure.name}: {figure.title}",
-        facts=[figure.where, f"size {made.size}", _seeds(made.results)],
+        facts=[figure.where, f"size {made.size}", seeds(made.results)],
         notice="",
         outcome=outcome(made),
         reference=made.paper.reference,
         svg=Markup(svg[svg.find("<svg") :]) if svg else "",
         panels=[panel.label for panel in figure.panels if panel.preset(made.size)],
-        columns=[(column, _heading(column)) for column in figure.columns],
-        rows=table(figure, made.size, made.results) if figure.form in ("table", "scatter") else {},
+        columns=[(column, heading(column)) for column in figure.columns],
+        rows=table(figure, made.size, made.results) if figure.form in _TABLES else {},
         number=shown,
         verdicts=made.verdicts,
         holds=HOLDS,
@@ -160,11 +165,9 @@ def _curve(
 ) -> None:
     """Draw the mean over peers over rounds or bytes, each seed thin and their mean bold."""
     runs = list(results.runs[place].values())
-    courses = [np.nanmean(run.metric(figure.y), axis=1) for run in runs]
+    steps, courses = map(list, zip(*(course(run, figure.y) for run in runs), strict=True))
     if figure.x == "bytes":
-        steps = [np.nanmean(run.metric("bytes_sent"), axis=1) / 1e6 for run in runs]
-    else:
-        steps = [run.rounds.astype(np.float64) for run in runs]
+        steps = [course(run, "bytes_sent")[1] / 1e6 for run in runs]
     for x_r, y_r in zip(steps, courses, strict=True):
         axes.plot(x_r, y_r, color=colour, alpha=0.25, linewidth=0.8)
     length = min(len(y_r) for y_r in courses)
@@ -198,32 +201,55 @@ def _swept(
 def _scattered(
     axes: Axes, figure: Figure, size: Size, results: Results, place: Place, row: Row, colour: str
 ) -> None:
-    """Draw a dot for each seed: mean accuracy over the spread between peers."""
-    y, x = (results.of_seeds(place, column) for column in ("accuracy", "spread"))
-    axes.scatter(100 * x, 100 * y, color=colour, label=row.label)
-    axes.set(xlabel="spread over peers, points", ylabel="accuracy, %")
+    """Draw the second column over the first: each seed faint, and their mean."""
+    for axis, column in zip((axes.xaxis, axes.yaxis), figure.columns, strict=False):
+        axis.set_label_text(heading(column))
+    x, y = (results.of_seeds(place, column) * (100 if is_share(column) else 1)
+            for column in figure.columns[:2])  # fmt: skip
+    marker = "os^"[figure.rows.index(row) // len(_COLOURS) % 3]
+    axes.scatter(x, y, color=colour, marker=marker, alpha=0.3, s=12)
+    axes.scatter(x.mean(), y.mean(), color=colour, marker=marker, label=row.label)
 
 
 def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
-    """Draw collaboration weights: a line of maps for each row, one for each of the rounds."""
+    """Draw collaboration graphs: a line of maps for each row, one for each of the rounds."""
     places = [place for place in results.runs if place.x is None]
-    columns = max(1, len(figure.rounds))
+    rounds = figure.shown_rounds(size)
+    columns = max(1, len(rounds))
     drawing = Drawing(figsize=(2.2 * columns + 1, 2.2 * len(places)), layout="constrained")
     every = drawing.subplots(len(places), columns, squeeze=False)
     for line, place in zip(every, places, strict=True):
         run = next(iter(results.runs[place].values()))
-        for axes, round_ in zip(line, figure.rounds or (int(run.rounds[-1]),), strict=True):
+        for axes, round_ in zip(line, rounds or (int(run.rounds[-1]),), strict=True):
             axes.set(xticks=[], yticks=[])
             if not len(run.weight_rounds):
                 axes.set_axis_off()
                 continue
             nearest = int(np.abs(run.weight_rounds - round_).argmin())
-            weights = _without_diagonal(run.weights[nearest])
-            axes.imshow(weights, cmap="Blues", vmin=0, vmax=float(np.nanmax(weights)) or 1.0)
+            if figure.initial:
+                first = int(np.abs(run.weight_rounds - figure.initial).argmin())
+                marks = links(run.weights[nearest], run.weights[first], run.attackers)
+                axes.imshow(marks, cmap=ListedColormap(_LINKS), vmin=0, vmax=len(_LINKS) - 1)
+            else:
+                weights = _without_diagonal(run.weights[nearest])
+                axes.imshow(weights, cmap="Blues", vmin=0, vmax=float(np.nanmax(weights)) or 1.0)
             axes.set_title(f"round {run.weight_rounds[nearest]}", fontsize="small")
         label = f"{place.panel}, {place.row}" if place.panel else place.row
         line[0].set_ylabel(label)
     return drawing
+
+
+def links(shown_nn: Floats, initial_nn: Floats, attackers_n: Bools) -> Ints:
+    """Return (n, n) what each link is, attackers last.
+
+    0: no link; 1: of the initial graph and not used; 2: used; 3: used, to an attacker. A peer's
+    link to itself counts as none.
+    """
+    off = ~np.eye(len(shown_nn), dtype=np.bool_)
+    used, known = (shown_nn > 0) & off, (initial_nn > 0) & off
+    marks = np.where(used, np.where(attackers_n, 3, 2), np.where(known, 1, 0))
+    order = np.argsort(attackers_n, kind="stable")
+    return np.asarray(marks[np.ix_(order, order)], dtype=np.int64)
 
 
 def _without_diagonal(weights: Floats) -> Floats:
@@ -250,11 +276,14 @@ def shown(value: float | None, column: str) -> str:
     return f"{100 * value:.2f}" if is_share(column) else f"{value:.4g}"
 
 
-def _heading(column: str) -> str:
-    return f"{title_of(column)} %" if is_share(column) else title_of(column)
+def heading(column: str) -> str:
+    """Return the heading of a column, with its unit."""
+    title = title_of(column)
+    return f"{title} %" if is_share(column) and not title.endswith("%") else title
 
 
-def _seeds(results: Results) -> str:
-    seeds: Iterator[int] = iter(sorted({seed for of in results.runs.values() for seed in of}))
-    listed = ", ".join(map(str, seeds))
+def seeds(results: Results) -> str:
+    """Return the seeds of the runs, for people."""
+    numbers: Iterator[int] = iter(sorted({seed for of in results.runs.values() for seed in of}))
+    listed = ", ".join(map(str, numbers))
     return f"seeds {listed}" if listed else "no runs"

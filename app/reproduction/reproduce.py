@@ -15,7 +15,7 @@ from coterie.app.config.items import read_items
 from coterie.app.config.schema import Scalar
 from coterie.app.reproduction import claims, figures, page
 from coterie.app.reproduction.claims import Verdict
-from coterie.app.reproduction.figures import Figure, Paper, Size
+from coterie.app.reproduction.figures import Figure, Panel, Paper, Size
 from coterie.app.reproduction.results import Place, Results
 from coterie.app.runners import cluster, sweep
 from coterie.app.runners.errors import SweepError
@@ -61,7 +61,7 @@ class Reproduction:
     ----------
     paper, figure : what was made.
     size : its size.
-    directory : of page.html, figure.svg, results.csv and claims.json.
+    directory : of page.html, figure.svg, results.csv, claims.json and made.json.
     results : the runs.
     verdicts : one for each claim.
     """
@@ -90,6 +90,7 @@ def reproduce(request: Request, console: Console) -> Reproduction:
         raise ConfigError(f"{request.name} is not reproduced: {figure.missing}")
     if not figure.exists(request.size):
         raise ConfigError(f"{request.name} has no size {request.size}")
+    _run_bases(figure, request, console)
     configs = dict(_configs(figure, request))
     _require(figure, request, configs.values())
     flat = [config for of_place in configs.values() for config in of_place]
@@ -110,7 +111,35 @@ def reproduce(request: Request, console: Console) -> Reproduction:
     page.write(made)
     said = json.dumps([asdict(verdict) for verdict in verdicts], indent=1)
     atomic.write(request.directory / "claims.json", said)
+    atomic.write(request.directory / "made.json", json.dumps(_effort(made), indent=1))
     return made
+
+
+def _effort(made: Reproduction) -> dict[str, object]:
+    """Return size, seeds, and the minutes that the runs took, added up: content of made.json."""
+    runs = {run.directory: run for of in made.results.runs.values() for run in of.values()}
+    seconds = sum(float(run.progress.get("seconds") or 0.0) for run in runs.values())
+    return {
+        "size": made.size,
+        "seeds": page.seeds(made.results),
+        "runs": len(runs),
+        "minutes": round(seconds / 60, 2),
+    }
+
+
+def _run_bases(figure: Figure, request: Request, console: Console) -> None:
+    """Run the presets that panels start from."""
+    bases = [_base(panel, request) for panel in figure.panels if panel.base]
+    if bases and request.size == "small":
+        failed = sweep.run_all(bases, request.workers, console)
+        if failed:
+            run, why = next(iter(failed.items()))
+            raise SweepError(f"the base model of {request.name} failed: {run}: {why}")
+
+
+def _base(panel: Panel, request: Request) -> Config:
+    _, flat = read_items([panel.base])
+    return sweep.placed(Config.from_flat(flat), request.out / "runs")
 
 
 def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Config]]]:
@@ -130,6 +159,9 @@ def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Con
         if not preset:
             continue
         _, shared = read_items([] if preset == DEFAULTS else [preset])
+        if panel.base and request.size == "small":
+            model = Path(_base(panel, request).run_dir, "models", "peer-0000.safetensors")
+            shared[panel.base_key] = str(model)
         for row in figure.rows:
             for point in figure.sweep(request.size) or (None,):
                 flat: dict[str, Scalar] = {

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from safetensors.numpy import load_file
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from coterie.app.config.keys import ConfigError, nearest
 from coterie.app.config.schema import Scalar
+from coterie.app.report import measures
 from coterie.app.report.measures import COLUMNS, last
+from coterie.app.runs import graph
+from coterie.app.runs.graph_scores import learnt_edges, score
 from coterie.app.runs.rundir import Floats, Run
 
 BETTER = {column.key: column.better for column in COLUMNS}
@@ -25,16 +31,146 @@ _FIELDS = {
 """Fields of metrics.jsonl that are measures of a figure without being columns of a comparison."""
 EXTRA: dict[str, tuple[str, str, Callable[[Run], float]]] = {}
 """Further measures: key -> (title, which end is better, run -> number). See `measure`."""
+SHARES = {"asymmetry", "symmetry", "sparsity", "to_attackers"}
+"""Measures of the graph of a round, see `coterie.app.runs.graph.measures_csv`."""
 
 
 def measure(key: str, title: str, better: str = "") -> Callable[..., Callable[[Run], float]]:
-    """Add a measure of figures, by decorator."""
+    """Add a measure of figures, by decorator. A title that ends in " %" belongs to a share."""
 
     def add(function: Callable[[Run], float]) -> Callable[[Run], float]:
         EXTRA[key] = title, better, function
         return function
 
     return add
+
+
+def course(run: Run, name: str) -> tuple[Floats, Floats]:
+    """Return (R,) rounds and (R,) a field's mean over peers, or a measure of the graph."""
+    if name not in SHARES:
+        return run.rounds.astype(np.float64), np.nanmean(run.metric(name), axis=1)
+    values = [graph_measure(run, at, name) for at in range(len(run.weights))]
+    return run.weight_rounds.astype(np.float64), np.array(values)
+
+
+def graph_measure(run: Run, at: int, name: str) -> float:
+    """Return a measure of the recorded graph number `at`; NaN without links."""
+    if not -len(run.weights) <= at < len(run.weights):
+        return np.nan
+    measured = graph.measured(run.weights[at], run)
+    if name == "asymmetry":
+        value = measured["symmetry"]
+        return np.nan if value is None else 1 - float(value)
+    value = measured.get(name)
+    return np.nan if value is None else float(value)
+
+
+def _at_first(name: str) -> Callable[[Run], float]:
+    """Return a measure of the initial graph: that of the first round after round 0."""
+
+    def first(run: Run) -> float:
+        later = np.flatnonzero(run.weight_rounds > 0)
+        return graph_measure(run, int(later[0]), name) if len(later) else np.nan
+
+    return first
+
+
+for _name in ("sparsity", "symmetry", "to_attackers"):
+    measure(f"first_{_name}", f"initial {_name.replace('_', ' ')} %")(_at_first(_name))
+    measure(f"last_{_name}", f"final {_name.replace('_', ' ')} %")(
+        lambda run, name=_name: graph_measure(run, -1, name)
+    )
+
+
+def _rise(name: str) -> Callable[[Run], float]:
+    """Return a measure of the final graph minus that of the initial one."""
+    first = _at_first(name)
+    return lambda run: graph_measure(run, -1, name) - first(run)
+
+
+measure("sparsity_rise", "final minus initial sparsity %", "high")(_rise("sparsity"))
+measure("symmetry_rise", "final minus initial symmetry %", "high")(_rise("symmetry"))
+
+
+@measure("variance", "variance over peers", "low")
+def variance(run: Run) -> float:
+    """Return the variance over peers of the best-on-validation test accuracy, in squared points."""
+    best = run.best_row()
+    if best is None:
+        return np.nan
+    return float(np.nanvar(100 * run.at("test_accuracy", best)))
+
+
+@measure("recovered", "first round with the true graph", "low")
+def recovered(run: Run) -> float:
+    """Return the first recorded round whose graph equals the true clusters; infinite: none."""
+    if run.clusters_to_recover is None:
+        return np.nan
+    exact = [score(weights, run.clusters_to_recover).exact for weights in run.weights]
+    return float(run.weight_rounds[exact.index(True)]) if any(exact) else np.inf
+
+
+@measure("components", "clusters of the final graph")
+def components(run: Run) -> float:
+    """Return the number of connected components of the final graph."""
+    if not len(run.weights):
+        return np.nan
+    return float(connected_components(csr_array(learnt_edges(run.weights[-1])))[0])
+
+
+@measure("first_peer", "accuracy of client 1 %", "high")
+def first_peer(run: Run) -> float:
+    """Return the final test accuracy of peer 0."""
+    return float(last(run)[0])
+
+
+@measure("first_choice", "peer with the largest weight of client 1")
+def first_choice(run: Run) -> float:
+    """Return the number of the peer to which peer 0 gives its largest final weight."""
+    return float(run.weights[-1][0, 1:].argmax() + 1) if len(run.weights) else np.nan
+
+
+@measure("perplexity", "perplexity", "low")
+def perplexity(run: Run) -> float:
+    """Return the mean over peers of exp(test loss)."""
+    return float(np.nanmean(np.exp(last(run, "test_loss"))))
+
+
+@measure("consensus", "squared distance in a cluster, per dimension", "low")
+def consensus(run: Run) -> float:
+    """Return the mean of |x_i - x_j|^2 / d over ordered pairs of a true cluster, final models."""
+    if run.clusters is None:
+        return np.nan
+    models = run.directory / "models"
+    x_nd = np.stack(
+        [
+            np.concatenate([np.ravel(part) for _, part in sorted(load_file(file).items())])
+            for file in sorted(models.glob("peer-*.safetensors"))
+        ]
+    ).astype(np.float64)
+    apart_nn = np.square(x_nd[:, None] - x_nd).mean(axis=-1)
+    return float(apart_nn[run.clusters[:, None] == run.clusters].mean())
+
+
+@measure("gradient_norm", "squared gradient norm, mean over rounds, per dimension", "low")
+def gradient_norm(run: Run) -> float:
+    """Return the mean over users and recorded rounds of |grad f|^2 / d on noisy quadratics.
+
+    A quadratic a/2 |x - c|^2 has |grad f|^2 = 2 a f.
+    """
+    curvature = float(run.config["noisy-quadratic"]["user-curvature"])
+    return float(2 * curvature * np.nanmean(run.metric("test_loss")[:-1]))
+
+
+ROUNDS_TO_BEST = "rounds_to_best"
+BEST = 0.9
+
+
+def rounds_to_best(run: Run, siblings: Sequence[Run]) -> float:
+    """Return the first round whose mean accuracy is 90 % of the siblings' best; infinite: never."""
+    best = max(float(np.nanmax(measures.course(each, "test_accuracy"))) for each in siblings)
+    reached = np.flatnonzero(measures.course(run, "test_accuracy") >= BEST * best)
+    return float(run.rounds[reached[0]]) if len(reached) else np.inf
 
 
 @measure("stationary_loss", "stationary loss", "low")
@@ -81,6 +217,8 @@ class Results:
         run = self.runs[place][seed]
         if column in EXTRA:
             return np.array([EXTRA[column][2](run)])
+        if column == ROUNDS_TO_BEST:
+            return np.array([rounds_to_best(run, self._siblings(place, seed))])
         if column in _FIELDS:
             return last(run, column)
         for known in COLUMNS:
@@ -93,17 +231,25 @@ class Results:
 
     def _beside(self, place: Place, seed: int) -> dict[str, Run]:
         """Return the runs of the same panel, x and seed by method."""
-        return {
-            str(of[seed].config["method"]): of[seed]
+        return {str(run.config["method"]): run for run in self._siblings(place, seed)}
+
+    def _siblings(self, place: Place, seed: int) -> list[Run]:
+        """Return the runs of the same panel, x and seed."""
+        return [
+            of[seed]
             for other, of in self.runs.items()
             if (other.panel, other.x) == (place.panel, place.x) and seed in of
-        }
+        ]
 
 
 def title_of(column: str) -> str:
     """Return what people call a column."""
     if column in EXTRA:
-        return EXTRA[column][0]
+        return EXTRA[column][0].removesuffix(" %")
+    if column == ROUNDS_TO_BEST:
+        return "rounds to 90 % of the best"
+    if column in SHARES:
+        return column.replace("_", " ")
     return _FIELDS.get(column) or _TITLES[column].removesuffix(" %")
 
 
@@ -111,6 +257,8 @@ def better_of(column: str) -> str:
     """Return which end of a column is better: "high", "low" or ""."""
     if column in EXTRA:
         return EXTRA[column][1]
+    if column == ROUNDS_TO_BEST:
+        return "low"
     if column.endswith("_loss"):
         return "low"
     return BETTER.get(column, "high")
@@ -118,4 +266,6 @@ def better_of(column: str) -> str:
 
 def is_share(column: str) -> bool:
     """Return whether a column is a share, shown in per cent."""
-    return column.endswith("_accuracy") or _TITLES.get(column, "").endswith("%") or column == "gain"
+    if column in EXTRA:
+        return EXTRA[column][0].endswith("%")
+    return column.endswith("_accuracy") or column == "gain" or _TITLES.get(column, "").endswith("%")

@@ -25,7 +25,7 @@ def thinned(count: int, every: int) -> range:
     return range((count - 1) % every, count, every)
 
 
-def measured(count: int) -> range:
+def rounds_measured(count: int) -> range:
     """Return the matrices that are measured: all, unless there are very many."""
     return thinned(count, max(1, math.ceil(count / _MEASURED)))
 
@@ -73,8 +73,8 @@ def measures_csv(run: Run) -> str:
     that they have of what an honest peer gives to others, mean over honest peers that give any.
     """
     rows = [
-        {"round": int(run.weight_rounds[c]), **_measured(run.weights[c], run)}
-        for c in measured(len(run.weights))
+        {"round": int(run.weight_rounds[c]), **measured(run.weights[c], run)}
+        for c in rounds_measured(len(run.weights))
     ]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else ["round"], lineterminator="\n")
@@ -83,7 +83,8 @@ def measures_csv(run: Run) -> str:
     return text.getvalue()
 
 
-def _measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
+def measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
+    """Measure a graph of a run: the columns of `measures_csv` but the round."""
     n = run.peers
     edges_nn = learnt_edges(weights_nn)
     edges = int(edges_nn.sum())

@@ -116,7 +116,7 @@ def recovery(run: Run) -> dict[str, Any] | None:
     clusters_n = run.clusters_to_recover
     if clusters_n is None or not len(run.weights):
         return None
-    kept = graph.measured(len(run.weights))
+    kept = graph.rounds_measured(len(run.weights))
     rounds = run.weight_rounds[kept]
     scores = [score(run.weights[c], clusters_n) for c in kept]
     best = int(np.argmax([each.f1 or 0.0 for each in scores]))

@@ -12,10 +12,12 @@ alike;
 Variant `simplex` (the paper's language models): W^0 = (1 - I) / (n - 1), every pair every round,
 and row i is projected onto the probability simplex instead.
 
-Readings: the penalty stays outside momentum and weight decay applies to x_i alone ("gradient-only
-momentum"); the midpoint gradient uses the computing peer's batch-norm buffers without updating
-them; a simplex row is projected over all other peers at once, after an update of the pairs that
-answered.
+Readings: an ordered pair of the paper and its reverse are one pair here, sampled once, so W stays
+symmetric; the models of the last round count, not those of a uniformly random one; of the paper's
+two theories the stochastic one, with rho >= sqrt(3) L / c; the penalty stays outside momentum and
+weight decay applies to x_i alone ("gradient-only momentum"); the midpoint gradient uses the
+computing peer's batch-norm buffers without updating them; a simplex row is projected over all other
+peers at once, after an update of the pairs that answered.
 """
 
 from __future__ import annotations

@@ -121,6 +121,46 @@ def label_groups(source: Source, partition: Partition, peers: int, seed: int) ->
     return Shares(train, test, member_p)
 
 
+def class_counts(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
+    """Draw a number of examples of each class for each peer, disjoint, as `class_counts` says.
+
+    Each peer is tested on all test examples of its classes.
+    """
+    try:
+        counts_p = [
+            {int(c): int(count) for c, count in (pair.split(":") for pair in share.split("-"))}
+            for share in partition.class_counts.split("/")
+        ]
+    except ValueError:
+        raise DataError(
+            f'partition.class-counts = "{partition.class_counts}": must be class:count pairs of '
+            'each peer, as in "0:50-4:50/0:300-6:200"'
+        ) from None
+    if len(counts_p) != peers:
+        raise DataError(
+            f"partition.class-counts has shares of {len(counts_p)} peers, but peers = {peers}"
+        )
+    rng = stream(seed, DIVIDE)
+    pools = {
+        c: list(rng.permutation(source.train[source.targets[source.train] == c]))
+        for c in sorted({c for counts in counts_p for c in counts})
+    }
+    for c, pool in pools.items():
+        wanted = sum(counts.get(c, 0) for counts in counts_p)
+        if wanted > len(pool):
+            raise DataError(
+                f"partition.class-counts wants {wanted} examples of class {c}: {source.name} has "
+                f"{len(pool)}"
+            )
+    train = [
+        np.concatenate([[pools[c].pop() for _ in range(count)] for c, count in counts.items()])
+        for counts in counts_p
+    ]
+    of_test = source.targets[source.test]
+    test = [source.test[np.isin(of_test, list(counts))] for counts in counts_p]
+    return Shares([rows.astype(np.int64) for rows in train], test)
+
+
 def label_permutation(source: Source, partition: Partition, peers: int, seed: int) -> Shares:
     """Divide the peers into clusters that each have all data, with permuted labels.
 
@@ -209,6 +249,7 @@ KINDS: dict[str, PartitionKind] = {
     "label-permutation": PartitionKind(
         "clusters of peers with all classes; each permutes the labels", label_permutation
     ),
+    "class-counts": PartitionKind("given numbers of examples per class and peer", class_counts),
     "label-flip": PartitionKind("iid; some peers have their labels reversed", label_flip),
 }
 """Kinds of partition by name."""

@@ -55,6 +55,9 @@ class Partition:
         natural: skip groups with fewer training examples.
     missing_classes : int
         natural: number of classes removed from each peer at random.
+    class_counts : str
+        class-counts: training examples of each class per peer, "0:50-4:50/0:300-6:200": class 0
+        and 4 with 50 examples each for the first peer, and so on.
     options : dataclass or None
         Options of a plugin's kind: the table [partition-options].
     """
@@ -69,6 +72,7 @@ class Partition:
     flip_fraction: Annotated[float, Range(0, 1)] = 0.4
     min_samples: Annotated[int, Range(1)] = 10
     missing_classes: Annotated[int, Range(0)] = 0
+    class_counts: str = ""
     options: object = None
 
     def __post_init__(self) -> None:

@@ -6,8 +6,9 @@ over coordinates, noise and starts N(0, 1) are drawn for each, and methods that 
 gradients mix all coordinates alike. So one run is `trials` runs of the paper's 1-D problem, and
 a user's test loss is their mean, the quantity in the paper's figures.
 
-A list in `helpers`, `helper-curvature` or `helper-centre` makes one group per entry. Peers are
-numbered by group, the user first; several groups are true clusters. Helpers have no test data.
+A list in `helpers`, `helper-curvature`, `helper-centre` or `user-centre` makes one group per entry.
+Peers are numbered by group, the user first; several groups are true clusters. Helpers have no test
+data.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class NoisyQuadraticOptions:
         Minimum c1 of the helpers' loss, or a list.
     user_curvature : float
         Curvature a0 of the user's loss.
-    user_centre : float
-        Minimum c0 of the user's loss.
+    user_centre : float or str
+        Minimum c0 of the user's loss, or a list.
     noise : float
         Standard deviation sigma of the gradient noise.
     trials : int
@@ -50,27 +51,29 @@ class NoisyQuadraticOptions:
     helper_curvature: float | str = 2.0
     helper_centre: float | str = 5.0
     user_curvature: Annotated[float, Range(0)] = 1.0
-    user_centre: float = 1.0
+    user_centre: float | str = 1.0
     noise: Annotated[float, Range(0)] = 10.0
     trials: Annotated[int, Range(1)] = 100
 
     def __post_init__(self) -> None:
-        helpers_g, curvature_g, _ = self.groups()
+        helpers_g, curvature_g, *_ = self.groups()
         if np.any((helpers_g < 1) | (helpers_g % 1 != 0)):
             raise ValueError("helpers must be integers of at least 1")
         if min(curvature_g) < 0:
             raise ValueError("helper-curvature must be at least 0")
 
     def groups(self) -> tuple[Floats, ...]:
-        """Return N, a1 and c1 of each group, (G,) each."""
+        """Return N, a1, c1 and c0 of each group, (G,) each."""
         lists = [
             _numbers("helpers", self.helpers),
             _numbers("helper-curvature", self.helper_curvature),
             _numbers("helper-centre", self.helper_centre),
+            _numbers("user-centre", self.user_centre),
         ]
         if len({len(values) for values in lists} - {1}) > 1:
             raise ValueError(
-                "lists in helpers, helper-curvature and helper-centre must have the same length"
+                "lists in helpers, helper-curvature, helper-centre and user-centre must have the "
+                "same length"
             )
         return tuple(np.broadcast_arrays(*lists))
 
@@ -106,12 +109,12 @@ def load_noisy_quadratic(
         options.check_peers(peers)
     except ValueError as error:
         raise DataError(f"noisy-quadratic: {error}") from None
-    helpers_g, a1_g, c1_g = options.groups()
+    helpers_g, a1_g, c1_g, c0_g = options.groups()
     sizes = helpers_g.astype(np.int64) + 1
     group, rows = np.repeat(np.arange(len(sizes)), sizes), np.arange(peers)
     user = rows == (np.cumsum(sizes) - sizes)[group]
     curvature = np.where(user, options.user_curvature, a1_g[group])
-    centre = np.where(user, options.user_centre, c1_g[group])
+    centre = np.where(user, c0_g[group], c1_g[group])
     pool = np.tile(np.stack([curvature, centre], axis=1)[:, :, None], options.trials)
     return Problem(
         name="noisy-quadratic",

@@ -234,3 +234,40 @@ def test_all_leaves_out_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.Mo
     assert "oracle" not in methods
     with pytest.raises(ConfigError, match="oracle"):
         compare(request(tmp_path, "oracle", flat=flat), said)
+
+
+def test_a_method_has_settings_of_its_own(tmp_path: Path) -> None:
+    """The key reaches that method's runs alone; tables of other settings are not overwritten."""
+    compare(
+        request(tmp_path, "local,fedavg", settings={"fedavg": {"learning-rate": 0.03}}),
+        Console(quiet=True),
+    )
+    rates = {
+        line["method"]: Run.read(tmp_path / line["run"]).config["learning-rate"]
+        for line in read(tmp_path / "comparison.csv")
+    }
+    assert rates == {"local": Config.learning_rate, "fedavg": 0.03}
+    with pytest.raises(ConfigError, match=r"other settings \(fedavg:learning-rate = 0.03\)"):
+        compare(request(tmp_path, "local,fedavg"), Console(quiet=True))
+    both = {"fedavg": {"learning-rate": 0.03}, "local": {"learning-rate": 0.1}}
+    with pytest.raises(ConfigError, match=r"other settings \(no local:learning-rate\)"):
+        compare(request(tmp_path, "local,fedavg", settings=both), Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("items", "why"),
+    [
+        (["ditto:learning-rate=0.1"], 'settings of "ditto", which is not compared'),
+        (["local"], "must be METHOD:KEY=VALUE"),
+        (["learning-rate=0.1"], "must be METHOD:KEY=VALUE"),
+        (["local:seed=3"], "seed cannot be set for local alone"),
+        (["local:learning-rat=0.1"], "learning-rat"),
+    ],
+)
+def test_wrong_settings_of_a_method(tmp_path: Path, items: list[str], why: str) -> None:
+    def execute() -> None:
+        settings = command._settings(items)
+        compare(request(tmp_path, "local,fedavg", settings=settings), Console(quiet=True))
+
+    with pytest.raises(ConfigError, match=why):
+        execute()

@@ -6,13 +6,14 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from coterie.app.config.config import ConfigError
 from coterie.app.config.items import read_items
-from coterie.app.reproduction import claims, figures, formulas
-from coterie.app.reproduction.reproduce import DEFAULTS, Request, _configs, reproduce
+from coterie.app.reproduction import claims, figures, formulas, page
+from coterie.app.reproduction.reproduce import DEFAULTS, Request, _base, _configs, reproduce
 
 FILE = """
 title = "A title"
@@ -128,9 +129,9 @@ def test_a_table_is_made_and_its_claims_are_judged(folder: Path) -> None:
     assert [line["row"] for line in lines] == ["Local", "FedAvg"]
     assert float(lines[0]["mean"]) == pytest.approx(0.9**6 / 2, rel=1e-12)
     assert lines[0]["published"] == "0.25"
-    page = (made.directory / "page.html").read_text()
-    assert "3 claims: 1 held, 2 contradicted, 0 that cannot be judged here." in page
-    assert "0.2657" in page
+    text = (made.directory / "page.html").read_text()
+    assert "3 claims: 1 held, 2 contradicted, 0 that cannot be judged here." in text
+    assert "0.2657" in text
 
 
 def test_a_second_time_nothing_runs(folder: Path) -> None:
@@ -201,3 +202,46 @@ def test_every_figure_of_a_paper_can_be_configured(paper: str) -> None:
         for panel in figure.panels:
             for preset in {panel.small, panel.paper} - {"", DEFAULTS}:
                 read_items([preset])
+
+
+def test_a_bound_holds_below_the_closed_form_only(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At rates 0.25 and 0.5 the losses are 0.28 and 0.125; the bound lies between them."""
+    file = folder / "papers" / "toy.toml"
+    file.write_text(file.read_text().replace('kind = "formula"', 'kind = "bound"'))
+    monkeypatch.setitem(formulas.PREDICTIONS, "one-step", lambda config: 0.2)
+    request = Request("toy/figure-2", out=folder / "out", workers=1)
+    made = reproduce(request, Console(quiet=True))
+    assert [verdict.holds for verdict in made.verdicts] == [False]
+    monkeypatch.setitem(formulas.PREDICTIONS, "one-step", lambda config: 0.3)
+    made = reproduce(request, Console(quiet=True))
+    assert [verdict.holds for verdict in made.verdicts] == [True]
+
+
+def test_links_have_two_colours_and_attackers_a_third() -> None:
+    """Three peers, of which peer 1 attacks and is drawn last."""
+    initial = np.array([[1, 1, 1], [0, 1, 0], [1, 0, 1]])
+    shown = np.array([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0], [0.9, 0.0, 0.1]])
+    attackers = np.array([False, True, False])
+    marks = page.links(shown, initial, attackers)
+    np.testing.assert_array_equal(marks, [[0, 1, 3], [2, 0, 0], [0, 0, 0]])
+    assert page.links(initial, initial, ~attackers & attackers).tolist() == [
+        [0, 2, 2],
+        [0, 0, 0],
+        [2, 0, 0],
+    ]
+
+
+def test_runs_of_a_panel_start_from_its_base(tmp_path: Path) -> None:
+    """The key names the model that the base leaves; at the paper's size there is no base."""
+    _, figure = figures.find("cobo/figure-7")
+    (panel,) = figure.panels
+    request = Request("cobo/figure-7", out=tmp_path)
+    base = Path(_base(panel, request).run_dir)
+    assert base.parent == (tmp_path / "runs").absolute()
+    for _, configs in _configs(figure, request):
+        for config in configs:
+            assert config.flat()[panel.base_key] == str(base / "models" / "peer-0000.safetensors")
+    for _, configs in _configs(figure, Request("cobo/figure-7", "paper", out=tmp_path)):
+        assert str(tmp_path) not in str(configs[0].flat()[panel.base_key])

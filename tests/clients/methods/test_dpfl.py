@@ -266,3 +266,23 @@ def test_validation_examples_are_asked_of_the_data(tmp_path: Path, method: str) 
     problem = write_quadratic(tmp_path / "problem.json", [[1.0]] * 4, [[0.0]] * 4, [0.0])
     check(Config.from_flat({"method": method, **problem}))
     check(Config.from_flat({"method": "random-graph"}))
+
+
+@pytest.mark.parametrize("budget", [0, 3])
+def test_the_graph_of_round_1_is_omega(
+    problem: tuple[Flat, dict[str, Floats]], tmp_path: Path, budget: int
+) -> None:
+    """Recorded in round 1, it is all that a figure of candidates and chosen peers needs.
+
+    Its links are the candidates, whose number is reported; no later round has another link.
+    """
+    flat, _ = problem
+    flat = {**flat, "evaluate-every": 1, "dpfl.budget": budget}
+    reports = run(flat, tmp_path / "run").reports
+    links = {
+        t: np.array([reports[t, k].weights for k in range(N)]) > 0 for t in range(1, ROUNDS + 1)
+    }
+    candidates = [reports[ROUNDS, k].metrics["candidates"] for k in range(N)]
+    assert (links[1].sum(axis=1) - 1).tolist() == candidates
+    assert any((links[t] != links[1]).any() for t in links)
+    assert all((links[t] <= links[1]).all() for t in links)

@@ -56,6 +56,7 @@ def requests(draw: st.DrawFn) -> tuple[Partition, int, int]:
         validation=draw(st.sampled_from([0.0, 0.01, 0.2, 0.99])),
         flip_fraction=draw(st.floats(0, 1)),
         min_samples=2,
+        class_counts="/".join(["0:3-1:2"] * peers),
     )
     return partition, peers, draw(st.integers(0, 2**40))
 
@@ -128,7 +129,7 @@ def test_shares_are_disjoint_and_complete(request: tuple[Partition, int, int]) -
         ]
     for rows in sets:
         held = np.sort(np.concatenate(rows))
-        if partition.kind == "natural":
+        if partition.kind in ("natural", "class-counts"):
             assert len(np.unique(held)) == len(held)
         else:
             np.testing.assert_array_equal(held, SOURCE.train)
@@ -151,7 +152,7 @@ def test_a_cap_keeps_a_subset(request: tuple[Partition, int, int]) -> None:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_the_seed_decides_who_holds_what(kind: str) -> None:
-    partition = replace(ALL, kind=kind)
+    partition = replace(ALL, kind=kind, class_counts="/".join(["0:3-1:2"] * 6))
     held = {
         tuple(tuple(np.sort(rows)) for rows in split(SOURCE, partition, 6, seed).train.rows)
         for seed in range(3)
@@ -593,3 +594,34 @@ def test_a_constant_channel_is_not_divided_by_zero() -> None:
     mean, std = replace(SOURCE, inputs=blank).normalisation
     np.testing.assert_array_equal(mean, np.full((3, 1, 1), 7.0))
     np.testing.assert_array_equal(std, np.ones((3, 1, 1)))
+
+
+def test_class_counts_are_exact_and_disjoint() -> None:
+    """Three peers that share classes: DPFL, appendix A, in small."""
+    wanted = [{0: 5, 4: 5}, {0: 20, 1: 10}, {4: 20, 5: 10}]
+    text = "/".join("-".join(f"{c}:{n}" for c, n in counts.items()) for counts in wanted)
+    partition = replace(ALL, kind="class-counts", class_counts=text, validation=0.2)
+    problem = split(SOURCE, partition, 3, 7)
+    rows = together(problem)
+    assert len(np.unique(np.concatenate(rows))) == 70
+    for peer, counts in enumerate(wanted):
+        classes, numbers = np.unique(SOURCE.targets[rows[peer]], return_counts=True)
+        assert dict(zip(classes.tolist(), numbers.tolist(), strict=True)) == counts
+        of_test = SOURCE.targets[problem.test.rows[peer]]
+        assert sorted(set(of_test.tolist())) == sorted(counts)
+        assert len(of_test) == 12 * len(counts)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must be class:count pairs"),
+        ("0:5/0:x", "must be class:count pairs"),
+        ("0:5", "shares of 1 peers, but peers = 2"),
+        ("0:30/0:30", "wants 60 examples of class 0: blocks has 40"),
+        ("0:5/11:5", "wants 5 examples of class 11: blocks has 0"),
+    ],
+)
+def test_impossible_class_counts(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        split(SOURCE, replace(ALL, kind="class-counts", class_counts=text), 2, 0)

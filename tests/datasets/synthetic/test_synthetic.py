@@ -87,10 +87,16 @@ def test_lists_make_groups() -> None:
     assert problem.test.sizes.tolist() == [1, 0, 1, 0, 0, 0, 1, 0, 0]
 
 
+def test_groups_have_users_with_centres_of_their_own() -> None:
+    problem = load("noisy-quadratic", 5, helpers="1,2", user_centre="-3,3", helper_centre="-3,3")
+    assert problem.inputs[:5, 1, 0].tolist() == [-3, -3, 3, 3, 3]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"helpers": "1,2", "helper-centre": "1,2,3"}, "must have the same length"),
+        ({"helpers": "1,2", "user-centre": "1,2,3"}, "must have the same length"),
         ({"helpers": 0}, "helpers must be integers of at least 1"),
         ({"helpers": "1.5"}, "helpers must be integers of at least 1"),
         ({"helpers": "many"}, 'helpers must be a number or a list like "1,10,50", not "many"'),

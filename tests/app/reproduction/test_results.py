@@ -1,0 +1,111 @@
+"""Measures of figures, on runs and graphs with known values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from coterie.app.config.config import Config
+from coterie.app.config.schema import Scalar
+from coterie.app.reproduction import formulas, results
+from coterie.app.reproduction.results import Place, Results
+from coterie.app.runs.rundir import Run
+
+
+def made_run(directory: Path, accuracy_rn: list[list[float]], **more: object) -> Run:
+    """Make a run of n peers with test and validation accuracies at rounds 0, 10, 20, ..."""
+    accuracy = np.array(accuracy_rn)
+    rounds, n = accuracy.shape
+    run = Run(
+        directory=directory,
+        config={"method": "dpfl", "peers": n},
+        rounds=10 * np.arange(rounds),
+        metrics={"test_accuracy": accuracy, "validation_accuracy": accuracy},
+        names=tuple(f"peer {i}" for i in range(n)),
+        reported=np.ones_like(accuracy, dtype=np.bool_),
+        weight_rounds=np.zeros(0, dtype=np.int64),
+        weights=np.zeros((0, n, n)),
+        split=None,
+        classes=(),
+        progress={},
+    )
+    return replace(run, **more)  # type: ignore[arg-type]
+
+
+def test_sparsity_and_symmetry_of_the_first_and_the_last_graph(tmp_path: Path) -> None:
+    """Three peers: after round 0 four of six links, of which two are mutual; then one."""
+    first = np.array([[1, 1, 1], [1, 1, 0], [0, 1, 1]]) / 3
+    last = np.array([[0.5, 0.5, 0], [0, 1, 0], [0, 0, 1]])
+    run = made_run(
+        tmp_path, [[0.1] * 3], weight_rounds=np.array([0, 1, 30]),
+        weights=np.stack([np.eye(3), first, last]),
+    )  # fmt: skip
+    of = {key: results.EXTRA[key][2](run) for key in results.EXTRA if "sparsity" in key}
+    assert of["first_sparsity"] == pytest.approx(1 / 3)
+    assert of["last_sparsity"] == pytest.approx(5 / 6)
+    assert of["sparsity_rise"] == pytest.approx(1 / 2)
+    assert results.EXTRA["first_symmetry"][2](run) == pytest.approx(1 / 2)
+    assert results.EXTRA["symmetry_rise"][2](run) == pytest.approx(-1 / 2)
+    rounds, asymmetry = results.course(run, "asymmetry")
+    assert rounds.tolist() == [0, 1, 30]
+    np.testing.assert_allclose(asymmetry, [np.nan, 0.5, 1.0])
+    assert results.components(run) == 2
+
+
+def test_rounds_until_a_run_is_near_the_best_of_its_panel(tmp_path: Path) -> None:
+    """90 % of the best mean, 0.8, are 0.72: reached at round 10, at round 20, and never."""
+    fast, slow, never = (
+        made_run(tmp_path, [[0.1], [x], [y]]) for x, y in ((0.8, 0.7), (0.6, 0.75), (0.2, 0.3))
+    )
+    runs = {
+        Place("", name, None): {0: run}
+        for name, run in zip("abc", (fast, slow, never), strict=True)
+    }
+    of = {name: Results(runs).mean(Place("", name, None), "rounds_to_best") for name in "abc"}
+    assert of == {"a": 10, "b": 20, "c": np.inf}
+
+
+def test_the_variance_is_of_the_best_rounds(tmp_path: Path) -> None:
+    """Best accuracies 0.5 and 0.7: a variance of 100 squared points."""
+    run = made_run(tmp_path, [[0.5, 0.2], [0.1, 0.7]])
+    assert results.variance(run) == pytest.approx(100)
+
+
+def test_the_distance_in_clusters_is_that_of_the_saved_models(tmp_path: Path) -> None:
+    """Clusters {0, 1} at distance (3, 4) and {2}: |.|^2 / d = 12.5 in two of five ordered pairs."""
+    (tmp_path / "models").mkdir()
+    for i, x in enumerate(([0.0, 0.0], [3.0, 4.0], [9.0, 9.0])):
+        save_file({"x": np.array(x)}, tmp_path / "models" / f"peer-{i:04d}.safetensors")
+    run = made_run(tmp_path, [[0.1] * 3], split=tuple({"cluster": c} for c in (0, 0, 1)))
+    assert results.consensus(run) == pytest.approx(2 * 12.5 / 5)
+
+
+def test_the_bounds_of_theorem_1() -> None:
+    """Clusters of two with curvatures 1 and 3, centres -2 and 2, noise 2, T = 1200.
+
+    M = 1/2. F is the mean of (2/4)(4 + 1), twice (4/4)(4 + 1/2), and (6/4)(4 + 1):
+    (2.5 + 9 + 7.5) / 4 = 4.75, so that L sigma^2 F / T = 3 * 4 * 4.75 / 1200 = 0.0475.
+    """
+    flat: dict[str, Scalar] = {
+        "method": "cobo", "peers": 4, "num-server-rounds": 1200, "dataset": "noisy-quadratic",
+        "noisy-quadratic.helpers": "1,1", "noisy-quadratic.user-curvature": 1.0,
+        "noisy-quadratic.helper-curvature": 3.0, "noisy-quadratic.user-centre": "-2,2",
+        "noisy-quadratic.helper-centre": "-2,2", "noisy-quadratic.noise": 2.0, "cobo.rho": 1.5,
+    }  # fmt: skip
+    config = Config.from_flat(flat).flat()
+    nested: dict[str, Any] = {"num-server-rounds": config["num-server-rounds"]}
+    for table in ("noisy-quadratic", "cobo"):
+        nested[table] = {
+            key.removeprefix(f"{table}."): value
+            for key, value in config.items()
+            if key.startswith(f"{table}.")
+        }
+    root = 0.0475**0.5
+    bound = formulas.PREDICTIONS["cobo-consensus-bound"](nested)
+    assert bound == pytest.approx(6 / 4 / (1.5 * 2) ** 2 * root, rel=1e-12)
+    assert formulas.PREDICTIONS["cobo-gradient-bound"](nested) == pytest.approx(4 * root, rel=1e-12)
