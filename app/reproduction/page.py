@@ -56,13 +56,13 @@ def render(made: Reproduction, svg: str) -> str:
     figure = made.figure
     return _TEMPLATES.get_template("reproduction.html.j2").render(
         title=f"{made.paper.name}, {figure.name}: {figure.title}",
-        facts=[figure.where, f"size {made.size}", _seeds(made.results)],
+        facts=[figure.where, f"size {made.size}", seeds(made.results)],
         notice="",
         outcome=outcome(made),
         reference=made.paper.reference,
         svg=Markup(svg[svg.find("<svg") :]) if svg else "",
         panels=[panel.label for panel in figure.panels if panel.preset(made.size)],
-        columns=[(column, _heading(column)) for column in figure.columns],
+        columns=[(column, heading(column)) for column in figure.columns],
         rows=table(figure, made.size, made.results) if figure.form in ("table", "scatter") else {},
         number=shown,
         verdicts=made.verdicts,
@@ -250,11 +250,13 @@ def shown(value: float | None, column: str) -> str:
     return f"{100 * value:.2f}" if is_share(column) else f"{value:.4g}"
 
 
-def _heading(column: str) -> str:
+def heading(column: str) -> str:
+    """Return the heading of a column, with its unit."""
     return f"{title_of(column)} %" if is_share(column) else title_of(column)
 
 
-def _seeds(results: Results) -> str:
-    seeds: Iterator[int] = iter(sorted({seed for of in results.runs.values() for seed in of}))
-    listed = ", ".join(map(str, seeds))
+def seeds(results: Results) -> str:
+    """Return the seeds of the runs, for people."""
+    numbers: Iterator[int] = iter(sorted({seed for of in results.runs.values() for seed in of}))
+    listed = ", ".join(map(str, numbers))
     return f"seeds {listed}" if listed else "no runs"

@@ -61,7 +61,7 @@ class Reproduction:
     ----------
     paper, figure : what was made.
     size : its size.
-    directory : of page.html, figure.svg, results.csv and claims.json.
+    directory : of page.html, figure.svg, results.csv, claims.json and made.json.
     results : the runs.
     verdicts : one for each claim.
     """
@@ -110,7 +110,20 @@ def reproduce(request: Request, console: Console) -> Reproduction:
     page.write(made)
     said = json.dumps([asdict(verdict) for verdict in verdicts], indent=1)
     atomic.write(request.directory / "claims.json", said)
+    atomic.write(request.directory / "made.json", json.dumps(_effort(made), indent=1))
     return made
+
+
+def _effort(made: Reproduction) -> dict[str, object]:
+    """Return size, seeds, and the minutes that the runs took, added up: content of made.json."""
+    runs = {run.directory: run for of in made.results.runs.values() for run in of.values()}
+    seconds = sum(float(run.progress.get("seconds") or 0.0) for run in runs.values())
+    return {
+        "size": made.size,
+        "seeds": page.seeds(made.results),
+        "runs": len(runs),
+        "minutes": round(seconds / 60, 2),
+    }
 
 
 def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Config]]]:

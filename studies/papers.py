@@ -1,0 +1,287 @@
+"""Pages of the papers: docs/papers, made from the results of `coterie reproduce`.
+
+`python -m studies.papers [RUNS]` copies the results of all figures in RUNS (runs/reproduce, size
+small) into docs/papers/<paper>/<figure>, and writes docs/papers/<paper>.md and docs/papers/index.md
+from what is there. Without RUNS it only writes the pages, of the results that docs/papers has.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.app.reproduction import figures
+from coterie.app.reproduction.figures import Figure, Paper, Row
+from coterie.app.reproduction.page import HOLDS, heading, shown
+from coterie.app.runs import units
+
+PLACE = Path(__file__).resolve().parents[1] / "docs" / "papers"
+SIZE = "small"
+FILES = ("results.csv", "claims.json", "made.json", "figure.svg")
+NOTE = "<!-- Written by python -m studies.papers; do not edit. -->"
+EMPTY = ""
+Key = tuple[str, str, str, str]
+"""Panel, row, swept value ("" without), column."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Results of a figure in docs/papers.
+
+    Attributes
+    ----------
+    lines : lines of results.csv by panel, row, swept value and column.
+    claims : content of claims.json.
+    made : content of made.json.
+    drawing : whether there is a figure.svg.
+    """
+
+    lines: Mapping[Key, Mapping[str, str]]
+    claims: Sequence[Mapping[str, Any]]
+    made: Mapping[str, Any]
+    drawing: bool
+
+    @classmethod
+    def read(cls, directory: Path) -> Kept | None:
+        """Read the results of a figure; None where it was not made."""
+        if not (directory / "made.json").exists():
+            return None
+        with (directory / "results.csv").open(encoding="utf-8", newline="") as file:
+            lines = {
+                (line["panel"], line["row"], line["x"], line["column"]): line
+                for line in csv.DictReader(file)
+            }
+        claims = json.loads((directory / "claims.json").read_text(encoding="utf-8"))
+        made = json.loads((directory / "made.json").read_text(encoding="utf-8"))
+        return cls(lines, claims, made, (directory / "figure.svg").exists())
+
+
+def copy(runs: Path) -> None:
+    """Copy the results of every figure that was made in `runs`."""
+    for paper in figures.names():
+        for name in figures.read(paper).figures:
+            made, kept = runs / SIZE / paper / name, PLACE / paper / name
+            if not (made / "made.json").exists():
+                continue
+            shutil.rmtree(kept, ignore_errors=True)
+            kept.mkdir(parents=True)
+            for file in FILES:
+                if (made / file).exists():
+                    shutil.copyfile(made / file, kept / file)
+
+
+def results(paper: Paper) -> dict[str, Kept | None]:
+    """Return the results of each figure of a paper, None where there are none."""
+    return {name: Kept.read(PLACE / paper.name / name) for name in paper.figures}
+
+
+def page(paper: Paper) -> str:
+    """Return the page of a paper in Markdown."""
+    of = results(paper)
+    parts = [NOTE, f"# {paper.title}", f"{paper.reference}.", summary(of)]
+    if paper.contradictions:
+        parts += ["## Contradictions and errata", bullets(paper.contradictions)]
+    for name, figure in paper.figures.items():
+        parts += section(paper, figure, of[name])
+    return "\n\n".join(parts) + "\n"
+
+
+def summary(of: Mapping[str, Kept | None]) -> str:
+    """Return how many figures were made and how many claims hold."""
+    made = [kept for kept in of.values() if kept is not None]
+    verdicts = [claim["holds"] for kept in made for claim in kept.claims]
+    counts = ", ".join(f"{verdicts.count(key)} {name}" for key, name in HOLDS.items())
+    minutes = sum(kept.made["minutes"] for kept in made)
+    return (
+        f"{len(made)} of {len(of)} tables and figures were made at size small, in "
+        f"{minutes:.0f} minutes of one core. Claims: {counts}."
+    )
+
+
+def section(paper: Paper, figure: Figure, kept: Kept | None) -> Iterator[str]:
+    """Yield the parts of a figure's section."""
+    yield f"## {heading_of(figure)}"
+    where = figure.where[0].upper() + figure.where[1:]
+    if figure.missing:
+        yield f"{where}. Not reproduced: {figure.missing}."
+        return
+    yield f"{where}. {needs(figure)}".strip()
+    if kept is None:
+        yield "Not made at size small."
+        yield from tables(figure, {})
+        return
+    yield f"```text\ncoterie reproduce {paper.name}/{figure.name}\n```"
+    yield f"{kept.made['seeds']} and {kept.made['minutes']:.1f} minutes of one core.".replace(
+        "no runs and 0.0 minutes of one core", "Calculated in seconds"
+    )
+    if kept.drawing:
+        yield f"![{figure.title}]({paper.name}/{figure.name}/figure.svg)"
+    yield from tables(figure, kept.lines)
+    if kept.claims:
+        yield bullets(verdict(claim) for claim in kept.claims)
+    if figure.differs:
+        yield "What differs from the paper:"
+        yield bullets(figure.differs)
+
+
+def heading_of(figure: Figure) -> str:
+    """Return "Table 2, cross-silo: ..." of a figure table-2-cross-silo."""
+    kind, _, rest = figure.name.partition("-")
+    number, _, part = rest.partition("-")
+    name = f"{kind} {number}".capitalize() if number else kind.capitalize()
+    if not any(sign.isdigit() for sign in number):
+        name = figure.name.replace("-", " ").capitalize()
+    elif part:
+        name += f", {part.replace('-', ' ')}"
+    return f"{name}: {figure.title}"
+
+
+def needs(figure: Figure) -> str:
+    """Return what size paper needs."""
+    if not figure.exists("paper") or figure.form == "drawn":
+        return ""
+    time = [f"{figure.hours:g} hours"] if figure.hours else []
+    listed = ", ".join((*figure.needs, *time))
+    return f"Size paper needs {listed}; it was not run." if listed else ""
+
+
+def tables(figure: Figure, lines: Mapping[Key, Mapping[str, str]]) -> Iterator[str]:
+    """Yield a table for each panel that has numbers of ours or of the paper."""
+    points = [str(point.x) for point in figure.sweep(SIZE)] or [""]
+    columns = (figure.y,) if figure.form == "sweep" else figure.columns
+    for panel in figure.panels:
+        rows = [
+            (row, [lines.get((panel.label, row.label, x, column)) for x in points
+                   for column in columns])
+            for row in figure.rows
+        ]  # fmt: skip
+        printed = any(
+            row.printed(panel.label, c) is not None for row in figure.rows for c in columns
+        )
+        if not printed and not any(any(cells) for _, cells in rows):
+            continue
+        if panel.label:
+            yield f"**{panel.label}**"
+        if figure.form == "sweep":
+            yield swept(figure, columns[0], points, rows)
+        else:
+            yield listed(columns, panel.label, rows, printed=printed)
+
+
+def swept(
+    figure: Figure, column: str, points: Sequence[str], rows: Sequence[tuple[Row, Sequence[Any]]]
+) -> str:
+    """Return a table with a column for each swept value."""
+    head = [f"{heading(column)}; {figure.x}", *points]
+    return markdown(head, [[row.label, *(ours(cell, column) for cell in cells)]
+                           for row, cells in rows])  # fmt: skip
+
+
+def listed(
+    columns: Sequence[str],
+    panel: str,
+    rows: Sequence[tuple[Row, Sequence[Any]]],
+    *,
+    printed: bool,
+) -> str:
+    """Return a table with our number and, where it prints any, the paper's for each column."""
+    head = [""]
+    for column in columns:
+        of_paper = printed and any(row.printed(panel, column) is not None for row, _ in rows)
+        head += [heading(column), "paper"] if of_paper else [heading(column)]
+    body = []
+    for row, cells in rows:
+        line = [row.label]
+        for column, cell in zip(columns, cells, strict=True):
+            line.append(ours(cell, column))
+            if printed and any(each.printed(panel, column) is not None for each, _ in rows):
+                value = row.printed(panel, column)
+                line.append(EMPTY if value is None else shown(value, column))
+        body.append(line)
+    return markdown(head, body)
+
+
+def ours(line: Mapping[str, str] | None, column: str) -> str:
+    """Return "mean ± deviation" of a line of results.csv."""
+    if line is None or not line["mean"]:
+        return EMPTY
+    mean = shown(float(line["mean"]), column)
+    return f"{mean} ± {shown(float(line['std']), column)}" if line["std"] else mean
+
+
+def verdict(claim: Mapping[str, Any]) -> str:
+    """Return a claim, whether it holds, and the numbers."""
+    note = f" {claim['note']}" if claim["note"] else ""
+    return f"**{HOLDS[claim['holds']].capitalize()}**: {claim['claim']}. {claim['evidence']}.{note}"
+
+
+def index() -> str:
+    """Return the front page: every paper with its counts, and every claim by verdict."""
+    papers = [figures.read(name) for name in figures.names()]
+    of = {paper.name: results(paper) for paper in papers}
+    parts = [
+        NOTE,
+        "# The papers, figure by figure",
+        "`coterie reproduce PAPER/FIGURE` makes a table or figure of one of these papers and checks "
+        "the paper's claims about it. At size small it runs offline on stand-in data: digits, "
+        "Fashion-MNIST, synthetic problems. A claim is judged by a paired test over seeds, or by a "
+        "closed form; it cannot be judged if the difference is not significant.",
+    ]
+    table = []
+    for paper in papers:
+        kept = [each for each in of[paper.name].values() if each is not None]
+        claims = [claim["holds"] for each in kept for claim in each.claims]
+        name = f"[{paper.title}]({paper.name}.md)" if kept else paper.title
+        counts = [str(claims.count(key)) for key in HOLDS]
+        table.append([name, f"{len(kept)} of {len(paper.figures)}", *counts])
+    parts.append(markdown(["paper", "figures made", *HOLDS.values()], table))
+    for key, name in HOLDS.items():
+        found = [
+            f"{claim['claim']} ([{paper.name}, {figure.replace('-', ' ')}]({paper.name}.md"
+            f"#{anchor(heading_of(paper.figures[figure]))}))"
+            for paper in papers
+            for figure, each in of[paper.name].items()
+            if each is not None
+            for claim in each.claims
+            if claim["holds"] is key
+        ]
+        if found:
+            parts += [f"## Claims: {name}", bullets(found)]
+    return "\n\n".join(parts) + "\n"
+
+
+def anchor(text: str) -> str:
+    """Return the anchor that MkDocs gives a heading."""
+    kept = "".join(sign for sign in text.lower() if sign.isalnum() or sign in " -_")
+    return "-".join(kept.split())
+
+
+def bullets(sentences: Iterator[str] | Sequence[str]) -> str:
+    """Return a list in Markdown."""
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main(arguments: Sequence[str]) -> None:
+    if arguments:
+        copy(Path(arguments[0]))
+    for name in figures.names():
+        paper = figures.read(name)
+        if any(results(paper).values()):
+            (PLACE / f"{name}.md").write_text(page(paper), encoding="utf-8")
+    (PLACE / "index.md").write_text(index(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

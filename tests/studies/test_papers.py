@@ -1,0 +1,50 @@
+"""The papers' pages are those that their results make."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from coterie.app.reproduction import figures
+from coterie.app.reproduction.reproduce import Request, reproduce
+from studies import papers
+from tests.app.reproduction.test_reproduce import folder as folder  # the toy paper
+
+
+def test_a_page_has_our_numbers_the_papers_and_the_verdicts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = folder / "out"
+    for name in ("table-1", "figure-2"):
+        reproduce(Request(f"toy/{name}", out=out, workers=1), Console(quiet=True))
+    monkeypatch.setattr(papers, "PLACE", folder / "docs")
+    papers.main([str(out)])
+    page = (folder / "docs" / "toy.md").read_text()
+    assert "2 of 3 tables and figures were made at size small" in page
+    assert "1 holds, 2 does not hold, 0 cannot be judged" not in page  # figure-2's claim holds, too
+    assert "2 holds, 2 does not hold, 0 cannot be judged" in page
+    assert "| Local | 0.2657 ± 0 | 0.25 |" in page
+    assert "| Local | 0.2812 | 0.125 |" in page  # (1 - eta)^2 / 2 at eta = 0.25 and 0.5
+    assert "Not reproduced: its data are not public." in page
+    assert "- **Does not hold**: averaging is better. FedAvg 0.5 < Local 0.2657" in page
+    made = json.loads((folder / "docs" / "toy" / "table-1" / "made.json").read_text())
+    assert made["runs"] == 4
+    front = (folder / "docs" / "index.md").read_text()
+    assert "| [A title](toy.md) | 2 of 3 | 2 | 2 | 0 |" in front
+    assert "(toy.md#table-1-two-curvatures)" in front
+
+
+@pytest.mark.parametrize("name", figures.names())
+def test_the_pages_are_up_to_date(name: str) -> None:
+    """After a change: `python -m studies.papers`."""
+    paper = figures.read(name)
+    if not any(papers.results(paper).values()):
+        pytest.skip("no results of this paper are kept")
+    assert (papers.PLACE / f"{name}.md").read_text(encoding="utf-8") == papers.page(paper)
+
+
+def test_the_front_page_is_up_to_date() -> None:
+    assert (papers.PLACE / "index.md").read_text(encoding="utf-8") == papers.index()
