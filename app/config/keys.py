@@ -65,6 +65,9 @@ class TopLevel:
         Number of rounds.
     seed : int
         Seed of all random streams.
+    split_seed : int | {"seed"}
+        Seed of the division of the data among the peers; "seed": that of all random streams. With a
+        number, runs with different seeds train on the same division.
     dataset : str
         Name of the data set, see `coterie list datasets`.
     model : str
@@ -138,6 +141,7 @@ class TopLevel:
     peers: int = 8
     num_server_rounds: int = 150
     seed: int = 0
+    split_seed: int | Literal["seed"] = "seed"
     dataset: str = "digits"
     model: str = "auto"
     batch_size: int = Training.batch_size
@@ -184,6 +188,8 @@ class TopLevel:
             raise ValueError('mixed-precision = true goes with dtype = "float32"')
         if self.seed < 0:
             raise ValueError("seed must not be negative")
+        if self.division < 0:
+            raise ValueError("split-seed must not be negative")
         if self.round_seconds <= 0 or self.join_seconds < 0:
             raise ValueError("round-seconds must be above 0 and join-seconds not below it")
         if not 0 <= self.hold_out < 1:
@@ -198,6 +204,11 @@ class TopLevel:
             raise ValueError(f'name must be the name of one directory, not "{self.name}"')
         if self.topology == "file" and not self.topology_file:
             raise ValueError('topology = "file" needs topology-file')
+
+    @property
+    def division(self) -> int:
+        """Seed of the division of the data."""
+        return self.seed if self.split_seed == "seed" else self.split_seed
 
     @property
     def training(self) -> Training:

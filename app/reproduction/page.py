@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +18,7 @@ from coterie.app.config.schema import Scalar
 from coterie.app.report import html
 from coterie.app.reproduction import formulas
 from coterie.app.reproduction.figures import Figure, Row, Size
-from coterie.app.reproduction.results import Place, Results, is_share, title_of
+from coterie.app.reproduction.results import Place, Results, components, is_share, title_of
 from coterie.app.runs import atomic, units
 from coterie.app.runs.rundir import Floats
 
@@ -97,7 +97,7 @@ def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Cell]]
 
 
 def _cell(row: Row, panel: str, column: str, results: Results) -> Cell:
-    values = results.of_seeds(Place(panel, row.label, None), column)
+    values = results.of_trials(Place(panel, row.label, None), column)
     there = values[np.isfinite(values)]
     mean = float(there.mean()) if len(there) else None
     deviation = float(there.std(ddof=1)) if len(there) > 1 else None
@@ -113,7 +113,7 @@ def as_csv(figure: Figure, size: Size, results: Results) -> str:
         (row,) = (row for row in figure.rows if row.label == place.row)
         columns = figure.columns if figure.form != "sweep" else (figure.y,)
         for column in columns:
-            values = results.of_seeds(place, column)
+            values = results.of_trials(place, column)
             there = values[np.isfinite(values)]
             mean = repr(float(there.mean())) if len(there) else ""
             spread = repr(float(there.std(ddof=1))) if len(there) > 1 else ""
@@ -140,6 +140,8 @@ def drawn(figure: Figure, size: Size, results: Results) -> Drawing | None:
         return formulas.DRAWINGS[figure.drawn]()
     if figure.form == "maps":
         return _maps(figure, size, results)
+    if figure.form == "weights":
+        return _weights(figure, results)
     labels = [panel.label for panel in figure.panels if panel.preset(size)]
     drawing = Drawing(figsize=(1.5 + 4.5 * len(labels), 3.6), layout="constrained")
     draw = _DRAW[figure.form]
@@ -182,7 +184,7 @@ def _swept(
     places = [place._replace(x=x) for x in values]
     positions = [float(x) for x in values] if _are_numbers(values) else list(range(len(values)))
     means = [results.mean(at, figure.y) for at in places]
-    spreads = [results.of_seeds(at, figure.y) for at in places]
+    spreads = [results.of_trials(at, figure.y) for at in places]
     bars = [float(np.nanstd(of, ddof=1)) if len(of) > 1 else 0.0 for of in spreads]
     axes.errorbar(positions, means, yerr=bars, color=colour, marker="o", label=row.label)
     if row.formula:
@@ -199,7 +201,7 @@ def _scattered(
     axes: Axes, figure: Figure, size: Size, results: Results, place: Place, row: Row, colour: str
 ) -> None:
     """Draw a dot for each seed: mean accuracy over the spread between peers."""
-    y, x = (results.of_seeds(place, column) for column in ("accuracy", "spread"))
+    y, x = (results.of_trials(place, column) for column in ("accuracy", "spread"))
     axes.scatter(100 * x, 100 * y, color=colour, label=row.label)
     axes.set(xlabel="spread over peers, points", ylabel="accuracy, %")
 
@@ -223,6 +225,35 @@ def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
             axes.set_title(f"round {run.weight_rounds[nearest]}", fontsize="small")
         label = f"{place.panel}, {place.row}" if place.panel else place.row
         line[0].set_ylabel(label)
+    return drawing
+
+
+def _weights(figure: Figure, results: Results) -> Drawing:
+    """Draw each client's weights over rounds: a line of plots for each row and seed.
+
+    A curve is the weight of a peer, coloured by its true cluster, or of a component of a mixture.
+    """
+    lines = [(place, run) for place, of in results.runs.items() for run in of.values()]
+    clients = figure.clients or tuple(range(lines[0][1].peers))
+    drawing = Drawing(figsize=(1.6 * len(clients) + 0.6, 1.5 * len(lines)), layout="constrained")
+    every = drawing.subplots(len(lines), len(clients), squeeze=False, sharex=True, sharey=True)
+    for line, (place, run) in zip(every, lines, strict=True):
+        mixture_rkn = components(run)
+        groups = np.arange(run.peers) if run.clusters is None else run.clusters
+        for axes, client in zip(line, clients, strict=True):
+            if mixture_rkn.shape[1]:
+                rounds, weights_rk = run.rounds, mixture_rkn[:, :, client]
+                colours = np.arange(weights_rk.shape[1])
+            else:
+                kept = run.weight_rounds > 0
+                rounds, weights_rk = run.weight_rounds[kept], run.weights[kept, client]
+                colours = groups
+            for weight_r, colour in zip(weights_rk.T, colours, strict=True):
+                axes.plot(rounds, weight_r, color=_COLOURS[colour % len(_COLOURS)], linewidth=0.9)
+            axes.set_title(f"client {client}, group {groups[client]}", fontsize="x-small")
+            axes.set_ylim(-0.05, 1.05)
+            axes.tick_params(labelsize="x-small")
+        line[0].set_ylabel(place.row.replace(", ", "\n"), fontsize="x-small")
     return drawing
 
 
@@ -257,6 +288,10 @@ def heading(column: str) -> str:
 
 def seeds(results: Results) -> str:
     """Return the seeds of the runs, for people."""
-    numbers: Iterator[int] = iter(sorted({seed for of in results.runs.values() for seed in of}))
-    listed = ", ".join(map(str, numbers))
-    return f"seeds {listed}" if listed else "no runs"
+    trials = {trial for of in results.runs.values() for trial in of}
+    if not trials:
+        return "no runs"
+    seeds = sorted({trial.seed for trial in trials})
+    splits = sorted({trial.split for trial in trials})
+    listed = f"seeds {', '.join(map(str, seeds))}"
+    return listed if splits == seeds else f"{listed}, each with {len(splits)} splits"

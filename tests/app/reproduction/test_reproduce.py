@@ -201,3 +201,19 @@ def test_every_figure_of_a_paper_can_be_configured(paper: str) -> None:
         for panel in figure.panels:
             for preset in {panel.small, panel.paper} - {"", DEFAULTS}:
                 read_items([preset])
+
+
+def test_size_paper_crosses_splits_with_seeds(folder: Path) -> None:
+    """Differences are tested over divisions: the seeds of a division are averaged first."""
+    file = folder / "papers" / "toy.toml"
+    text = file.read_text().replace('small = "default"', 'small = "default"\npaper = "default"', 1)
+    file.write_text(text.replace("seeds = 2", "seeds = 2\nsplits = 3", 1))
+    figure = figures.find("toy/table-1")[1]
+    paper = dict(_configs(figure, Request("toy/table-1", "paper")))
+    trials = [(config.division, config.seed) for config in paper["", "Local", None]]
+    assert trials == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
+    small = dict(_configs(figure, Request("toy/table-1")))
+    assert [(config.division, config.seed) for config in small["", "Local", None]] == [
+        (0, 0),
+        (1, 1),
+    ]
