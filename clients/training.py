@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-Optimizer = Literal["sgd", "adam"]
+Optimizer = Literal["sgd", "adam", "adamw", "rmsprop"]
+RateSchedule = Literal["step", "cosine", "inverse-time", "horizon"]
 Augmentation = Literal["none", "crop-flip"]
 
 
@@ -21,33 +23,57 @@ class Training:
         Minibatches per round.
     local_epochs : int
         Passes over the peer's data per round; if above 0, replaces `local_steps`.
+    num_server_rounds : int
+        Number of rounds T, the horizon of learning-rate schedules.
     augment : {"none", "crop-flip"}
         Augmentation of training images; "crop-flip" shifts them by up to an eighth of their side
         and mirrors them with probability 1/2. Not used in evaluation.
-    optimizer : {"sgd", "adam"}
-        Optimizer of local training.
+    optimizer : {"sgd", "adam", "adamw", "rmsprop"}
+        Optimizer of local training, with the defaults of torch.optim: betas 0.9 and 0.999 of
+        "adam" and "adamw", smoothing constant 0.99 of "rmsprop".
     learning_rate : float
-        Learning rate of the optimizer.
+        Learning rate eta of the optimizer.
+    learning_rate_schedule : {"step", "cosine", "inverse-time", "horizon"}
+        Learning rate of round t = 1, ..., T, with K = `learning_rate_decay_every`. "step": eta
+        times `learning_rate_decay` after every K rounds. "cosine":
+        eta (1 + cos(pi (t - 1) / T)) / 2. "inverse-time": eta / (1 + (t - 1) / K), which is eta / t
+        for K = 1; the steps C / (mu (t + a)) of convergence proofs are eta = C / (mu (a + 1)) and
+        K = a + 1. "horizon": eta min(1, K max(1, ln T) / T) in every round, which is
+        min(1 / L, ln(T) / (mu T)) for eta = 1 / L and K = L / mu. After a warm-up, t and T count
+        the rounds after it.
     learning_rate_decay : float
-        Factor on the learning rate every `learning_rate_decay_every` rounds; 1 for none.
+        Factor of the "step" schedule; 1 for a constant learning rate.
     learning_rate_decay_every : int
-        Rounds between two decays of the learning rate.
+        Rounds K of the schedule.
+    warm_up_rounds : int
+        Rounds W of linear warm-up: round t of them has t / (W + 1) of the learning rate.
     momentum : float
-        Momentum of SGD; must be 0 with Adam.
+        Momentum of "sgd" and "rmsprop"; must be 0 with the others.
     weight_decay : float
-        Weight decay of the optimizer.
+        Weight decay; "adamw" applies it to the parameters, the others add it to the gradient.
+    gradient_clip : float
+        Maximum norm of a model's gradient in a step, over all its parameters; 0 for none.
+    sam_radius : float
+        Radius rho of sharpness-aware minimization (SAM): gradients are taken at
+        x + rho g / |g| with g the gradient at x, on the same minibatch, which costs two gradients
+        per step; 0 for none.
     """
 
     batch_size: int = 32
     local_steps: int = 10
     local_epochs: int = 0
+    num_server_rounds: int = 150
     augment: Augmentation = "none"
     optimizer: Optimizer = "sgd"
     learning_rate: float = 0.1
+    learning_rate_schedule: RateSchedule = "step"
     learning_rate_decay: float = 1.0
     learning_rate_decay_every: int = 1
+    warm_up_rounds: int = 0
     momentum: float = 0.0
     weight_decay: float = 0.0
+    gradient_clip: float = 0.0
+    sam_radius: float = 0.0
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -62,14 +88,33 @@ class Training:
             raise ValueError("learning-rate-decay must be above 0 and at most 1")
         if self.learning_rate_decay_every < 1:
             raise ValueError("learning-rate-decay-every must be at least 1")
+        if self.learning_rate_decay < 1 and self.learning_rate_schedule != "step":
+            raise ValueError('learning-rate-decay needs learning-rate-schedule = "step"')
+        if not 0 <= self.warm_up_rounds < max(1, self.num_server_rounds):
+            raise ValueError("warm-up-rounds must be at least 0 and below num-server-rounds")
         if not 0 <= self.momentum < 1:
             raise ValueError("momentum must be at least 0 and below 1")
-        if self.momentum > 0 and self.optimizer == "adam":
-            raise ValueError('momentum needs optimizer = "sgd": "adam" has its own')
-        if self.weight_decay < 0:
-            raise ValueError("weight-decay must not be negative")
+        if self.momentum > 0 and self.optimizer in ("adam", "adamw"):
+            raise ValueError(
+                f'momentum needs optimizer = "sgd" or "rmsprop": "{self.optimizer}" has its own'
+            )
+        for key in ("weight_decay", "gradient_clip", "sam_radius"):
+            if not getattr(self, key) >= 0:
+                raise ValueError(f"{key.replace('_', '-')} must not be negative")
 
     def rate(self, round_: int) -> float:
         """Return the learning rate of a round, counted from 1; round 0 has that of round 1."""
-        decays = max(round_ - 1, 0) // self.learning_rate_decay_every
-        return self.learning_rate * self.learning_rate_decay**decays
+        past = max(round_ - 1, 0) - self.warm_up_rounds
+        if past < 0:
+            return self.learning_rate * (past + self.warm_up_rounds + 1) / (self.warm_up_rounds + 1)
+        every, total = self.learning_rate_decay_every, self.num_server_rounds - self.warm_up_rounds
+        match self.learning_rate_schedule:
+            case "step":
+                return self.learning_rate * self.learning_rate_decay ** (past // every)
+            case "cosine":
+                angle = math.pi * min(past, total - 1) / total
+                return self.learning_rate * (1 + math.cos(angle)) / 2
+            case "inverse-time":
+                return self.learning_rate / (1 + past / every)
+            case "horizon":
+                return self.learning_rate * min(1.0, every * max(1.0, math.log(total)) / total)

@@ -335,6 +335,11 @@ class Config(TopLevel):
             why = self.row.exposes if self.method in METHODS else "nobody has checked a plugin"
             if why:
                 raise ConfigError(f"privacy does not cover {self.method}: {why}")
+            if self.gradient_clip or self.sam_radius:
+                raise ConfigError(
+                    "privacy: gradient-clip would scale the noise, and sam-radius takes every "
+                    "gradient twice; set both to 0 and use privacy.clip"
+                )
             if self.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")
 

@@ -21,7 +21,7 @@ from coterie.clients.defence import Defence
 from coterie.clients.engine_options import EngineOptions
 from coterie.clients.models.options import MODEL_OPTIONS, Adaptation
 from coterie.clients.privacy import Privacy
-from coterie.clients.training import Augmentation, Optimizer, Training
+from coterie.clients.training import Augmentation, Optimizer, RateSchedule, Training
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import DATASETS
 from coterie.errors import Error
@@ -139,7 +139,7 @@ class TopLevel:
 
     method: str = "cobo"
     peers: int = 8
-    num_server_rounds: int = 150
+    num_server_rounds: int = Training.num_server_rounds
     seed: int = 0
     split_seed: int | Literal["seed"] = "seed"
     dataset: str = "digits"
@@ -150,10 +150,14 @@ class TopLevel:
     augment: Augmentation = Training.augment
     optimizer: Optimizer = Training.optimizer
     learning_rate: float = Training.learning_rate
+    learning_rate_schedule: RateSchedule = Training.learning_rate_schedule
     learning_rate_decay: float = Training.learning_rate_decay
     learning_rate_decay_every: int = Training.learning_rate_decay_every
+    warm_up_rounds: int = Training.warm_up_rounds
     momentum: float = Training.momentum
     weight_decay: float = Training.weight_decay
+    gradient_clip: float = Training.gradient_clip
+    sam_radius: float = Training.sam_radius
     topology: Topology = "full"
     topology_degree: int = 2
     topology_probability: float = 0.5

@@ -42,7 +42,8 @@ def of_run(config: Config) -> int:
         problem, config.network, config.model_options, [0], training,
         device="cpu", dtype=config.dtype, adaptation=config.adaptation,
     )  # fmt: skip
-    moments = 2 if training.optimizer == "adam" else int(training.momentum > 0)
-    state = config.peers * one.d * one.dtype.itemsize * (1 + moments)
+    x, _ = one.initial()
+    numbers = x.numel() + sum(value.numel() for value in one.opt_state(x).values())
+    state = config.peers * numbers * one.dtype.itemsize
     chunk = max(tuning.CHUNK_BYTES, one.holds(training.batch_size))
     return 2 * state + chunk + 2 * problem.inputs.nbytes + _PROCESS

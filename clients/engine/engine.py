@@ -340,8 +340,9 @@ class Engine:
         """The minibatches, charged where gradients are private; their examples go on the bill."""
         if self.guard is not None:
             batches = self.guard.admit(batches)
+        per_step = 2 if self.training.sam_radius else 1
         for batch in batches:
-            np.add.at(self.n_gradients, batch.hosted_e, batch.counts_e)
+            np.add.at(self.n_gradients, batch.hosted_e, per_step * batch.counts_e)
         return batches
 
     # ---- evaluation --------------------------------------------------------------------------

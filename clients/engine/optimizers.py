@@ -1,4 +1,7 @@
-"""Optimizers on stacked parameters, with the semantics of torch.optim's SGD and Adam.
+"""Optimizers on stacked parameters, with the semantics of torch.optim.
+
+The functional forms of torch.optim have one step count and one norm per tensor; in a stack each
+model has its own.
 
 State is a dict of tensors with a leading axis of models, so that it is stored, sent to another
 process and resumed like everything else a peer keeps. Legend: e = models, d = parameters.
@@ -16,24 +19,22 @@ if TYPE_CHECKING:
     from coterie.clients.training import Training
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as in torch.optim and the papers
+ALPHA = 0.99  # RMSprop's smoothing, as in torch.optim
 OptState = dict[str, Tensor]
 COUNT = "count"
 
 
-def is_plain(training: Training) -> bool:
-    """Whether a step is the gradient times the learning rate and nothing else."""
-    return training.optimizer == "sgd" and not training.momentum and not training.weight_decay
-
-
 def opt_state(training: Training, x_ed: Tensor) -> OptState:
     """Fresh optimizer state for the models `x_ed`."""
-    if training.optimizer == "adam":
+    if training.optimizer in ("adam", "adamw"):
         return {
             "first": x_ed.new_zeros(x_ed.shape),
             "second": x_ed.new_zeros(x_ed.shape),
             COUNT: x_ed.new_zeros(len(x_ed)),
         }
-    return {"velocity": x_ed.new_zeros(x_ed.shape)} if training.momentum else {}
+    names = ["square"] if training.optimizer == "rmsprop" else []
+    names += ["velocity"] if training.momentum else []
+    return {name: x_ed.new_zeros(x_ed.shape) for name in names}
 
 
 def step(
@@ -49,13 +50,18 @@ def step(
     ----------
     rate : the learning rate of this step, see `Training.rate`.
     models, gradients : the rows (E, d), or tensor by tensor (E, ...).
-    opt_state : each of its tensors, cut as the models are; "count" is a single one.
+    opt_state : each of its tensors, cut as the models are; "count" may be a single one.
     """
-    if training.weight_decay:
+    if training.gradient_clip:
+        gradients = clipped(gradients, training.gradient_clip)
+    if training.optimizer == "adamw":
+        torch._foreach_mul_([*models], 1 - rate * training.weight_decay)
+    elif training.weight_decay:
         pairs = zip(models, gradients, strict=True)
         gradients = [g.add(x, alpha=training.weight_decay) for x, g in pairs]
-    if training.optimizer == "adam":
-        count = opt_state[COUNT][0].add_(1)
+    if training.optimizer in ("adam", "adamw"):
+        for count in opt_state[COUNT]:
+            count.add_(1)
         size, spread = rate / (1 - BETA1**count), 1 - BETA2**count
         moments = opt_state["first"], opt_state["second"]
         for x, g, first, second in zip(models, gradients, *moments, strict=True):
@@ -65,6 +71,13 @@ def step(
             root = (second / spread.view(each)).sqrt_().add_(EPSILON)
             x.sub_((size.view(each) * first).div_(root))
         return
+    if training.optimizer == "rmsprop":
+        squares = opt_state["square"]
+        for square, g in zip(squares, gradients, strict=True):
+            square.mul_(ALPHA).addcmul_(g, g, value=1 - ALPHA)
+        gradients = [
+            g / square.sqrt().add_(EPSILON) for square, g in zip(squares, gradients, strict=True)
+        ]
     if training.momentum:
         # torch.optim starts the velocity at the first gradient, which is what 0 gives here.
         velocities = opt_state["velocity"]
@@ -72,3 +85,33 @@ def step(
             velocity.mul_(training.momentum).add_(g)
         gradients = velocities
     torch._foreach_add_([*models], [*gradients], alpha=-rate)
+
+
+def clipped(gradients: Sequence[Tensor], clip: float) -> list[Tensor]:
+    """Scale each model's gradient to norm `clip` if it is longer, over all its tensors (E, ...).
+
+    Equal to torch.nn.utils.clip_grad_norm_, including its 1e-6 below the fraction.
+    """
+    factors_e = (clip / (_norms(gradients) + 1e-6)).clamp_max(1.0)
+    return [g * factors_e.view(-1, *[1] * (g.dim() - 1)) for g in gradients]
+
+
+def raised(
+    models: Mapping[str, Tensor], gradients: Mapping[str, Tensor], rho: float
+) -> dict[str, Tensor]:
+    """Return x + rho g / |g| of each model, over all its tensors (E, ...).
+
+    At these points sharpness-aware minimization takes its gradients (Foret et al., ICLR 2021,
+    equation 2 with p = 2); the 1e-12 below the fraction is the authors'.
+    """
+    sizes_e = rho / (_norms([*gradients.values()]) + 1e-12)
+    return {
+        name: x + gradients[name] * sizes_e.view(-1, *[1] * (x.dim() - 1))
+        for name, x in models.items()
+    }
+
+
+def _norms(gradients: Sequence[Tensor]) -> Tensor:
+    """Norm of each model's gradient (E,), over all its tensors."""
+    norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients]
+    return torch.linalg.vector_norm(torch.stack(norms), dim=0)

@@ -41,24 +41,20 @@ class PersonalLayers:
         }
         return {**values, **memory}
 
-    def leaves(self, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The parameters, to be differentiated."""
-        return {name: buffers[name].detach().requires_grad_() for name in self.names}
-
     def stepped(
         self, buffers: Mapping[str, Tensor], gradients: Sequence[Tensor], round_: int
     ) -> Buffers:
         """The parameters and their memory after a step down their gradients."""
-        after: Buffers = {}
-        for name, gradient in zip(self.names, gradients, strict=True):
-            value = buffers[name].clone()
-            memory = {
-                key.removeprefix(f"{name}."): moment.clone()
-                for key, moment in buffers.items()
-                if key.startswith(f"{name}.")
-            }
-            opt_state = {key: [moment] for key, moment in memory.items()}
-            rate = self._training.rate(round_)
-            optimizers.step(self._training, rate, [value], [gradient], opt_state)
-            after |= {name: value, **{f"{name}.{key}": moment for key, moment in memory.items()}}
+        after = {
+            key: value.clone()
+            for key, value in buffers.items()
+            if key in self.names or key.rpartition(".")[0] in self.names
+        }
+        memory = {
+            key: [after[f"{name}.{key}"] for name in self.names]
+            for key in optimizers.opt_state(self._training, after[self.names[0]])
+        }
+        rate = self._training.rate(round_)
+        values = [after[name] for name in self.names]
+        optimizers.step(self._training, rate, values, gradients, memory)
         return after

@@ -5,7 +5,7 @@ Legend: e = models, b = batch positions, d = parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -19,6 +19,7 @@ from coterie.clients.engine.backends.backend import (
     Backend,
     BackendError,
     Examples,
+    Result,
     first_sentence,
     place_of,
 )
@@ -214,20 +215,42 @@ class Trainer:
         batch: Batch,
         minibatch: Minibatch | None,
     ) -> tuple[Tensor, list[Tensor], Buffers]:
-        """Losses (E, b), weighted gradients tensor by tensor, and buffers after a personal step.
+        """Losses (E, b), weighted gradients tensor by tensor, and buffers after a personal step."""
+        models = dict(zip(self.network.names, tensors, strict=True))
+        models |= {name: buffers[name] for name in self.network.personal}
+        states = {name: buffers[name] for name in self.network.buffer_names}
+        minibatch = minibatch or self.data.minibatch(batch)
+        losses, sums, after = self._summed(backend, models, states, batch, minibatch)
+        if rho := self.data.training.sam_radius:
+            raised = optimizers.raised(models, sums, rho)
+            _, sums, _ = self._summed(backend, raised, states, batch, minibatch)
+        gradients = [sums[name] for name in self.network.names]
+        if self.guard is not None:
+            self.guard.add_noise(gradients, batch)
+        if self.network.personal:
+            own = [sums[name] for name in self.network.personal]
+            after = after | self.personal.stepped(buffers, own, batch.round)
+        return losses, gradients, after
+
+    def _summed(
+        self,
+        backend: Backend,
+        models: Mapping[str, Tensor],
+        states: Buffers,
+        batch: Batch,
+        minibatch: Minibatch,
+    ) -> Result:
+        """Losses (E, b), gradients of their weighted sums, and buffers after the forward pass.
 
         A minibatch of which a single model holds more than fits is computed in parts, whose sum is
         the gradient of the whole, unless its examples see each other (batch norm).
         """
-        inputs, targets = minibatch or self.data.minibatch(batch)
-        models = dict(zip(self.network.names, tensors, strict=True))
-        models |= {name: buffers[name] for name in self.network.personal}
-        states = {name: buffers[name] for name in self.network.buffer_names}
+        inputs, targets = minibatch
         width = whole = batch.rows_eb.shape[1]
         if not self.network.coupled:
             width = self.execution.width(whole, self.footprint.holds(whole))
         losses: list[Tensor] = []
-        found: dict[str, Tensor] = {}
+        sums: dict[str, Tensor] = {}
         for start in range(0, whole, width):
             at = slice(start, start + width)
             examples = Examples(
@@ -240,17 +263,10 @@ class Trainer:
                 raise self._named(error, backend, batch) from error
             losses.append(result.losses)
             for name, value in result.gradients.items():
-                found[name] = found[name] + value if name in found else value
-        gradients = [found[name] for name in self.network.names]
-        if self.guard is not None:
-            self.guard.add_noise(gradients, batch)
-        if batch.noise_ed is not None:
-            gradients = [gradients[0] + batch.noise_ed]
-        after = result.buffers
-        if self.network.personal:
-            own = [found[name] for name in self.network.personal]
-            after = after | self.personal.stepped(buffers, own, batch.round)
-        return torch.cat(losses, dim=1) if losses[1:] else losses[0], gradients, after
+                sums[name] = sums[name] + value if name in sums else value
+        if batch.noise_ed is not None:  # the only tensor of a quadratic problem
+            sums = {name: value + batch.noise_ed for name, value in sums.items()}
+        return Result(torch.cat(losses, dim=1) if losses[1:] else losses[0], sums, result.buffers)
 
     def _named(self, error: Exception, backend: Backend, batch: Batch) -> BackendError:
         peers = ", ".join(map(str, self.data.peers[np.unique(batch.hosted_e)]))

@@ -34,6 +34,10 @@ TRAININGS = {
     "both, decaying": Training(momentum=0.9, weight_decay=0.1, learning_rate_decay=0.5),
     "adam": Training(optimizer="adam", learning_rate=0.01),
     "adam, weight decay": Training(optimizer="adam", learning_rate=0.01, weight_decay=0.1),
+    "adamw": Training(optimizer="adamw", learning_rate=0.01, weight_decay=0.1),
+    "rmsprop": Training(optimizer="rmsprop", learning_rate=0.01),
+    "clipped": Training(gradient_clip=0.7, weight_decay=0.1, learning_rate_schedule="cosine"),
+    "sam": Training(sam_radius=0.3, momentum=0.9),
 }
 Penalty = Callable[[Tensor], Tensor]
 
@@ -81,6 +85,10 @@ def optimizer_of(training: Training, module: nn.Module) -> torch.optim.Optimizer
     known: dict[str, Any] = {"lr": training.learning_rate, "weight_decay": training.weight_decay}
     if training.optimizer == "adam":
         return torch.optim.Adam(module.parameters(), **known)
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW(module.parameters(), **known)
+    if training.optimizer == "rmsprop":
+        return torch.optim.RMSprop(module.parameters(), **known)
     return torch.optim.SGD(module.parameters(), momentum=training.momentum, **known)
 
 
@@ -110,12 +118,25 @@ def plain_loop(
             for number, dropout in enumerate(dropouts):
                 dropout.get_buffer("dropout_key").copy_(batch.keys_e[p] + number * LAYER_STEP)
             rows = batch.rows_eb[p, :count]
-            loss = F.cross_entropy(module(inputs[rows]), targets[rows])
-            if penalty:
-                loss = loss + penalty(p)(parameters_to_vector(module.parameters()))
             optimizer.zero_grad()
-            loss.backward()
+            F.cross_entropy(module(inputs[rows]), targets[rows]).backward()
             before = parameters_to_vector(module.parameters()).detach().clone()
+            if engine.training.sam_radius:
+                g_d = torch.cat(
+                    [x.grad.flatten() for x in module.parameters() if x.grad is not None]
+                )
+                raised = before + engine.training.sam_radius * g_d / (g_d.norm() + 1e-12)
+                vector_to_parameters(raised, module.parameters())
+                statistics = {k: v.clone() for k, v in module.named_buffers()}
+                optimizer.zero_grad()
+                F.cross_entropy(module(inputs[rows]), targets[rows]).backward()
+                vector_to_parameters(before.clone(), module.parameters())
+                for key, value in module.named_buffers():
+                    value.copy_(statistics[key])
+            if penalty:
+                penalty(p)(parameters_to_vector(module.parameters())).backward()
+            if clip := engine.training.gradient_clip:
+                torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
             optimizer.step()
             if drift:
                 after = parameters_to_vector(module.parameters()).detach()
@@ -190,7 +211,7 @@ def test_a_proximal_objective_and_a_drift_equal_a_plain_loop(name: str) -> None:
     assert close(fit.x, expected)
 
 
-@pytest.mark.parametrize("passes", [{"local_steps": 3}, {"local_epochs": 2}])
+@pytest.mark.parametrize("passes", [{"local_steps": 3}, {"local_epochs": 2, "sam_radius": 0.2}])
 def test_batch_norm_and_dropout_equal_a_plain_loop(normed: str, passes: dict[str, Any]) -> None:
     problem = classification((10, 6, 8, 10))  # last batches of 2, 2, 4 and 2
     engine = engine_of(problem, normed, training=Training(batch_size=4, momentum=0.9, **passes))
@@ -216,7 +237,7 @@ def test_how_many_models_a_call_takes_changes_nothing(
     normed: str, model: str, bounds: dict[str, Any]
 ) -> None:
     problem = classification((10, 6, 8, 10))
-    training = Training(batch_size=4, momentum=0.9, local_epochs=2)
+    training = Training(batch_size=4, momentum=0.9, local_epochs=2, sam_radius=0.1)
     found = []
     for limits in ({"chunk": 4}, bounds):
         engine = engine_of(problem, model, training=training, **limits)
@@ -293,6 +314,12 @@ def test_a_gradient_without_data_is_zero_and_its_buffers_stay(normed: str) -> No
     assert found.values[[0, 3]].abs().amax(dim=1).gt(0).all()
     for name, value in buffers.items():
         assert torch.equal(found.buffers[name][[1, 2]], value[[1, 2]])
+
+
+def test_sam_is_billed_for_two_gradients() -> None:
+    engine = engine_of(classification(SIZES), training=Training(local_epochs=3, sam_radius=0.1))
+    train(engine, engine.batches(1))
+    assert engine.n_gradients.tolist() == [6 * size for size in SIZES]
 
 
 def test_the_bill_counts_every_example_once() -> None:
