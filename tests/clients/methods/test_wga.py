@@ -268,7 +268,7 @@ def test_alpha_star_minimises_the_bound_and_gives_its_speed_up(growth: float, co
 
 
 def test_alpha_star_in_its_limits() -> None:
-    """m = 0: 1 / (1 + c); c = 0: min(1, 1/m); m = 1, c = 1/N: 1 - alpha ~ 1 / sqrt N, sub-linear."""
+    """m = 0: 1 / (1 + c); c = 0: min(1, 1/m); m = 1, c = 1/N: 1 - alpha ~ 1 / sqrt N."""
     assert best_alpha(np.array([1.1, 3.0, np.inf]), 0.0).tolist() == [1 / 1.1, 1 / 3.0, 0.0]
     assert best_alpha(np.array(1.0), 4.0) == 0.25
     assert best_alpha(np.array(1.0), 0.5) == 1.0
