@@ -44,6 +44,13 @@ def stationary_loss(run: Run) -> float:
     return float(np.nanmean(loss_rn[2 * len(loss_rn) // 5 :]))
 
 
+@measure("rise", "largest loss / first loss", "low")
+def rise(run: Run) -> float:
+    """Return the largest mean test loss over peers relative to that of the first recorded round."""
+    loss_r = np.nanmean(run.metric("test_loss"), axis=1)
+    return float(loss_r.max() / loss_r[0])
+
+
 @measure("course", "mean over rounds %", "high")
 def course(run: Run) -> float:
     """Return the mean test accuracy over peers and recorded rounds: high where it rises early."""
