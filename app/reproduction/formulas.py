@@ -39,7 +39,10 @@ def drawing(function: Callable[[], Figure]) -> Callable[[], Figure]:
 
 
 def _noisy(config: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return eta, a0, a1, sigma, N and the distance of the centres of a noisy quadratic."""
+    """Return eta, a0, a1, sigma, N and the distance of the centres of a noisy quadratic.
+
+    N is that of the first group where there are several.
+    """
     of = config["noisy-quadratic"]
     apart = float(of["helper-centre"]) - float(of["user-centre"])
     curvatures = float(of["user-curvature"]), float(of["helper-curvature"])
@@ -47,7 +50,7 @@ def _noisy(config: Mapping[str, Any]) -> tuple[float, ...]:
         float(config["learning-rate"]),
         *curvatures,
         float(of["noise"]),
-        float(of["helpers"]),
+        float(str(of["helpers"]).split(",")[0]),
         apart,
     )
 
@@ -108,6 +111,13 @@ def _rates(config: Mapping[str, Any]) -> list[float]:
 def alone_loss(config: Mapping[str, Any]) -> float:
     """Return the expected loss of SGD alone after the run's last round: WGA with alpha = 0."""
     return _loss_after(config, 0.0)
+
+
+@prediction
+def copies_loss(config: Mapping[str, Any]) -> float:
+    """Return the expected loss with uniform weights over a user and N copies of it."""
+    *_, helpers, _ = _noisy(config)
+    return _loss_after(config, helpers / (helpers + 1))
 
 
 @prediction

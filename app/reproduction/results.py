@@ -16,8 +16,6 @@ from coterie.app.runs.rundir import Floats, Run
 BETTER = {column.key: column.better for column in COLUMNS}
 _TITLES = {column.key: column.title for column in COLUMNS}
 _FIELDS = {
-    "train_accuracy": "train accuracy",
-    "train_loss": "train loss",
     "test_loss": "test loss",
     "validation_accuracy": "validation accuracy",
     "virtual_seconds": "virtual seconds",
@@ -42,6 +40,43 @@ def stationary_loss(run: Run) -> float:
     """Return the mean test loss over peers and the last three fifths of the recorded rounds."""
     loss_rn = run.metric("test_loss")
     return float(np.nanmean(loss_rn[2 * len(loss_rn) // 5 :]))
+
+
+@measure("rounds_to_1e-4", "rounds to 1e-4", "low")
+def rounds_to(run: Run) -> float:
+    """Return the first recorded round with a mean test loss below 1e-4; twice the last if none."""
+    below = np.flatnonzero(np.nanmean(run.metric("test_loss"), axis=1) < 1e-4)
+    return float(run.rounds[below[0]] if len(below) else 2 * run.rounds[-1])
+
+
+@measure("weighted_train", "weighted train %", "")
+def weighted_train(run: Run) -> float:
+    """Return the final accuracy on training data, peers weighted by their training examples."""
+    return _weighted_mean(run, "train_accuracy")
+
+
+@measure("train_gap", "train minus test %", "high")
+def train_gap(run: Run) -> float:
+    """Return the weighted train accuracy minus the weighted test accuracy."""
+    return weighted_train(run) - _weighted_mean(run, "test_accuracy")
+
+
+@measure("log_train_loss", "log10 of train loss", "low")
+def log_train_loss(run: Run) -> float:
+    """Return the decimal logarithm of the final weighted loss on training data."""
+    return float(np.log10(_weighted_mean(run, "train_loss")))
+
+
+@measure("log_test_loss", "log10 of test loss", "low")
+def log_test_loss(run: Run) -> float:
+    """Return the decimal logarithm of the final weighted loss on test data."""
+    return float(np.log10(_weighted_mean(run, "test_loss")))
+
+
+def _weighted_mean(run: Run, field: str) -> float:
+    values_n = last(run, field)
+    weights_n = np.ones(run.peers) if run.samples is None else run.samples
+    return float(np.average(values_n, weights=weights_n))
 
 
 @measure("rise", "largest loss / first loss", "low")

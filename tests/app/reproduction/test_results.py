@@ -66,3 +66,24 @@ def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path)
         0: [0.5, 0.5], 1: [10.5, 10.5], 2: [20.5, 20.5],
     }  # fmt: skip
     assert sorted(Results({place: of}).of_trials(place, "test_loss")) == [0, 1, 10, 11, 20, 21]
+
+
+def test_rounds_until_a_loss_is_reached() -> None:
+    loss = np.array([[1.0], [1e-3], [9e-5], [2e-4]])
+    reached = made_up(metrics={"test_loss": loss}, rounds=np.array([0, 5, 10, 15]))
+    assert results.rounds_to(reached) == 10
+    never = made_up(metrics={"test_loss": loss[:2]}, rounds=np.array([0, 5]))
+    assert results.rounds_to(never) == 10  # twice the last round
+    assert results.rise(reached) == 1.0
+
+
+def test_train_measures_weigh_peers_by_their_examples() -> None:
+    """Peers with 1 and 3 examples: train (1 * 1 + 3 * 0.6) / 4, test (0.5 + 3 * 0.5) / 4."""
+    values = {"train_accuracy": [1.0, 0.6], "test_accuracy": [0.5, 0.5], "train_loss": [0.1, 0.1]}
+    run = made_up(
+        samples=np.array([1.0, 3.0]), peers=2, last_row=lambda: None,
+        at=lambda name, row: np.array(values[name]),
+    )  # fmt: skip
+    assert results.weighted_train(run) == pytest.approx(0.7)
+    assert results.train_gap(run) == pytest.approx(0.2)
+    assert results.log_train_loss(run) == pytest.approx(-1.0)
