@@ -97,9 +97,9 @@ class BiasCorrection(AskingRule[BiasState]):
         if not self._oracle:
             beta = self.options.beta
             return helpers_p * (2 - beta) / (2 * (helpers_p + 1))
-        noise = self.options.oracle_noise**2 * self.engine.d
+        noise = float(self.options.oracle_noise**2 * self.engine.d)
         with np.errstate(divide="ignore"):
-            ratio_p = noise / state.variance if noise else np.zeros(len(helpers_p))
+            ratio_p: Floats = noise / state.variance if noise else np.zeros(len(helpers_p))
         return helpers_p / (helpers_p + 1 + ratio_p)
 
     def answer_shapes(self, round_: int) -> dict[str, tuple[int, ...]]:

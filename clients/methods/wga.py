@@ -85,9 +85,10 @@ class Wga(AskingRule[AskingState]):
 
     def squared_bias(self, g_pd: Tensor, b_pd: Tensor, last: Mapping[str, Tensor]) -> Tensor:
         bounded = super().squared_bias(g_pd, b_pd, last)
-        if not self.options.bias_growth:
+        growth: float = self.options.bias_growth
+        if not growth:
             return bounded
-        return bounded - self.options.bias_growth * self.engine.inner(g_pd, last["g"])
+        return bounded - growth * self.engine.inner(g_pd, last["g"])
 
 
 def best_alpha(curvature: Floats, growth: float) -> Floats:

@@ -13,6 +13,7 @@ from coterie.app.config.config import ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.reproduction import claims, figures, formulas
 from coterie.app.reproduction.reproduce import DEFAULTS, Request, _configs, reproduce
+from coterie.app.reproduction.results import Place
 
 FILE = """
 title = "A title"
@@ -210,10 +211,8 @@ def test_size_paper_crosses_splits_with_seeds(folder: Path) -> None:
     file.write_text(text.replace("seeds = 2", "seeds = 2\nsplits = 3", 1))
     figure = figures.find("toy/table-1")[1]
     paper = dict(_configs(figure, Request("toy/table-1", "paper")))
-    trials = [(config.division, config.seed) for config in paper["", "Local", None]]
+    place = Place("", "Local", None)
+    trials = [(config.division, config.seed) for config in paper[place]]
     assert trials == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
     small = dict(_configs(figure, Request("toy/table-1")))
-    assert [(config.division, config.seed) for config in small["", "Local", None]] == [
-        (0, 0),
-        (1, 1),
-    ]
+    assert [(config.division, config.seed) for config in small[place]] == [(0, 0), (1, 1)]
