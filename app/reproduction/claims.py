@@ -81,10 +81,12 @@ def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Ju
     sign = -1.0 if better_of(column) == "low" else 1.0
     differences = [sign * (first[seed] - second[seed]) for seed in seeds]
     means = np.array([np.nanmean(d) for d in differences if not np.isnan(d).all()])
-    shown = " > " if sign > 0 else " < "
-    numbers = (_number(np.mean([np.nanmean(v) for v in of.values()]) if of else np.nan, column)
-               for of in (first, second))  # fmt: skip
-    text = f"{a} {next(numbers)}{shown}{b} {next(numbers)}"
+    a_mean, b_mean = (
+        float(np.mean([np.nanmean(v) for v in of.values()])) if of else np.nan
+        for of in (first, second)
+    )
+    between = "<" if a_mean < b_mean else ">" if a_mean > b_mean else "and"
+    text = f"{a} {_number(a_mean, column)} {between} {b} {_number(b_mean, column)}"
     if not len(means):
         return None, f"{text} (no numbers)"
     p = p_value(differences)
