@@ -161,7 +161,7 @@ DATASETS: dict[str, Dataset] = {
     ),
     "heart-disease": Dataset(
         "740 patients of 4 hospitals, 13 features, healthy or ill",
-        "UCI's four processed.*.data in data-dir/heart-disease",
+        "nothing: included (UCI, CC BY 4.0)",
         "linear",
         _divided(read_heart_disease),
     ),

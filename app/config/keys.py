@@ -53,6 +53,9 @@ class TopLevel:
         Number of rounds.
     seed : int
         Seed of all random streams.
+    split_seed : int | {"seed"}
+        Seed of the division of the data among the peers; "seed": that of all random streams. With a
+        number, runs with different seeds train on the same division.
     dataset : str
         Name of the data set, see `coterie list datasets`.
     model : str
@@ -132,6 +135,7 @@ class TopLevel:
     peers: Annotated[int, Range(1)] = 8
     num_server_rounds: Annotated[int, Range(1)] = Training.num_server_rounds
     seed: Annotated[int, Range(0)] = 0
+    split_seed: Annotated[int, Range(0)] | Literal["seed"] = "seed"
     dataset: str = "digits"
     model: str = "auto"
     batch_size: Annotated[int, Range(1)] = Training.batch_size
@@ -189,6 +193,11 @@ class TopLevel:
             raise ValueError(f"name must be the name of one directory: {RULE}")
         if self.topology == "file" and not self.topology_file:
             raise ValueError('topology = "file" needs topology-file')
+
+    @property
+    def division(self) -> int:
+        """Seed of the division of the data."""
+        return self.seed if self.split_seed == "seed" else self.split_seed
 
     @property
     def training(self) -> Training:

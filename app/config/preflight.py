@@ -24,7 +24,7 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
     peer : int | None
         Peer of a deployed node, which loads only its own data and downloads nothing.
     split : int | None
-        Seed by which such a node divides its own data; None: the run's seed.
+        Seed by which such a node divides its own data; None: the run's.
 
     Raises
     ------
@@ -33,14 +33,14 @@ def problem_of(config: Config, peer: int | None = None, split: int | None = None
     """
     deployed = config.source.deployed
     if deployed is not None and peer is not None:
-        seed = config.seed if split is None else split
+        seed = config.division if split is None else split
         return deployed(peer, config.peers, seed, Path(config.data_dir), config.dataset_options)
     with nullcontext() if peer is None else without_downloads():
         return load_problem(
             config.dataset,
             config.partition,
             config.peers,
-            config.seed,
+            config.division,
             Path(config.data_dir),
             config.dataset_options,
         )

@@ -313,6 +313,19 @@ COLUMNS = (
         of_peers=lambda run: last(run, "test_loss"),
     ),
     Column(
+        "train_accuracy", "train %", _field("train_accuracy"), _percent,
+        "", "Training data",
+        "Mean accuracy of the final personal models on their peers' training examples.",
+        of_peers=lambda run: last(run, "train_accuracy"),
+    ),
+    Column(
+        "train_loss", "train loss", _field("train_loss"), _plain,
+        "", "Training data",
+        "Mean loss of the final personal models on their peers' training examples.",
+        deviation=_short,
+        of_peers=lambda run: last(run, "train_loss"),
+    ),
+    Column(
         "rmse", "RMSE", _field("rmse"), _plain,
         "low", "Loss",
         "Mean root mean squared error over peers (regression).",

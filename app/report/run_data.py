@@ -46,6 +46,7 @@ FIELDS = (
     "test_loss",
     "validation_accuracy",
     "validation_loss",
+    "train_accuracy",
     "train_loss",
     "bytes_sent",
     "gradient_evaluations",
@@ -55,7 +56,7 @@ FIELDS = (
     "rmse",
     "virtual_seconds",
 )
-DRAWN = (*FIELDS[:7], "virtual_seconds")
+DRAWN = (*FIELDS[:8], "virtual_seconds")
 """Fields that curves use as measure or axis."""
 
 

@@ -81,13 +81,12 @@ def _is_better(results: Results, panel: str, a: str, b: str, column: str) -> _Ju
     sign = -1.0 if better_of(column) == "low" else 1.0
     differences = [sign * (first[seed] - second[seed]) for seed in seeds]
     means = np.array([np.nanmean(d) for d in differences if not np.isnan(d).all()])
-    numbers = [
-        float(np.mean([np.nanmean(values) for values in of.values()])) if of else np.nan
+    a_mean, b_mean = (
+        float(np.mean([np.nanmean(v) for v in of.values()])) if of else np.nan
         for of in (first, second)
-    ]
-    sign_between = ">" if numbers[0] > numbers[1] else "<" if numbers[0] < numbers[1] else "and"
-    shown = [_number(number, column) for number in numbers]
-    text = f"{a} {shown[0]} {sign_between} {b} {shown[1]}"
+    )
+    between = "<" if a_mean < b_mean else ">" if a_mean > b_mean else "and"
+    text = f"{a} {_number(a_mean, column)} {between} {b} {_number(b_mean, column)}"
     if not len(means):
         return None, f"{text} (no numbers)"
     p = p_value(differences)

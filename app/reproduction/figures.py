@@ -18,7 +18,7 @@ from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
 
 FOLDER = ROOT / "papers"
-Form = Literal["table", "curves", "sweep", "maps", "scatter", "drawn"]
+Form = Literal["table", "curves", "sweep", "maps", "weights", "scatter", "drawn"]
 Size = Literal["small", "paper"]
 Kind = Literal["order", "beats", "near", "ratio", "slope", "formula", "bound", "range"]
 T = TypeVar("T")
@@ -141,8 +141,10 @@ class Figure:
         "small".
     initial : of "maps": show links in one colour, and in a second one those of this round that are
         not used in the shown round; 0: show weights.
+    clients : of "weights": the peers shown; empty: every one.
     drawn : of "drawn": name of a function of `coterie.app.reproduction.formulas`; nothing runs.
-    seeds : number of seeds. minutes : how long size "small" takes on two cores.
+    seeds : number of seeds. splits : of size "paper", number of divisions of the data, each with
+        every seed; 1: a division per seed. minutes : how long size "small" takes on two cores.
     hours : how long size "paper" takes, as the paper says or as was measured; 0: unknown.
     needs : what size "paper" needs, for people ("CIFAR-100", "a GPU").
     differs : what differs from the paper, one sentence each.
@@ -162,8 +164,10 @@ class Figure:
     rounds: tuple[int, ...] = ()
     small_rounds: tuple[int, ...] = ()
     initial: int = 0
+    clients: tuple[int, ...] = ()
     drawn: str = ""
     seeds: int = 3
+    splits: int = 1
     minutes: float = 0.0
     hours: float = 0.0
     needs: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ them); `DRAWINGS` maps a name to a function that draws a figure. Each names its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from coterie.app.runs.rundir import Floats
+from coterie.clients.methods.wga import best_alpha
+from coterie.clients.training import Training
 
 Prediction = Callable[[Mapping[str, Any]], float]
 PREDICTIONS: dict[str, Prediction] = {}
@@ -36,7 +39,10 @@ def drawing(function: Callable[[], Figure]) -> Callable[[], Figure]:
 
 
 def _noisy(config: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return eta, a0, a1, sigma, N and the distance of the centres of a noisy quadratic."""
+    """Return eta, a0, a1, sigma, N and the distance of the centres of a noisy quadratic.
+
+    N is that of the first group where there are several.
+    """
     of = config["noisy-quadratic"]
     apart = float(of["helper-centre"]) - float(of["user-centre"])
     curvatures = float(of["user-curvature"]), float(of["helper-curvature"])
@@ -44,7 +50,7 @@ def _noisy(config: Mapping[str, Any]) -> tuple[float, ...]:
         float(config["learning-rate"]),
         *curvatures,
         float(of["noise"]),
-        float(of["helpers"]),
+        float(str(of["helpers"]).split(",")[0]),
         apart,
     )
 
@@ -84,10 +90,7 @@ def bias_correction_floor(config: Mapping[str, Any]) -> float:
     drops out. alpha = "auto" is N (2 - beta) / (2 (N + 1)).
     """
     eta, a0, a1, sigma, helpers, _ = _noisy(config)
-    options = config["bias-correction"]
-    beta = float(options["beta"])
-    best = helpers * (2 - beta) / (2 * (helpers + 1))
-    alpha = best if options["alpha"] == "auto" else float(options["alpha"])
+    beta, alpha = _beta_and_alpha(config)
     h = (1 - alpha) * a0 + alpha * a1
     step = np.array([[1 - eta * h, eta * alpha], [beta * (a1 - a0), 1 - beta]])
     own, average = np.array([-eta * (1 - alpha), -beta]), np.array([-eta * alpha, beta])
@@ -126,6 +129,92 @@ def cobo_gradient_bound(config: Mapping[str, Any]) -> float:
     return 4 * _theorem_1(config)[0]
 
 
+def _rates(config: Mapping[str, Any]) -> list[float]:
+    """Return the learning rate of each round of a run."""
+    keys = {field.name: field.name.replace("_", "-") for field in fields(Training)}
+    training = Training(**{name: config[key] for name, key in keys.items() if key in config})
+    return [training.rate(t) for t in range(1, training.num_server_rounds + 1)]
+
+
+@prediction
+def alone_loss(config: Mapping[str, Any]) -> float:
+    """Return the expected loss of SGD alone after the run's last round: WGA with alpha = 0."""
+    return _loss_after(config, 0.0)
+
+
+@prediction
+def copies_loss(config: Mapping[str, Any]) -> float:
+    """Return the expected loss with uniform weights over a user and N copies of it."""
+    *_, helpers, _ = _noisy(config)
+    return _loss_after(config, helpers / (helpers + 1))
+
+
+@prediction
+def wga_loss(config: Mapping[str, Any]) -> float:
+    """Return the expected loss of WGA with a fixed alpha after the run's last round."""
+    return _loss_after(config, float(config["wga"]["alpha"]))
+
+
+def _loss_after(config: Mapping[str, Any], alpha: float) -> float:
+    """Return a0/2 times the mean square of e = x - c0 after T steps of WGA.
+
+    e <- (1 - eta_t h) e - eta_t (alpha a1 (c0 - c1) + noise), from e ~ N(-c0, 1); h and the noise's
+    variance s^2 as in `wga_floor`.
+    """
+    _, a0, a1, sigma, helpers, apart = _noisy(config)
+    h = (1 - alpha) * a0 + alpha * a1
+    noise = sigma**2 * ((1 - alpha) ** 2 + alpha**2 / helpers)
+    mean, variance = -float(config["noisy-quadratic"]["user-centre"]), 1.0
+    for eta in _rates(config):
+        mean = (1 - eta * h) * mean + eta * alpha * a1 * apart
+        variance = (1 - eta * h) ** 2 * variance + eta**2 * noise
+    return a0 / 2 * (mean**2 + variance)
+
+
+@prediction
+def bias_correction_loss(config: Mapping[str, Any]) -> float:
+    """Return the expected loss of bias correction after the run's last round.
+
+    The linear system of `bias_correction_floor` from e ~ N(-c0, 1) and an estimate of 0, which is
+    off by the helpers' gradient at the user's optimum.
+    """
+    _, a0, a1, sigma, helpers, apart = _noisy(config)
+    beta, alpha = _beta_and_alpha(config)
+    h = (1 - alpha) * a0 + alpha * a1
+    mean = np.array([-float(config["noisy-quadratic"]["user-centre"]), a1 * apart])
+    covariance = np.diag([1.0, 0.0])
+    for eta in _rates(config):
+        step = np.array([[1 - eta * h, eta * alpha], [beta * (a1 - a0), 1 - beta]])
+        own, average = np.array([-eta * (1 - alpha), -beta]), np.array([-eta * alpha, beta])
+        noise = sigma**2 * (np.outer(own, own) + np.outer(average, average) / helpers)
+        mean, covariance = step @ mean, step @ covariance @ step.T + noise
+    return float(a0 / 2 * (mean[0] ** 2 + covariance[0, 0]))
+
+
+@prediction
+def oracle_floor(config: Mapping[str, Any]) -> float:
+    """Return the stationary loss of bias correction with a noisy oracle (theorem 2).
+
+    The step's mean is the own gradient, its variance s^2 = (1 - alpha)^2 sigma^2 + alpha^2
+    (sigma^2 + v^2) / N; the loss is eta s^2 / (2 (2 - eta a0)).
+    """
+    eta, a0, _, sigma, helpers, _ = _noisy(config)
+    options = config["bias-correction"]
+    spread = float(options["oracle-noise"]) ** 2
+    best = helpers / (helpers + 1 + spread / sigma**2)
+    alpha = best if options["alpha"] == "auto" else float(options["alpha"])
+    variance = (1 - alpha) ** 2 * sigma**2 + alpha**2 * (sigma**2 + spread) / helpers
+    return eta * variance / (2 * (2 - eta * a0))
+
+
+def _beta_and_alpha(config: Mapping[str, Any]) -> tuple[float, float]:
+    """Return beta and alpha of bias correction; "auto" is N (2 - beta) / (2 (N + 1))."""
+    options, helpers = config["bias-correction"], float(config["noisy-quadratic"]["helpers"])
+    beta = float(options["beta"])
+    best = helpers * (2 - beta) / (2 * (helpers + 1))
+    return beta, best if options["alpha"] == "auto" else float(options["alpha"])
+
+
 def sufficient_sizes(optima_nd: Floats, excess_e: Floats, threshold: float = THRESHOLD) -> Floats:
     """Return the mean size of the sufficient cluster at each excess loss.
 
@@ -148,6 +237,34 @@ def sufficient_sizes(optima_nd: Floats, excess_e: Floats, threshold: float = THR
     ratio_enn = 1 - 4 * apart_nn / (4 * excess_e[:, None, None])
     sizes: Floats = (ratio_enn >= threshold).sum(axis=2).mean(axis=1)
     return sizes
+
+
+def sufficient_variance(
+    optima_nd: Floats, excess_e: Floats, sigma: float = 1.0, criterion: str = "binary"
+) -> Floats:
+    """Return sigma_suf^2 of All-for-one at each excess loss, (E, n), for losses |x - optimum|^2.
+
+    Definition 2 with the corrections of `sufficient_sizes` and equal variances sigma^2:
+    sigma^2 / sum_k psi(r_ik), psi(r) = r phi(r), phi = lambda 1{r >= lambda} ("binary") or r
+    ("continuous").
+    """
+    apart_nn = np.square(optima_nd[:, None] - optima_nd).sum(axis=-1)
+    ratio_enn = np.maximum(0.0, 1 - apart_nn / excess_e[:, None, None])
+    phi_enn = THRESHOLD * (ratio_enn >= THRESHOLD) if criterion == "binary" else ratio_enn
+    variance: Floats = sigma**2 / (ratio_enn * phi_enn).sum(axis=2)
+    return variance
+
+
+def sampling_complexity(
+    optima_nd: Floats, excess_e: Floats, sigma: float = 1.0, criterion: str = "binary"
+) -> Floats:
+    """Return T_i^eps of All-for-one's corollary 1, (E, n): beta sigma_suf^2 C / (2 mu^2 eps).
+
+    For losses |x - optimum|^2, beta = mu = 2; C = C^2 / (C - 1) is 4 for the best C = 2.
+    """
+    variance_en = sufficient_variance(optima_nd, excess_e, sigma, criterion)
+    iterations: Floats = variance_en / excess_e[:, None]
+    return iterations
 
 
 def speed_up(helpers: Floats, bias: Floats) -> Floats:
@@ -179,6 +296,50 @@ def sufficient_clusters() -> Figure:
     axes.set(xlabel="excess loss", ylabel="peers in the sufficient cluster", ylim=(0, PEERS + 1))
     axes.set_yticks(range(0, PEERS + 1, 5))
     axes.legend(frameon=False)
+    return figure
+
+
+@drawing
+def sampling_complexities() -> Figure:
+    """Draw definition 2's variance and corollary 1's iterations of All-for-one over the excess."""
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    excess_e = np.geomspace(1e-6, 1e2, 120)
+    g = np.random.default_rng(0)
+    for v, colour in zip(DEVIATIONS[1:], ("#c44e52", "#d9822b", "#4a9a5b"), strict=True):
+        optima = v * g.normal(size=(PEERS, 2))
+        for criterion, style in (("binary", "-"), ("continuous", "--")):
+            about = {"color": colour, "linestyle": style, "label": f"v = {v:g}, {criterion}"}
+            variance_e = sufficient_variance(optima, excess_e, criterion=criterion).mean(axis=1)
+            steps_e = sampling_complexity(optima, excess_e, criterion=criterion).mean(axis=1)
+            left.loglog(excess_e, variance_e, **about)
+            right.loglog(excess_e, steps_e, **about)
+    alone_e = 1 / excess_e
+    right.loglog(excess_e, alone_e, color="black", linewidth=0.8, label="SGD alone")
+    left.axhline(1.0, color="black", linewidth=0.8)
+    for axes in (left, right):
+        axes.invert_xaxis()
+        axes.set_xlabel("excess loss")
+    left.set_ylabel("sufficient variance / variance")
+    right.set_ylabel("iterations, corollary 1")
+    right.legend(frameon=False, fontsize="small")
+    return figure
+
+
+@drawing
+def wga_best_alpha() -> Figure:
+    """Draw WGA's best weight and its speed-up over N for several m, with zeta = 0 (theorem 1)."""
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    helpers = np.geomspace(1, 1000, 100)
+    for m, colour in zip((0.0, 0.25, 1.0, 4.0), ("#3f7fb5", "#4a9a5b", "#d9822b", "#c44e52"),
+                         strict=True):  # fmt: skip
+        alpha = best_alpha(1 + 1 / helpers, m)
+        left.semilogx(helpers, alpha, color=colour, label=f"m = {m:g}")
+        right.loglog(helpers, 1 / (1 - alpha), color=colour, label=f"m = {m:g}")
+    for axes, name in ((left, "best alpha"), (right, "speed-up of the bound")):
+        axes.set(xlabel="helpers", ylabel=name)
+    right.legend(frameon=False)
     return figure
 
 

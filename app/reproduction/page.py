@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +19,14 @@ from coterie.app.config.schema import Scalar
 from coterie.app.report import html
 from coterie.app.reproduction import formulas
 from coterie.app.reproduction.figures import Figure, Row, Size
-from coterie.app.reproduction.results import Place, Results, course, is_share, title_of
+from coterie.app.reproduction.results import (
+    Place,
+    Results,
+    components,
+    course,
+    is_share,
+    title_of,
+)
 from coterie.app.runs import atomic, units
 from coterie.app.runs.rundir import Bools, Floats, Ints
 
@@ -102,7 +109,7 @@ def table(figure: Figure, size: Size, results: Results) -> dict[str, list[Cell]]
 
 
 def _cell(row: Row, panel: str, column: str, results: Results) -> Cell:
-    values = results.of_seeds(Place(panel, row.label, None), column)
+    values = results.of_trials(Place(panel, row.label, None), column)
     there = values[np.isfinite(values)]
     mean = float(there.mean()) if len(there) else None
     deviation = float(there.std(ddof=1)) if len(there) > 1 else None
@@ -118,7 +125,7 @@ def as_csv(figure: Figure, size: Size, results: Results) -> str:
         (row,) = (row for row in figure.rows if row.label == place.row)
         columns = figure.columns if figure.form != "sweep" else (figure.y,)
         for column in columns:
-            values = results.of_seeds(place, column)
+            values = results.of_trials(place, column)
             there = values[np.isfinite(values)]
             mean = repr(float(there.mean())) if len(there) else ""
             spread = repr(float(there.std(ddof=1))) if len(there) > 1 else ""
@@ -145,6 +152,8 @@ def drawn(figure: Figure, size: Size, results: Results) -> Drawing | None:
         return formulas.DRAWINGS[figure.drawn]()
     if figure.form == "maps":
         return _maps(figure, size, results)
+    if figure.form == "weights":
+        return _weights(figure, results)
     labels = [panel.label for panel in figure.panels if panel.preset(size)]
     drawing = Drawing(figsize=(1.5 + 4.5 * len(labels), 3.6), layout="constrained")
     draw = _DRAW[figure.form]
@@ -185,7 +194,7 @@ def _swept(
     places = [place._replace(x=x) for x in values]
     positions = [float(x) for x in values] if _are_numbers(values) else list(range(len(values)))
     means = [results.mean(at, figure.y) for at in places]
-    spreads = [results.of_seeds(at, figure.y) for at in places]
+    spreads = [results.of_trials(at, figure.y) for at in places]
     bars = [float(np.nanstd(of, ddof=1)) if len(of) > 1 else 0.0 for of in spreads]
     axes.errorbar(positions, means, yerr=bars, color=colour, marker="o", label=row.label)
     if row.formula:
@@ -204,7 +213,7 @@ def _scattered(
     """Draw the second column over the first: each seed faint, and their mean."""
     for axis, column in zip((axes.xaxis, axes.yaxis), figure.columns, strict=False):
         axis.set_label_text(heading(column))
-    x, y = (results.of_seeds(place, column) * (100 if is_share(column) else 1)
+    x, y = (results.of_trials(place, column) * (100 if is_share(column) else 1)
             for column in figure.columns[:2])  # fmt: skip
     marker = "os^"[figure.rows.index(row) // len(_COLOURS) % 3]
     axes.scatter(x, y, color=colour, marker=marker, alpha=0.3, s=12)
@@ -252,6 +261,35 @@ def links(shown_nn: Floats, initial_nn: Floats, attackers_n: Bools) -> Ints:
     return np.asarray(marks[np.ix_(order, order)], dtype=np.int64)
 
 
+def _weights(figure: Figure, results: Results) -> Drawing:
+    """Draw each client's weights over rounds: a line of plots for each row and seed.
+
+    A curve is the weight of a peer, coloured by its true cluster, or of a component of a mixture.
+    """
+    lines = [(place, run) for place, of in results.runs.items() for run in of.values()]
+    clients = figure.clients or tuple(range(lines[0][1].peers))
+    drawing = Drawing(figsize=(1.6 * len(clients) + 0.6, 1.5 * len(lines)), layout="constrained")
+    every = drawing.subplots(len(lines), len(clients), squeeze=False, sharex=True, sharey=True)
+    for line, (place, run) in zip(every, lines, strict=True):
+        mixture_rkn = components(run)
+        groups = np.arange(run.peers) if run.clusters is None else run.clusters
+        for axes, client in zip(line, clients, strict=True):
+            if mixture_rkn.shape[1]:
+                rounds, weights_rk = run.rounds, mixture_rkn[:, :, client]
+                colours = np.arange(weights_rk.shape[1])
+            else:
+                kept = run.weight_rounds > 0
+                rounds, weights_rk = run.weight_rounds[kept], run.weights[kept, client]
+                colours = groups
+            for weight_r, colour in zip(weights_rk.T, colours, strict=True):
+                axes.plot(rounds, weight_r, color=_COLOURS[colour % len(_COLOURS)], linewidth=0.9)
+            axes.set_title(f"client {client}, group {groups[client]}", fontsize="x-small")
+            axes.set_ylim(-0.05, 1.05)
+            axes.tick_params(labelsize="x-small")
+        line[0].set_ylabel(place.row.replace(", ", "\n"), fontsize="x-small")
+    return drawing
+
+
 def _without_diagonal(weights: Floats) -> Floats:
     off = weights.copy()
     np.fill_diagonal(off, np.nan)
@@ -284,6 +322,10 @@ def heading(column: str) -> str:
 
 def seeds(results: Results) -> str:
     """Return the seeds of the runs, for people."""
-    numbers: Iterator[int] = iter(sorted({seed for of in results.runs.values() for seed in of}))
-    listed = ", ".join(map(str, numbers))
-    return f"seeds {listed}" if listed else "no runs"
+    trials = {trial for of in results.runs.values() for trial in of}
+    if not trials:
+        return "no runs"
+    seeds = sorted({trial.seed for trial in trials})
+    splits = sorted({trial.split for trial in trials})
+    listed = f"seeds {', '.join(map(str, seeds))}"
+    return listed if splits == seeds else f"{listed}, each with {len(splits)} splits"

@@ -16,7 +16,7 @@ from coterie.app.config.schema import Scalar
 from coterie.app.reproduction import claims, figures, page
 from coterie.app.reproduction.claims import Verdict
 from coterie.app.reproduction.figures import Figure, Panel, Paper, Size
-from coterie.app.reproduction.results import Place, Results
+from coterie.app.reproduction.results import Place, Results, Trial
 from coterie.app.runners import cluster, sweep
 from coterie.app.runners.errors import SweepError
 from coterie.app.runs import atomic
@@ -101,7 +101,9 @@ def reproduce(request: Request, console: Console) -> Reproduction:
         raise SweepError(f"{count} failed: {run}: {why}")
     results = Results(
         {
-            place: {config.seed: Run.read(config.run_dir) for config in of_place}
+            place: {
+                Trial(config.division, config.seed): Run.read(config.run_dir) for config in of_place
+            }
             for place, of_place in configs.items()
         }
     )
@@ -143,7 +145,7 @@ def _base(panel: Panel, request: Request) -> Config:
 
 
 def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Config]]]:
-    """Yield the placed configurations of each place, one for each seed.
+    """Yield the placed configurations of each place, one for each trial.
 
     Raises
     ------
@@ -154,6 +156,7 @@ def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Con
     number = figure.seeds if request.seeds is None else request.seeds
     if number < 1:
         raise ConfigError(f"--seeds {number}: must be at least 1")
+    splits = figure.splits if request.size == "paper" else 1
     for panel in figure.panels:
         preset = panel.preset(request.size)
         if not preset:
@@ -171,16 +174,25 @@ def _configs(figure: Figure, request: Request) -> Iterator[tuple[Place, list[Con
                 }
                 if point is not None:
                     flat |= point.keys
-                first = int(flat.get("seed", 0))
                 try:
                     of_place = [
-                        sweep.placed(Config.from_flat({**flat, "seed": seed}), runs)
-                        for seed in range(first, first + number)
+                        sweep.placed(Config.from_flat({**flat, **trial}), runs)
+                        for trial in _trials(int(flat.get("seed", 0)), number, splits)
                     ]
                 except ConfigError as error:
                     raise ConfigError(f"{request.name}, {row.label}: {error}") from None
                 x = None if point is None else point.x
                 yield Place(panel.label, row.label, x), of_place
+
+
+def _trials(first: int, seeds: int, splits: int) -> Iterator[dict[str, Scalar]]:
+    """Yield the keys of each trial: every seed with every split, or a split per seed."""
+    for seed in range(first, first + seeds):
+        if splits == 1:
+            yield {"seed": seed}
+            continue
+        for split in range(first, first + splits):
+            yield {"seed": seed, "split-seed": split}
 
 
 def _require(figure: Figure, request: Request, configs: Iterable[list[Config]]) -> None:

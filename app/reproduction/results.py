@@ -22,8 +22,6 @@ from coterie.app.runs.rundir import Floats, Run
 BETTER = {column.key: column.better for column in COLUMNS}
 _TITLES = {column.key: column.title for column in COLUMNS}
 _FIELDS = {
-    "train_accuracy": "train accuracy",
-    "train_loss": "train loss",
     "test_loss": "test loss",
     "validation_accuracy": "validation accuracy",
     "virtual_seconds": "virtual seconds",
@@ -111,7 +109,7 @@ def recovered(run: Run) -> float:
 
 
 @measure("components", "clusters of the final graph")
-def components(run: Run) -> float:
+def final_components(run: Run) -> float:
     """Return the number of connected components of the final graph."""
     if not len(run.weights):
         return np.nan
@@ -180,6 +178,91 @@ def stationary_loss(run: Run) -> float:
     return float(np.nanmean(loss_rn[2 * len(loss_rn) // 5 :]))
 
 
+@measure("rounds_to_1e-4", "rounds to 1e-4", "low")
+def rounds_to(run: Run) -> float:
+    """Return the first recorded round with a mean test loss below 1e-4; twice the last if none."""
+    below = np.flatnonzero(np.nanmean(run.metric("test_loss"), axis=1) < 1e-4)
+    return float(run.rounds[below[0]] if len(below) else 2 * run.rounds[-1])
+
+
+@measure("weighted_train", "weighted train %", "")
+def weighted_train(run: Run) -> float:
+    """Return the final accuracy on training data, peers weighted by their training examples."""
+    return _weighted_mean(run, "train_accuracy")
+
+
+@measure("train_gap", "train minus test %", "high")
+def train_gap(run: Run) -> float:
+    """Return the weighted train accuracy minus the weighted test accuracy."""
+    return weighted_train(run) - _weighted_mean(run, "test_accuracy")
+
+
+@measure("log_train_loss", "log10 of train loss", "low")
+def log_train_loss(run: Run) -> float:
+    """Return the decimal logarithm of the final weighted loss on training data."""
+    return float(np.log10(_weighted_mean(run, "train_loss")))
+
+
+@measure("log_test_loss", "log10 of test loss", "low")
+def log_test_loss(run: Run) -> float:
+    """Return the decimal logarithm of the final weighted loss on test data."""
+    return float(np.log10(_weighted_mean(run, "test_loss")))
+
+
+def _weighted_mean(run: Run, field: str) -> float:
+    values_n = last(run, field)
+    weights_n = np.ones(run.peers) if run.samples is None else run.samples
+    return float(np.average(values_n, weights=weights_n))
+
+
+@measure("rise", "largest loss / first loss", "low")
+def rise(run: Run) -> float:
+    """Return the largest mean test loss over peers relative to that of the first recorded round."""
+    loss_r = np.nanmean(run.metric("test_loss"), axis=1)
+    return float(loss_r.max() / loss_r[0])
+
+
+@measure("course", "mean over rounds %", "high")
+def mean_over_rounds(run: Run) -> float:
+    """Return the mean test accuracy over peers and recorded rounds: high where it rises early."""
+    return float(np.nanmean(run.metric("test_accuracy")))
+
+
+@measure("largest_weight", "largest weight, mean over rounds", "high")
+def largest_weight(run: Run) -> float:
+    """Return the mean over peers and recorded rounds of a peer's largest weight; 1: one-hot."""
+    return float(run.weights[run.weight_rounds > 0].max(axis=2).mean())
+
+
+@measure("outside_weight", "weight of other clusters", "low")
+def outside_weight(run: Run) -> float:
+    """Return the mean over peers of the final weight that goes to peers of other clusters."""
+    if run.clusters is None:
+        return np.nan
+    other_nn = run.clusters[:, None] != run.clusters
+    return float((run.weights[-1] * other_nn).sum(axis=1).mean())
+
+
+@measure("weight_change", "change of weights per recorded round", "high")
+def weight_change(run: Run) -> float:
+    """Return the mean over rounds and peers of sum_j |w_ij(t) - w_ij(t - 1)| / 2."""
+    return float(np.abs(np.diff(run.weights[run.weight_rounds > 0], axis=0)).sum(axis=2).mean() / 2)
+
+
+@measure("components_used", "components that lead for a client", "high")
+def components_used(run: Run) -> float:
+    """Return the number of FedEM's components that have the largest weight at some peer."""
+    final_kn = components(run)[-1]
+    return float(len(set(final_kn.argmax(axis=0)))) if len(final_kn) else np.nan
+
+
+def components(run: Run) -> Floats:
+    """Return the mixture weights of a run's components over rounds, (R, K, n); K = 0 without."""
+    names = sorted(name for name in run.metrics if name.startswith("component_"))
+    shape = (len(run.rounds), 0, run.peers)
+    return np.stack([run.metric(name) for name in names], axis=1) if names else np.empty(shape)
+
+
 class Place(NamedTuple):
     """Where a run stands in a figure: panel and row by label, and the swept value or None."""
 
@@ -188,69 +271,86 @@ class Place(NamedTuple):
     x: Scalar | None
 
 
+class Trial(NamedTuple):
+    """A repetition: the seed that divided the data, and that of all else."""
+
+    split: int
+    seed: int
+
+
 @dataclass(frozen=True)
 class Results:
     """The finished runs of a figure.
 
     Attributes
     ----------
-    runs : place -> seed -> run.
+    runs : place -> trial -> run.
     """
 
-    runs: Mapping[Place, Mapping[int, Run]]
+    runs: Mapping[Place, Mapping[Trial, Run]]
 
     def of_peers(self, place: Place, column: str) -> dict[int, Floats]:
-        """Return seed -> (n,) the measure of each peer; (1,) where it is one number of a run."""
-        return {seed: self._peers(place, seed, column) for seed in self.runs.get(place, {})}
+        """Return the measure of each peer, (n,), by division of the data: the mean over its seeds.
 
-    def of_seeds(self, place: Place, column: str) -> Floats:
-        """Return (S,) the measure of each seed's run, the mean over peers."""
-        values = self.of_peers(place, column).values()
+        (1,) where it is one number of a run.
+        """
+        of_split: dict[int, list[Floats]] = {}
+        for trial in self.runs.get(place, {}):
+            of_split.setdefault(trial.split, []).append(self._peers(place, trial, column))
+        return {split: np.mean(values, axis=0) for split, values in of_split.items()}
+
+    def of_trials(self, place: Place, column: str) -> Floats:
+        """Return the measure of each trial, (T,), the mean over peers."""
+        values = [self._peers(place, trial, column) for trial in self.runs.get(place, {})]
         return np.array([np.nanmean(v) if not np.isnan(v).all() else np.nan for v in values])
 
     def mean(self, place: Place, column: str) -> float:
-        """Return the mean over seeds; NaN where there is none."""
-        values = self.of_seeds(place, column)
+        """Return the mean over trials; NaN where there is none."""
+        values = self.of_trials(place, column)
         return float(np.nanmean(values)) if len(values) and not np.isnan(values).all() else np.nan
 
-    def _peers(self, place: Place, seed: int, column: str) -> Floats:
-        run = self.runs[place][seed]
+    def _peers(self, place: Place, trial: Trial, column: str) -> Floats:
+        run = self.runs[place][trial]
         if column in EXTRA:
             return np.array([EXTRA[column][2](run)])
         if column == ROUNDS_TO_BEST:
-            return np.array([rounds_to_best(run, self._siblings(place, seed))])
+            return np.array([rounds_to_best(run, self._siblings(place, trial))])
         if column in _FIELDS:
             return last(run, column)
         for known in COLUMNS:
             if known.key == column:
                 if column in ("gain", "loss_gain", "improved", "harmed") or known.of_peers is None:
-                    value = known.of(run, self._beside(place, seed))
+                    value = known.of(run, self._beside(place, trial))
                     return np.array([np.nan if value is None else value])
                 return known.of_peers(run)
         raise ConfigError(f'unknown column "{column}"{nearest(column, [*BETTER, *_FIELDS])}')
 
-    def _beside(self, place: Place, seed: int) -> dict[str, Run]:
-        """Return the runs of the same panel, x and seed by method."""
-        return {str(run.config["method"]): run for run in self._siblings(place, seed)}
+    def _beside(self, place: Place, trial: Trial) -> dict[str, Run]:
+        """Return the runs of the same panel, x and trial by method."""
+        return {str(run.config["method"]): run for run in self._siblings(place, trial)}
 
-    def _siblings(self, place: Place, seed: int) -> list[Run]:
-        """Return the runs of the same panel, x and seed."""
+    def _siblings(self, place: Place, trial: Trial) -> list[Run]:
+        """Return the runs of the same panel, x and trial."""
         return [
-            of[seed]
+            of[trial]
             for other, of in self.runs.items()
-            if (other.panel, other.x) == (place.panel, place.x) and seed in of
+            if (other.panel, other.x) == (place.panel, place.x) and trial in of
         ]
 
 
 def title_of(column: str) -> str:
     """Return what people call a column."""
+    return _title(column).removesuffix(" %")
+
+
+def _title(column: str) -> str:
     if column in EXTRA:
-        return EXTRA[column][0].removesuffix(" %")
+        return EXTRA[column][0]
     if column == ROUNDS_TO_BEST:
         return "rounds to 90 % of the best"
     if column in SHARES:
         return column.replace("_", " ")
-    return _FIELDS.get(column) or _TITLES[column].removesuffix(" %")
+    return _FIELDS.get(column) or _TITLES.get(column, "")
 
 
 def better_of(column: str) -> str:
@@ -266,6 +366,4 @@ def better_of(column: str) -> str:
 
 def is_share(column: str) -> bool:
     """Return whether a column is a share, shown in per cent."""
-    if column in EXTRA:
-        return EXTRA[column][0].endswith("%")
-    return column.endswith("_accuracy") or column == "gain" or _TITLES.get(column, "").endswith("%")
+    return column.endswith("_accuracy") or column == "gain" or _title(column).endswith("%")

@@ -17,7 +17,8 @@ SHIPPED = (
     "ranges.py",
     *("app/*.py", "app/config/**/*.py", "app/wire/**/*.py", "app/security/**/*.py"),
     *("app/node/**/*.py", "app/runs/**/*.py", "app/trained/**/*.py"),
-    *("strategies/**/*.py", "clients/**/*.py", "datasets/**/*.py", "presets/**/*.toml"),
+    *("strategies/**/*.py", "clients/**/*.py", "datasets/**/*.py"),
+    *("datasets/**/*.toml", "presets/**/*.toml"),
 )
 """Files that relay and nodes need, as patterns below the package."""
 _EVERYTHING = ("*.py", *(f"{room}/**/*" for room in ("app", "strategies", "clients", "datasets")))

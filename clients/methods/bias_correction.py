@@ -9,8 +9,13 @@ authors' code).
 
 Variant `bias = "oracle"` (theorem 2): c_i is the true bias at x_i, from noise-free gradients on all
 training data, where each helper's part is observed with Gaussian noise of standard deviation
-`oracle-noise` per coordinate; alpha* is that of beta = 0, which is optimal if `oracle-noise` is 0.
-Helpers answer with a second, full gradient: for theory, on synthetic problems.
+`oracle-noise` per coordinate, v^2 in total. alpha* minimises the step's variance (1 - alpha)^2
+sigma^2 + alpha^2 (sigma^2 + v^2) / N (section 5.1):
+
+    alpha* = N / (N + 1 + v^2 / sigma^2),
+
+N / (N + 1) for v = 0, and 0 for a peer without noise. Helpers answer with a second, full gradient:
+for theory, on synthetic problems.
 
 Reading: a round without answers leaves c_i unchanged.
 """
@@ -79,14 +84,22 @@ class BiasCorrection(AskingRule[BiasState]):
     def __init__(self, engine: Engine, options: Options, rounds: int) -> None:
         super().__init__(engine, options, rounds)
         self._oracle = options.bias == "oracle"
+        self._measures |= options.oracle_noise > 0 and options.alpha == "auto"
 
     def init(self) -> BiasState:
         first = self.first()
         return BiasState(**first, c=first["x"].new_zeros(first["x"].shape))
 
     def best_alpha(self, state: BiasState, round_: int, helpers_p: Ints) -> Floats:
-        beta = 0.0 if self._oracle else self.options.beta
-        return helpers_p * (2 - beta) / (2 * (helpers_p + 1))
+        if not self._oracle:
+            beta = self.options.beta
+            alpha_p: Floats = helpers_p * (2 - beta) / (2 * (helpers_p + 1))
+            return alpha_p
+        noise = float(self.options.oracle_noise**2 * self.engine.d)
+        with np.errstate(divide="ignore"):
+            ratio_p: Floats = noise / state.variance if noise else np.zeros(len(helpers_p))
+        best_p: Floats = helpers_p / (helpers_p + 1 + ratio_p)
+        return best_p
 
     def answer_shapes(self, round_: int) -> dict[str, tuple[int, ...]]:
         return super().answer_shapes(round_) | ({"truth": (self.engine.d,)} if self._oracle else {})

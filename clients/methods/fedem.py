@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Stacks = dict[str, "Tensor"]
+REPORTED = 10
+"""Components whose mixture weights are in a report, the first ones."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class FedEMState(State):
 
 class FedEM(FedAvg[FedEMState]):
     """FedEM: federated expectation maximisation."""
+
+    reported: ClassVar[tuple[str, ...]] = tuple(f"component_{k}" for k in range(REPORTED))
 
     def init(self) -> FedEMState:
         k, engine = self.options.components, self.engine
@@ -149,6 +153,9 @@ class FedEM(FedAvg[FedEMState]):
 
     def weights(self, state: FedEMState) -> Floats:
         return state.w
+
+    def metrics(self, state: FedEMState) -> Mapping[str, Floats]:
+        return dict(zip(self.reported, state.pi.T, strict=False))
 
     def _means(self, q_pkn: Tensor) -> Floats:
         """Return the mean responsibilities over each peer's examples, (P, K)."""

@@ -190,13 +190,17 @@ class AskingRule(Rule[S], Generic[S]):
             return state
         change_pd, variance, zeta2 = g_pd - state.last["g"], state.variance, state.zeta2
         noise_p = self.engine.inner(change_pd, change_pd).cpu().numpy() / 2
-        bias_p = self.engine.inner(b_pd, state.last["b"]).cpu().numpy()
+        bias_p = self.squared_bias(g_pd, b_pd, state.last).cpu().numpy()
         if round_ > 1:  # running means over the rounds
             if self.engine.noise is None:
                 variance = variance + (noise_p - variance) / (round_ - 1)
             zeta2 = zeta2 + helped_p * (bias_p - zeta2) / (round_ - 1)
         b_pd = b_pd.where(self.engine.tensor(helped_p[:, None]) > 0, state.last["b"])
         return replace(state, variance=variance, zeta2=zeta2, last={"g": g_pd, "b": b_pd})
+
+    def squared_bias(self, g_pd: Tensor, b_pd: Tensor, last: Mapping[str, Tensor]) -> Tensor:
+        """Return an estimate (P,) of zeta^2 from the biases of two consecutive rounds."""
+        return self.engine.inner(b_pd, last["b"])
 
     def weights(self, state: S) -> Floats:
         return state.w

@@ -9,6 +9,7 @@ const MEASURES = [
   { key: "test_loss", title: "Test loss", format: FORMAT.loss },
   { key: "validation_accuracy", title: "Validation accuracy", format: FORMAT.share },
   { key: "validation_loss", title: "Validation loss", format: FORMAT.loss },
+  { key: "train_accuracy", title: "Train accuracy", format: FORMAT.share },
   { key: "train_loss", title: "Train loss", format: FORMAT.loss },
 ];
 // Measures that the data contain.

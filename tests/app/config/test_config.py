@@ -147,10 +147,8 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"momentum": 1}, "momentum = 1: must be at least 0 and below 1"),
         ({"optimizer": "adam", "momentum": 0.9}, "momentum needs optimizer"),
         ({"optimizer": "adamw", "momentum": 0.9}, "momentum needs optimizer"),
-        ({"gradient-clip": -1.0}, "gradient-clip must not be negative"),
-        ({"patience": 2}, 'patience must be at least 0, and goes with keep-models = "best"'),
-        ({"sam-radius": -0.1}, "sam-radius must not be negative"),
-        ({"warm-up-rounds": 150}, "warm-up-rounds must be at least 0 and below"),
+        ({"patience": 2}, 'patience goes with keep-models = "best"'),
+        ({"warm-up-rounds": 150}, "warm-up-rounds must be below"),
         (
             {"learning-rate-schedule": "cosine", "learning-rate-decay": 0.5},
             'learning-rate-decay needs learning-rate-schedule = "step"',

@@ -14,6 +14,7 @@ from coterie.app.config.config import ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.reproduction import claims, figures, formulas, page
 from coterie.app.reproduction.reproduce import DEFAULTS, Request, _base, _configs, reproduce
+from coterie.app.reproduction.results import Place
 
 FILE = """
 title = "A title"
@@ -245,3 +246,17 @@ def test_runs_of_a_panel_start_from_its_base(tmp_path: Path) -> None:
             assert config.flat()[panel.base_key] == str(base / "models" / "peer-0000.safetensors")
     for _, configs in _configs(figure, Request("cobo/figure-7", "paper", out=tmp_path)):
         assert str(tmp_path) not in str(configs[0].flat()[panel.base_key])
+
+
+def test_size_paper_crosses_splits_with_seeds(folder: Path) -> None:
+    """Differences are tested over divisions: the seeds of a division are averaged first."""
+    file = folder / "papers" / "toy.toml"
+    text = file.read_text().replace('small = "default"', 'small = "default"\npaper = "default"', 1)
+    file.write_text(text.replace("seeds = 2", "seeds = 2\nsplits = 3", 1))
+    figure = figures.find("toy/table-1")[1]
+    paper = dict(_configs(figure, Request("toy/table-1", "paper")))
+    place = Place("", "Local", None)
+    trials = [(config.division, config.seed) for config in paper[place]]
+    assert trials == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
+    small = dict(_configs(figure, Request("toy/table-1")))
+    assert [(config.division, config.seed) for config in small[place]] == [(0, 0), (1, 1)]

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from coterie.app.config.config import Config
 from coterie.app.config.schema import Scalar
 from coterie.app.reproduction import formulas, results
-from coterie.app.reproduction.results import Place, Results
+from coterie.app.reproduction.results import Place, Results, Trial
 from coterie.app.runs.rundir import Run
 
 
@@ -54,7 +54,7 @@ def test_sparsity_and_symmetry_of_the_first_and_the_last_graph(tmp_path: Path) -
     rounds, asymmetry = results.course(run, "asymmetry")
     assert rounds.tolist() == [0, 1, 30]
     np.testing.assert_allclose(asymmetry, [np.nan, 0.5, 1.0])
-    assert results.components(run) == 2
+    assert results.final_components(run) == 2
 
 
 def test_rounds_until_a_run_is_near_the_best_of_its_panel(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_rounds_until_a_run_is_near_the_best_of_its_panel(tmp_path: Path) -> Non
         made_run(tmp_path, [[0.1], [x], [y]]) for x, y in ((0.8, 0.7), (0.6, 0.75), (0.2, 0.3))
     )
     runs = {
-        Place("", name, None): {0: run}
+        Place("", name, None): {Trial(0, 0): run}
         for name, run in zip("abc", (fast, slow, never), strict=True)
     }
     of = {name: Results(runs).mean(Place("", name, None), "rounds_to_best") for name in "abc"}

@@ -175,3 +175,29 @@ def test_peers_that_are_no_targets_learn_no_bias() -> None:
 def test_refusals(key: str, value: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Config.from_flat(noisy() | {key: value})
+
+
+@pytest.mark.parametrize("oracle_noise", [0.0, 5.0, 30.0])
+def test_alpha_of_a_noisy_oracle_minimises_the_variance(oracle_noise: float) -> None:
+    """Section 5.1: alpha minimises (1 - a)^2 sigma^2 + a^2 (sigma^2 + v^2) / N."""
+    flat = noisy(
+        bias_correction__bias="oracle",
+        bias_correction__alpha="auto",
+        bias_correction__oracle_noise=oracle_noise,
+    )
+    alpha = 1 - Stepping(flat).to(1).w[0, 0]
+    a = np.linspace(0, 1, 100_001)
+    variance = (1 - a) ** 2 * SIGMA**2 + a**2 * (SIGMA**2 + oracle_noise**2) / 3
+    assert alpha == pytest.approx(a[variance.argmin()], abs=1e-5)
+
+
+def test_without_noise_a_noisy_oracle_is_not_asked() -> None:
+    """Section 5.1, second case: the baseline is gradient descent and alpha* = 0."""
+    flat = noisy(
+        bias_correction__bias="oracle",
+        bias_correction__alpha="auto",
+        bias_correction__oracle_noise=1.0,
+        noisy_quadratic__noise=0.0,
+        noisy_quadratic__trials=3,
+    )
+    assert (Stepping(flat).to(3).w == np.eye(4)).all()

@@ -65,6 +65,8 @@ def test_it_equals_a_plain_loop(tmp_path: Path, k: int, topology: str, nodes: in
     loss = [pi[i] @ [q.loss(i, theta) for theta in x[i]] for i in range(N)]
     assert np.allclose(result.metric("test_loss"), loss, rtol=1e-10)
     assert np.abs(pi - 1 / k).max() > 0.1
+    reported = np.stack([result.metric(f"component_{c}") for c in range(k)], axis=1)
+    assert np.abs(reported - pi).max() < 1e-10
 
 
 @pytest.mark.parametrize("topology", ["full", "ring"])

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pytest
 
 from coterie.app.config.config import Config, ConfigError
+from coterie.clients.methods.wga import best_alpha
 from tests.inline import run
 from tests.problems import write_quadratic
 from tests.stepping import Stepping
@@ -248,3 +249,46 @@ def test_auto_without_bias_trusts_everyone_alike(tmp_path: Path) -> None:
 def test_refusals(key: str, value: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Config.from_flat(noisy() | {key: value})
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("cost", [1e-9, 0.1, 1.0, 30.0])
+def test_alpha_star_minimises_the_bound_and_gives_its_speed_up(growth: float, cost: float) -> None:
+    """Bound relative to training alone: ((1 - a)^2 + c a^2) / (1 - m a^2), on a < 1 / sqrt m."""
+    alpha = float(best_alpha(np.array(1 + cost), growth))
+    a = np.linspace(0, min(1.0, (1 - 1e-9) / math.sqrt(growth or 1e-9)), 200_001)
+    bound = ((1 - a) ** 2 + cost * a**2) / (1 - growth * a**2)
+    assert 0 < alpha <= min(1.0, 1 / (growth or 1e-9))
+    best = ((1 - alpha) ** 2 + cost * alpha**2) / (1 - growth * alpha**2)
+    assert best <= bound.min() * (1 + 1e-12)
+    assert best == pytest.approx(1 - alpha, rel=1e-6)
+
+
+def test_alpha_star_in_its_limits() -> None:
+    """m = 0: 1 / (1 + c); c = 0: min(1, 1/m); m = 1, c = 1/N: 1 - alpha ~ 1 / sqrt N."""
+    assert best_alpha(np.array([1.1, 3.0, np.inf]), 0.0).tolist() == [1 / 1.1, 1 / 3.0, 0.0]
+    assert best_alpha(np.array(1.0), 4.0) == 0.25
+    assert best_alpha(np.array(1.0), 0.5) == 1.0
+    assert (1 - best_alpha(np.array(1 + 1e-8), 1.0)) * 1e4 == pytest.approx(1, rel=1e-3)
+
+
+def test_helpers_with_twice_the_loss_are_weighted_by_their_growth() -> None:
+    """Curvature 2 instead of 1 at the same centre: m = (1 - 2)^2, zeta = 0, so c = 1/N.
+
+    zeta^2 is estimated as the mean of <b_t, b_t-1> - m <g_t, g_t-1>, whose expectation is
+    (a1 - a0)^2 e^2 - m a0^2 e^2 = 0 up to the steps; its noise, relative to sigma^2, is of order
+    1 / sqrt(rounds * trials).
+    """
+    flat = noisy(wga__alpha="auto", wga__bias_growth=1.0, noisy_quadratic__helper_centre=C0,
+                 learning_rate=1e-3, num_server_rounds=50)  # fmt: skip
+    state = Stepping(flat).to(50)
+    sigma2 = SIGMA**2 * TRIALS
+    assert abs(state.zeta2[0]) / sigma2 < 5 / math.sqrt(48 * TRIALS) * 3
+    bias = 50 * max(state.zeta2[0], 0.0) / sigma2
+    expected = float(best_alpha(np.array(1 + 1 / 3 + bias), 1.0))
+    assert state.w[0, 0] == pytest.approx(1 - expected, abs=0.02)
+
+
+def test_a_negative_growth_is_refused() -> None:
+    with pytest.raises(ConfigError, match="bias-growth must not be negative"):
+        Config.from_flat(noisy(wga__bias_growth=-1.0))

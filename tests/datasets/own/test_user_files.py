@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from coterie.datasets.problem import DataError, Ints
 from coterie.datasets.published import languages as languages_module
 from coterie.datasets.published.cinic10 import read_cinic10
 from coterie.datasets.published.femnist import FemnistOptions, read_femnist
-from coterie.datasets.published.heart_disease import read_heart_disease
+from coterie.datasets.published.heart_disease import HOSPITALS, INCLUDED, read_heart_disease
 from coterie.datasets.published.ixi import IxiOptions, read_ixi
 from coterie.datasets.published.languages import LanguagesOptions, read_languages
 from coterie.datasets.published.office_home import DOMAINS, WEIGHTS, read_office_home
@@ -28,12 +30,11 @@ from coterie.datasets.source import Source, spread
 from coterie.datasets.table import DATASETS, load_problem
 from tests import tiny_files as tiny
 
-BROUGHT = ("cinic10", "femnist", "office-home", "heart-disease", "ixi", "languages", "wiki40b")
+BROUGHT = ("cinic10", "femnist", "office-home", "ixi", "languages", "wiki40b")
 REMEDY = {
     "cinic10": r"train, valid, test .*cinic10 or .*CINIC-10; unpack CINIC-10\.tar\.gz",
     "femnist": r"train, test .*femnist or .*; make them with LEAF",
     "office-home": r"Art, Clipart, .*; unpack OfficeHomeDataset",
-    "heart-disease": r"processed\.cleveland\.data, .*; download them from https://archive\.ics",
     "ixi": r"_image\.nii\.gz and .*_label\.nii\.gz.*; download them with TorchIO",
     "languages": r"install\.ca\.txt\.gz or .*; `apt-get install installation-guide-amd64`",
     "wiki40b": r"ca/train\.txt, ca/test\.txt, .*; write the `text`",
@@ -247,13 +248,12 @@ def test_hospitals_standardise_by_their_own_training_patients(tmp_path: Path) ->
     assert (other.inputs[36 + row] != source.inputs[36 + row]).any()
 
 
-def test_flambys_numbers_of_patients(tmp_path: Path) -> None:
-    """As published: train and test 199/104, 172/89, 30/16, 85/45."""
-    tiny.write_heart_disease(tmp_path)
-    sizes = {"cleveland": 303, "hungarian": 261, "switzerland": 46, "va": 130}
-    for name, size in sizes.items():
-        lines = [tiny.patient(40 + k % 30, 1 + k % 4, k % 3, k % 2) for k in range(size)]
-        (tmp_path / "heart-disease" / f"processed.{name}.data").write_text("\n".join(lines))
+def test_the_included_files_are_ucis_and_give_flambys_numbers_of_patients(tmp_path: Path) -> None:
+    """UCI's sizes in bytes; as published, train and test 199/104, 172/89, 30/16, 85/45."""
+    files = tomllib.loads(INCLUDED.read_text(encoding="ascii"))
+    assert [len(files[name]) for name in HOSPITALS] == [18461, 10263, 4109, 6737]
+    cleveland = hashlib.sha256(files["cleveland"].encode()).hexdigest()
+    assert (cleveland[:8], cleveland[-6:]) == ("a74b7efa", "0427c8")
     source = read_heart_disease(tmp_path)
     assert source.groups is not None
     assert np.bincount(source.groups[source.train]).tolist() == [199, 172, 30, 85]

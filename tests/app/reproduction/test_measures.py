@@ -1,0 +1,89 @@
+"""Measures of weights, mixtures and trials, each on a run whose value is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from coterie.app.reproduction import results
+from coterie.app.reproduction.results import Place, Results, Trial
+from coterie.app.runs.rundir import Run
+
+
+def made_up(**fields: Any) -> Run:
+    """Make an object with some fields of a run."""
+    metrics = fields.pop("metrics", {})
+    return cast(Run, SimpleNamespace(metrics=metrics, metric=metrics.__getitem__, **fields))
+
+
+def test_measures_of_weights() -> None:
+    """Three peers, two clusters; round 0 is not counted.
+
+    Largest weights: 1, 1, 1 in round 1 and 0.5, 0.75, 1 in round 2. Half the sum of the changes:
+    0.5, 0.25, 0. Weight that leaves the cluster in the end: 0.5, 0.25, 0.
+    """
+    eye = np.eye(3)
+    final = np.array([[0.5, 0.0, 0.5], [0.0, 0.75, 0.25], [0.0, 0.0, 1.0]])
+    run = made_up(
+        weight_rounds=np.array([0, 1, 2]),
+        weights=np.stack([np.full((3, 3), 1 / 3), eye, final]),
+        clusters=np.array([0, 0, 1]),
+    )
+    assert results.largest_weight(run) == pytest.approx((3 + 2.25) / 6)
+    assert results.weight_change(run) == pytest.approx(0.25)
+    assert results.outside_weight(run) == pytest.approx(0.25)
+    assert np.isnan(results.outside_weight(made_up(clusters=None)))
+
+
+def test_components_that_lead_somewhere_are_used() -> None:
+    """Component 1 is the second largest of every peer, so two of three are used."""
+    pi_kn = np.array([[0.6, 0.5, 0.1], [0.4, 0.4, 0.3], [0.0, 0.1, 0.6]])
+    metrics = {f"component_{k}": pi_n[None] for k, pi_n in enumerate(pi_kn)}
+    run = made_up(metrics=metrics, rounds=np.array([1]), peers=3)
+    assert results.components(run).tolist() == [pi_kn.tolist()]
+    assert results.components_used(run) == 2
+    assert np.isnan(results.components_used(made_up(rounds=np.array([1]), peers=3)))
+
+
+def test_the_seeds_of_a_division_are_averaged_and_trials_are_not(tmp_path: Path) -> None:
+    """Loss per peer s + 10 d for seed s and division d: means 0.5 + 10 d by division."""
+
+    def run_of(split: int, seed: int) -> Run:
+        loss = np.array([seed + 10.0 * split] * 2)
+        return made_up(
+            metrics={"test_loss": loss[None]}, rounds=np.array([0]), peers=2,
+            last_row=lambda: np.zeros(2, dtype=int), at=lambda name, row: loss,
+        )  # fmt: skip
+
+    place = Place("", "row", None)
+    of = {Trial(d, s): run_of(d, s) for s in range(2) for d in range(3)}
+    found = Results({place: of}).of_peers(place, "test_loss")
+    assert {split: value.tolist() for split, value in found.items()} == {
+        0: [0.5, 0.5], 1: [10.5, 10.5], 2: [20.5, 20.5],
+    }  # fmt: skip
+    assert sorted(Results({place: of}).of_trials(place, "test_loss")) == [0, 1, 10, 11, 20, 21]
+
+
+def test_rounds_until_a_loss_is_reached() -> None:
+    loss = np.array([[1.0], [1e-3], [9e-5], [2e-4]])
+    reached = made_up(metrics={"test_loss": loss}, rounds=np.array([0, 5, 10, 15]))
+    assert results.rounds_to(reached) == 10
+    never = made_up(metrics={"test_loss": loss[:2]}, rounds=np.array([0, 5]))
+    assert results.rounds_to(never) == 10  # twice the last round
+    assert results.rise(reached) == 1.0
+
+
+def test_train_measures_weigh_peers_by_their_examples() -> None:
+    """Peers with 1 and 3 examples: train (1 * 1 + 3 * 0.6) / 4, test (0.5 + 3 * 0.5) / 4."""
+    values = {"train_accuracy": [1.0, 0.6], "test_accuracy": [0.5, 0.5], "train_loss": [0.1, 0.1]}
+    run = made_up(
+        samples=np.array([1.0, 3.0]), peers=2, last_row=lambda: None,
+        at=lambda name, row: np.array(values[name]),
+    )  # fmt: skip
+    assert results.weighted_train(run) == pytest.approx(0.7)
+    assert results.train_gap(run) == pytest.approx(0.2)
+    assert results.log_train_loss(run) == pytest.approx(-1.0)
