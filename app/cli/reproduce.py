@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
 from coterie.app.config.keys import ConfigError
 from coterie.app.reproduction import figures
@@ -21,14 +20,17 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument(
         "names", nargs="*", metavar="PAPER/FIGURE", help="a figure, a paper for all of its, or all"
     )
-    parser.add_argument("--list", action="store_true", help="list every table and figure")
+    parser.add_argument(
+        "--list", action="store_true", help="list the tables and figures of all papers, or of some"
+    )
     parser.add_argument("--size", choices=get_args(Size), default="small", help="(small)")
     parser.add_argument("--seeds", type=int, help="number of seeds (as the figure says)")
     parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
     parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
     given = parser.parse_args(arguments)
     if given.list:
-        console.print(listed())
+        for line in listed(given.names or figures.names(), console.width):
+            console.print(line)
         return
     if not given.names:
         raise ConfigError("name a figure, as in cobo/table-1; --list shows every one")
@@ -63,22 +65,23 @@ def _chosen(names: list[str], size: Size) -> list[str]:
     return chosen
 
 
-def listed() -> Table:
-    """Return all tables and figures, with requirements and duration of each size."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("figure", "what it shows", "small", "paper"):
-        table.add_column(heading, no_wrap=heading == "figure")
-    for name in figures.names():
-        paper = figures.read(name)
-        table.add_section()
-        for figure in paper.figures.values():
-            table.add_row(f"{name}/{figure.name}", figure.title, _small(figure), _paper(figure))
-    return table
+def listed(papers: Iterable[str], width: int) -> Iterator[str]:
+    """Yield a line for each table and figure: duration of both sizes, requirements, title."""
+    rows = [("figure", "small", "paper", "what it shows")]
+    rows += [
+        (f"{name}/{figure.name}", _small(figure), _paper(figure), figure.title)
+        for name in papers
+        for figure in figures.read(name).figures.values()
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        line = "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
+        yield line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def _small(figure: Figure) -> str:
     if figure.missing:
-        return figure.missing
+        return "-"
     if figure.form == "drawn":
         return "seconds"
     return f"{figure.minutes:g} min" if figure.exists("small") else "-"
@@ -88,4 +91,5 @@ def _paper(figure: Figure) -> str:
     if figure.missing or not figure.exists("paper"):
         return "-"
     time = f"{figure.hours:g} h" if figure.hours else ""
-    return ", ".join(filter(None, (time, *figure.needs)))
+    needs = " + ".join(need.removesuffix(" to be fast").removeprefix("a ") for need in figure.needs)
+    return ", ".join(filter(None, (time, needs)))

@@ -99,13 +99,15 @@ def variance(run: Run) -> float:
     return float(np.nanvar(100 * run.at("test_accuracy", best)))
 
 
-@measure("recovered", "first round with the true graph", "low")
+@measure("recovered", "share of the rounds until the true graph %", "low")
 def recovered(run: Run) -> float:
-    """Return the first recorded round whose graph equals the true clusters; infinite: none."""
+    """Return the share of all rounds until a recorded graph equals the true clusters."""
     if run.clusters_to_recover is None:
         return np.nan
     exact = [score(weights, run.clusters_to_recover).exact for weights in run.weights]
-    return float(run.weight_rounds[exact.index(True)]) if any(exact) else np.inf
+    if not any(exact):
+        return np.inf
+    return float(run.weight_rounds[exact.index(True)] / run.config["num-server-rounds"])
 
 
 @measure("components", "clusters of the final graph")

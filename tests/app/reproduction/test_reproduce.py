@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from coterie.app.cli.reproduce import listed
 from coterie.app.config.config import ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.reproduction import claims, figures, formulas, page
@@ -260,3 +261,10 @@ def test_size_paper_crosses_splits_with_seeds(folder: Path) -> None:
     assert trials == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
     small = dict(_configs(figure, Request("toy/table-1")))
     assert [(config.division, config.seed) for config in small[place]] == [(0, 0), (1, 1)]
+
+
+@pytest.mark.parametrize("paper", figures.names())
+def test_the_list_of_a_paper_fits_a_screen(paper: str) -> None:
+    lines = list(listed([paper], 80))
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
