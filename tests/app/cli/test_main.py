@@ -372,7 +372,8 @@ def test_what_is_shipped(tmp_path: Path) -> None:
         "app/dashboard/",
     )
     ours = {name for name in ours if not name.startswith(stay)}
-    ours |= {str(path.relative_to(ROOT)) for path in (ROOT / "presets").rglob("*.toml")}
+    for folder in ("presets", "datasets"):
+        ours |= {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.toml")}
     ours = {f"coterie/{name}" for name in ours}
     ours |= {"coterie/__init__.py", "coterie/errors.py", "coterie/ranges.py"}
     assert copied == ours | {"pyproject.toml"}

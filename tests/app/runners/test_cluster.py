@@ -193,4 +193,4 @@ def test_a_run_s_memory_follows_the_law(tmp_path: Path) -> None:
     alike = replace(plain, seed=1)
     needed, again, more = memory.of_runs([plain, alike, adam])
     assert needed == again
-    assert more - needed == 2 * plain.peers * 2 * state
+    assert more - needed == 2 * plain.peers * (2 * state + 4)  # two moments, and a count of steps

@@ -203,7 +203,7 @@ def test_calls_leave_the_process_as_it_was(
     x, buffers = engine.initial()
     engine.gradients(x, buffers, engine.data.everything(np.array([0])))
     assert settings() == before
-    with pytest.raises(RuntimeError, match="KeyError"):
+    with pytest.raises(KeyError):
         engine.fit(x, buffers, engine.opt_state(x), engine.batches(1))
     assert settings() == before
     engine.losses(x, buffers, "test")

@@ -287,8 +287,3 @@ def test_helpers_with_twice_the_loss_are_weighted_by_their_growth() -> None:
     bias = 50 * max(state.zeta2[0], 0.0) / sigma2
     expected = float(best_alpha(np.array(1 + 1 / 3 + bias), 1.0))
     assert state.w[0, 0] == pytest.approx(1 - expected, abs=0.02)
-
-
-def test_a_negative_growth_is_refused() -> None:
-    with pytest.raises(ConfigError, match="bias-growth must not be negative"):
-        Config.from_flat(noisy(wga__bias_growth=-1.0))
