@@ -26,10 +26,12 @@ SIZE: Size = "small"
 FILES = ("results.csv", "claims.json", "made.json", "figure.svg")
 NOTE = "<!-- Written by python -m studies.papers; do not edit. -->"
 EMPTY = ""
-THAT = {
+KEYS: tuple[bool | str | None, ...] = (*HOLDS, "law")
+THAT: Mapping[bool | str | None, str] = {
     True: "Claims that hold",
     False: "Claims that do not hold",
     None: "Claims that cannot be judged at this size",
+    "law": "Runs that agree with our closed forms",
 }
 Key = tuple[str, str, str, str]
 """Panel, row, swept value ("" without), column."""
@@ -89,7 +91,7 @@ def results(paper: Paper) -> dict[str, Kept | None]:
 def page(paper: Paper) -> str:
     """Return the page of a paper in Markdown."""
     of = results(paper)
-    parts = [NOTE, f"# {paper.title}", f"{paper.reference}.", summary(of)]
+    parts = [NOTE, f"# {paper.title}", f"{paper.reference}.", summary(paper, of)]
     if paper.contradictions:
         parts += ["## Contradictions and errata", bullets(paper.contradictions)]
     for name, figure in paper.figures.items():
@@ -97,21 +99,27 @@ def page(paper: Paper) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def summary(of: Mapping[str, Kept | None]) -> str:
+def summary(paper: Paper, of: Mapping[str, Kept | None]) -> str:
     """Return how many figures were made and how many claims hold."""
-    made = [kept for kept in of.values() if kept is not None]
-    verdicts = [claim["holds"] for kept in made for claim in kept.claims]
+    held, against, open_, laws = (len(list(judged(paper, of, key))) for key in KEYS)
+    made = sum(kept is not None for kept in of.values())
+    checks = f" Comparisons of runs with closed forms that agree: {laws}." if laws else ""
     return (
-        f"{len(made)} of {len(of)} tables and figures were made at size small. {counted(verdicts)}"
+        f"{made} of {len(of)} tables and figures were made at size small. Claims: {held} held, "
+        f"{against} contradicted, {open_} that cannot be judged at this size.{checks}"
     )
 
 
-def counted(verdicts: Sequence[bool | None]) -> str:
-    """Return how many claims hold, in a sentence."""
-    held, against, open_ = (verdicts.count(key) for key in HOLDS)
-    return (
-        f"Claims: {held} held, {against} contradicted, {open_} that cannot be judged at this size."
-    )
+def judged(
+    paper: Paper, of: Mapping[str, Kept | None], key: bool | str | None
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield figure and claim of one verdict; "law": runs that agree with our closed form."""
+    for name, kept in of.items():
+        kinds = {claim.text: claim.kind for claim in paper.figures[name].claims}
+        for claim in () if kept is None else kept.claims:
+            is_law = kinds.get(claim["claim"]) == "formula" and claim["holds"]
+            if ("law" if is_law else claim["holds"]) == key:
+                yield name, claim
 
 
 def section(paper: Paper, figure: Figure, kept: Kept | None) -> Iterator[str]:
@@ -254,24 +262,20 @@ def index() -> str:
     ]
     table = []
     for paper in papers:
-        kept = [each for each in of[paper.name].values() if each is not None]
-        claims = [claim["holds"] for each in kept for claim in each.claims]
-        name = f"[{paper.title}]({paper.name}.md)" if kept else paper.title
-        counts = [str(claims.count(key)) for key in HOLDS]
-        table.append([name, f"{len(kept)} of {len(paper.figures)}", *counts])
-    parts.append(markdown(["paper", "figures made", *HOLDS.values()], table))
-    for key in HOLDS:
-        found = [
+        made = sum(kept is not None for kept in of[paper.name].values())
+        name = f"[{paper.title}]({paper.name}.md)" if made else paper.title
+        counts = [str(len(list(judged(paper, of[paper.name], key)))) for key in KEYS]
+        table.append([name, f"{made} of {len(paper.figures)}", *counts])
+    parts.append(markdown(["paper", "figures made", *HOLDS.values(), "closed forms"], table))
+    for key in KEYS:
+        sentences = [
             f"{claim['claim']} ([{paper.name}, {figure.replace('-', ' ')}]({paper.name}.md"
             f"#{anchor(heading_of(paper.figures[figure]))}))"
             for paper in papers
-            for figure, each in of[paper.name].items()
-            if each is not None
-            for claim in each.claims
-            if claim["holds"] is key
+            for figure, claim in judged(paper, of[paper.name], key)
         ]
-        if found:
-            parts += [f"## {THAT[key]}", bullets(found)]
+        if sentences:
+            parts += [f"## {THAT[key]}", bullets(sentences)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -24,7 +24,8 @@ def test_a_page_has_our_numbers_the_papers_and_the_verdicts(
     papers.main([str(out)])
     page = (folder / "docs" / "toy.md").read_text()
     assert "2 of 3 tables and figures were made at size small" in page
-    assert "Claims: 2 held, 2 contradicted, 0 that cannot be judged at this size." in page
+    assert "Claims: 1 held, 2 contradicted, 0 that cannot be judged at this size." in page
+    assert "Comparisons of runs with closed forms that agree: 1." in page
     assert "| Local | 0.2657 ± 0 | 0.25 |" in page
     assert "| Local | 0.2812 | 0.125 |" in page  # (1 - eta)^2 / 2 at eta = 0.25 and 0.5
     assert "Not reproduced: its data are not public." in page
