@@ -33,7 +33,7 @@ def test_a_page_has_our_numbers_the_papers_and_the_verdicts(
     made = json.loads((folder / "docs" / "toy" / "table-1" / "made.json").read_text())
     assert made["runs"] == 4
     front = (folder / "docs" / "index.md").read_text()
-    assert "| [A title](toy.md) | 2 of 3 | 2 | 2 | 0 |" in front
+    assert "| [A title](toy.md) | 2 of 3 | 1 | 2 | 0 | 1 |" in front
     assert "(toy.md#table-1-two-curvatures)" in front
 
 
