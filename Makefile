@@ -3,10 +3,10 @@
 PYTHON ?= python3
 BASE ?= main
 BIN := .venv/bin
-# The tests of a file share a worker, and with it what they boot. Those that start processes mostly
+# The tests of a file share a worker, and with it what they boot (tests/conftest.py). Those that start processes mostly
 # wait for them: two workers a core.
 CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
-PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder -n
+PYTEST := $(BIN)/python -m pytest --dist loadgroup --no-loadscope-reorder -n
 WAITING := $(shell expr 2 \* $(CORES))
 INSTALLED := .venv/.installed
 QUIET := FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_TELEMETRY_ENABLED=0 RAY_USAGE_STATS_ENABLED=0
@@ -28,7 +28,7 @@ unit: $(INSTALLED)
 
 # At every save: lint, types, and the quick tests of what changed since main.
 check: lint
-	$(BIN)/python -m tests.changed $(BASE) --dist loadfile --no-loadscope-reorder -n $(CORES)
+	$(BIN)/python -m tests.changed $(BASE) --dist loadgroup --no-loadscope-reorder -n $(CORES)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check

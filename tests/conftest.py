@@ -26,9 +26,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what waits for other processes, so that workers compute meanwhile.
+    """Begin with tests that wait for other processes, so that workers compute meanwhile.
 
-    Of these, the file with most to wait for comes first: the commands of the documentation.
+    The tests of a file share a worker, and with it what they boot; pages of the documentation share
+    nothing, and come first because they take longest.
     """
     waiting = {item.path for item in items if item.get_closest_marker("e2e")}
     items.sort(key=lambda item: (item.path not in waiting, item.path.name != "test_commands.py"))
+    for item in items:
+        is_page = getattr(item, "originalname", "") == "test_the_blocks_of_a_page_run"
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if is_page else str(item.path)))
