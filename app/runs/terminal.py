@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unicodedata import category
 
 from rich.console import Console
 from rich.text import Text
@@ -13,7 +14,9 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text
+        # Python calls no space printable but one.
+        char if char.isprintable() or char == "\n" or category(char) == "Zs" else ascii(char)[1:-1]
+        for char in text
     )
 
 

@@ -95,6 +95,7 @@ def test_a_name_that_is_made_is_a_name() -> None:
     ("text", "shown"),
     [
         ("plain, or Zürich \u00b1 \u4e2d", "plain, or Zürich \u00b1 \u4e2d"),
+        ("89.7\u00a0%", "89.7\u00a0%"),
         ("\x1b]0;x\x07", r"\x1b]0;x\x07"),
         ("\u202e\u2066\u200b\ufeff", r"\u202e\u2066\u200b\ufeff"),
         ("a\r\x08\x9b\x7f\t", r"a\r\x08\x9b\x7f\t"),
