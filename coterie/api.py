@@ -252,8 +252,8 @@ def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str
     """The code, and the files of trained weights, that the user's own keys name."""
     choices = {part.key: flat[part.key] for part in PARTS.values() if part.key in flat}
     given = [choices, *({"method": method} for method in methods)]
-    found = [name for each in given for name in code(each).values()]
-    return found, [str(flat[key]) for key in _WEIGHTS if flat.get(key)]
+    names = [name for each in given for name in code(each).values()]
+    return names, [str(flat[key]) for key in _WEIGHTS if flat.get(key)]
 
 
 def _placed(config: Config) -> Config:

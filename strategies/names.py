@@ -21,6 +21,6 @@ def is_name(text: str) -> bool:
 
 
 def shortened(name: str, end: str) -> str:
-    """Join a name and its end, less of the name where both together are too long."""
+    """Join a name and a suffix; shorten the name if the result is too long."""
     cleaned = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).lstrip(".-") or "run"
     return cleaned[: 64 - len(end)] + end

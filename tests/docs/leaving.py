@@ -53,7 +53,7 @@ FIELDS: Mapping[str, str] = {
     "report-peers": "the peer of the measurements: its own number",
     "report-weights": "the weight it gives each peer, rounded to two decimals",
     "report-widths": "the number of weights",
-    "report-columns": "the peers of these weights, in a run of more than 1,024 peers; otherwise empty",
+    "report-columns": "the peers of these weights if a run has more than 1,024; otherwise empty",
     "report-metrics": "names of the measurements; their values are rounded",
     "letter-kinds": "of each letter: offer or answer",
     "letter-senders": "of each letter: its own number",
@@ -242,7 +242,7 @@ def _reports(level: str, *, training: bool) -> dict[str, Scalar]:
 
 
 def fields_table() -> str:
-    """Return the table of the fields of an answer, with their bytes at a start and after a round."""
+    """Return the table of the fields of an answer, with bytes at a start and after a round."""
     said = run("cobo").said
     start = next(found for found in reversed(said) if found[0].stage == "start")
     update = next(found for found in said if found[0].stage == "update")
