@@ -249,7 +249,7 @@ def _name(kind: Kind, part: Any) -> str:
 
 
 def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """The code, and the files of trained weights, that the user's own keys name."""
+    """Return the code and the weight files that the user's own keys name."""
     choices = {part.key: flat[part.key] for part in PARTS.values() if part.key in flat}
     given = [choices, *({"method": method} for method in methods)]
     names = [name for each in given for name in code(each).values()]

@@ -94,7 +94,7 @@ class Preprocessing:
 
     @classmethod
     def of_json(cls, data: Any) -> Self:
-        """The inverse of `as_json`.
+        """Read the result of `as_json`.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class Preprocessing:
 
 
 def numbers(value: Any, name: str) -> Floats:
-    """An array of the numbers in nested lists.
+    """Convert nested lists of numbers to an array.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def check_scale(mean: Floats, std: Floats, shape: tuple[int, ...]) -> None:
 
 
 def _column(data: Any) -> Column:
-    """A column as JSON has it.
+    """Read a column from its JSON form.
 
     Raises
     ------

@@ -191,7 +191,7 @@ def main() -> None:
         console.print(row.setting, row.attack, row.method, *cells)
     console.print(table)
     if (settings, methods, attacks) != ([*SETTINGS], [*METHODS], [*ATTACKS]):
-        return  # a part of the table takes nobody's place
+        return  # do not replace the table by a part of it
     with atomic.replacing(OUT / "table.csv") as part, part.open("w", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(Outcome.__dataclass_fields__), lineterminator="\n")
         writer.writeheader()

@@ -1,4 +1,4 @@
-"""The table of `studies.hostile` as heat maps: `python -m studies.hostile_map [FIGURE.svg]`.
+"""Table of `studies.hostile` as heat maps: `python -m studies.hostile_map [FIGURE.svg]`.
 
 One map for each setting, without a defence and with the best rule: methods down, attacks across,
 the honest peers' accuracy in the cells. Blue is above training alone in the same world, red below.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 COLUMNS = {"undefended": "no defence", "defended": "best rule"}
-FIXED = ("local", "fedavg", "ditto", "wga", "bias-correction")  # whose weights choose nobody
+FIXED = ("local", "fedavg", "ditto", "wga", "bias-correction")  # methods with fixed weights
 FAR = 20.0  # points from training alone, where the colours end
 
 

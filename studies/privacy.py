@@ -197,7 +197,7 @@ def main() -> None:
         for setting, method in itertools.product(
             given.settings.split(","), given.methods.split(",")
         ):
-            if (setting, method) == ("dirichlet", "oracle"):  # nobody knows a cluster there
+            if (setting, method) == ("dirichlet", "oracle"):  # no true clusters there
                 continue
             experiment = Experiment(setting, method)
             for epsilon in EPSILONS:

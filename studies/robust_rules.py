@@ -1,4 +1,4 @@
-"""The rules of `coterie.clients.engine.robust` against byzfl's on random letters.
+"""Comparison of `coterie.clients.engine.robust` with byzfl on random letters.
 
     python -m studies.robust_rules [--cases 10000] [--costs]
 

@@ -1,4 +1,4 @@
-"""The engine: all peers of a node trained, differentiated and evaluated as one stacked tensor.
+"""Engine: train, differentiate and evaluate all peers of a node as one stacked tensor.
 
 All methods use four batched operations: `fit`, `gradients`, `losses` and `mix`; rules are formulas
 over them. The engine combines the parts that compute: the layout (`network`), the data, a backend
