@@ -1,7 +1,7 @@
 """Engine against a hand-written stacked step: `python -m benchmarks.by_hand`.
 
 The MLP 784-100-10 of 20 peers, batches of 10, plain SGD. The hand-written step computes only its
-formulas, on separate tensors, on one thread or all, whichever is faster. Both alternate; a ratio
+formulas, on separate tensors, on one thread or all (the faster one counts). Both alternate; a ratio
 above 1 means that the engine is faster.
 """
 

@@ -164,7 +164,7 @@ def by_cobo(s: Setting) -> Callable[[int], None]:
         drawn = np.triu(g.random((n, n)) < 1 / n, 1)
         recipients, senders = np.nonzero(drawn | drawn.T)
         to, of = np.nonzero(~np.eye(n, dtype=np.bool_))
-        heard = letters(np.stack([of, to], 1), of, everyone, shown)
+        received = letters(np.stack([of, to], 1), of, everyone, shown)
         none = letters(np.empty((0, 2), np.int64), everyone[:0], everyone[:0], {})
         sent = answers = none
         if len(senders):
@@ -175,7 +175,7 @@ def by_cobo(s: Setting) -> Callable[[int], None]:
             sent = letters(back, rows, recipients, answered)
             order = np.lexsort((back[:, 0], back[:, 1]))
             answers = letters(back[order], order, recipients, answered)
-        state[0] = rule.update(now, t, heard, sent, answers)
+        state[0] = rule.update(now, t, received, sent, answers)
 
     return step
 

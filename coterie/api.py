@@ -99,7 +99,7 @@ def run(
 def load(
     run_dir: str | Path, *, parts: Sequence[Any] = (), weights: Sequence[str | Path] = ()
 ) -> Run:
-    """Read the run directory of a finished or unfinished run, wherever it comes from.
+    """Read the run directory of a finished or unfinished run, from any source.
 
     Nothing that it names is imported or opened except what is given here.
 

@@ -1,7 +1,7 @@
 """Names of runs and peers.
 
 They become folders, words of commands that people copy, and cells of tables, so they are made of
-letters, digits, ".", "-" and "_", wherever they come from. What users call their own data (folders,
+letters, digits, ".", "-" and "_", from any source. What users call their own data (folders,
 groups) may be anything: it is escaped where it is shown (`coterie.app.runs.terminal`,
 `coterie.app.runs.cells`).
 """

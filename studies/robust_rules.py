@@ -26,7 +26,7 @@ import torch
 from coterie.clients.defence import RULES as ALL_RULES
 from coterie.clients.defence import Defence
 from coterie.clients.engine import sums
-from coterie.clients.engine.robust import Heard, aggregated
+from coterie.clients.engine.robust import Received, aggregated
 
 Floats = npt.NDArray[np.float64]
 RULES = [rule for rule in ALL_RULES if rule != "none"]
@@ -50,8 +50,8 @@ def letters(g: np.random.Generator) -> Floats:
 
 def ours(defence: Defence, x: Floats, own: Floats) -> Floats:
     """Return our aggregate (d,) with equal weights."""
-    heard = Heard(np.arange(len(x)), np.full(len(x), 1 / len(x)), torch.from_numpy(own))
-    result: Floats = aggregated(defence, torch.from_numpy(x), [heard])[0].numpy()
+    received = Received(np.arange(len(x)), np.full(len(x), 1 / len(x)), torch.from_numpy(own))
+    result: Floats = aggregated(defence, torch.from_numpy(x), [received])[0].numpy()
     return result
 
 
@@ -100,13 +100,13 @@ def cost(defence: Defence, k: int, d: int) -> float:
     """Return the CPU seconds of aggregating k letters of d numbers; minimum of 5."""
     x_kd = torch.from_numpy(np.random.default_rng(0).normal(size=(k, d))).float()
     weights = np.linspace(1, 2, k)
-    heard, seconds = Heard(np.arange(k), weights / weights.sum(), x_kd[0]), []
+    received, seconds = Received(np.arange(k), weights / weights.sum(), x_kd[0]), []
     for _ in range(5):
         began = time.process_time()
         if defence.rule == "none":
-            sums.mixed(heard.weights[None], x_kd)
+            sums.mixed(received.weights[None], x_kd)
         else:
-            aggregated(defence, x_kd, [heard])
+            aggregated(defence, x_kd, [received])
         seconds.append(time.process_time() - began)
     return min(seconds)
 

@@ -392,8 +392,8 @@ class Engine:
         predict : (backend for `predictions` and `embed`, local peers (E,), their inputs (E, b,
             ...)) -> predictions (E, b, ...), averages of `Task.predict`.
         """
-        everybody = np.arange(len(self.peers))
-        return self._evaluator.score(predict, self.task.ensemble_losses, split, everybody)
+        hosted = np.arange(len(self.peers))
+        return self._evaluator.score(predict, self.task.ensemble_losses, split, hosted)
 
     def predictions(
         self, backend: Backend, x_pd: Tensor, buffers: Buffers, at: Tensor, inputs_eb: Tensor
@@ -472,10 +472,10 @@ class Engine:
         from_e : row of the stack that each letter carries.
         to_e : local index of its recipient.
         """
-        everybody = np.arange(len(self.peers))
+        hosted = np.arange(len(self.peers))
         if self.defence.rule == "none":
-            return sums.weighted(weights_e, x_sd, from_e, to_e, everybody)
-        return robust.collected(self.defence, weights_e, x_sd, from_e, to_e, everybody)
+            return sums.weighted(weights_e, x_sd, from_e, to_e, hosted)
+        return robust.collected(self.defence, weights_e, x_sd, from_e, to_e, hosted)
 
     def inner(self, a_ed: Models, b_ed: Models) -> Tensor:
         """Return inner products of models, (E,) float64, independent of the peers' nodes."""

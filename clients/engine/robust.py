@@ -37,7 +37,7 @@ class Models(Protocol):
     def __getitem__(self, at: Part, /) -> Tensor: ...
 
 
-class Heard(NamedTuple):
+class Received(NamedTuple):
     """Letters of one recipient, with their weights.
 
     Attributes
@@ -58,11 +58,11 @@ def mixed(defence: Defence, weights_ps: Floats, x_sd: Tensor, own_pd: Models | N
     ----------
     own_pd : the recipients' own models, if known.
     """
-    heard = []
+    received = []
     for p, w_s in enumerate(weights_ps):
         rows = np.flatnonzero(w_s)
-        heard.append(Heard(rows, w_s[rows], None if own_pd is None else own_pd[p : p + 1][0]))
-    return aggregated(defence, x_sd, heard)
+        received.append(Received(rows, w_s[rows], None if own_pd is None else own_pd[p : p + 1][0]))
+    return aggregated(defence, x_sd, received)
 
 
 def collected(
@@ -70,14 +70,14 @@ def collected(
 ) -> Tensor:
     """Aggregate letters, each from a row of the stack to a recipient."""
     mine = (to_e == p for p in recipients)
-    return aggregated(defence, x_sd, (Heard(from_e[e], weights_e[e], None) for e in mine))
+    return aggregated(defence, x_sd, (Received(from_e[e], weights_e[e], None) for e in mine))
 
 
-def aggregated(defence: Defence, x_sd: Tensor, heard: Iterable[Heard]) -> Tensor:
+def aggregated(defence: Defence, x_sd: Tensor, received: Iterable[Received]) -> Tensor:
     """Return the robust aggregates (P, d) that replace weighted sums."""
     result, known = [], dict[tuple[bytes, bytes], Tensor]()
     finite_s = torch.linalg.vector_norm(x_sd, torch.inf, dim=1).isfinite().cpu().numpy()
-    for rows, weights, own in heard:
+    for rows, weights, own in received:
         used = (weights != 0) & finite_s[rows]
         centre = own if defence.rule == "clip" else None
         key = rows[used].tobytes(), weights[used].tobytes()

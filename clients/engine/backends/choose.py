@@ -3,7 +3,7 @@
 ============  ======================================  ==========================================
 backend       runs                                    chosen by "auto"
 ============  ======================================  ==========================================
-batched       linear layers, activations, dropout     wherever it can run
+batched       linear layers, activations, dropout     whenever it can run
               and flatten, called in order
 vmapped       every network that vmap can batch       on a GPU; on a CPU for networks without
                                                       convolutions, and under privacy
