@@ -1,4 +1,4 @@
-"""All benchmarks: tables here, numbers in benchmarks/results.json. `make bench`."""
+"""All benchmarks: tables on the terminal, numbers in benchmarks/results.json. `make bench`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ RESULTS = Path(__file__).parent / "results.json"
 
 
 def show(console: Console, title: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
-    """Print rows of one kind as they come in; all of them as dicts."""
-    found: list[dict[str, Any]] = []
+    """Print rows of one benchmark as they arrive; return them as dicts."""
+    results: list[dict[str, Any]] = []
     with console.status(title):
         for row in rows:
-            found.append(asdict(row))
-            console.log(", ".join(f"{key} {value}" for key, value in found[-1].items()))
+            results.append(asdict(row))
+            console.log(", ".join(f"{key} {value}" for key, value in results[-1].items()))
     table = Table(title=title, title_justify="left")
-    for key in found[0]:
-        table.add_column(key, justify="left" if isinstance(found[0][key], str) else "right")
-    for line in found:
+    for key in results[0]:
+        table.add_column(key, justify="left" if isinstance(results[0][key], str) else "right")
+    for line in results:
         table.add_row(*("" if value is None else str(value) for value in line.values()))
     console.print(table)
-    return found
+    return results
 
 
 def main() -> None:
-    """Run everything and write it down."""
+    """Run all benchmarks and write the results."""
     console = Console()
     machine = engine.machine()
     console.print(machine)

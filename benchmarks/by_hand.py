@@ -1,8 +1,8 @@
-"""How far the engine is from a stacked step written by hand: `python -m benchmarks.by_hand`.
+"""Engine against a hand-written stacked step: `python -m benchmarks.by_hand`.
 
-The MLP 784-100-10 of 20 peers, batches of 10, plain SGD: what its formulas need and nothing else,
-in tensors of its own, on one thread or all, whatever is faster. In turns; above 1 the engine is
-faster.
+The MLP 784-100-10 of 20 peers, batches of 10, plain SGD. The hand-written step computes only its
+formulas, on separate tensors, on one thread or all (the faster one counts). Both alternate; a ratio
+above 1 means that the engine is faster.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Mlp(NamedTuple):
 
 
 def drawn(models: int, inputs: int, hidden: int, outputs: int) -> Mlp:
-    """Random models."""
+    """Draw random models."""
     first, second = torch.randn(models, hidden, inputs), torch.randn(models, outputs, hidden)
     biases = torch.zeros(models, 1, hidden), torch.zeros(models, 1, outputs)
     return Mlp(first / inputs**0.5, biases[0], second / hidden**0.5, biases[1])
 
 
 def by_hand(data: Problem, batch: int) -> Callable[[int], None]:
-    """Takes so many steps of every peer."""
+    """Return a function that takes a number of steps of every peer."""
     pool = torch.tensor(data.inputs).flatten(1)
     rows_en, targets_en = (
         torch.tensor([each.tolist() for each in of]) for of in (data.train.rows, data.train.targets)

@@ -1,9 +1,9 @@
-"""Two checkouts compute the same: all methods, three problems, in one process and on two nodes.
+"""Comparison of two checkouts: all methods, three problems, in one process and on two nodes.
 
 `python -m benchmarks.checkouts OTHER_CHECKOUT [--methods cobo,dpfl]` runs this checkout and the
-other one side by side, each in a process of its own, and compares what the runs left: metrics.jsonl
+other one in parallel, each in its own process, and compares the results: metrics.jsonl
 byte for byte, the arrays of collaboration.npz and of models/*.safetensors. "=" is identical;
-anything else is the largest |here - there| / max(1, |there|). Exits with 1 where something differs.
+anything else is the largest |here - there| / max(1, |there|). Exits with 1 if anything differs.
 
 "inline" is the run without Flower; "2 nodes" is Flower's simulation engine with two virtual nodes
 (`tests.inprocess`, each checkout's own).
@@ -67,7 +67,7 @@ _OF_METHOD: dict[str, dict[str, Any]] = {
 
 
 def write_problems(directory: Path) -> dict[str, dict[str, Any]]:
-    """Write the files of the problems; configuration keys by problem.
+    """Write the files of the problems; return the configuration keys by problem.
 
     Between them: equal and unequal peers, a full graph and a ring, plain, sealed and rounded
     letters, float32 and float64.
@@ -139,12 +139,12 @@ def run_all(out: str, problems: str, methods: str) -> None:
             try:
                 run({**_COMMON, **_OF_METHOD.get(method, {}), **flat, **where})
             except Exception as error:
-                said = f"{type(error).__name__}: {error}"
-                (directory / "error").write_text(said, encoding="utf-8")
+                message = f"{type(error).__name__}: {error}"
+                (directory / "error").write_text(message, encoding="utf-8")
 
 
 def _first(modules: Sequence[str]) -> Any:
-    """The first of these modules that this checkout has."""
+    """Import the first of these modules that this checkout has."""
     return import_module(next(module for module in modules if _exists(module)))
 
 
@@ -159,7 +159,7 @@ def _exists(module: str) -> bool:
 
 
 def start(checkout: Path, out: Path, problems: str, methods: str) -> subprocess.Popen[bytes]:
-    """Begin one side; its output goes to OUT.log."""
+    """Start one side; its output goes to OUT.log."""
     code = "import runpy, sys; runpy.run_path(sys.argv[1])['run_all'](*sys.argv[2:])"
     environment = os.environ | {
         "PYTHONPATH": str(checkout),
@@ -179,7 +179,7 @@ def start(checkout: Path, out: Path, problems: str, methods: str) -> subprocess.
 
 
 class Verdict(NamedTuple):
-    """Of two run directories: a cell of the table, columns that differ, errors of failed runs."""
+    """Comparison of two run directories: table cell, differing columns, errors of failed runs."""
 
     cell: str
     columns: Set[str] = frozenset()
@@ -187,7 +187,7 @@ class Verdict(NamedTuple):
 
 
 def compare(here: Path, there: Path) -> Verdict:
-    """Compare what one run left in two checkouts."""
+    """Compare the results of one run in two checkouts."""
     problem, _, method = here.parts[-3:]
     errors = tuple(p.read_text("utf-8") for run in (here, there) for p in run.glob("error"))
     if len(errors) == 2 and (method, problem) in REFUSED:
@@ -198,17 +198,17 @@ def compare(here: Path, there: Path) -> Verdict:
         what: max(_all_apart(read(here), read(there)).values(), default=np.inf)
         for what, read in (("weights", _weights), ("models", _models))
     }
-    found = {what: largest for what, largest in apart.items() if largest}
+    differences = {what: largest for what, largest in apart.items() if largest}
     columns: set[str] = set()
     if _metrics(here) != _metrics(there):
         differing = _all_apart(_columns(here), _columns(there))
         columns = {name for name, largest in differing.items() if largest}
-        found["metrics"] = max(differing.values())
-    return Verdict(", ".join(f"{what} {x:.0e}" for what, x in found.items()) or "=", columns)
+        differences["metrics"] = max(differing.values())
+    return Verdict(", ".join(f"{what} {x:.0e}" for what, x in differences.items()) or "=", columns)
 
 
 def _metrics(run: Path) -> list[bytes]:
-    """The lines of metrics.jsonl, as they are but for columns that differ on purpose."""
+    """Return the lines of metrics.jsonl, without the columns that differ on purpose."""
     lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
     return lines if not CHANGED else [_without_changed(line) for line in lines]
 
@@ -219,7 +219,7 @@ def _without_changed(line: bytes) -> bytes:
 
 
 def _columns(run: Path) -> dict[str, Array]:
-    """Each column of metrics.jsonl over its lines, None where a line does not have it."""
+    """Return each column of metrics.jsonl; None in lines without it."""
     rows = [json.loads(line) for line in _metrics(run)]
     names = {name for row in rows for name in row}
     return {name: np.array([row.get(name) for row in rows], dtype=object) for name in names}
@@ -236,7 +236,7 @@ def _models(run: Path) -> dict[str, Array]:
 
 
 def _all_apart(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> dict[str, float]:
-    """By name, how far arrays are apart; inf where only one side has them."""
+    """Return the difference of arrays by name; inf if only one side has the array."""
     shared = ours.keys() & theirs.keys()
     return {
         name: _apart(ours[name], theirs[name]) if name in shared else np.inf
@@ -245,7 +245,7 @@ def _all_apart(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> dict[s
 
 
 def _apart(ours: Array, theirs: Array) -> float:
-    """0 where two arrays are the same; inf where they cannot be subtracted."""
+    """Return the difference of two arrays: 0 if equal, inf if they cannot be subtracted."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return np.inf
     if ours.tolist() == theirs.tolist():
@@ -260,7 +260,7 @@ def _apart(ours: Array, theirs: Array) -> float:
 
 
 def main() -> None:
-    """Print the table; fails where the checkouts differ."""
+    """Print the table; exit with 1 if the checkouts differ."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkouts", description=__doc__)
     parser.add_argument("other", type=Path, help="the checkout to compare this one with")
     parser.add_argument("--methods", default="", help="names with commas (all)")
@@ -284,7 +284,7 @@ def main() -> None:
 
 
 def show(console: Console, here: Path, there: Path) -> bool:
-    """Print a row for each method that both sides have; whether anything differs."""
+    """Print a row for each method of both sides; return True if anything differs."""
     cells = list(itertools.product(PROBLEMS, HOSTINGS))
     table = Table(Column("method", no_wrap=True), *("\n".join(cell) for cell in cells))
     ours, theirs = (

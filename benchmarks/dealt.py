@@ -1,4 +1,4 @@
-"""Images dealt evenly among any number of peers, the test images too.
+"""Fashion-MNIST with training and test images dealt evenly to any number of peers.
 
 `dataset = "benchmarks.dealt:images"` with `partition.kind = "natural"`.
 """
@@ -15,12 +15,12 @@ from coterie.datasets.source import Source
 
 
 def images(data_dir: Path, peers: int, seed: int) -> Source:
-    """Fashion-MNIST."""
+    """Read Fashion-MNIST."""
     return dealt(read_fashion_mnist(data_dir), peers, seed)
 
 
 def dealt(source: Source, peers: int, seed: int) -> Source:
-    """A source whose examples belong to the peers in turn, each part in random order."""
+    """Return a source whose examples are dealt to the peers in turn, in random order."""
     groups = np.empty(len(source.targets), dtype=np.int64)
     for rows in (source.train, source.test):
         groups[np.random.default_rng(seed).permutation(rows)] = np.arange(len(rows)) % peers

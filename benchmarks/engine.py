@@ -1,15 +1,15 @@
 """Training of n peers: the stacked engine against a plain PyTorch loop over peers.
 
 Both draw minibatches from the same data and take SGD steps, in turns and in one process; the
-ratio is the median over turns of (steps a second of the engine) / (of the loop). The loop is what
-a PyTorch user would write who has tried everything: a module and a torch.optim.SGD for each peer,
+ratio is the median over turns of (steps a second of the engine) / (of the loop). The loop is a
+well-tuned PyTorch loop: a module and a torch.optim.SGD for each peer,
 data on the device; of one thread or all, images channels-first or channels-last, and the optimizer
-plain, foreach or fused, it runs with whatever is fastest.
+plain, foreach or fused: the fastest variant counts.
 
 Needs torch and NumPy only: python -m benchmarks.engine [NETWORK ...]
 On a machine that others use, too: OMP_NUM_THREADS=1 python -m benchmarks.engine --cpu-time
-With --out FILE, rows are kept there: what was stopped goes on with the next row, and what is there
-is printed as the table of docs/results/speed.md.
+With --out FILE, rows are stored there: an interrupted benchmark continues with the next row, and
+the stored rows are printed as the table of docs/results/speed.md.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Row:
 
 
 def problem(shape: tuple[int, ...], peers: int) -> Problem:
-    """Random images and labels."""
+    """Draw random images and labels."""
     g = np.random.default_rng(0)
     rows = tuple(np.sort(g.choice(POOL, EXAMPLES, replace=False)) for _ in range(peers))
     split = Split(rows, tuple(g.integers(10, size=EXAMPLES) for _ in range(peers)))
@@ -105,7 +105,7 @@ def engine_steps(
     mixed_precision: bool = False,
     tf32: bool = False,
 ) -> Callable[[int], None]:
-    """Takes so many steps of every peer with the engine."""
+    """Return a function that takes a number of steps of every peer with the engine."""
     training = Training(batch_size=batch, learning_rate=RATE)
     engine = Engine(
         data, model, options, range(data.peers), training, device=device, memory=memory,
@@ -127,7 +127,7 @@ def engine_steps(
 def loop_steps(
     data: Problem, model: str, options: object, batch: int, device: str
 ) -> Callable[[int], None]:
-    """Takes so many steps of every peer, one peer after the other."""
+    """Return a function that takes a number of steps of every peer, peer by peer."""
     table = MODELS[model].options
     options = options or (table and table())
     pool = torch.tensor(data.inputs, device=device)
@@ -179,7 +179,7 @@ def loop_steps(
 
 
 def seconds(steps: Callable[[int], None], count: int, device: str) -> float:
-    """Time of `count` steps of every peer."""
+    """Return the time of `count` steps of every peer."""
     if device == "cuda":
         torch.cuda.synchronize()
     start = clock()
@@ -190,7 +190,7 @@ def seconds(steps: Callable[[int], None], count: int, device: str) -> float:
 
 
 def compare(device: str, network: str, peers: int, batch: int) -> Row:
-    """One row: both ways in turns."""
+    """Measure one row: engine and loop alternate."""
     model, shape, options, _ = NETWORKS[network]
     data = problem(shape, peers)
     ways = [make(data, model, options, batch, device) for make in (loop_steps, engine_steps)]
@@ -220,7 +220,7 @@ def compare(device: str, network: str, peers: int, batch: int) -> Row:
 
 
 def rows(networks: Iterable[str], known: Iterable[Row] = ()) -> Iterator[Row]:
-    """All comparisons of some networks that this machine can make, but those that are known."""
+    """Yield the comparisons of some networks that are not known yet and that fit this machine."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     there = {(row.device, row.network, row.peers, row.batch) for row in known}
     for device, network in product(devices, networks):
@@ -229,10 +229,10 @@ def rows(networks: Iterable[str], known: Iterable[Row] = ()) -> Iterator[Row]:
                 yield compare(device, network, peers, batch)
 
 
-def table(found: Iterable[Row]) -> Iterator[str]:
-    """Ratios as Markdown: networks and peers down, batches across."""
+def table(results: Iterable[Row]) -> Iterator[str]:
+    """Yield the ratios as Markdown (rows: networks and peers, columns: batches)."""
     ratios: dict[tuple[str, str, int], dict[int, float]] = {}
-    for row in found:
+    for row in results:
         ratios.setdefault((row.device, row.network, row.peers), {})[row.batch] = row.ratio
     yield "| device | network | peers | " + " | ".join(f"batch {b}" for b in BATCHES) + " |"
     yield "|---|---|---|" + "---|" * len(BATCHES)
@@ -242,7 +242,7 @@ def table(found: Iterable[Row]) -> Iterator[str]:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on."""
+    """Return the properties of the machine that affect the numbers."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "cores": len(os.sched_getaffinity(0)),

@@ -1,8 +1,8 @@
-"""A round of a deployment beside what Flower takes for nothing: `python -m benchmarks.floor`.
+"""A round of a deployment against an empty Flower round trip: `python -m benchmarks.floor`.
 
 One SuperLink, three SuperNodes with their executors, TLS and authentication. First an app whose
 messages are empty makes round trips, waiting for responses as Flower does and as the relay does;
-then this app runs a tiny problem, so that what is left of a round is the way there and back.
+then Coterie runs a tiny problem, so that a round is mostly communication.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ def main(grid, context):
 
 @dataclass(frozen=True)
 class Row:
-    """What goes round, and how long it takes.
+    """Time of one kind of round.
 
     Attributes
     ----------
-    messages : requests that a node gets in a round.
+    messages : requests per node and round.
     """
 
     what: str
@@ -95,7 +95,7 @@ def _row(what: str, messages: int, seconds: list[float]) -> Row:
 
 
 def empty(deployment: Deployment, directory: Path) -> Iterator[Row]:
-    """Round trips of nothing."""
+    """Measure empty round trips."""
     directory.mkdir()
     for name, text in _EMPTY.items():
         (directory / name).write_text(text)
@@ -108,7 +108,7 @@ def empty(deployment: Deployment, directory: Path) -> Iterator[Row]:
 
 
 def ours(deployment: Deployment, directory: Path, method: str) -> Row:
-    """A run of this app."""
+    """Measure the rounds of a run of Coterie."""
     config = quadratics(deployment.problem, NODES) | {
         "method": method, "num-server-rounds": TRIPS, "evaluate-every": 1,
     }  # fmt: skip

@@ -1,9 +1,9 @@
-"""All that we want to know of a GPU, in one call of under ten minutes: `python -m benchmarks.gpu`.
+"""GPU benchmarks in one call of under ten minutes: `python -m benchmarks.gpu`.
 
-A line of JSON for each answer, the most wanted first, until the time is up: SGD steps a second of
-the engine, over those of a module and an optimizer for each peer; peak memory, and what the law of
-docs/results/memory.md says; the same in TF32 and in bfloat16; other sizes of a call; evaluation;
-mixing; whether the numbers are those of the CPU, and the same twice; CoBo's two image experiments
+Prints a line of JSON per result, the most important first, until the time is up: SGD steps per
+second of the engine, relative to a module and an optimizer per peer; peak memory, measured and by
+the law of docs/results/memory.md; the same in TF32 and in bfloat16; other sizes of a call;
+evaluation; mixing; differences to the CPU and between two runs; CoBo's two image experiments
 projected to hours. Needs torch, NumPy and this checkout. `--small` tries it out, on a CPU too.
 """
 
@@ -36,7 +36,7 @@ Answer = dict[str, Any]
 
 
 class Bench:
-    """The questions, for one device.
+    """Benchmarks of one device.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Bench:
         self._loop = cache(self._loop_rate)
 
     def answers(self) -> Iterator[Callable[[], Answer]]:
-        """The questions, each to be called; the most wanted first."""
+        """Return the benchmarks as functions, the most important first."""
         few, middle, many = self.peers[0], self.peers[-2], self.peers[-1]
         for peers in sorted({few, middle}):
             yield from (partial(self.rate, name, peers) for name in self.networks)
@@ -70,7 +70,7 @@ class Bench:
             yield partial(self.rate, name, middle, budget=mebibytes << 20)
 
     def rate(self, name: str, peers: int, *, precision: str = "float32", budget: int = 0) -> Answer:
-        """Steps a second of all peers together, the ratio to the loop, memory."""
+        """Measure steps per second of all peers, the ratio to the loop, and memory."""
         model, shape, options = NETWORKS[name]
         asked = {"network": name, "peers": peers, "precision": precision, "budget": budget}
         data = engine.problem(shape, peers)
@@ -97,7 +97,7 @@ class Bench:
         return self._rate(steps) * LOOP_PEERS
 
     def _law(self, name: str, peers: int) -> int:
-        """Bytes that training needs: twice the state and one chunk of models."""
+        """Return the bytes that training needs: twice the state and one chunk of models."""
         one = self._engine(name, 1, "cpu")
         chunk = peers * one.holds(self.batch)
         if self.device == "cpu":
@@ -106,7 +106,7 @@ class Bench:
         return law
 
     def cobo(self, peers: int) -> Answer:
-        """CoBo's image experiment with so many peers, projected to hours."""
+        """Project CoBo's image experiment with a number of peers to hours."""
         steps, side = (1, 8) if self.small else (5, 32)
         batch = self.batch if self.small else 128
         setting = resnet9.Setting(self.device, peers, "cobo", batch, side, steps, False, False)
@@ -117,7 +117,7 @@ class Bench:
         }  # fmt: skip
 
     def same_numbers(self) -> Answer:
-        """After three steps: the largest difference to the CPU, and between two runs."""
+        """Return the largest difference to the CPU, and between two runs, after three steps."""
         ends = {}
         for key, device in (("cpu", "cpu"), ("first", self.device), ("second", self.device)):
             one = self._engine("lenet", 3, device)
@@ -130,27 +130,27 @@ class Bench:
         }  # fmt: skip
 
     def evaluation(self, peers: int) -> Answer:
-        """Images a second of all networks."""
-        found: Answer = {"evaluation": peers}
+        """Measure evaluated images per second of all networks."""
+        result: Answer = {"evaluation": peers}
         for name in self.networks:
             one = self._engine(name, peers, self.device)
             x, buffers = one.initial()
             rate = self._rate(_repeated(one.losses, x, buffers, "train"))
-            found[name] = round(rate * peers * engine.EXAMPLES)
-        return found
+            result[name] = round(rate * peers * engine.EXAMPLES)
+        return result
 
     def mixing(self, peers: int) -> Answer:
-        """Seconds of FedAvg's average of all peers, and of a graph with eight neighbours."""
+        """Measure the seconds of FedAvg's average, and of averages over eight neighbours."""
         x = torch.randn(peers, 1000 if self.small else 62_006, device=self.device)
         g = np.random.default_rng(0)
         sparse = np.zeros((peers, peers))
         for row in sparse:
             row[g.choice(peers, min(8, peers), replace=False)] = 1 / min(8, peers)
         one = self._engine("mlp-64", 1, self.device)
-        found: Answer = {"mixing": peers, "parameters": x.shape[1]}
+        result: Answer = {"mixing": peers, "parameters": x.shape[1]}
         for kind, weights in (("average", np.full((peers, peers), 1 / peers)), ("graph", sparse)):
-            found[kind] = round(1 / self._rate(_repeated(one.mix, weights, x)), 5)
-        return found
+            result[kind] = round(1 / self._rate(_repeated(one.mix, weights, x)), 5)
+        return result
 
     def _engine(self, name: str, peers: int, device: str) -> Engine:
         model, shape, options = NETWORKS[name]
@@ -159,7 +159,7 @@ class Bench:
         return Engine(data, model, options, range(peers), training, device=device)
 
     def _rate(self, steps: Callable[[int], None]) -> float:
-        """Calls a second: the fastest of some turns."""
+        """Return calls per second: the fastest of several turns."""
         engine.seconds(steps, 1, self.device)  # warm-up
         count = max(1, round(self.turn / engine.seconds(steps, 1, self.device)))
         return max(count / engine.seconds(steps, count, self.device) for _ in range(TURNS))
@@ -182,7 +182,7 @@ def _repeated(call: Callable[..., object], *arguments: object) -> Callable[[int]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Answer until the time is up."""
+    """Run benchmarks until the time is up."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="to see that it works")
     given = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""How a round of FedAvg grows with the number of peers: `python -m benchmarks.growth [FIGURE.svg]`.
+"""Cost of a FedAvg round by number of peers: `python -m benchmarks.growth [FIGURE.svg]`.
 
 The MLP 784-100-10, five steps of ten images of Fashion-MNIST a round, inline, each number of
 peers in a process of its own: processor seconds of a round and the peak of memory, and the straight
@@ -25,7 +25,7 @@ GIB = 2.0**30
 
 
 def measure(peers: int) -> dict[str, float]:
-    """One run in this process."""
+    """Measure one run in this process."""
     from coterie.app.config.config import Config
     from coterie.app.config.preflight import check
     from coterie.app.config.schema import Scalar
@@ -49,7 +49,7 @@ def measure(peers: int) -> dict[str, float]:
 
 
 def draw(rows: list[dict[str, float]], lines: dict[str, tuple[float, float]], path: Path) -> None:
-    """Points and lines, both axes logarithmic."""
+    """Draw points and lines on logarithmic axes."""
     from matplotlib.figure import Figure
 
     from studies.svg import save
@@ -75,8 +75,8 @@ def main() -> None:
     rows = []
     for peers in PEERS:
         command = [sys.executable, "-m", "benchmarks.growth", "--alone", str(peers)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        rows.append(json.loads(said.splitlines()[-1]))
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        rows.append(json.loads(output.splitlines()[-1]))
         print(rows[-1], flush=True)
     lines = {}
     for what in ("seconds", "gib"):

@@ -1,4 +1,4 @@
-"""How many modules, functions and module changes one sealed round takes.
+"""Number of modules, functions and module changes of one sealed round.
 
 `python -m benchmarks.letter_path [CHECKOUT]` counts, in this checkout or another one, the Python
 calls from the commit of one round to that of the next, in the middle of a CoBo run: four peers on
@@ -41,7 +41,7 @@ RUN: dict[str, Any] = {
 
 @dataclass
 class Calls:
-    """A profiler (`sys.setprofile`) of the calls in one checkout's folders.
+    """Profiler (`sys.setprofile`) of the calls in one checkout's folders.
 
     Attributes
     ----------
@@ -68,12 +68,12 @@ class Calls:
             self.changes[module] += 1
 
     def _module(self, frame: FrameType) -> str:
-        """Path of a frame's module within the checkout; empty if it is not in these folders."""
+        """Return the path of a frame's module in the checkout; "" outside these folders."""
         path = frame.f_code.co_filename.removeprefix(f"{self.checkout}{os.sep}")
         return path if path.partition(os.sep)[0] in FOLDERS else ""
 
     def rows(self) -> Iterator[tuple[str, int, int, int, int]]:
-        """(package, modules, functions, calls, module changes), the sum over all packages last."""
+        """Return (package, modules, functions, calls, module changes); the last row is the sum."""
         every = {module for module, _ in self.functions}
         for package in (*sorted({os.path.dirname(module) for module in every}), "all"):
             inside = {m for m in every if package in ("all", os.path.dirname(m))}
@@ -104,7 +104,7 @@ def measured(checkout: Path) -> Calls:
 
 
 def main() -> None:
-    """Print the numbers, by package and in all."""
+    """Print the numbers, by package and in total."""
     here = Path(__file__).parents[1]
     checkout = Path(sys.argv[1] if len(sys.argv) > 1 else here).resolve()
     table = Table("package", "modules", "functions", "calls", "module changes")

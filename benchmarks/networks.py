@@ -1,4 +1,4 @@
-"""Networks of libraries: training steps a second in the engine, against a plain PyTorch loop.
+"""Networks of libraries: training steps per second, engine against a plain PyTorch loop.
 
 `OMP_NUM_THREADS=1 python -m benchmarks.networks [NAME ...]`: four peers train on 3x32x32 images in
 minibatches of 16; both sides take the same SGD steps in this process, in turns, and seconds are the
@@ -50,7 +50,7 @@ FOLDERS: dict[str, dict[str, object]] = {
 
 
 def images() -> Problem:
-    """Random images with random classes, 64 for each peer."""
+    """Draw random images with random classes, 64 per peer."""
     g = np.random.default_rng(0)
     rows = np.arange(PEERS * 64)
     part = Split(
@@ -67,7 +67,7 @@ def images() -> Problem:
 
 
 def folder_of(name: str, parent: Path) -> str:
-    """What the network is called here: an untrained one of transformers lies in a folder."""
+    """Return the network's name here; write an untrained transformers network to a folder."""
     library, _, which = name.partition(":")
     if library != "transformers" or which not in FOLDERS:
         return name
@@ -81,20 +81,20 @@ def folder_of(name: str, parent: Path) -> str:
 
 
 def rates(*runs: Callable[[int], object]) -> list[float]:
-    """Steps a second of all peers together: of each, the median of turns after one to warm up."""
-    found: list[list[float]] = [[] for _ in runs]
+    """Return steps per second of all peers: medians over turns, after a warm-up turn."""
+    result: list[list[float]] = [[] for _ in runs]
     for turn in range(1 + TURNS):
-        for run, of_run in zip(runs, found, strict=True):
+        for run, of_run in zip(runs, result, strict=True):
             began, calls = time.process_time(), 0
             while not calls or (turn and time.process_time() - began < SECONDS):
                 run(calls)
                 calls += 1
             of_run.append(calls * STEPS * PEERS / (time.process_time() - began))
-    return [float(np.median(of_run[1:])) for of_run in found]
+    return [float(np.median(of_run[1:])) for of_run in result]
 
 
 def measured(name: str, problem: Problem) -> tuple[int, str, float, float]:
-    """Parameters, why it runs alone, and the rates of the engine and of a plain loop."""
+    """Return parameters, the reason for no batching, and the rates of engine and loop."""
     training = Training(batch_size=BATCH, local_steps=STEPS, learning_rate=0.01)
     engine = Engine(problem, name, None, range(PEERS), training, device="cpu")
     x_pd, buffers = engine.initial()

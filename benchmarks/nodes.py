@@ -1,4 +1,4 @@
-"""What nodes cost the relay in time, CPU and memory: `python -m benchmarks.nodes [N[:HIDDEN] ...]`.
+"""Time, CPU and memory that nodes cost the relay: `python -m benchmarks.nodes [N[:HIDDEN] ...]`.
 
 N nodes train FedAvg on digits with an MLP of the HIDDEN sizes, as in 10:1200-1200. Every node's
 model goes to four others, so there are 4 N letters a round. SuperLink and relay are as in a
@@ -25,7 +25,7 @@ FIRST = 1  # rounds before the clock starts
 
 @dataclass(frozen=True)
 class Row:
-    """One size.
+    """Result of one size.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Row:
 
 
 class Meter:
-    """CPU and memory of a service and its children, as the kernel counts them."""
+    """Meter of the CPU time and memory of a service and its children."""
 
     def __init__(self, deployment: Deployment, name: str) -> None:
         process = deployment.services[name].process
@@ -56,7 +56,7 @@ class Meter:
         self.peak_mb = 0.0
 
     def cpu_s(self) -> float:
-        """CPU seconds so far; also looks at the memory."""
+        """Return the CPU seconds so far; also record the memory."""
         ticks = 0
         for pid in family(self._pid):
             try:

@@ -1,9 +1,9 @@
-"""What a letter costs on its way inside a node, and what a message costs a node at all.
+"""Cost of a letter inside a node, and of a message to a node.
 
 `letters`: a model is written into a payload, handed over a Unix socket as between Flower's process
 and the worker, and read again. `copies` counts the bytes of new Python objects per byte of payload.
-`messages`: a process like the one that Flower starts for every message carries out one round of a
-deployed peer, itself or through the node's worker.
+`messages`: a process like the one that Flower starts for every message computes one round of a
+deployed peer, directly or through the node's worker.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ print(time.perf_counter() - start)
 
 @dataclass(frozen=True)
 class Letter:
-    """Milliseconds of each step, and copies per byte of writing and reading."""
+    """Milliseconds per step, and copies per byte of writing and reading."""
 
     parameters: int
     precision: str
@@ -81,7 +81,7 @@ class Message:
 
 
 def letters() -> Iterator[Letter]:
-    """Letters of all sizes and precisions; "library" is safetensors' own save and load."""
+    """Measure letters of all sizes and precisions; "library" is safetensors' save and load."""
     for size in SIZES:
         tensors = {"x": torch.randn(1, size)}
         layout = layout_of(tensors)
@@ -109,7 +109,7 @@ def _letter(
 
 
 def milliseconds(work: Callable[[], object], repeats: int) -> float:
-    """Median time of some repetitions."""
+    """Return the median time of several repetitions."""
     taken = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -119,7 +119,7 @@ def milliseconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def _allocated(work: Callable[[], object]) -> int:
-    """Peak of bytes in Python objects; tensors are not among them."""
+    """Return the peak of bytes in Python objects, without tensors."""
     tracemalloc.start()
     work()
     peak = tracemalloc.get_traced_memory()[1]
@@ -139,7 +139,7 @@ def _through_a_socket(payload: bytes) -> None:
 
 
 def messages() -> Iterator[Message]:
-    """One peer of a deployment, message after message, with and without the node's worker."""
+    """Measure messages to one deployed peer, with and without the node's worker."""
     for dataset in ("digits", "fashion-mnist"):
         for warm in (False, True):
             with tempfile.TemporaryDirectory() as directory:

@@ -1,15 +1,15 @@
-"""Large populations of which few are awake: `python -m benchmarks.population [PART ...]`.
+"""Large populations with few awake peers: `python -m benchmarks.population [PART ...]`.
 
 `flute` and `pfl` are the settings in which FLUTE and pfl-research compare simulators, with the
-images that are at hand (Fashion-MNIST, dealt evenly): whole commands, from start to report, of a
+available images (Fashion-MNIST, dealt evenly): whole commands, from start to report, of a
 plain PyTorch loop, a stock Flower app with a client for each peer, and Coterie in one process. All
 evaluate every peer before the first round and after the last. In turns; ratios are of the same
 turn.
 
 `large` is Coterie alone, from 10 to 10,000 peers, each row a process of its own: seconds until the
-first round begins (data, models, everybody's evaluation and checkpoint), of a round, and of the end
-(the same evaluation, a model file for each peer); peak memory, and what the checkpoints take on the
-disk. `large` counts processor seconds, which others on the machine disturb less.
+first round begins (data, models, evaluation and checkpoint of all peers), of a round, and of the
+end (the same evaluation, a model file per peer); peak memory, and the disk space of the
+checkpoints. `large` counts processor seconds, which depend less on other load.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ SETTINGS: dict[str, tuple[int, int, int, dict[str, Scalar]]] = {
     "flute": (1000, 10, 100, {"model": "linear", "partition.samples-per-peer": 60}),
     "pfl": (1000, 50, 60, {"model": "lenet", "partition.samples-per-peer": 50}),
 }
-"""Peers, how many of them are awake in a round, rounds, and the rest of the configuration."""
+"""Number of peers, awake peers per round, rounds, and the rest of the configuration."""
 LARGE: list[tuple[str, str, int, int]] = [
     ("fedavg", "mlp", 10, 10), ("fedavg", "mlp", 1_000, 10),
     ("cobo", "mlp", 10, 10), ("cobo", "mlp", 1_000, 10),
     ("fedavg", "lenet", 10_000, 100), ("cobo", "lenet", 10_000, 100),
 ]  # fmt: skip
-"""Method, model, peers, and how many of them are awake in a round."""
+"""Method, model, number of peers, and awake peers per round."""
 ROUNDS, TURNS = 10, 1
 GIB = 2.0**30
 
@@ -74,7 +74,7 @@ def compared(setting: str, peers: int, rounds: int, turns: int, names: Sequence[
 
 
 def measure(of: tuple[str, str, int, int], rounds: int) -> dict[str, Any]:
-    """One run of `LARGE` in this process, without its report."""
+    """Measure one run of `LARGE` in this process, without its report."""
     method, model, peers, awake = of
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as directory:

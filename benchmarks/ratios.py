@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.ratios
 
-CI prints them beside what docs/results/speed.md has; a change that halves one shows. They fail
-nothing, as machines of CI are shared: only processor seconds of the two ways are compared.
+CI prints them beside the ratios of docs/results/speed.md, to show a change that halves one. They
+never fail a job, because CI machines are shared; only processor seconds are compared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from benchmarks import engine
 
 ROWS = (("mlp-64", 8, 10, 6.8), ("mlp-784", 20, 10, 2.5), ("cnn", 1, 10, 1.1))
-"""Network, peers, batch; the ratio when it was last measured with care."""
+"""Network, peers, batch; the last ratio measured on a quiet machine."""
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""What a round costs besides the peers' own work: relay, wire and disk, and Flower.
+"""Overhead of a round besides the peers' own work: relay, wire and disk, and Flower.
 
 The same run (8 peers on digits, one local step a round) is timed three ways: one node that hosts
 every peer and plays its rounds without the relay; two nodes in this process, whose requests and
 letters are encoded as for Flower; and `coterie run` on Flower with one and two nodes. Two
-nodes do the work of one, so what they take longer is the price of the relay.
+nodes do the same work as one, so their additional time is the cost of the relay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PEERS = 8
 
 @dataclass(frozen=True)
 class Row:
-    """Milliseconds a round, what two nodes add to the local rounds of one, the machine's load."""
+    """Milliseconds per round, overhead of two nodes over one, and the machine's load."""
 
     way: str
     method: str
@@ -50,7 +50,7 @@ class Row:
 
 
 class Clock:
-    """A recorder that notes when each round was committed."""
+    """Recorder of the time of each commit."""
 
     def __init__(self) -> None:
         self.ticks: dict[int, float] = {}
@@ -61,7 +61,7 @@ class Clock:
 
 
 def flat(method: str, rounds: int, every: int) -> dict[str, Any]:
-    """The run's configuration."""
+    """Return the run's configuration."""
     return {
         "method": method, "peers": PEERS, "num-server-rounds": rounds, "local-steps": 1,
         "evaluate-every": every, "device": "cpu",
@@ -69,13 +69,13 @@ def flat(method: str, rounds: int, every: int) -> dict[str, Any]:
 
 
 def a_round(ticks: dict[int, float]) -> float:
-    """Milliseconds a round: the median over the intervals between ticks, after round FIRST."""
+    """Return milliseconds per round: the median interval between ticks after round FIRST."""
     ends = sorted(t for t in ticks if t >= FIRST)
     return 1e3 * statistics.median((ticks[b] - ticks[a]) / (b - a) for a, b in pairwise(ends))
 
 
 def inline(method: str, nodes: int) -> float:
-    """Milliseconds a round in this process."""
+    """Return milliseconds per round in this process."""
     config = Config.from_flat(flat(method, INLINE_ROUNDS + FIRST, FIRST))
     clock = Clock()
     with tempfile.TemporaryDirectory() as directory:
@@ -88,7 +88,7 @@ def inline(method: str, nodes: int) -> float:
 
 
 def flower(method: str, nodes: int) -> float:
-    """Milliseconds a round of `coterie run`, by the relay's own clock."""
+    """Return milliseconds per round of `coterie run`, by the relay's clock."""
     settings = flat(method, FLOWER_ROUNDS + FIRST, FIRST)
     ticks: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as directory:
@@ -107,7 +107,7 @@ def flower(method: str, nodes: int) -> float:
 
 
 def rows() -> Iterator[Row]:
-    """All timings."""
+    """Yield all timings."""
     for way, timed in (("in this process", inline), ("Flower", flower)):
         for method in METHODS if way != "Flower" else ("cobo",):
             alone, shared = (timed(method, nodes) for nodes in (1, 2))

@@ -1,8 +1,8 @@
 """Reports at 10, 100 and 1,000 peers: `python -m benchmarks.reports`.
 
-The run is made up (20 evaluated rounds, ten clusters that are found), its files are the product's.
-`coterie report` then writes its pages, in a process of its own, and headless chromium opens
-report.html. Where no chromium is, the time to open is left out.
+The run is synthetic (20 evaluated rounds, ten recovered clusters); its files are normal run files.
+`coterie report` writes its pages in a separate process, and headless chromium opens report.html.
+Without chromium, the time to open is omitted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PROBE = """<script>addEventListener("load", () => {
 
 @dataclass(frozen=True)
 class Written:
-    """A report: its size, what `coterie report` takes in all, time until it is drawn."""
+    """Size of a report, time of `coterie report`, and time until the page is drawn."""
 
     peers: int
     kilobytes: int
@@ -47,7 +47,7 @@ class Written:
 
 
 def rows() -> Iterator[Written]:
-    """A report of each size."""
+    """Measure a report of each size."""
     for peers in SIZES:
         with tempfile.TemporaryDirectory() as scratch:
             directory = Path(scratch) / "run"
@@ -56,7 +56,7 @@ def rows() -> Iterator[Written]:
 
 
 def record(directory: Path, peers: int) -> None:
-    """Record a made-up run."""
+    """Record a synthetic run."""
     rng = np.random.default_rng(0)
     cluster_n = np.arange(peers) % CLUSTERS
     same_nn = cluster_n[:, None] == cluster_n
@@ -108,7 +108,7 @@ def _row(directory: Path, peers: int) -> Written:
 
 
 def opened(page: Path) -> int | None:
-    """Milliseconds from navigation until the page is drawn; None where no chromium is."""
+    """Return milliseconds from navigation until the page is drawn; None without chromium."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
         return None
@@ -121,9 +121,9 @@ def opened(page: Path) -> int | None:
         *(f"--user-data-dir={page.parent / 'profile'}", "--dump-dom", probed.as_uri()),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found = re.search(r'<html[^>]* data-ready="yes" data-opened="([\d.]+)"', done.stdout)
-    assert found is not None, "the page's script did not run to its end"
-    return round(float(found[1]))
+    match = re.search(r'<html[^>]* data-ready="yes" data-opened="([\d.]+)"', done.stdout)
+    assert match is not None, "the page's script did not finish"
+    return round(float(match[1]))
 
 
 if __name__ == "__main__":

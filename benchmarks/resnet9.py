@@ -45,7 +45,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Setting:
-    """What one measurement runs: see the command's options."""
+    """Setting of one measurement; see the command's options."""
 
     device: str
     peers: int
@@ -66,7 +66,7 @@ class Row:
     steps_s : steps a second of all peers together: iterations.
     peak_gib : most memory at one time; on a CPU that of the process, torch itself included.
     state_gib : weights and momentum of all peers.
-    iterations, hours, paper_hours : of the paper's experiment with so many peers, and how long
+    iterations, hours, paper_hours : of the paper's experiment with these peers, and how long
         it would take here.
     """
 
@@ -85,7 +85,7 @@ class Row:
 
 
 def problem(peers: int, side: int) -> Problem:
-    """Random images and labels."""
+    """Draw random images and labels."""
     g = np.random.default_rng(0)
     rows = tuple(np.sort(g.choice(POOL, EXAMPLES, replace=False)) for _ in range(peers))
     split = Split(rows, tuple(g.integers(CLASSES, size=EXAMPLES) for _ in range(peers)))
@@ -99,7 +99,7 @@ def problem(peers: int, side: int) -> Problem:
 
 
 def engine_of(s: Setting) -> Engine:
-    """The stacked peers of a setting."""
+    """Build the engine of a setting."""
     training = Training(batch_size=s.batch, local_steps=1, learning_rate=0.01, momentum=0.9)
     return Engine(
         problem(s.peers, s.side), "resnet9", None, range(s.peers), training, device=s.device,
@@ -109,7 +109,7 @@ def engine_of(s: Setting) -> Engine:
 
 
 def by_engine(s: Setting) -> Callable[[int], None]:
-    """Takes step t of every peer with the engine."""
+    """Return a function that takes step t of every peer with the engine."""
     engine = engine_of(s)
     x, buffers = engine.initial()
     state = [(x, buffers, engine.opt_state(x))]
@@ -121,7 +121,7 @@ def by_engine(s: Setting) -> Callable[[int], None]:
 
 
 def by_modules(s: Setting) -> Callable[[int], None]:
-    """Takes step t of every peer as every PyTorch user would write it."""
+    """Return a function that takes step t of every peer with plain PyTorch modules."""
     data = problem(s.peers, s.side)
     pool = (torch.tensor(data.inputs, device=s.device).float() - 127.5) / 73.9
     layout = torch.channels_last if s.channels_last else torch.contiguous_format
@@ -149,7 +149,7 @@ def by_modules(s: Setting) -> Callable[[int], None]:
 
 
 def by_cobo(s: Setting) -> Callable[[int], None]:
-    """Takes iteration t of CoBo: everybody hears everybody, some pairs exchange gradients."""
+    """Return a function that runs iteration t of CoBo: models of all, gradients of some."""
     engine = engine_of(s)
     rule = CoBo(engine, Options(rho=0.01, sampling="constant"), rounds=10**9)
     state = [rule.init()]
@@ -164,24 +164,24 @@ def by_cobo(s: Setting) -> Callable[[int], None]:
         drawn = np.triu(g.random((n, n)) < 1 / n, 1)
         recipients, senders = np.nonzero(drawn | drawn.T)
         to, of = np.nonzero(~np.eye(n, dtype=np.bool_))
-        heard = letters(np.stack([of, to], 1), of, everyone, shown)
+        received = letters(np.stack([of, to], 1), of, everyone, shown)
         none = letters(np.empty((0, 2), np.int64), everyone[:0], everyone[:0], {})
         sent = answers = none
         if len(senders):
             asked = letters(np.stack([senders, recipients], 1), senders, everyone, shown)
-            now, found = rule.answer(now, t, asked)
+            now, answered = rule.answer(now, t, asked)
             back = np.stack([recipients, senders], 1)
             rows = np.arange(len(back))
-            sent = letters(back, rows, recipients, found)
+            sent = letters(back, rows, recipients, answered)
             order = np.lexsort((back[:, 0], back[:, 1]))
-            answers = letters(back[order], order, recipients, found)
-        state[0] = rule.update(now, t, heard, sent, answers)
+            answers = letters(back[order], order, recipients, answered)
+        state[0] = rule.update(now, t, received, sent, answers)
 
     return step
 
 
 def measure(s: Setting) -> Row:
-    """One row; the process is used for nothing else."""
+    """Measure one row, in a process used for nothing else."""
     step = {"modules": by_modules, "cobo": by_cobo}.get(s.way, by_engine)(s)
 
     def seconds(first: int, last: int) -> float:
@@ -215,7 +215,7 @@ def measure(s: Setting) -> Row:
 
 
 def main() -> None:
-    """Measure every way, each in a process of its own, and print a line of JSON for it."""
+    """Measure each variant in its own process, and print a line of JSON per variant."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--peers", type=int, nargs="+", default=[8, 80])

@@ -1,4 +1,4 @@
-"""What sealing a letter costs: encrypting it once, a key for each recipient, opening it."""
+"""Cost of sealing a letter: one encryption, a key per recipient, opening."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Seal:
 
 
 def rows() -> Iterator[Seal]:
-    """Letters of all sizes to one recipient, and one size to several."""
+    """Measure letters of all sizes to one recipient, and one size to several."""
     own, readers = PrivateKeys.generate(), [PrivateKeys.generate() for _ in range(max(RECIPIENTS))]
     scope = Scope("run", digest_of(b"config_digest"), "attempt")
     cases = [(size, 1) for size in SIZES] + [(_LETTER, many) for many in RECIPIENTS[1:]]

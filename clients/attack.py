@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What an attacker knows when it forges one tensor of a letter.
+    """Knowledge of an attacker that forges one tensor of a letter.
 
     Attributes
     ----------

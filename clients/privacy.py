@@ -10,7 +10,7 @@ from coterie.ranges import Range
 
 MIN_NOISE, MAX_NOISE = 0.01, 1e6
 """Noise for which the accountant's arithmetic is checked: tests/clients/engine/test_accountant.py.
-Below it one gradient costs an epsilon beyond 25,000, which protects nobody."""
+Below it one gradient costs an epsilon beyond 25,000, which protects no example."""
 
 
 @dataclass(frozen=True)

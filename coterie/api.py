@@ -99,7 +99,7 @@ def run(
 def load(
     run_dir: str | Path, *, parts: Sequence[Any] = (), weights: Sequence[str | Path] = ()
 ) -> Run:
-    """Read the run directory of a finished or unfinished run, wherever it comes from.
+    """Read the run directory of a finished or unfinished run, from any source.
 
     Nothing that it names is imported or opened except what is given here.
 
@@ -249,11 +249,11 @@ def _name(kind: Kind, part: Any) -> str:
 
 
 def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """The code, and the files of trained weights, that the user's own keys name."""
+    """Return the code and the weight files that the user's own keys name."""
     choices = {part.key: flat[part.key] for part in PARTS.values() if part.key in flat}
     given = [choices, *({"method": method} for method in methods)]
-    found = [name for each in given for name in code(each).values()]
-    return found, [str(flat[key]) for key in _WEIGHTS if flat.get(key)]
+    names = [name for each in given for name in code(each).values()]
+    return names, [str(flat[key]) for key in _WEIGHTS if flat.get(key)]
 
 
 def _placed(config: Config) -> Config:

@@ -1,4 +1,4 @@
-"""The errors of the project, all derived from one root, and where in a user's code one arose.
+"""Errors of the project, derived from one root, and their place in a user's code.
 
 Error
 ├── ConfigError              a key, a name, an option or a command line is wrong

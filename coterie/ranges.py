@@ -77,8 +77,8 @@ def of(annotation: Any) -> tuple[Range, ...]:
 def check(options: object) -> None:
     """Check the numbers of a dataclass against its annotations.
 
-    Values of a configuration are checked when it is read; this is for dataclasses whose values must
-    be right wherever they come from.
+    Values of a configuration are checked when it is read; use this for dataclasses that may also
+    be created in other ways.
 
     Raises
     ------

@@ -93,21 +93,21 @@ class Preprocessing:
         return content
 
     @classmethod
-    def of_json(cls, found: Any) -> Self:
-        """The inverse of `as_json`.
+    def of_json(cls, data: Any) -> Self:
+        """Read the result of `as_json`.
 
         Raises
         ------
         ValueError
-            It is none.
+            The dict is invalid.
         """
-        if not isinstance(found, dict) or not isinstance(found.get("columns"), list):
+        if not isinstance(data, dict) or not isinstance(data.get("columns"), list):
             raise ValueError("no preprocessing with columns")
-        columns = tuple(map(_column, found["columns"]))
+        columns = tuple(map(_column, data["columns"]))
         arrays: dict[str, Any] = {}
         for name in ("source", "code", "fill", "mean", "std"):
-            if found.get(name) is not None:
-                values = numbers(found[name], name)
+            if data.get(name) is not None:
+                values = numbers(data[name], name)
                 arrays[name] = values.astype(np.int64) if name in ("source", "code") else values
         return cls(columns, **arrays)
 
@@ -136,22 +136,22 @@ class Preprocessing:
 
 
 def numbers(value: Any, name: str) -> Floats:
-    """An array of the numbers in nested lists.
+    """Convert nested lists of numbers to an array.
 
     Raises
     ------
     ValueError
-        It is none.
+        The value is invalid.
     """
     if not _is_numbers(value, _DEPTH):
         raise ValueError(f"{name} holds something else than numbers")
     try:
-        found = np.array(value, dtype=np.float64)
+        result = np.array(value, dtype=np.float64)
     except OverflowError:
         raise ValueError(f"{name} holds a number that is too large") from None
-    if not np.isfinite(found).all():
+    if not np.isfinite(result).all():
         raise ValueError(f"{name} is not finite")
-    return found
+    return result
 
 
 def _is_numbers(value: Any, depth: int) -> bool:
@@ -175,25 +175,25 @@ def check_scale(mean: Floats, std: Floats, shape: tuple[int, ...]) -> None:
         raise ValueError("std is not above 0")
 
 
-def _column(found: Any) -> Column:
-    """A column as JSON has it.
+def _column(data: Any) -> Column:
+    """Read a column from its JSON form.
 
     Raises
     ------
-    ValueError : it is none.
+    ValueError : the dict is invalid.
     """
-    if not isinstance(found, dict) or not found.keys() <= {each.name for each in fields(Column)}:
+    if not isinstance(data, dict) or not data.keys() <= {each.name for each in fields(Column)}:
         raise ValueError("no column of a table")
-    categories = found.get("categories")
+    categories = data.get("categories")
     if not isinstance(categories, list):
         raise ValueError("no column of a table")
-    sound = isinstance(found.get("name"), str)
-    sound = sound and found.get("kind") in ("number", "category", "date")
+    sound = isinstance(data.get("name"), str)
+    sound = sound and data.get("kind") in ("number", "category", "date")
     sound = sound and all(isinstance(category, str) for category in categories)
-    sound = sound and isinstance(found.get("unit", ""), str)
+    sound = sound and isinstance(data.get("unit", ""), str)
     sound = sound and all(
-        found.get(key) is None or type(found[key]) in (int, float) for key in ("low", "high")
+        data.get(key) is None or type(data[key]) in (int, float) for key in ("low", "high")
     )
     if not sound:
         raise ValueError("no column of a table")
-    return Column(**{**found, "categories": tuple(categories)})
+    return Column(**{**data, "categories": tuple(categories)})

@@ -137,21 +137,21 @@ def image(tag: str, project: Path) -> Iterator[Image]:
     joined = [of["networks"] for of in services.values() if isinstance(of["networks"], dict)]
     aliases = [name for of in joined for each in of.values() for name in each.get("aliases", ())]
     here = [f"--add-host={name}:127.0.0.1" for name in (*services, *aliases)]
-    container = _said("buildah", "from", "--pull-never", *here, tag)
+    container = _output("buildah", "from", "--pull-never", *here, tag)
     try:
-        config = json.loads(_said("buildah", "inspect", tag))["OCIv1"]["config"]
+        config = json.loads(_output("buildah", "inspect", tag))["OCIv1"]["config"]
         yield Image(container, config["User"], config["WorkingDir"], project)
     finally:
-        _said("buildah", "rm", container)
+        _output("buildah", "rm", container)
 
 
 @contextmanager
-def up(found: Image, name: str) -> Iterator[None]:
+def up(built: Image, name: str) -> Iterator[None]:
     """`docker compose up` of one service."""
     service = compose()["services"][name]
-    with (found.project / f"{name}.log").open("wb") as log:
+    with (built.project / f"{name}.log").open("wb") as log:
         running = subprocess.Popen(
-            found.command(service, service["command"]),
+            built.command(service, service["command"]),
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -165,61 +165,61 @@ def up(found: Image, name: str) -> Iterator[None]:
         running.wait()
 
 
-def until_healthy(found: Image, name: str) -> None:
+def until_healthy(built: Image, name: str) -> None:
     """Wait until a service's health check passes in its container."""
     service = compose()["services"][name]
     kind, *check = service["healthcheck"]["test"]
     assert kind == "CMD"
     deadline = time.monotonic() + _PATIENCE
-    while subprocess.run(found.command(service, check), capture_output=True).returncode:
+    while subprocess.run(built.command(service, check), capture_output=True).returncode:
         if time.monotonic() > deadline:
-            sys.exit(f"{name} is not healthy:\n{(found.project / f'{name}.log').read_text()}")
+            sys.exit(f"{name} is not healthy:\n{(built.project / f'{name}.log').read_text()}")
         time.sleep(1)
 
 
-def operator(found: Image, *arguments: str) -> None:
+def operator(built: Image, *arguments: str) -> None:
     """`docker compose run --rm operator ...`."""
     print("operator:", *arguments, flush=True)
-    _do(*found.command(compose()["services"]["operator"], arguments))
+    _do(*built.command(compose()["services"]["operator"], arguments))
 
 
-def keys(found: Image) -> None:
+def keys(built: Image) -> None:
     """Certificates, the letter keys that the hospitals make and exchange, and their policies."""
     certified = ["--hosts", "relay", "localhost", "127.0.0.1", "--nodes", *HOSPITALS]
-    operator(found, "certificates", "/secrets", *certified)
+    operator(built, "certificates", "/secrets", *certified)
     for peer, name in enumerate(HOSPITALS):
-        operator(found, "keys", "new", name, "--peer", str(peer), "--out", f"/secrets/{name}")
+        operator(built, "keys", "new", name, "--peer", str(peer), "--out", f"/secrets/{name}")
     public = [f"/secrets/{name}/{name}.pub.toml" for name in HOSPITALS]
     for name in HOSPITALS:
-        operator(found, "keys", "trust", *public, "--file", f"/secrets/{name}/trust.toml")
+        operator(built, "keys", "trust", *public, "--file", f"/secrets/{name}/trust.toml")
         allowed = ["approval=none", "data.sets=digits", f"methods={RUN['method']}"]
-        operator(found, "policy", "init", f"/secrets/{name}/policy.toml", *allowed)
+        operator(built, "policy", "init", f"/secrets/{name}/policy.toml", *allowed)
 
 
-def collaborate(found: Image) -> dict[str, Any]:
+def collaborate(built: Image) -> dict[str, Any]:
     """From keys to a finished run; its summary."""
     with ExitStack() as stack:
         for name in ("relay", "relay-executor"):
-            stack.enter_context(up(found, name))
-        until_healthy(found, "relay")
+            stack.enter_context(up(built, name))
+        until_healthy(built, "relay")
         registered = ["--nodes", *HOSPITALS, "--register", "relay"]
-        operator(found, "certificates", "/secrets", *registered)
+        operator(built, "certificates", "/secrets", *registered)
         for name in HOSPITALS:
-            stack.enter_context(up(found, name))
-            stack.enter_context(up(found, f"{name}-executor"))
+            stack.enter_context(up(built, name))
+            stack.enter_context(up(built, f"{name}-executor"))
         for name in HOSPITALS:
-            until_healthy(found, name)
+            until_healthy(built, name)
         pairs = [f"{key}={value}" for key, value in RUN.items()]
         place = ["--federation", "relay", "--out", "/var/lib/coterie", "--name", "trial"]
-        operator(found, "run", *pairs, *place)
-    volumes = found.project / "volumes"
+        operator(built, "run", *pairs, *place)
+    volumes = built.project / "volumes"
     for peer, name in enumerate(HOSPITALS):
         assert (volumes / name / "trial" / "models" / f"peer-{peer:04d}.safetensors").is_file()
     summary: dict[str, Any] = json.loads((volumes / "relay" / "trial" / "summary.json").read_text())
     return summary
 
 
-def only_its_own_code(found: Image) -> None:
+def only_its_own_code(built: Image) -> None:
     """Flower installs no other app in a node of the image, and takes the one that is there.
 
     That one has the digest of what `coterie run --federation` sends, which is what `coterie app`
@@ -238,7 +238,7 @@ print(install_from_fab(build_fab_from_disk(app), skip_prompt=True))
 install_from_fab(build_fab_from_disk(app), skip_prompt=True)
 """
     service = compose()["services"]["hospital-a-executor"]
-    command = found.command(service, ["python", "-c", attempt])
+    command = built.command(service, ["python", "-c", attempt])
     done = subprocess.run(command, capture_output=True, text=True)
     assert len(places := done.stdout.split()) == 2, done.stderr
     assert places[0].startswith("/opt/flwr/apps/coterie."), done.stderr
@@ -248,7 +248,7 @@ install_from_fab(build_fab_from_disk(app), skip_prompt=True)
 
 
 def main() -> None:
-    """Build, run, say how it went."""
+    """Build, run, and print the result."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tag", default="localhost/coterie")
     parser.add_argument("--built", action="store_true", help="the image is there: do not build it")
@@ -260,23 +260,23 @@ def main() -> None:
     began = time.monotonic()
     if not given.built:
         build(given.tag)
-    built = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         project = Path(directory)
         project.chmod(0o755)
-        with image(given.tag, project) as found:
+        with image(given.tag, project) as built:
             try:
-                keys(found)
-                only_its_own_code(found)
-                summary = collaborate(found)
+                keys(built)
+                only_its_own_code(built)
+                summary = collaborate(built)
             except BaseException:
                 for log in sorted(project.glob("*.log")):
                     print(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
                 raise
-    size = json.loads(_said("buildah", "images", "--json", given.tag))[0]["size"]
+    size = json.loads(_output("buildah", "images", "--json", given.tag))[0]["size"]
     print(
-        f"image {size}, built in {built - began:.0f} s; {summary['peers']} institutions, "
-        f"{summary['rounds']} rounds of {summary['method']} in {time.monotonic() - built:.0f} s: "
+        f"image {size}, built in {start - began:.0f} s; {summary['peers']} institutions, "
+        f"{summary['rounds']} rounds of {summary['method']} in {time.monotonic() - start:.0f} s: "
         f"test accuracy {summary['mean_test_accuracy']:.4f}"
     )
 
@@ -285,7 +285,7 @@ def _do(*command: str) -> None:
     subprocess.run(command, check=True)
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 

@@ -1,7 +1,7 @@
 """Names of runs and peers.
 
 They become folders, words of commands that people copy, and cells of tables, so they are made of
-letters, digits, ".", "-" and "_", wherever they come from. What users call their own data (folders,
+letters, digits, ".", "-" and "_", from any source. What users call their own data (folders,
 groups) may be anything: it is escaped where it is shown (`coterie.app.runs.terminal`,
 `coterie.app.runs.cells`).
 """
@@ -21,6 +21,6 @@ def is_name(text: str) -> bool:
 
 
 def shortened(name: str, end: str) -> str:
-    """Join a name and its end, less of the name where both together are too long."""
+    """Join a name and a suffix; shorten the name if the result is too long."""
     cleaned = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).lstrip(".-") or "run"
     return cleaned[: 64 - len(end)] + end

@@ -1,1 +1,1 @@
-"""Scripts behind the pages of docs/results; each says how it is called and what it makes."""
+"""Scripts behind the pages of docs/results; each documents its command and its output."""

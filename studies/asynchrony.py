@@ -1,10 +1,10 @@
-"""Is waiting for the slowest worth it? `python -m studies.asynchrony [--seeds 3] [FIGURE.svg]`.
+"""Synchronous rounds against asynchrony: `python -m studies.asynchrony [--seeds 3] [FIGURE.svg]`.
 
-Each method in rounds that wait for everybody, and by the clock: each peer goes on as soon as its
-own work is done and hears what came in since, with and without the staleness discount. All for as
-many virtual seconds as the rounds took. Methods that average everything learn Dirichlet splits,
-methods that choose clusters of permuted labels. A run is kept in `runs/asynchrony` and never made
-twice, so the command can be stopped and started again; the table is of what is there.
+Each method in rounds that wait for all peers, and by the clock: each peer continues as soon as its
+own work is done and uses the letters received since, with and without the staleness discount. All
+variants run for the virtual time of the rounds. Methods that average everything learn Dirichlet
+splits, methods that choose clusters of permuted labels. Finished runs are kept in
+`runs/asynchrony`, so an interrupted command continues; the table shows all finished runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ METHODS: Mapping[str, Mapping[str, Scalar]] = {
     "cobo": {"method": "cobo"},
     "all-for-one": {"method": "all-for-one"},
 }
-"""Name -> its keys. Gossip is local training and an average over a ring, as D-PSGD has it."""
+"""Name -> its keys. Gossip is local training and an average over a ring, as in D-PSGD."""
 AVERAGING: Mapping[str, Scalar] = {"partition.kind": "dirichlet", "partition.alpha": 0.3}
 CHOOSING: Mapping[str, Scalar] = {
     "partition.kind": "label-permutation", "partition.clusters": 2,
@@ -54,7 +54,7 @@ _COLOURS = dict(zip(MODES, ("#6a6f77", "#1f6f6f", "#d9822b"), strict=True))
 
 @dataclass(frozen=True)
 class Case:
-    """One run."""
+    """Case of one run."""
 
     method: str
     mode: str
@@ -62,7 +62,7 @@ class Case:
     seed: int
 
     def made(self) -> Run:
-        """The run, which is carried out if it was not before."""
+        """Return the run; carry it out if its result is missing."""
         return kept(Config.from_flat(self._flat()), OUT)
 
     def _flat(self) -> dict[str, Scalar]:
@@ -81,35 +81,35 @@ class Case:
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean accuracy of the peers, each one's newest, over virtual time (T,)."""
+    """Mean of the peers' latest accuracies over virtual time (T,)."""
 
     seconds: Floats
     accuracy: Floats
 
     @classmethod
     def of(cls, case: Case) -> Curve:
-        """The curve of a run, made if it is not there."""
+        """Return the curve of a run; carry it out if its result is missing."""
         run = case.made()
         return cls(seconds(run), course(run, "test_accuracy"))
 
     def at(self, share: float) -> float:
-        """Accuracy once a share of the time is over."""
+        """Return the accuracy after a share of the time."""
         before = self.seconds <= share * self.seconds[-1] * (1 + 1e-9)
         return float(self.accuracy[before][-1])
 
     def reaches(self, accuracy: float) -> float:
-        """Share of the time that is over when it first has an accuracy; infinite if never."""
+        """Return the share of the time until it first has an accuracy; inf if never."""
         there = np.flatnonzero(self.accuracy >= accuracy)
         return float(self.seconds[there[0]] / self.seconds[-1]) if len(there) else np.inf
 
 
 def seconds(run: Run) -> Floats:
-    """(R,) virtual seconds that are over at each measurement."""
+    """Virtual seconds (R,) at each measurement."""
     return np.asarray(np.fmax.reduce(run.metric("virtual_seconds"), axis=1), dtype=np.float64)
 
 
 def row(curves: Mapping[str, list[Curve]], mode: str) -> list[str]:
-    """A line of the table: one mode of a method, over seeds."""
+    """Return a line of the table: one mode of a method, over seeds."""
     mine = curves[mode]
     cells = []
     for share in (0.25, 0.5, 1.0):
@@ -123,14 +123,14 @@ def row(curves: Mapping[str, list[Curve]], mode: str) -> list[str]:
     return [*cells, f"{np.mean([curve.seconds[-1] for curve in mine]):.3g} s"]
 
 
-def draw(found: Mapping[tuple[str, str], Mapping[str, list[Curve]]], path: Path) -> None:
-    """A panel for each profile and method: mean curves over seeds."""
+def draw(results: Mapping[tuple[str, str], Mapping[str, list[Curve]]], path: Path) -> None:
+    """Draw a panel for each profile and method: mean curves over seeds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(2.3 * len(METHODS), 4.6), layout="constrained")
     panels = figure.subplots(len(PROFILES), len(METHODS), sharex=True, sharey="col")
     share = np.linspace(0, 1, 121)
-    for (profile, method), curves in found.items():
+    for (profile, method), curves in results.items():
         axes = panels[PROFILES.index(profile)][[*METHODS].index(method)]
         for mode, of_seeds in curves.items():
             mean = np.mean([[100 * c.at(s) for s in share] for c in of_seeds], axis=0)
@@ -145,7 +145,7 @@ def draw(found: Mapping[tuple[str, str], Mapping[str, list[Curve]]], path: Path)
 
 
 def main() -> None:
-    """Make the runs that are missing; print the table and draw the figure."""
+    """Carry out the missing runs; print the table and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("figure", nargs="?", type=Path)
@@ -153,7 +153,7 @@ def main() -> None:
     console, table = Console(), Table(title="Mean test accuracy, %, after a share of the time")
     for name in ("profile", "method", "mode", "25 %", "50 %", "100 %", "90 % of best", "time"):
         table.add_column(name)
-    found = {}
+    results = {}
     for profile in PROFILES:
         for method in METHODS:
             curves = {
@@ -163,11 +163,11 @@ def main() -> None:
             }
             for mode in curves:
                 table.add_row(profile, method, mode, *row(curves, mode))
-            found[profile, method] = curves
+            results[profile, method] = curves
             console.print(profile, method, *(row(curves, mode) for mode in curves))
     console.print(table)
     if given.figure:
-        draw(found, given.figure)
+        draw(results, given.figure)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The map of a population that comes and goes: `python -m studies.churn FIGURE.svg`.
+"""Collaboration map of a population with churn: `python -m studies.churn FIGURE.svg`.
 
-CoBo among peers in clusters of permuted labels, each up and down for some rounds at a time. Above,
-who is awake in each round; below, the map at four rounds, a row for each peer that gives weight, as
-it was when that peer was last awake.
+CoBo with clusters of permuted labels; each peer is up and down for some rounds at a time. Above:
+awake peers per round. Below: the map at four rounds, with a row per peer as of its last awake
+round.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FLAT: dict[str, Scalar] = {
 
 
 def draw(run: Run, awake_tn: Bools, path: Path) -> None:
-    """Presence over the rounds, and maps whose peers are ordered by true cluster."""
+    """Draw presence over the rounds, and maps with peers ordered by true cluster."""
     from matplotlib.figure import Figure
 
     assert run.clusters is not None
@@ -66,7 +66,7 @@ def draw(run: Run, awake_tn: Bools, path: Path) -> None:
 
 
 def main() -> None:
-    """Carry the run out, and draw it."""
+    """Carry out the run, and draw it."""
     with tempfile.TemporaryDirectory() as directory:
         config = replace(Config.from_flat(FLAT), run_dir=f"{directory}/run")
         create(config, check(config))

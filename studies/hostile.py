@@ -1,12 +1,12 @@
 """Methods under attack, with and without defence: `python -m studies.hostile [--seeds 1 ...]`.
 
 Every method, attack and defence on two settings (CoBo's clusters of permuted labels, a Dirichlet
-split like DPFL's), a fifth of the peers attacking. Every method is tuned first, nine trials each on
-the first seed, where nobody attacks (`coterie.app.comparisons.tune`). The rule of "best" is chosen
-on validation data of the honest peers, which an attacker never touches. A run is kept in
-`runs/hostile` and never made twice, so the command can be stopped and started again, and run beside
-itself for another setting. It ends with the table, and writes it to `runs/hostile/table.csv` if
-nothing was left out.
+split like DPFL's), a fifth of the peers attacking. Every method is tuned first, with nine trials on
+the first seed, without attackers (`coterie.app.comparisons.tune`). The rule of "best" is chosen
+on validation data of the honest peers, which an attacker never touches. Finished runs are
+kept in `runs/hostile`, so an interrupted command continues, and several commands can run different
+settings in parallel. It prints the table, and writes it to `runs/hostile/table.csv` if it is
+complete.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LEVELS = (-1, 0, 1)
 
 @dataclass(frozen=True)
 class Case:
-    """One run, evaluated every so many rounds."""
+    """Case of one run, evaluated at intervals."""
 
     setting: str
     method: str
@@ -66,7 +66,7 @@ class Case:
 
     @property
     def run(self) -> Run:
-        """With the method's tuned settings; carried out if it was not before."""
+        """Return the run with the method's tuned settings; carry it out if missing."""
         flat = {**_flat(self.setting, self.method), **tuned(self.setting, self.method)}
         flat |= {"seed": self.seed, "evaluate-every": self.every}
         if self.attack != "none":
@@ -76,14 +76,14 @@ class Case:
         return kept(Config.from_flat(flat), OUT)
 
     def honest(self, name: str) -> float:
-        """Mean over the peers that are honest under attack, at the end of the run."""
+        """Return the final mean over the peers that are honest under attack."""
         run = self.run
         value_n = run.at(name, run.last_row())
         value_n[Attack("scale", share=SHARE).attackers(run.peers, self.seed)] = np.nan
         return float(np.nanmean(value_n))
 
     def to_attackers(self, t: int) -> float | None:
-        """Share of the weight given to others that goes to attackers after round `t`."""
+        """Return the attackers' share of the weight given to others after round `t`."""
         run = self.run
         return weight_to(run.attackers, run.weights[run.rounds.tolist().index(t)])
 
@@ -95,7 +95,7 @@ def _flat(setting: str, method: str) -> dict[str, Scalar]:
 
 @cache
 def tuned(setting: str, method: str) -> Mapping[str, Scalar]:
-    """The settings of a method that are best in the honest world."""
+    """Return the best settings of a method without attackers."""
     config = Config.from_flat(_flat(setting, method))
     trials = tune.trial_configs(config, tune.trials(config, LEVELS), OUT).values()
     runs = [tune.Trial(settings, kept(trial, OUT)) for settings, trial in trials]
@@ -104,7 +104,7 @@ def tuned(setting: str, method: str) -> Mapping[str, Scalar]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a method under an attack, over seeds; accuracies of honest peers.
+    """Result of a method under an attack, over seeds; accuracies of honest peers.
 
     Attributes
     ----------
@@ -130,7 +130,7 @@ class Outcome:
 def outcomes(
     settings: list[str], methods: list[str], attacks: list[str], seeds: int
 ) -> Iterator[Outcome]:
-    """Every line of the table, as soon as its runs are there."""
+    """Yield every line of the table as soon as its runs are finished."""
     for setting in settings:
         for attack in attacks:
             for method in methods:
@@ -154,7 +154,7 @@ def outcomes(
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are known, None if none is."""
+    """Return the mean of the known values, None without any."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
@@ -164,7 +164,7 @@ def _mean(cases: list[Case], part: str) -> float:
 
 
 def main() -> None:
-    """Make the runs that are missing, and show the table."""
+    """Carry out the missing runs, and show the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     for key, values in (("settings", SETTINGS), ("methods", METHODS), ("attacks", ATTACKS)):
         parser.add_argument(f"--{key}", default=",".join(values))
@@ -191,7 +191,7 @@ def main() -> None:
         console.print(row.setting, row.attack, row.method, *cells)
     console.print(table)
     if (settings, methods, attacks) != ([*SETTINGS], [*METHODS], [*ATTACKS]):
-        return  # a part of the table takes nobody's place
+        return  # do not replace the table by a part of it
     with atomic.replacing(OUT / "table.csv") as part, part.open("w", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(Outcome.__dataclass_fields__), lineterminator="\n")
         writer.writeheader()

@@ -1,4 +1,4 @@
-"""The table of `studies.hostile` as heat maps: `python -m studies.hostile_map [FIGURE.svg]`.
+"""Table of `studies.hostile` as heat maps: `python -m studies.hostile_map [FIGURE.svg]`.
 
 One map for each setting, without a defence and with the best rule: methods down, attacks across,
 the honest peers' accuracy in the cells. Blue is above training alone in the same world, red below.
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 COLUMNS = {"undefended": "no defence", "defended": "best rule"}
-FIXED = ("local", "fedavg", "ditto", "wga", "bias-correction")  # whose weights choose nobody
+FIXED = ("local", "fedavg", "ditto", "wga", "bias-correction")  # methods with fixed weights
 FAR = 20.0  # points from training alone, where the colours end
 
 
 def accuracies(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], Floats]:
-    """(setting, column) -> accuracies (methods, attacks) in percent; nan where not measured."""
+    """Return by (setting, column) the accuracies (methods, attacks) in percent; nan if missing."""
     keys = [(setting, column) for setting in SETTINGS for column in COLUMNS]
-    found = {key: np.full((len(METHODS), len(ATTACKS)), np.nan) for key in keys}
+    result = {key: np.full((len(METHODS), len(ATTACKS)), np.nan) for key in keys}
     for row in rows:
         at = METHODS.index(row["method"]), ATTACKS.index(row["attack"])
         for column in COLUMNS:
-            found[row["setting"], column][at] = 100 * float(row[column])
-    return found
+            result[row["setting"], column][at] = 100 * float(row[column])
+    return result
 
 
 def draw(maps: dict[tuple[str, str], Floats]) -> Figure:
-    """A map for each setting and column, with one scale."""
+    """Draw a map for each setting and column, with one scale."""
     figure = Figure(figsize=(9, 7.6), layout="constrained")
     grid = figure.subplots(len(SETTINGS), len(COLUMNS), sharex=True, sharey=True)
     for axes, ((setting, column), accuracy) in zip(grid.flat, maps.items(), strict=True):
@@ -67,7 +67,7 @@ def _map(axes: Axes, accuracy: Floats) -> AxesImage:
 
 
 def markdown(rows: Iterable[Mapping[str, str]]) -> str:
-    """The table, a cell for each method and attack: accuracy, with the best rule, the share."""
+    """Return the table: accuracy without and with the best rule, and the attackers' share."""
     cells = {(row["setting"], row["method"], row["attack"]): _cell(row) for row in rows}
     lines = []
     for setting in SETTINGS:
@@ -86,7 +86,7 @@ def _cell(row: Mapping[str, str]) -> str:
 
 
 def main() -> None:
-    """Draw and print the table that is there."""
+    """Draw and print the table."""
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images/hostile.svg")
     with (OUT / "table.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -35,7 +35,7 @@ NONE: Mapping[str, Scalar] = {}
 
 
 def accuracy(method: str, **attack: Scalar) -> float:
-    """Mean test accuracy of peers 1 to 5 at the end of a run."""
+    """Return the mean test accuracy of peers 1 to 5 at the end of a run."""
     flat = {**COMMON, "method": method, **(VALIDATION if METHODS[method].validates else NONE)}
     flat |= {f"attack.{key}": value for key, value in attack.items() if "." not in key}
     flat |= {key: value for key, value in attack.items() if "." in key}
@@ -49,7 +49,7 @@ def accuracy(method: str, **attack: Scalar) -> float:
 
 
 def main() -> None:
-    """Print the table, a method at a time."""
+    """Print the table, method by method."""
     heads = ("honest", *(f"{s:g}" for s in STRENGTHS[1:]), "samples")
     print("| method | " + " | ".join(heads) + " |")
     print("|---" * (len(heads) + 1) + "|")

@@ -40,7 +40,7 @@ Panel = tuple[str, str]
 
 
 def course(graphs: Iterable[tuple[Bools, Floats]]) -> Floats:
-    """(R,) share that goes to attackers in each round, mean over seeds; NaN if nothing is given.
+    """Return the attackers' share (R,) in each round, mean over seeds; NaN without weights.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ def course(graphs: Iterable[tuple[Bools, Floats]]) -> Floats:
 
 
 def measured(setting: str, attack: str, method: str) -> Floats:
-    """The course of a method under an attack; its runs are made if they are not there."""
+    """Return the course of a method under an attack; carry out missing runs."""
     runs = (Case(setting, method, attack, "none", seed, every=1).run for seed in range(SEEDS))
     return course((run.attackers, run.weights) for run in runs)
 
 
 def draw(courses: Mapping[Panel, Mapping[str, Floats]]) -> Figure:
-    """Attacks across, settings down; dashed: the attackers' share of the other peers."""
+    """Draw attacks (columns) and settings (rows); dashed: the attackers' share of the peers."""
     figure = Figure(figsize=(10, 5), layout="constrained")
     grid = figure.subplots(len(SETTINGS), len(HOSTILE), sharex=True, sharey=True)
     n = int(COMMON["peers"])
@@ -79,7 +79,7 @@ def draw(courses: Mapping[Panel, Mapping[str, Floats]]) -> Figure:
 
 
 def main() -> None:
-    """Make the runs that are missing; print the numbers and draw them."""
+    """Carry out the missing runs; print and draw the numbers."""
     courses: dict[Panel, dict[str, Floats]] = {}
     for setting, attack in product(SETTINGS, HOSTILE):
         courses[setting, attack] = {}

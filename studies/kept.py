@@ -11,7 +11,7 @@ from coterie.app.runs.rundir import Run
 
 
 def kept(config: Config, directory: Path) -> Run:
-    """The run of a configuration below a directory, which is carried out if it was not before."""
+    """Return the run of a configuration below a directory; carry it out if it is missing."""
     config = sweep.placed(config, directory)
     if not sweep.is_finished(config) and (error := sweep.run_one(config)):
         sys.exit(f"{config.run_dir}: {error}")

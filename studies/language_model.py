@@ -1,4 +1,4 @@
-"""A small language model in a folder of transformers, to be fine-tuned on languages it never saw.
+"""Train a small transformers language model, to be fine-tuned on new languages.
 
 `python -m studies.language_model FOLDER`: a GPT-NeoX of bytes learns the installation manual in
 six languages by a plain loop; presets/language-model.toml takes it from runs/small-neox and adapts

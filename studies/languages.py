@@ -1,4 +1,4 @@
-"""CoBo's figure 7, small: from which language Catalan learns, and whether gradients can tell.
+"""CoBo's figure 7, small: weights between languages, and agreement of gradients.
 
 `python -m studies.languages DIRECTORY SVG`, after comparisons of
 presets/cobo/table2-languages-mini.toml left their runs in DIRECTORY. Prints each method's
@@ -36,12 +36,12 @@ DRAWS = 32  # minibatches of a pair, to see the noise of one
 
 
 def given(runs: Sequence[Run]) -> Floats:
-    """Weights that peer 0 gives the others in each seed's run, (seeds, R, n - 1)."""
+    """Return the weights of peer 0 for the others per seed, (seeds, R, n - 1)."""
     return np.stack([run.weights[:, 0, 1:] for run in runs])
 
 
 def agreement(run: Run, every: int) -> Iterator[tuple[int, Floats, Floats, Floats]]:
-    """How other languages' gradients at the midpoint agree with peer 0's, while all train alone.
+    """Measure how gradients at the midpoint agree with peer 0's under local training.
 
     Yields (step, cosine, mean, deviation), each (n - 1,): the cosine of the two gradients on all
     training data, and mean and deviation of the inner product of two minibatch gradients, which is
@@ -73,7 +73,7 @@ def agreement(run: Run, every: int) -> Iterator[tuple[int, Floats, Floats, Float
 
 
 def draw(rounds: Sequence[int], weights_srk: Floats, names: Sequence[str], path: Path) -> None:
-    """The weights over the steps: mean over seeds, each seed thin, as SVG."""
+    """Draw the weights over the steps as SVG: mean over seeds, with thin lines per seed."""
     figure = Figure(figsize=(7.2, 3.4), layout="constrained")
     axes: Axes = figure.subplots()
     for k, colour in enumerate(COLOURS):
@@ -100,17 +100,17 @@ def draw(rounds: Sequence[int], weights_srk: Floats, names: Sequence[str], path:
 
 
 def perplexities(runs: Sequence[Run]) -> Floats:
-    """Perplexity of a byte of each language's test text at the end, and of all, (seeds, n + 1).
+    """Return the final perplexity per byte of each language, and of all, (seeds, n + 1).
 
     That of all is e to the mean loss.
     """
     losses_sn = np.stack([run.at("test_loss", run.last_row()) for run in runs])
-    found: Floats = np.exp(np.column_stack([losses_sn, losses_sn.mean(axis=1)]))
-    return found
+    result: Floats = np.exp(np.column_stack([losses_sn, losses_sn.mean(axis=1)]))
+    return result
 
 
 def main(directory: Path, picture: Path | None = None) -> None:
-    """Tables on standard output, the picture in a file."""
+    """Print tables to standard output, and write the figure."""
     methods: dict[str, list[Run]] = {}
     for path in sorted(directory.glob("*-seed*")):
         methods.setdefault(path.name.split("-seed")[0], []).append(Run.read(path))
@@ -134,7 +134,7 @@ def main(directory: Path, picture: Path | None = None) -> None:
 
 
 def _spread(values_sk: Floats) -> list[str]:
-    """Mean and deviation over seeds of each column."""
+    """Return mean and deviation over seeds of each column."""
     deviation = values_sk.std(axis=0, ddof=1) if len(values_sk) > 1 else 0 * values_sk[0]
     pairs = zip(values_sk.mean(axis=0), deviation, strict=True)
     return [f"{mean:.2f} ± {std:.2f}" for mean, std in pairs]

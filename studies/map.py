@@ -1,4 +1,4 @@
-"""The collaboration map of a run as an animated SVG: `python -m studies.map RUN_DIR SVG`.
+"""Collaboration map of a run as an animated SVG: `python -m studies.map RUN_DIR SVG`.
 
 Left the peers with a line for each pair, as dark as the smaller of the two weights; right the map,
 a row for each peer that gives weight. Peers of a true cluster share a colour. Where motion is not
@@ -37,7 +37,7 @@ _STYLE = """
 
 
 def animation(run: Run) -> str:
-    """The SVG of a run with known or unknown clusters."""
+    """Return the SVG of a run with known or unknown clusters."""
     weights, rounds = run.weights, run.weight_rounds.tolist()
     evaluated = dict(zip(run.rounds.tolist(), run.metric("test_accuracy"), strict=True))
     accuracy = [float(np.nanmean(evaluated[t])) for t in rounds]
@@ -60,7 +60,7 @@ def animation(run: Run) -> str:
 
 
 def _animated(values: Sequence[float], keyframes: dict[str, str]) -> str:
-    """Attributes by which an opacity takes these values one after another."""
+    """Return the attributes that animate an opacity through these values."""
     shown = [f"{value:.2f}".rstrip("0").rstrip(".") for value in values]
     if len(set(shown)) == 1:
         return f'opacity="{shown[0]}"'
@@ -97,7 +97,7 @@ def _peers(colours: Sequence[str]) -> Iterator[str]:
 
 
 def _place(peer: int, n: int) -> tuple[float, float]:
-    """Where a peer stands on the circle; peer 0 is on top."""
+    """Return the position of a peer on the circle; peer 0 is on top."""
     angle = 2 * math.pi * peer / n
     return _CENTRE[0] + _RADIUS * math.sin(angle), _CENTRE[1] - _RADIUS * math.cos(angle)
 
@@ -131,7 +131,7 @@ def _labels(colours: Sequence[str]) -> Iterator[str]:
 def _clock(
     rounds: Sequence[int], accuracy: Sequence[float], keyframes: dict[str, str]
 ) -> Iterator[str]:
-    """The round and its accuracy, one text on top of the other, of which one is seen."""
+    """Return overlaid texts of round and accuracy, of which one is visible at a time."""
     x, last = _LEFT + _SIDE + 22, len(rounds) - 1
     for at, (t, value) in enumerate(zip(rounds, accuracy, strict=True)):
         shown = _animated([float(other == at) for other in range(last + 1)], keyframes)

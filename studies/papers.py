@@ -100,7 +100,7 @@ def page(paper: Paper) -> str:
 
 
 def summary(paper: Paper, of: Mapping[str, Kept | None]) -> str:
-    """Return how many figures were made and how many claims hold."""
+    """Return the number of figures and of claims that hold."""
     held, against, open_, laws = (len(list(judged(paper, of, key))) for key in KEYS)
     made = sum(kept is not None for kept in of.values())
     checks = f" Comparisons of runs with closed forms that agree: {laws}." if laws else ""

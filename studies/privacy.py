@@ -1,12 +1,12 @@
 """Accuracy under differential privacy, method by method: `python -m studies.privacy`.
 
-Every method that private examples are covered for, at epsilon 1, 2, 4, 8 and without privacy, on
-two settings: CoBo's clusters of permuted labels and a Dirichlet split. All gradients are over all
-examples of a peer, so each costs the same and the noise that spends epsilon exactly follows from
-how many there are. At epsilon 4 and without privacy a method has nine trials on validation data of
-the first seed as in `compare --tune`; then two more clipping norms at epsilon 4, and three learning
-rates at every other epsilon. A run is kept in `runs/privacy` and never made twice, so the command
-can be stopped and started again. It leaves `table.csv` and `figure.svg` there.
+Every method that supports private examples, at epsilon 1, 2, 4, 8 and without privacy, on two
+settings: CoBo's clusters of permuted labels and a Dirichlet split. All gradients are over all
+examples of a peer, so each costs the same, and the number of gradients determines the noise that
+spends epsilon exactly. At epsilon 4 and without privacy a method has nine trials on validation data
+of the first seed as in `compare --tune`; then two more clipping norms at epsilon 4, and three
+learning rates at every other epsilon. Finished runs are kept in `runs/privacy`, so an interrupted
+command continues. It writes `table.csv` and `figure.svg` there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ LEVELS = (-1, 0, 1)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a method reaches at an epsilon, over seeds.
+    """Result of a method at an epsilon, over seeds.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Outcome:
 
 
 class Experiment:
-    """A method on a setting."""
+    """Experiment: a method on a setting."""
 
     def __init__(self, setting: str, method: str) -> None:
         self.setting, self.method = setting, method
@@ -96,11 +96,11 @@ class Experiment:
         self.queries = round(float(times_n.max()))
 
     def noise(self, epsilon: float) -> float:
-        """The multiplier that spends epsilon on all queries."""
+        """Return the multiplier that spends epsilon on all queries."""
         return noise_for(epsilon, self.queries) if math.isfinite(epsilon) else 0.0
 
     def run(self, epsilon: float, settings: tune.Settings, seed: int = 0) -> Run:
-        """The run, which is carried out if it was not before."""
+        """Return the run; carry it out if its result is missing."""
         protection: tune.Settings = {}
         if math.isfinite(epsilon):
             protection = {
@@ -111,7 +111,7 @@ class Experiment:
         return kept(Config.from_flat(flat), OUT)
 
     def chosen(self, epsilon: float) -> tune.Settings:
-        """The settings that are best on validation data."""
+        """Return the settings that are best on validation data."""
         if epsilon not in (TUNED, math.inf):
             best = self.chosen(TUNED)
             rate = float(best["learning-rate"])
@@ -131,12 +131,12 @@ class Experiment:
         return tune.best(runs)[0].settings
 
     def outcome(self, epsilon: float, seeds: int) -> Outcome:
-        """Test accuracy with the settings that were chosen."""
+        """Return the test accuracy with the chosen settings."""
         settings = self.chosen(epsilon)
         runs = [self.run(epsilon, settings, seed) for seed in range(seeds)]
         reached = [float(np.nanmean(run.metric("test_accuracy")[-1])) for run in runs]
-        found = [recovery(run) for run in runs if self.method in GRAPHS]
-        f1 = [scores["f1"] or 0.0 for scores in found if scores]
+        recovered = [recovery(run) for run in runs if self.method in GRAPHS]
+        f1 = [scores["f1"] or 0.0 for scores in recovered if scores]
         return Outcome(
             self.setting, self.method, epsilon, self.queries, self.noise(epsilon), seeds,
             float(np.mean(reached)), float(np.std(reached)),
@@ -146,7 +146,7 @@ class Experiment:
 
 
 def noise_for(epsilon: float, queries: int) -> float:
-    """The noise multiplier with which gradients over all examples, so many times, spend epsilon."""
+    """Return the noise with which a number of gradients over all examples spend epsilon."""
 
     def excess(log_noise: float) -> float:
         rdp_a = queries * accountant.query(2, 2, math.exp(log_noise), 1)
@@ -156,7 +156,7 @@ def noise_for(epsilon: float, queries: int) -> float:
 
 
 def draw(outcomes: Iterable[Outcome], path: Path) -> None:
-    """Accuracy against epsilon on each setting, and how well the graph was found."""
+    """Draw accuracy against epsilon on each setting, and the recovery of the graph."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     axes = dict(zip([*SETTINGS, "f1"], figure.subplots(1, 3), strict=True))
     rows = sorted(outcomes, key=lambda row: row.epsilon)
@@ -182,7 +182,7 @@ def draw(outcomes: Iterable[Outcome], path: Path) -> None:
 
 
 def main() -> None:
-    """Make the runs that are missing, and show the table."""
+    """Carry out the missing runs, and show the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--methods", default=",".join(METHODS))
@@ -197,7 +197,7 @@ def main() -> None:
         for setting, method in itertools.product(
             given.settings.split(","), given.methods.split(",")
         ):
-            if (setting, method) == ("dirichlet", "oracle"):  # nobody knows a cluster there
+            if (setting, method) == ("dirichlet", "oracle"):  # no true clusters there
                 continue
             experiment = Experiment(setting, method)
             for epsilon in EPSILONS:
@@ -206,8 +206,8 @@ def main() -> None:
                 writer.writerow(asdict(row))
                 file.flush()
                 reached = f"{100 * row.accuracy:.1f} ± {100 * row.deviation:.1f}"
-                found = "" if row.f1 is None else f"F1 {row.f1:.2f}"
-                console.print(setting, method, epsilon, reached, found, row.settings)
+                f1 = "" if row.f1 is None else f"F1 {row.f1:.2f}"
+                console.print(setting, method, epsilon, reached, f1, row.settings)
     draw(rows, OUT / "figure.svg")
 
 

@@ -1,13 +1,13 @@
-"""Epsilon that an attacker can prove, and the claimed one: `python -m studies.privacy_audit`.
+"""Epsilon proven by an attack, and the claimed epsilon: `python -m studies.privacy_audit`.
 
 Two worlds differ in one example of a peer: a canary whose gradient is longer than the clip, or one
 with the opposite gradient in its place; no other example has a gradient in that direction. Each of
 `TRIALS` peers is one trial: the attacker knows the model, all other examples, clip and noise, sees
-what the peer's letters hold, and says which world it is by the likelihood ratio. Its threshold is
+the peer's letters, and guesses the world by the likelihood ratio. Its threshold is
 chosen on half of the trials; on the others, intervals of Clopper and Pearson around its errors give
 a lower bound of epsilon that holds with 95 % confidence (Jagielski, Ullman, Oprea, "Auditing
 differentially private machine learning", NeurIPS 2020). It must lie below the claim; without noise
-it is as large as so many trials can show.
+it is as large as this number of trials can show.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Look:
-    """What an attacker sees of a peer.
+    """View of an attacker on a peer.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ LOOKS = {
 
 
 def worlds(trials: int) -> Problem:
-    """Peers with the same examples but for the last: the canary, or in the second half its twin."""
+    """Build peers that differ in their last example: the canary, or (second half) its twin."""
     inputs = np.random.default_rng(0).normal(size=(EXAMPLES + 1, 1, 4, 4))
     inputs[:, :, 0, 0] = 0  # a pixel of the canary's own
     inputs[-2:] = 0
@@ -79,7 +79,7 @@ def worlds(trials: int) -> Problem:
 
 
 def attack(look: Look, noise: float, trials: int = TRIALS) -> tuple[Floats, float]:
-    """Log likelihood ratios of the canary and its twin, and the epsilon that is claimed.
+    """Return log likelihood ratios of the canary and its twin, and the claimed epsilon.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def attack(look: Look, noise: float, trials: int = TRIALS) -> tuple[Floats, floa
 
 
 def _log_ratio(sum_p: Floats, look: Look, steps: int, noise: float) -> Floats:
-    """Log likelihood ratio of sums of gradients along the canary's, of norm 1, and against it."""
+    """Return the log likelihood ratio of gradient sums with the canary (of norm 1) or its twin."""
     share = look.drawn / EXAMPLES
     variance = 2 * steps * max(noise, 0.1) ** 2
 
@@ -135,7 +135,7 @@ def _log_ratio(sum_p: Floats, look: Look, steps: int, noise: float) -> Floats:
 
 
 def lower_bound(score_wt: Floats, delta: float = DELTA) -> float:
-    """Epsilon that scores of two worlds (2, trials) prove with 95 % confidence; 0 if none."""
+    """Return the epsilon that scores (2, trials) of two worlds prove with 95 % confidence."""
     thresholds = np.quantile(score_wt[:, ::2], np.arange(0.5, 200) / 200)
     tried = [_proven(delta, *(score_wt[:, ::2] > c)) for c in thresholds]
     chosen = thresholds[np.argmax(tried)]
@@ -143,16 +143,16 @@ def lower_bound(score_wt: Floats, delta: float = DELTA) -> float:
 
 
 def _proven(delta: float, hits: Bools, alarms: Bools) -> float:
-    """Epsilon of right and false accusations, at the far ends of their intervals."""
+    """Return epsilon from true and false positives, at the ends of their intervals."""
     true = beta.ppf(0.025, hits.sum(), (~hits).sum() + 1) if hits.any() else 0.0
     false = beta.ppf(0.975, alarms.sum() + 1, (~alarms).sum()) if not alarms.all() else 1.0
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.log([(true - delta) / false, (1 - false - delta) / (1 - true)])
-    return float(np.nan_to_num(found, nan=-math.inf).max())
+        bounds = np.log([(true - delta) / false, (1 - false - delta) / (1 - true)])
+    return float(np.nan_to_num(bounds, nan=-math.inf).max())
 
 
 def main() -> None:
-    """Audit every look at every noise."""
+    """Audit every view at every noise."""
     table = Table(title=f"epsilon at delta {DELTA:g}: proven / claimed, {TRIALS} trials")
     for name in ("noise", *LOOKS):
         table.add_column(name)

@@ -4,10 +4,10 @@ A peer answers with its gradient at a model that the attacker chose: a fresh MLP
 the first layer's gradient g a' and that of its bias g give the input a in closed form. Of more,
 Adam looks for inputs whose gradient has the least cosine distance to the answer in each tensor
 (Geiping et al., "Inverting gradients", NeurIPS 2020); the attacker knows the labels and the range
-of pixels. Rows of the picture: the minibatch, digits of another one, what comes of the plain
-gradient, and of private ones of which a single answer costs `EPSILONS`. Each rebuilt image is
-matched with one original, and the number is their mean correlation; that of the other minibatch is
-what it is worth to know what digits look like.
+of pixels. Rows of the picture: the minibatch, digits of another one, reconstructions from the
+plain gradient, and from private gradients of which a single answer costs `EPSILONS`. Each
+reconstructed image is matched with one original; the number is their mean correlation. The other
+minibatch shows the correlation of unrelated digits.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Floats = npt.NDArray[np.float64]
 
 
 def problem_of(batch: int) -> Problem:
-    """Two peers with so many digits each, i.i.d."""
+    """Return two i.i.d. peers with a number of digits each."""
     split: Mapping[str, Scalar] = {"partition.kind": "iid", "partition.samples-per-peer": batch}
     return check(Config.from_flat({"dataset": "digits", "method": "local", "peers": 2, **split}))
 
 
 def engine_of(problem: Problem, epsilon: float) -> Engine:
-    """Both peers, whose one answer on all examples costs epsilon."""
+    """Build the engine of both peers; one answer on all examples costs epsilon."""
     private = math.isfinite(epsilon)
     return Engine(
         problem, "mlp", None, range(2), Training(), dtype="float64", device="cpu",
@@ -58,7 +58,7 @@ def engine_of(problem: Problem, epsilon: float) -> Engine:
 
 
 def inverted(engine: Engine, answer_d: Tensor, labels_b: Tensor, steps: int) -> Tensor:
-    """Normalised inputs (b, 1, 8, 8) whose gradient is nearest to an answer."""
+    """Optimise inputs (b, 1, 8, 8) so that their gradient approaches an answer."""
     x_pd, buffers = engine.initial()
     aims = engine.network.tensors(answer_d[None])
     if len(labels_b) == 1:
@@ -75,11 +75,11 @@ def inverted(engine: Engine, answer_d: Tensor, labels_b: Tensor, steps: int) -> 
     for _ in range(steps):
         outputs, _ = network.run(network.module, {**leaves}, guess, buffers)
         loss = F.cross_entropy(outputs, labels_b)
-        found = torch.autograd.grad(loss, [*leaves.values()], create_graph=True)
+        gradients = torch.autograd.grad(loss, [*leaves.values()], create_graph=True)
         distance = torch.stack(
             [
                 1 - F.cosine_similarity(own.flatten(), aim.flatten(), dim=0)
-                for own, aim in zip(found, aims, strict=True)
+                for own, aim in zip(gradients, aims, strict=True)
             ]
         ).sum()
         (guess.grad,) = torch.autograd.grad(distance, [guess])
@@ -89,15 +89,15 @@ def inverted(engine: Engine, answer_d: Tensor, labels_b: Tensor, steps: int) -> 
     return guess.detach()
 
 
-def matched(found: Floats, true: Floats) -> tuple[Floats, float]:
-    """The images (b, 64) in the order of those they resemble most, and their mean correlation."""
-    correlation = np.corrcoef(true, found)[: len(true), len(true) :]
+def matched(rebuilt: Floats, true: Floats) -> tuple[Floats, float]:
+    """Match images (b, 64) with the originals; return them and the mean correlation."""
+    correlation = np.corrcoef(true, rebuilt)[: len(true), len(true) :]
     rows, columns = linear_sum_assignment(-correlation)
-    return found[columns], float(correlation[rows, columns].mean())
+    return rebuilt[columns], float(correlation[rows, columns].mean())
 
 
 def main() -> None:
-    """Rebuild, print the numbers, draw."""
+    """Reconstruct, print the numbers, draw."""
     rows: dict[str, list[tuple[Floats, float]]] = {"original": [], "other digits": []}
     for batch in BATCHES:
         problem = problem_of(batch)
@@ -109,9 +109,9 @@ def main() -> None:
             engine = engine_of(problem, epsilon)
             x_pd, buffers = engine.initial()
             answer_d = engine.gradients(x_pd, buffers, engine.data.everything()).values[0]
-            found = inverted(engine, answer_d, labels_b, STEPS).reshape(batch, 64).numpy()
+            rebuilt = inverted(engine, answer_d, labels_b, STEPS).reshape(batch, 64).numpy()
             name = "no privacy" if math.isinf(epsilon) else f"epsilon {epsilon:g}"
-            rows.setdefault(name, []).append(matched(found, true))
+            rows.setdefault(name, []).append(matched(rebuilt, true))
             print(
                 f"{batch:>3} examples  {name:<14} correlation {rows[name][-1][1]:.2f}", flush=True
             )
@@ -121,7 +121,7 @@ def main() -> None:
 
 
 def draw(rows: Mapping[str, list[tuple[Floats, float]]], path: Path) -> None:
-    """Up to `SHOWN` images of each minibatch, a row for each attempt."""
+    """Draw up to `SHOWN` images of each minibatch, with a row per attempt."""
     widths = [min(batch, SHOWN) for batch in BATCHES]
     figure = Figure(figsize=(0.62 * sum(widths) + 2, 0.8 * len(rows)), layout="constrained")
     panels = figure.subplots(len(rows), len(BATCHES), width_ratios=widths)

@@ -1,12 +1,13 @@
-"""How many labels follow from rounded losses and accuracies: `python -m studies.reconstruction`.
+"""Reconstruction of labels from rounded losses and accuracies: `python -m studies.reconstruction`.
 
-The relay knows all columns of an institution's rows but the labels, which a coin has drawn, and the
+The relay knows all columns of an institution's rows except the labels, which are random, and the
 start model of each run; each run reports loss and accuracy of that model on its test part, rounded
 as a node rounds them (`coterie.app.security.disclosure`). Both are linear in the labels up to
-rounding, so the most probable labels under a normal prior follow from a linear system. Shown is the
-share of right labels, 0.50 being a coin's, where the relay knows each run's test part (it was drawn
-by the run's seed), where it does not but one part serves all runs, and where each run has a new
-one: all rows, and of the second those of that one part. Means of twelve trials, about two minutes.
+rounding, so the most probable labels under a normal prior follow from a linear system. The table
+shows the share of correct labels (0.50: chance) if the relay knows each run's test part (it was
+drawn by the run's seed), if it does not but all runs share one test part, and if each run has a new
+one: over all rows, and in the second case also over that part. Means of twelve trials, about two
+minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def start_models(x_nk: Floats, count: int, draw: np.random.Generator) -> Iterato
 
 
 def solved(rows: int, share: float, runs: int, split: Split, trial: int) -> tuple[float, float]:
-    """Share of labels that are right, of all rows and of the test part of the last run."""
+    """Return the share of correct labels, of all rows and of the last test part."""
     draw = np.random.default_rng([rows, runs, trial])
     x_nk, label_n = draw.normal(size=(rows, COLUMNS)), draw.integers(0, 2, rows)
     m = int(rows * share)
@@ -60,13 +61,13 @@ def solved(rows: int, share: float, runs: int, split: Split, trial: int) -> tupl
         accuracy = float((best_n == label_n)[test].mean())
         metrics = {"test_loss": loss, "test_accuracy": accuracy}
         sizes = {"train": rows - m, "validation": 0, "test": m}
-        told = protected(Report(0, 0, metrics, ()), ReportPolicy(), sizes).metrics
+        reported = protected(Report(0, 0, metrics, ()), ReportPolicy(), sizes).metrics
         unknown_n = chance_n * (1 - chance_n)
         for name, base_n, slope_n in (
             ("test_loss", mean_n, half_n),
             ("test_accuracy", np.full(rows, 0.5), best_n - 0.5),
         ):
-            value = float(told[name] or 0.0)
+            value = float(reported[name] or 0.0)
             step = precision(m)
             if name == "test_loss":
                 step *= 10 ** math.floor(math.log10(value))
@@ -88,11 +89,11 @@ def main() -> None:
     for rows, share in SETTINGS:
         for numbers in NUMBERS:
             runs = max(1, int(numbers * rows / 2))
-            found = {
+            result = {
                 split: np.mean([solved(rows, share, runs, split, t) for t in range(TRIALS)], axis=0)
                 for split in ("known", "fixed", "new")
             }
-            cells = found["known"][0], *found["fixed"], found["new"][0]
+            cells = result["known"][0], *result["fixed"], result["new"][0]
             shown = " | ".join(f"{cell:.2f}" for cell in cells)
             print(f"| {rows} | {share:g} | {numbers:g} | {shown} |", flush=True)
 

@@ -1,4 +1,4 @@
-"""The rules of `coterie.clients.engine.robust` against byzfl's on random letters.
+"""Comparison of `coterie.clients.engine.robust` with byzfl on random letters.
 
     python -m studies.robust_rules [--cases 10000] [--costs]
 
@@ -26,7 +26,7 @@ import torch
 from coterie.clients.defence import RULES as ALL_RULES
 from coterie.clients.defence import Defence
 from coterie.clients.engine import sums
-from coterie.clients.engine.robust import Heard, aggregated
+from coterie.clients.engine.robust import Received, aggregated
 
 Floats = npt.NDArray[np.float64]
 RULES = [rule for rule in ALL_RULES if rule != "none"]
@@ -34,7 +34,7 @@ CLOSE = 1e-6
 
 
 def letters(g: np.random.Generator) -> Floats:
-    """Letters (k, d), in random order."""
+    """Draw letters (k, d), in random order."""
     k, d = int(g.integers(3, 16)), int(g.integers(1, 6))
     x = g.normal(size=(k, d)) * 10.0 ** g.integers(-3, 4)
     if d > 1 and g.random() < 0.3:  # else distances tie, and which is nearest is open
@@ -49,14 +49,14 @@ def letters(g: np.random.Generator) -> Floats:
 
 
 def ours(defence: Defence, x: Floats, own: Floats) -> Floats:
-    """The aggregate (d,) with equal weights."""
-    heard = Heard(np.arange(len(x)), np.full(len(x), 1 / len(x)), torch.from_numpy(own))
-    found: Floats = aggregated(defence, torch.from_numpy(x), [heard])[0].numpy()
-    return found
+    """Return our aggregate (d,) with equal weights."""
+    received = Received(np.arange(len(x)), np.full(len(x), 1 / len(x)), torch.from_numpy(own))
+    result: Floats = aggregated(defence, torch.from_numpy(x), [received])[0].numpy()
+    return result
 
 
 def theirs(rule: str, x: Floats, f: int, own: Floats) -> Floats:
-    """byzfl's, of finite letters (k, d)."""
+    """Return byzfl's aggregate of finite letters (k, d)."""
     away = np.linalg.norm(x - own, axis=1)
     radius = float(np.sort(away)[len(x) - f - 1])
     rules: dict[str, Any] = {
@@ -67,12 +67,12 @@ def theirs(rule: str, x: Floats, f: int, own: Floats) -> Floats:
         "multi-krum": lambda: byzfl.MultiKrum(f),
         "geometric-median": lambda: byzfl.GeometricMedian(1e-9, 300),
     }
-    found: Floats = rules[rule]()(x - own) + own  # its clipping is around 0
-    return found
+    result: Floats = rules[rule]()(x - own) + own  # its clipping is around 0
+    return result
 
 
 def tied(rule: str, x: Floats, f: int) -> bool:
-    """Whether different letters have equal scores where Krum, or multi-Krum, cuts."""
+    """Return True if different letters have equal scores at the cut of (multi-)Krum."""
     squares = ((x[:, None] - x) ** 2).sum(axis=2)
     scores = np.sort(squares, axis=1)[:, : len(x) - f].sum(axis=1)
     last = np.sort(scores)[0 if rule == "krum" else len(x) - f - 1]
@@ -81,8 +81,8 @@ def tied(rule: str, x: Floats, f: int) -> bool:
 
 
 def apart(rule: str, nnm: bool, x: Floats, tolerate: float, own: Floats) -> float | None:
-    """How far the two are apart; None where both may be right."""
-    found = ours(Defence(rule, tolerate, nnm), x, own)
+    """Return the relative difference of the two; None if both may be right."""
+    result = ours(Defence(rule, tolerate, nnm), x, own)
     x = x[np.isfinite(x).all(axis=1)]
     f = int(tolerate * len(x) + 1e-9)
     x = byzfl.NNM(f)(x) if nnm else x
@@ -91,28 +91,28 @@ def apart(rule: str, nnm: bool, x: Floats, tolerate: float, own: Floats) -> floa
         return None
     scale = float(np.abs(x).max()) or 1.0
     if rule == "geometric-median":
-        costs = [np.linalg.norm(x - v, axis=1).mean() for v in (found, expected)]
+        costs = [np.linalg.norm(x - v, axis=1).mean() for v in (result, expected)]
         return max(0.0, float(costs[0] - costs[1])) / scale
-    return float(np.abs(found - expected).max()) / scale
+    return float(np.abs(result - expected).max()) / scale
 
 
 def cost(defence: Defence, k: int, d: int) -> float:
-    """Seconds of one core for what a recipient makes of k letters of d numbers; least of 5."""
+    """Return the CPU seconds of aggregating k letters of d numbers; minimum of 5."""
     x_kd = torch.from_numpy(np.random.default_rng(0).normal(size=(k, d))).float()
     weights = np.linspace(1, 2, k)
-    heard, seconds = Heard(np.arange(k), weights / weights.sum(), x_kd[0]), []
+    received, seconds = Received(np.arange(k), weights / weights.sum(), x_kd[0]), []
     for _ in range(5):
         began = time.process_time()
         if defence.rule == "none":
-            sums.mixed(heard.weights[None], x_kd)
+            sums.mixed(received.weights[None], x_kd)
         else:
-            aggregated(defence, x_kd, [heard])
+            aggregated(defence, x_kd, [received])
         seconds.append(time.process_time() - began)
     return min(seconds)
 
 
 def show_costs(k: int = 10, d: int = 100_000) -> None:
-    """A line for each rule: without and after nearest-neighbour mixing."""
+    """Print a line per rule: without and with nearest-neighbour mixing."""
     torch.set_num_threads(1)
     mean = cost(Defence(), k, d)
     print(
@@ -125,7 +125,7 @@ def show_costs(k: int = 10, d: int = 100_000) -> None:
 
 
 def main() -> None:
-    """Try the cases, and print a line for each rule."""
+    """Run the cases, and print a line per rule."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
@@ -135,13 +135,14 @@ def main() -> None:
         show_costs()
         return
     g = np.random.default_rng(arguments.seed)
-    found = defaultdict[tuple[str, bool], list[float | None]](list)
+    result = defaultdict[tuple[str, bool], list[float | None]](list)
     for case in range(arguments.cases):
         rule, nnm = RULES[case % len(RULES)], case // len(RULES) % 2 == 1
         x, own = letters(g), g.normal(size=1)
         own = np.resize(own, x.shape[1])
-        found[rule, nnm].append(apart(rule, nnm, x, float(g.choice([0, 0.1, 0.2, 0.3, 0.45])), own))
-    for (rule, nnm), values in sorted(found.items()):
+        tolerate = float(g.choice([0, 0.1, 0.2, 0.3, 0.45]))
+        result[rule, nnm].append(apart(rule, nnm, x, tolerate, own))
+    for (rule, nnm), values in sorted(result.items()):
         known = [value for value in values if value is not None]
         beyond = sum(not value < CLOSE for value in known)
         name = f"{rule}{' after mixing' if nnm else ''}"

@@ -9,6 +9,6 @@ from matplotlib.figure import Figure
 
 
 def save(figure: Figure, path: Path) -> None:
-    """The same bytes for the same numbers, and text that can be read as text."""
+    """Write a reproducible SVG with text as text."""
     with mpl.rc_context({"svg.hashsalt": "coterie", "svg.fonttype": "none"}):
         figure.savefig(path, format="svg", metadata={"Date": None})

@@ -1,4 +1,4 @@
-"""The same FedAvg as whole commands, to be timed: a plain loop, a stock Flower app, Coterie."""
+"""FedAvg as whole commands to time: a plain loop, a stock Flower app, Coterie."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from coterie.app.config.schema import Scalar
 
 
 def write_data(flat: Mapping[str, Scalar], directory: Path) -> None:
-    """Each peer's images and labels as a file of its own, normalised."""
+    """Write each peer's normalised images and labels to a file."""
     problem = problem_of(Config.from_flat(dict(flat)))
     for number in range(len(problem.samples)):
         arrays = {}
@@ -35,7 +35,7 @@ def write_data(flat: Mapping[str, Scalar], directory: Path) -> None:
 
 
 def ways(flat: Mapping[str, Scalar], rounds: int, awake: int, data: Path) -> dict[str, list[str]]:
-    """The commands by name, for a run's configuration."""
+    """Return the commands by name, for a run's configuration."""
     python = [sys.executable, "-m"]
     there = [str(each) for each in (flat["model"], data, flat["peers"], awake, rounds)]
     last = {"num-server-rounds": rounds, "evaluate-every": rounds}
@@ -47,7 +47,7 @@ def ways(flat: Mapping[str, Scalar], rounds: int, awake: int, data: Path) -> dic
 
 
 class Taken(NamedTuple):
-    """What a command took, by the clock and of the processor, and the accuracy it came to."""
+    """Wall-clock and processor time of a command, and its final accuracy."""
 
     seconds: float
     processor: float
@@ -76,7 +76,7 @@ def carried_out(command: list[str], threads: int | None = None) -> Taken:
 
 
 def _reported(out: Path) -> float:
-    """The accuracy of the only run in a folder, mean over peers."""
+    """Return the accuracy of the only run in a folder, mean over peers."""
     (metrics,) = out.glob("*/metrics.jsonl")
     rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     last = [float(row["test_accuracy"]) for row in rows if row["round"] == rows[-1]["round"]]
@@ -89,7 +89,7 @@ def _used() -> float:
 
 
 def show(network: str, rounds: int, taken: Mapping[str, list[Taken]]) -> None:
-    """Print a line for each way: medians over the turns, and ratios of the same turn."""
+    """Print a line per command: medians over turns, and ratios within a turn."""
     for way, values in taken.items():
         clock, processor, accuracy = zip(*values, strict=True)
         pairs = zip(taken["loop"], clock, strict=True)

@@ -1,4 +1,4 @@
-"""FedAvg as a Flower app, a client for each peer, as Flower's PyTorch tutorial has it.
+"""FedAvg as a Flower app with a client per peer, as in Flower's PyTorch tutorial.
 
 `python -m benchmarks.peers.stock NETWORK DATA PEERS AWAKE ROUNDS`, in Flower's simulation. Clients
 keep their data between rounds and are not asked for evaluation; the server evaluates before and
@@ -31,7 +31,7 @@ server = ServerApp()
 
 @client.train()
 def fit(message: Message, context: Context) -> Message:
-    """Train the model that came and send it back."""
+    """Train the received model and return it."""
     network = NETWORKS[NAME]()
     network.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     own = peer(DIRECTORY, int(context.node_config["partition-id"]))
@@ -55,7 +55,7 @@ def evaluate(round_: int, arrays: ArrayRecord) -> MetricRecord | None:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """FedAvg over a sample of the clients."""
+    """Run FedAvg over a sample of the clients."""
     strategy = FedAvg(
         fraction_train=AWAKE / PEERS, fraction_evaluate=0.0, min_available_nodes=PEERS
     )

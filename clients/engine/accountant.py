@@ -1,10 +1,10 @@
-"""Rényi differential privacy of what peers compute on their examples, by Google's dp-accounting.
+"""Rényi differential privacy of the peers' gradients, by Google's dp-accounting.
 
-Neighbouring data sets differ in one example in the place of another: the number of examples is
-public. A sum of gradients of norm at most C then moves by at most 2 C, so noise of deviation s C is
-a Gaussian mechanism of multiplier s / 2. A minibatch drawn uniformly without replacement is
-amplified by sampling (Wang, Balle, Kasiviswanathan, AISTATS 2019, theorem 27); everything else
-counts as if it had seen all examples. Legend: p = peers of this node, a = orders.
+In neighbouring data sets one example is replaced by another: the number of examples is public. A
+sum of gradients of norm at most C then moves by at most 2 C, so noise of deviation s C is a
+Gaussian mechanism of multiplier s / 2. A minibatch drawn uniformly without replacement is amplified
+by sampling (Wang, Balle, Kasiviswanathan, AISTATS 2019, theorem 27); all other queries are charged
+as if they used all examples. Legend: p = peers of this node, a = orders.
 """
 
 from __future__ import annotations
@@ -21,24 +21,28 @@ ORDERS = (
     *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 14.0, 16.0),
     *(20.0, 24.0, 28.0, 32.0, 40.0, 48.0, 64.0),
 )
-"""Orders of the Rényi divergence that are kept; epsilon is the best over them."""
+"""Orders of the Rényi divergence; epsilon is the minimum over them."""
 
 
 @cache
 def query(examples: int, drawn: int, noise: float, times: int) -> Floats:
-    """Rényi divergences (A,) of gradients on one minibatch.
+    """Return the Rényi divergences (A,) of gradients on one minibatch.
 
     Parameters
     ----------
-    examples : of the peer.
-    drawn : examples of the minibatch, a uniform draw; all of them for anything else.
-    noise : deviation in multiples of the clipping norm, of each gradient; where the arithmetic is
-        not sound, everything is infinite.
-    times : gradients on that same minibatch, each with noise of its own.
+    examples : int
+        Number of the peer's examples.
+    drawn : int
+        Number of examples of a uniformly drawn minibatch; all examples for other queries.
+    noise : float
+        Standard deviation of the noise on each gradient, in multiples of the clipping norm.
+        Outside the range in which the arithmetic is sound, the divergences are infinite.
+    times : int
+        Number of gradients on the same minibatch, with independent noise.
     """
     if not MIN_NOISE <= noise <= MAX_NOISE:
         return np.full(len(ORDERS), np.inf)
-    from dp_accounting import (  # here: it takes a second, which runs without privacy do not have
+    from dp_accounting import (  # a slow import (1 s), for private runs only
         GaussianDpEvent,
         NeighboringRelation,
         SampledWithoutReplacementDpEvent,
@@ -49,15 +53,15 @@ def query(examples: int, drawn: int, noise: float, times: int) -> Floats:
     accountant = RdpAccountant(ORDERS, NeighboringRelation.REPLACE_ONE)
     sampled = SampledWithoutReplacementDpEvent(examples, drawn, event)
     accountant.compose(event if drawn >= examples else sampled)
-    found: Floats = _closed(accountant.rdp)
-    found.setflags(write=False)
-    return found
+    result: Floats = _closed(accountant.rdp)
+    result.setflags(write=False)
+    return result
 
 
 def another(examples: int, drawn: int, noise: float, before: int) -> Floats:
-    """Rényi divergences (A,) that one more gradient on a minibatch adds to `before` earlier ones.
+    """Return the Rényi divergences (A,) that a further gradient adds to `before` earlier ones.
 
-    Never negative: the bounds of `query` are rounded, and rounding must not pay anything back.
+    Never negative: the bounds of `query` are rounded, and rounding must not reduce the cost.
     """
     after = query(examples, drawn, noise, before + 1)
     if not before or not np.isfinite(after).all():
@@ -66,7 +70,7 @@ def another(examples: int, drawn: int, noise: float, before: int) -> Floats:
 
 
 def epsilon(rdp_pa: Floats, delta: float) -> Floats:
-    """(P,) epsilon at `delta` of what was composed; 0 of nothing."""
+    """Return epsilon (P,) at `delta` of composed divergences; 0 without any query."""
     from dp_accounting.rdp import compute_epsilon
 
     return np.array(
@@ -75,6 +79,6 @@ def epsilon(rdp_pa: Floats, delta: float) -> Floats:
 
 
 def _closed(rdp: Floats) -> Floats:
-    """Divergences, of which one that is no number of at least 0 is infinite: it proves nothing."""
+    """Replace divergences that are negative or NaN by infinity: they prove nothing."""
     proven: Floats = np.where(rdp >= 0, rdp, np.inf)
     return proven

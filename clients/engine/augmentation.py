@@ -1,8 +1,8 @@
-"""Augmentation: training images are moved and mirrored anew in every minibatch.
+"""Augmentation of training images: random shifts and mirroring in every minibatch.
 
-The draws are a hash of the model's key for that step, which comes from the peer's own stream, and
-of the example's place in the minibatch, as a dropout mask is: they do not depend on who else is
-stacked. Legend: e = models, b = examples, c = channels, h, w = height and width.
+Like a dropout mask, the draws are a hash of the model's key for the step, which comes from the
+peer's own stream, and of the example's position in the minibatch: they do not depend on the other
+models of the stack. Legend: e = models, b = examples, c = channels, h, w = height and width.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from torch.nn import functional as F
 from coterie.clients.engine.layers import hash32
 from coterie.clients.engine.network import LAYER_STEP
 
-MOVED = 8  # an image is moved by at most an eighth of its side: 4 pixels of 32, 3 of 28
+MOVED = 8  # maximum shift: an eighth of the side, 4 pixels of 32, 3 of 28
 
 
 def crop_flip(images_ebchw: Tensor, keys_e: Tensor) -> Tensor:
-    """Random crop out of the image padded with zeros, then a mirror image for every second one.
+    """Crop randomly out of the zero-padded image, then mirror with probability 1/2.
 
-    What CIFAR is trained with since He et al. (2015); every move in both directions is as likely.
+    The usual augmentation of CIFAR since He et al. (2015); shifts are uniform in both directions.
 
     Parameters
     ----------
-    keys_e : the minibatch's dropout keys; the draws are those of a layer of its own, -1.
+    keys_e : the minibatch's dropout keys; the draws belong to a separate layer, -1.
     """
     models, examples, _, height, width = images_ebchw.shape
     down, right = height // MOVED, width // MOVED

@@ -1,4 +1,4 @@
-"""Minibatches: which of its own examples a peer looks at, step by step.
+"""Minibatches: draw the examples of each step.
 
 Legend: e = models to differentiate (edges or peers), t = steps, b = batch positions.
 """
@@ -16,13 +16,13 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Plan:
-    """The minibatches of one call, on the host.
+    """Minibatches of one call, on the host.
 
     Attributes
     ----------
-    rows_etb : positions in the peer's split; those at or beyond `counts` hold 0 and weigh nothing.
+    rows_etb : positions in the peer's split; those at or beyond `counts` are 0 and have weight 0.
     counts_et : examples of the batch; 0 where a peer has finished before the others.
-    keys_et : dropout keys; 0 in problems with gradient noise, which know no dropout.
+    keys_et : dropout keys; 0 in problems with gradient noise, which have no dropout.
     noise_etd : gradient noise (standard normal), or None for problems without it.
     """
 
@@ -48,10 +48,10 @@ def plan(
 ) -> Plan:
     """Draw `steps` minibatches, `epochs` passes over the data, or two halves, from each stream.
 
-    A step's minibatch is uniform without replacement (all data where `batch_size` covers it). An
-    epoch is one permutation cut into minibatches, the last one as small as it falls; peers with
-    less data finish earlier. Halves are one draw of `batch_size` examples (or all) cut into two
-    disjoint minibatches; a peer with a single example has it in both.
+    A step's minibatch is uniform without replacement (all data if there are at most `batch_size`
+    examples). An epoch is one permutation cut into minibatches, of which the last may be smaller;
+    peers with less data finish earlier. Halves are one draw of `batch_size` examples (or all) cut
+    into two disjoint minibatches; a peer with a single example has it in both.
 
     Parameters
     ----------
@@ -80,14 +80,14 @@ def plan(
 
 
 def everything(lengths: Sequence[int], steps: int) -> tuple[Ints, Ints]:
-    """Rows (E, t, b) and counts (E, t) of steps that each take all examples."""
+    """Return rows (E, t, b) and counts (E, t) of steps on all examples."""
     counts_et = np.repeat(np.asarray(lengths, dtype=np.int64)[:, None], steps, axis=1)
     slot_b = np.arange(max(lengths, default=0))
     return slot_b * (slot_b < counts_et[..., None]), counts_et
 
 
 def _stacked(drawn: Sequence[tuple[Ints, list[int]]]) -> tuple[Ints, Ints]:
-    """Rows (E, t, b) and counts (E, t), padded to the most steps and the largest minibatch."""
+    """Return rows (E, t, b) and counts (E, t), padded to the longest and widest draw."""
     longest = max(len(counts) for _, counts in drawn)
     widest = max(rows.shape[1] for rows, _ in drawn)
     rows_etb = np.zeros((len(drawn), longest, widest), dtype=np.int64)
@@ -101,7 +101,7 @@ def _stacked(drawn: Sequence[tuple[Ints, list[int]]]) -> tuple[Ints, Ints]:
 def _steps(g: np.random.Generator, n: int, batch_size: int, steps: int) -> tuple[Ints, list[int]]:
     if batch_size >= n:
         rows = np.tile(np.arange(n), (steps, 1))
-    elif n <= 16 * batch_size:  # permuting everything at once beats one call per step
+    elif n <= 16 * batch_size:  # one permutation of all rows is faster than a call per step
         rows = g.permuted(np.tile(np.arange(n), (steps, 1)), axis=1)[:, :batch_size]
     else:
         rows = np.stack([g.choice(n, batch_size, replace=False) for _ in range(steps)])

@@ -1,7 +1,7 @@
-"""The data of the peers that one node hosts, on the device, and the minibatches drawn from it.
+"""Data of the peers that one node hosts, on the device, and minibatches drawn from it.
 
-Examples lie once in a pool; a peer's split is a row of positions in it. Whole numbers (images as
-uint8) stay small there and are normalised when a batch is gathered, others at once. Legend:
+A pool stores each example once; a peer's split is a row of positions in it. Integers (images as
+uint8) keep their type and are normalised when a batch is gathered, floats at once. Legend:
 p = peers, n = examples of a split, e = models, t = steps, b = batch positions, d = parameters.
 """
 
@@ -50,16 +50,16 @@ class Shard:
     same_p: Ints
 
     def narrowed(self, rows: Ints, at: Tensor) -> Shard:
-        """Some of its peers, given by local index on the host and on the device."""
+        """Select peers, given by local index on the host and on the device."""
         return Shard(self.rows_pn[at], self.targets_pn[at], self.lengths_p[rows], self.same_p[rows])
 
 
 class Charge(IntEnum):
-    """What a minibatch tells of its peer's examples (`coterie.clients.engine.accountant`)."""
+    """Privacy cost of a minibatch (`coterie.clients.engine.accountant`)."""
 
-    DRAWN = 0  # a uniform draw without replacement, for itself
-    WHOLE = 1  # as much as all examples would
-    FREE = 2  # nothing more: its examples and those of a WHOLE one before it do not overlap
+    DRAWN = 0  # an independent uniform draw without replacement
+    WHOLE = 1  # charged as all examples
+    FREE = 2  # no further cost: disjoint from the WHOLE minibatch before it
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Batch:
     augmented : whether the run's augmentation is applied, by draws from `keys_e`.
     round : the round it was drawn for; 0 for none.
     charges_e : `Charge` of each; in private training.
-    uses_e : how often each was used before in this stage of the round; in private training.
-    hosted_e : `peers_e` on the host, where nothing waits for the device.
+    uses_e : number of earlier uses in this stage of the round; in private training.
+    hosted_e : `peers_e` on the host, to avoid waiting for the device.
     """
 
     peers_e: Tensor
@@ -94,7 +94,7 @@ class Batch:
     hosted_e: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def part(self, at: Part) -> Batch:
-        """The minibatches of some of the models, without positions that none of them fills."""
+        """Select the minibatches of some models, and drop positions that none of them fills."""
         counts_e = self.counts_e[at]
         width = int(counts_e.max(initial=1))
         if isinstance(at, slice) and (len(counts_e), width) == self.rows_eb.shape:
@@ -109,12 +109,12 @@ class Batch:
         )  # fmt: skip
 
     def weighted(self, weights_eb: Tensor) -> Batch:
-        """The same examples, each loss scaled by a weight of its own; padding stays padding."""
+        """Scale the loss of each example by a weight; padding keeps weight 0."""
         return replace(self, weights_eb=self.weights_eb * weights_eb)
 
 
 class Data:
-    """The hosted peers' pool and splits.
+    """Pool and splits of the hosted peers.
 
     Parameters
     ----------
@@ -153,12 +153,12 @@ class Data:
         self._noise_dimension = problem.outputs if noise.any() else 0
 
     def lay_channels_last(self) -> None:
-        """Keep images as networks of convolutions want them on a CPU: channels innermost."""
+        """Store images with channels innermost, the fast layout for convolutions on a CPU."""
         if self._pool.dim() == 4 and not self._channels_last:
             self._pool, self._channels_last = self._pool.movedim(1, -1).contiguous(), True
 
     def narrowed(self, rows: Ints) -> Data:
-        """The data of some of these peers, given by local index; the pool is shared."""
+        """Return the data of some of these peers, given by local index; the pool is shared."""
         some, at = copy(self), torch.from_numpy(rows).to(self.device)
         some.peers = self.peers[rows]
         some.shards = {name: shard.narrowed(rows, at) for name, shard in self.shards.items()}
@@ -188,7 +188,7 @@ class Data:
         return torch.tensor(np.asarray(values), dtype=self.dtype, device=self.device)
 
     def examples(self, split: SplitName, peers_e: Tensor, rows_eb: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised inputs (E, b, *shape) and targets (E, b, ...) at positions of a split.
+        """Return normalised inputs (E, b, *shape) and targets (E, b, ...) at positions of a split.
 
         Tokens and classes are int64.
         """
@@ -196,13 +196,13 @@ class Data:
         return self._readied(inputs), targets
 
     def minibatch(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """`examples` of a training minibatch, augmented as the run wants it."""
+        """Return the `examples` of a training minibatch, with the run's augmentation."""
         return self.minibatches([batch])[0]
 
     def minibatches(self, batches: Sequence[Batch]) -> list[tuple[Tensor, Tensor]]:
-        """`minibatch` of each of some batches of the same shape and peers, gathered in one go.
+        """Return the `minibatch` of batches of the same shape and peers, gathered in one call.
 
-        Images are padded with zeros before they are normalised: with black.
+        Images are padded with zeros (black) before normalisation.
         """
         rows_teb = torch.stack([batch.rows_eb for batch in batches])
         inputs, targets = self._gathered("train", batches[0].peers_e, rows_teb)
@@ -215,12 +215,12 @@ class Data:
     def in_turn(
         self, batches: Sequence[Batch]
     ) -> Iterator[tuple[Batch, tuple[Tensor, Tensor] | None]]:
-        """The batches, with their `minibatch` where it was gathered in one go with others."""
+        """Yield the batches, with their `minibatch` if it was gathered together with others."""
         for few in self._together(batches):
             yield from zip(few, self.minibatches(few) if few[1:] else [None], strict=True)
 
     def _together(self, batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
-        """The batches: full ones of the same shape as many as are gathered at once."""
+        """Group full batches of the same shape, up to the size of one gather."""
         shape = self._pool.shape[1:]
         width = shape.numel() * (8 if self._tokens else self.dtype.itemsize)  # tokens: int64
         few: list[Batch] = []
@@ -241,7 +241,7 @@ class Data:
             yield few
 
     def _gathered(self, split: SplitName, peers_e: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """As they lie in the pool, at rows (..., E, b)."""
+        """Return inputs and targets as stored in the pool, at rows (..., E, b)."""
         shard = self.shards[split]
         at = peers_e[:, None], rows
         targets = shard.targets_pn[at]
@@ -256,7 +256,7 @@ class Data:
         return inputs.long() if self._tokens else self._normalised(inputs)
 
     def _normalised(self, raw: Tensor) -> Tensor:
-        return raw.to(self.dtype).sub_(self._mean).div_(self._std)  # `raw` is a copy of its own
+        return raw.to(self.dtype).sub_(self._mean).div_(self._std)  # `raw` is a copy
 
     def batches(
         self,
@@ -270,12 +270,12 @@ class Data:
         batch_size: int | None = None,
         halves: bool = False,
     ) -> list[Batch]:
-        """Minibatches of training data for E models, one `Batch` a step.
+        """Draw minibatches of training data for E models, one `Batch` per step.
 
         Parameters
         ----------
         peers : (E,) local indices, default every hosted peer once.
-        partners : (E,) peers the draws are made for; separates several draws of one peer.
+        partners : (E,) peers that the draws are for; separates several draws of one peer.
         steps, epochs, batch_size : default to the run's training configuration.
         halves : instead, one draw of `batch_size` examples as two disjoint minibatches.
         """
@@ -297,7 +297,7 @@ class Data:
             noise_dimension=self._noise_dimension,
         )
         augmented = self.training.augment != "none"
-        # Estimates look at the same minibatch in several stages of a round.
+        # Estimates use the same minibatch in several stages of a round.
         if halves or purpose == Purpose.ESTIMATE:
             return self._upload(drawn, peers, round_, Charge.WHOLE, augmented=augmented)
         charges_et = np.full(drawn.counts_et.shape, int(Charge.DRAWN))
@@ -308,7 +308,7 @@ class Data:
         return self._upload(drawn, peers, round_, charges_et, augmented=augmented)
 
     def everything(self, peers: Ints | None = None) -> Batch:
-        """All training data of each peer as one batch, as it is: no noise, no augmentation."""
+        """Return all training data of each peer as one batch, without noise or augmentation."""
         peers = np.arange(len(self.peers)) if peers is None else np.asarray(peers)
         rows_etb, counts_et = everything(self.shards["train"].lengths_p[peers].tolist(), 1)
         whole = Plan(rows_etb, counts_et, np.zeros_like(counts_et), None)
@@ -344,14 +344,14 @@ class Data:
 
 
 def _numbered(arrays: Iterable[npt.NDArray[Any]]) -> Ints:
-    """Number arrays, equal ones alike: by identity, then by a digest of their bytes."""
+    """Number arrays by content (a digest of type, shape and bytes)."""
     digests: dict[int, bytes] = {}
     numbers: dict[bytes, int] = {}
-    held = [*arrays]  # an id is an array's own while the array lives
+    held = [*arrays]  # ids are unique only while the arrays live
     for array in held:
         if id(array) not in digests:
             digest = hashlib.sha256(np.ascontiguousarray(array).tobytes())
             digest.update(str((array.dtype, array.shape)).encode())
             digests[id(array)] = digest.digest()
-    found = [numbers.setdefault(digests[id(array)], len(numbers)) for array in held]
-    return np.array(found, dtype=np.int64)
+    result = [numbers.setdefault(digests[id(array)], len(numbers)) for array in held]
+    return np.array(result, dtype=np.int64)

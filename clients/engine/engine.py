@@ -1,7 +1,7 @@
-"""The engine: all peers of a node trained, differentiated and evaluated as one stacked tensor.
+"""Engine: train, differentiate and evaluate all peers of a node as one stacked tensor.
 
-Four batched operations carry every method: `fit`, `gradients`, `losses` and `mix`; rules are
-formulas over them. The engine holds what does the work: the layout (`network`), the data, a backend
+All methods use four batched operations: `fit`, `gradients`, `losses` and `mix`; rules are formulas
+over them. The engine combines the parts that compute: the layout (`network`), the data, a backend
 (`coterie.clients.engine.backends`), its execution, a trainer and an evaluator. Legend: p = peers of
 this node, e = models or edges, m = members of a mixture, n = examples of a split, b = batch
 positions, s = rows to mix, d = parameters.
@@ -62,7 +62,7 @@ __all__ = ["Engine", "Fit", "GradientFunction", "Gradients", "Mixing", "Scores",
 
 Mixing = Callable[[int], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]
 """Round -> (n, n) averaging weights, whose rows sum to 1, and (n,) the weight of each peer's model
-in the mean of all that the rounds keep: its steps are divided by that."""
+in the mean that the rounds preserve; its steps are divided by that weight."""
 
 
 _log = logging.getLogger("coterie.engine")
@@ -88,44 +88,44 @@ def _no_batches(*which: Any, **how: Any) -> list[Batch]:
 
 
 class Engine:
-    """The stacked models of the peers that one node hosts.
+    """Engine with the stacked models of the peers that one node hosts.
 
     Parameters
     ----------
-    problem : the data of all peers; only that of `peers` is kept.
+    problem : data of all peers; only those of `peers` are kept.
     model, model_options : name and options of the network (`coterie.clients.models.build`).
     peers : ids of the hosted peers, ascending.
     training : minibatches and optimizer.
-    seed : of every stream.
-    device : "cpu", "cuda", or "auto" for CUDA where there is one.
-    gpu : index of the GPU, where there are several.
+    seed : seed of all streams.
+    device : "cpu", "cuda", or "auto" for CUDA if available.
+    gpu : index of the GPU.
     dtype : "float32" or "float64"; quadratic problems are always float64.
-    topology : (n, n) who may talk to whom; None: everybody.
+    topology : (n, n) allowed edges; None: all.
     backend : see `coterie.clients.engine.backends.choose`.
-    chunk : models per call; 0 takes the rule of `coterie.clients.engine.execution`.
-    memory : maximum number of bytes that calls hold for their backward pass; 0 takes a share of the
-        machine's.
+    chunk : models per call; 0: the rule of `coterie.clients.engine.execution`.
+    memory : maximum number of bytes that calls hold for their backward pass; 0: a share of the
+        machine's memory.
     tf32 : round products of float32 to TF32 on a GPU, while the engine computes.
     mixed_precision, channels_last : see `coterie.clients.engine.network.Network`.
-    defence : replaces weighted means; None: nothing does.
+    defence : robust rule that replaces weighted means; None: no rule.
     staleness_discount : exponent of `Rule.freshness`.
-    mixing : averaging weights of a topology that has its own, see `Mixing`.
-    privacy : how gradients are made private; None: not.
-    adaptation : of the network, see `coterie.clients.models.options.Adaptation`.
-    max_parameters : of one model; a larger one is refused before it is allocated.
+    mixing : averaging weights of a topology that defines them, see `Mixing`.
+    privacy : options of private gradients; None: no privacy.
+    adaptation : adaptation of the network, see `coterie.clients.models.options.Adaptation`.
+    max_parameters : maximum size of a model; a larger one is rejected before its allocation.
 
     Attributes
     ----------
-    n : peers of the whole run. samples : (n,) their n_i. clusters : (n,) or None, the truth.
-    topology : (n, n) who may talk to whom, symmetric, empty diagonal.
-    kind : the problem's task, by name. outputs : classes, or outputs of a regression.
-    noise : (n,) deviation of the gradient noise, where the problem states it, else None.
+    n : number of peers of the run. samples : (n,) their n_i. clusters : (n,) true clusters or None.
+    topology : (n, n) allowed edges, symmetric, empty diagonal.
+    kind : name of the problem's task. outputs : number of classes or of regression outputs.
+    noise : (n,) deviation of the gradient noise if the problem defines it, else None.
     backend : the backend's name.
     batches : draws minibatches of training data, see `coterie.clients.engine.data.Data.batches`.
-    n_gradients : (P,) examples each peer has differentiated so far: the bill for gradients.
-    guard : what makes gradients private, None where nothing does.
-    spent : (P, A) what that has cost, see `coterie.clients.engine.privacy.Guard`; A = 0 where
-    nothing does.
+    n_gradients : (P,) number of example gradients that each peer has computed.
+    guard : guard of private gradients; None without privacy.
+    spent : (P, A) divergences spent, see `coterie.clients.engine.privacy.Guard`; A = 0 without
+        privacy.
     """
 
     def __init__(
@@ -208,26 +208,26 @@ class Engine:
         )
         self._evaluator = Evaluator(self.network, self.task, execution, self.data, footprint)
 
-    # ---- what the hosted peers have ----------------------------------------------------------
+    # ---- state of the hosted peers -----------------------------------------------------------
 
     def enter(self, round_: int, stage: int) -> None:
-        """Begin a stage of a round: what is drawn for it is drawn for nothing else."""
+        """Begin a stage of a round, with its own random draws."""
         if self.guard is not None:
             self.guard.begin(round_, stage)
 
     def draw_anew(self, seed: int) -> Guard:
-        """Take minibatches and noise from another seed, which nobody else knows, from now on."""
+        """Draw minibatches and noise from another, secret seed from now on."""
         assert self.guard is not None
         self.data.seed = seed
         self.guard.reseed(seed)
         return self.guard
 
     def narrowed(self, rows: Ints, *, idle: bool = False) -> Self:
-        """Return an engine of some of these peers, given by local index, with a bill of its own.
+        """Return an engine of some of these peers, given by local index, with separate counts.
 
         Parameters
         ----------
-        idle : none of them trains: there are no minibatches.
+        idle : no peer trains: there are no minibatches.
         """
         some = copy(self)
         some.peers = self.peers[rows]
@@ -276,16 +276,16 @@ class Engine:
         return optimizers.opt_state(self.training, x_ed)
 
     def _drawn(self, peers: Iterable[int]) -> Tensor:
-        """The start models that some peers draw, (K, d)."""
+        """Return the start models that some peers draw, (K, d)."""
         rows = [self.network.flat(self._begun(peer)) for peer in peers]
         return torch.stack(rows).to(self.device, self.dtype)
 
     def _begun(self, peer: int) -> nn.Module:
-        """The module that a peer draws."""
+        """Return the module that a peer draws."""
         return self._fresh(int(stream(self.seed, int(peer), 0, Purpose.START).integers(2**63)))
 
     def _fresh(self, key: int) -> nn.Module:
-        """A module initialised from a key; torch's own stream stays where it was."""
+        """Build a module initialised from a key; torch's generator keeps its state."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key)
             return self._build()
@@ -308,11 +308,12 @@ class Engine:
         Parameters
         ----------
         x_ed, buffers, opt_state : (E, d) models and their state; they are not changed.
-        batches : one minibatch a step.
-        gradient : gradient to descend, default that of the own loss; objectives wrap `gradients`.
+        batches : one minibatch per step.
+        gradient : gradient to descend, default that of the local loss; objectives wrap `gradients`.
             Its first call gets `x_ed` itself.
-        drift : (models, their rows in `x_ed`) -> a further direction that is subtracted, times the
-            learning rate, beside the optimizer: neither momentum nor Adam's scaling applies to it.
+        drift : (models, their rows in `x_ed`) -> an additional direction that is subtracted, times
+            the learning rate, beside the optimizer step: neither momentum nor Adam's scaling
+            applies to it.
         training : an optimizer other than the run's; `opt_state` is its own.
         """
         training, before = training or self.training, Fit(x_ed, buffers, opt_state)
@@ -330,7 +331,7 @@ class Engine:
     def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
         """Return the gradient of each model's loss on its minibatch, in training mode.
 
-        Models that are made part by part never exist all at once. The returned buffers hold updated
+        Lazy models are computed part by part. The returned buffers hold updated
         running statistics; a caller that only computes an answer drops them.
         """
         (batch,) = self._paid([batch])
@@ -341,7 +342,7 @@ class Engine:
         return self._trainer.footprint.holds(examples)
 
     def _paid(self, batches: Sequence[Batch]) -> Sequence[Batch]:
-        """The minibatches, charged where gradients are private; their examples go on the bill."""
+        """Charge private minibatches, count their examples, and return them."""
         if self.guard is not None:
             batches = self.guard.admit(batches)
         per_step = 2 if self.training.sam_radius else 1
@@ -384,26 +385,26 @@ class Engine:
     def prediction_losses(
         self, predict: Callable[[Backend, Tensor, Tensor], Tensor], split: SplitName
     ) -> Scores:
-        """Return `losses` of each hosted peer's predictions, wherever they come from.
+        """Return `losses` of given predictions of each hosted peer.
 
         Parameters
         ----------
         predict : (backend for `predictions` and `embed`, local peers (E,), their inputs (E, b,
-            ...)) -> predictions (E, b, ...), averages of what `Task.predict` gives.
+            ...)) -> predictions (E, b, ...), averages of `Task.predict`.
         """
-        everybody = np.arange(len(self.peers))
-        return self._evaluator.score(predict, self.task.ensemble_losses, split, everybody)
+        hosted = np.arange(len(self.peers))
+        return self._evaluator.score(predict, self.task.ensemble_losses, split, hosted)
 
     def predictions(
         self, backend: Backend, x_pd: Tensor, buffers: Buffers, at: Tensor, inputs_eb: Tensor
     ) -> Tensor:
-        """Return what some models (those at `at`) predict of their inputs, (E, b, ...)."""
+        """Return the predictions (E, b, ...) of the models at `at` for their inputs."""
         return self.task.predict(self._evaluator.outputs(backend, x_pd, buffers, at, inputs_eb))
 
     def embed(
         self, backend: Backend, x_pd: Tensor, buffers: Buffers, at: Tensor, inputs_eb: Tensor
     ) -> Tensor:
-        """Return the last layer's inputs of some models (those at `at`), (E, b, m)."""
+        """Return the last layer's inputs (E, b, m) of the models at `at`."""
         return self._evaluator.embed(backend, x_pd, buffers, at, inputs_eb)
 
     def embeddings(self, x_pd: Tensor, buffers: Buffers, split: SplitName) -> Tensor:
@@ -414,20 +415,20 @@ class Engine:
         return self._evaluator.embeddings(x_pd, buffers, split)
 
     def recorded(self, evaluate: Callable[[], Scores]) -> tuple[Scores, Tensor | None, Ints]:
-        """Return what `evaluate` returns, and the predictions it made, on the host.
+        """Return the result of `evaluate` and its predictions, on the host.
 
         Parameters
         ----------
-        evaluate : scores one model or mixture of each hosted peer on one split; nothing is recorded
-            of what scores others.
+        evaluate : scores one model or mixture of each hosted peer on one split; other scores are
+            not recorded.
 
         Returns
         -------
         scores : Scores
         predictions : Tensor, (K, n, ...), or None
-            Predictions of distinct models on distinct data; None where none were recorded.
+            Predictions of distinct models on distinct data; None if none were recorded.
         of_p : ndarray of int, (P,)
-            Which of them are each peer's.
+            Row of each peer's predictions.
         """
         recording = Recording([], np.zeros(0, dtype=np.int64))
         self._evaluator.recording = recording
@@ -447,14 +448,14 @@ class Engine:
     def mix(
         self, weights_ps: npt.ArrayLike | Tensor, x_sd: Tensor, own_pd: Models | None = None
     ) -> Tensor:
-        """Return weighted sums of models: (P, S) times (S, d), the same wherever peers live.
+        """Return weighted sums of models: (P, S) times (S, d), independent of the peers' nodes.
 
-        Costs as much as there are weights other than 0 in rows that differ. Where the run has a
-        defence, its rule replaces the mean in the sum.
+        The cost is proportional to the number of nonzero weights in distinct rows. If the run has a
+        defence, its rule replaces the mean.
 
         Parameters
         ----------
-        own_pd : the recipients' own models, if those are not among `x_sd`.
+        own_pd : the recipients' own models, if they are not in `x_sd`.
         """
         weights = torch.as_tensor(weights_ps).cpu().double().numpy()
         if self.defence.rule == "none":
@@ -471,13 +472,13 @@ class Engine:
         from_e : row of the stack that each letter carries.
         to_e : local index of its recipient.
         """
-        everybody = np.arange(len(self.peers))
+        hosted = np.arange(len(self.peers))
         if self.defence.rule == "none":
-            return sums.weighted(weights_e, x_sd, from_e, to_e, everybody)
-        return robust.collected(self.defence, weights_e, x_sd, from_e, to_e, everybody)
+            return sums.weighted(weights_e, x_sd, from_e, to_e, hosted)
+        return robust.collected(self.defence, weights_e, x_sd, from_e, to_e, hosted)
 
     def inner(self, a_ed: Models, b_ed: Models) -> Tensor:
-        """Return inner products over all parameters, (E,) float64, the same wherever peers live."""
+        """Return inner products of models, (E,) float64, independent of the peers' nodes."""
         rows = max(1, tuning.PAIRED_TERMS // self.d)  # no second copy of all models
         parts = [slice(first, first + rows) for first in range(0, len(a_ed), rows)]
         nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
@@ -485,5 +486,5 @@ class Engine:
 
     def products(self, a_ed: Tensor, b_sd: Tensor) -> npt.NDArray[np.float64]:
         """Return inner products of every model of one stack with every one of another, (E, S)."""
-        found: npt.NDArray[np.float64] = sums.products(a_ed, b_sd).cpu().numpy()
-        return found
+        result: npt.NDArray[np.float64] = sums.products(a_ed, b_sd).cpu().numpy()
+        return result

@@ -31,7 +31,7 @@ class Scores(NamedTuple):
     Attributes
     ----------
     losses : (E,), nan without data.
-    accuracies : (E,), nan without data, or where the task has none.
+    accuracies : (E,), nan without data, and for tasks without accuracy.
     """
 
     losses: Tensor
@@ -45,7 +45,7 @@ class Recording:
     Attributes
     ----------
     parts : models (K,), examples (K, b) and predictions (K, b, ...) of each call of the network.
-    of_e : (E,) which of the models each of the asked ones equals.
+    of_e : (E,) index of the distinct model that each requested model equals.
     """
 
     parts: list[tuple[Tensor, Tensor, Tensor]]
@@ -67,11 +67,11 @@ Seen = Callable[[Backend, Tensor, Tensor, Tensor, Tensor], None]
 
 @dataclass
 class Evaluator:
-    """Evaluates the models of an engine.
+    """Evaluator of the models of an engine.
 
     Attributes
     ----------
-    recording : where predictions are kept, None to keep none.
+    recording : storage of predictions; None: predictions are not stored.
     """
 
     network: Network
@@ -105,8 +105,8 @@ class Evaluator:
         def see(
             backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor
         ) -> None:
-            found = self.outputs(backend, x_ed, buffers, at, inputs)
-            losses_en[at[:, None], rows] = self.task.losses(found, targets)
+            result = self.outputs(backend, x_ed, buffers, at, inputs)
+            losses_en[at[:, None], rows] = self.task.losses(result, targets)
 
         self._sweep(see, split, peers)
         return losses_en
@@ -120,8 +120,8 @@ class Evaluator:
             shares = []
             for m in range(weights_pm.shape[1]):
                 own = {name: value[:, m] for name, value in buffers.items()}
-                found = self.outputs(backend, x_pmd[:, m], own, at, inputs)
-                share = self.task.predict(found)
+                result = self.outputs(backend, x_pmd[:, m], own, at, inputs)
+                share = self.task.predict(result)
                 shares.append(share * weights_pm[at, m].view(-1, *[1] * (share.dim() - 1)))
             return sum(shares[1:], shares[0])
 
@@ -136,10 +136,10 @@ class Evaluator:
             parts.append((at, rows, self.embed(backend, x_pd, buffers, at, inputs)))
 
         self._sweep(see, split, np.arange(len(x_pd)))
-        found_pnm = x_pd.new_zeros(len(x_pd), longest, parts[0][2].shape[2] if parts else 0)
+        values_pnm = x_pd.new_zeros(len(x_pd), longest, parts[0][2].shape[2] if parts else 0)
         for at, rows, part in parts:
-            found_pnm[at[:, None], rows] = part
-        return found_pnm
+            values_pnm[at[:, None], rows] = part
+        return values_pnm
 
     @torch.no_grad()
     def score(
@@ -149,7 +149,7 @@ class Evaluator:
         split: SplitName,
         peers: Ints,
         *,
-        predict: Callable[[Tensor], Tensor] = lambda found: found,
+        predict: Callable[[Tensor], Tensor] = lambda result: result,
         of_e: Ints | None = None,
     ) -> Scores:
         """Return mean losses and accuracies of outputs.
@@ -158,9 +158,9 @@ class Evaluator:
         ----------
         outputs : (backend, models (K,), inputs) -> outputs.
         losses : (outputs, targets) -> loss of each example.
-        peers : (K,) whose data each model is evaluated on.
+        peers : (K,) peers on whose data the models are evaluated.
         predict : outputs -> predictions, to record them.
-        of_e : (E,) which of the K models each of the asked ones equals, default all in order.
+        of_e : (E,) index of the model that each requested one equals, default all in order.
         """
         lengths_k = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.data.device)
         total = torch.zeros(len(peers), dtype=torch.float64, device=self.data.device)
@@ -172,14 +172,14 @@ class Evaluator:
         def see(
             backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor
         ) -> None:
-            found = outputs(backend, at, inputs)
+            result = outputs(backend, at, inputs)
             if recording is not None:
-                values = predict(found).double().cpu()
+                values = predict(result).double().cpu()
                 recording.parts.append((at.cpu(), rows.cpu(), values))
             valid = rows < lengths_k[at, None]
-            total[at] += (losses(found, targets) * valid).sum(dim=1, dtype=torch.float64)
+            total[at] += (losses(result, targets) * valid).sum(dim=1, dtype=torch.float64)
             if self.task.correct is not None:
-                correct = self.task.correct(found, targets)
+                correct = self.task.correct(result, targets)
                 right[at] += (correct * valid).sum(dim=1, dtype=torch.float64)
 
         self._sweep(see, split, peers)
@@ -204,7 +204,7 @@ class Evaluator:
         return backend.embed(*self._split(x_ed, buffers, at), inputs)
 
     def _split(self, x_ed: Tensor, buffers: Buffers, at: Tensor) -> tuple[Buffers, Buffers]:
-        """Trainable tensors and the other buffers of the models at some rows."""
+        """Return trainable tensors and other buffers of the models at some rows."""
         own = {name: value[at] for name, value in buffers.items()}
         models = self.network.named(x_ed[at])
         models |= {name: own[name] for name in self.network.personal}
@@ -213,13 +213,13 @@ class Evaluator:
     def _distinct(
         self, x_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints
     ) -> tuple[Ints, Ints]:
-        """Find models that are equal, on data that are equal.
+        """Find equal models on equal data.
 
-        A few columns are compared first; those who agree in them are compared as a whole.
+        Compare a few columns first, then all columns of the models that agree in these.
 
         Returns
         -------
-        (K,) one model of each kind, and (E,) which of these each model equals.
+        (K,) the distinct models, and (E,) the index of the distinct model that each model equals.
         """
         same_p = self.data.shards[split].same_p[peers]
         every = np.arange(len(peers))

@@ -1,10 +1,10 @@
-"""How calls are executed: models and examples per call, calls side by side, threads per call.
+"""Execution of calls: models and examples per call, parallel calls, threads per call.
 
-Stacking saves overhead, but every stacked model holds its own activations, and calls that outgrow
-the caches of a CPU are slower. On a GPU a call takes all that its memory allows. Calls of single
-models run side by side on the cores of a CPU: two halves of a call have more to do with each other
-than two models. The rules look at shapes and the machine only, never at a clock, so that the same
-run on the same machine gives the same bits.
+Stacking saves overhead, but every stacked model holds its own activations, and calls that exceed
+the caches of a CPU are slower. On a GPU a call takes as many models as memory allows. Calls of
+single models run in parallel on the cores of a CPU, since two models share less than two halves of
+a call. The rules use only shapes and the machine, never a clock, so a repeated run on the same
+machine gives the same bits.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Item = TypeVar("Item")
 
 
 class Plan(NamedTuple):
-    """Execution of some models' calls.
+    """Execution plan of the calls of some models.
 
     Attributes
     ----------
     models : models per call.
-    workers : calls side by side.
+    workers : number of parallel calls.
     threads : torch's threads while the plan runs; workers share them.
     examples : examples per call, in evaluation.
     """
@@ -50,13 +50,13 @@ class Plan(NamedTuple):
 
 
 class Execution:
-    """Plans calls of a backend and runs them.
+    """Planner and runner of the calls of a backend.
 
     Parameters
     ----------
-    backend : computes them.
+    backend : backend that computes.
     device : its device.
-    chunk : models per call, 0 for the rule.
+    chunk : models per call; 0: by rule.
     memory : maximum number of bytes that calls hold at a time, 0 for a share of the machine's.
     tf32 : let products of float32 round to TF32 on a GPU.
     """
@@ -70,7 +70,7 @@ class Execution:
         self._memory = memory or _share(device)
         self._budget = min(tuning.CHUNK_BYTES, self._memory) if on_cpu else self._memory
         self._largest = tuning.CHUNK_MODELS if on_cpu else self._memory
-        # What draws from torch's generator cannot share it with another call.
+        # A network that draws from torch's generator cannot share it with another call.
         self._side_by_side = on_cpu and not backend.network.alone
         self._backends = [backend]
 
@@ -117,7 +117,7 @@ class Execution:
         return Plan(size, workers, threads, examples)
 
     def run(self, plan: Plan, work: Callable[[Backend, Item], None], items: Iterable[Item]) -> None:
-        """Call `work` with a backend and each item; afterwards the process is as it was before."""
+        """Call `work` with a backend and each item; restore the settings of the process."""
         with self.settings(plan.threads):
             share_out(work, self.backends(plan.workers), items)
 
@@ -146,7 +146,7 @@ class Execution:
 
 
 def working(counts_e: Ints) -> Part:
-    """Return which models have examples in a minibatch."""
+    """Select the models that have examples in a minibatch."""
     return slice(None) if (counts_e > 0).all() else np.flatnonzero(counts_e)
 
 
@@ -241,13 +241,13 @@ def _pool(workers: int, threads: int) -> ThreadPoolExecutor:
 
 
 def _compute_with(threads: int) -> None:
-    """Let this thread use so many of torch's threads."""
+    """Set the number of torch's threads for this thread."""
     torch.set_num_threads(threads)
     torch.get_num_threads()  # torch sets the count of a thread lazily; reading it pins the value
 
 
 def _share(device: torch.device) -> int:
-    """Return a share of all memory, not of what is free: other nodes may run on this machine."""
+    """Return a share of the total memory; free memory is shared with other nodes."""
     if device.type == "cpu":
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     else:

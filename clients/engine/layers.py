@@ -1,4 +1,4 @@
-"""Dropout whose masks belong to a key; changes to a network before the engine runs it."""
+"""Keyed dropout, and changes to a network before the engine runs it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Mixed precision: matrix products and convolutions in bfloat16, everything else as it is.
+"""Mixed precision: matrix products and convolutions in bfloat16, other functions unchanged.
 
-The lists are those of torch.autocast. Autocast itself cannot be used: under vmap it leaves
-convolutions as they are and, on the CPU, linear maps crash (torch 2.14). Parameters stay what they
-are and so do their gradients, which come back through the conversion.
+The lists are those of torch.autocast. Autocast itself cannot be used: under vmap it ignores
+convolutions and, on the CPU, linear maps crash (torch 2.14). Parameters keep their type, and so do
+their gradients, which are converted back.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ FULL = {F.batch_norm, F.group_norm, F.layer_norm, F.softmax, torch.softmax, Tens
 
 
 class MixedPrecision(TorchFunctionMode):
-    """Inside, functions of `LOW` take and give bfloat16; those of `FULL` compute in float32.
+    """Mode in which functions of `LOW` run in bfloat16 and those of `FULL` in float32.
 
-    What a function of `FULL` gives has the type that it was given, so that activations between
-    convolutions are small.
+    The result of a function of `FULL` has the type of its input, so that activations between
+    convolutions stay small.
     """
 
     def __torch_function__(
@@ -36,9 +36,9 @@ class MixedPrecision(TorchFunctionMode):
         kwargs = kwargs or {}
         given: Any = args[0] if args else None
         if func in VOLUMES and given.device.type == "cpu":
-            # The CPU's gradient of such a weight in bfloat16 is memory that nobody wrote.
-            found: Tensor = func(*[_as(value, torch.float32) for value in args], **kwargs)
-            return found.bfloat16()
+            # On a CPU the bfloat16 gradient of such a weight is uninitialised memory.
+            result: Tensor = func(*[_as(value, torch.float32) for value in args], **kwargs)
+            return result.bfloat16()
         if func in LOW:
             return func(*(_as(value, torch.bfloat16) for value in args), **kwargs)
         if func in FULL:

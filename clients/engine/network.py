@@ -1,4 +1,4 @@
-"""The layout of stacked models: names and shapes of one network, rows of parameters, buffers.
+"""Layout of stacked models: names and shapes of one network, rows of parameters, buffers.
 
 A `torch.nn.Module` is the template. The trainable parameters of many copies lie in one matrix
 `x_ed` (e = models, d = parameters, in `named_parameters` order), their buffers in stacked tensors.
@@ -27,15 +27,15 @@ LAYER_STEP = 0x9E3779B1
 
 
 class Network:
-    """Names, shapes and buffers of a network, and how one copy of it runs.
+    """Names, shapes and buffers of a network, with a method that runs one copy.
 
     Parameters
     ----------
     template : the network; its dropout is replaced by one with keys.
     mixed_precision : compute in bfloat16 where `coterie.clients.engine.mixed_precision` says so;
         the outputs have the models' type.
-    channels_last : let the channels of images lie innermost in calls of a single model on a GPU; on
-        a CPU they always do.
+    channels_last : lay out images with channels innermost in calls of a single model on a GPU; on a
+        CPU this is always so.
     personal : names of trainable tensors that are kept with the buffers instead of in the rows; see
         `coterie.clients.engine.personal`.
 
@@ -49,8 +49,8 @@ class Network:
     d : number of parameters in a row.
     coupled : the output for an example depends on the rest of its batch (batch norm).
     convolves : the network has convolutions.
-    alone : why torch.func.vmap cannot batch copies, "" if it can. Such a network runs one copy at a
-        time, and what it draws comes from torch's generator, seeded with the model's key.
+    alone : reason why torch.func.vmap cannot batch copies, "" if it can. Such a network runs one
+        copy at a time, and draws from torch's generator, seeded with the model's key.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Network:
     def run(
         self, module: nn.Module, tensors: dict[str, Tensor], inputs: Tensor, kept: Collection[str]
     ) -> tuple[Tensor, Buffers]:
-        """Run one copy: outputs (b, ...), and the tensors named in `kept` as the call left them.
+        """Run one copy; return outputs (b, ...), and the tensors in `kept` after the call.
 
         Parameters
         ----------
@@ -105,12 +105,12 @@ class Network:
 
     def keys(self, keys: Tensor, first: Tensor) -> dict[str, Tensor]:
         """Return the dropout buffers of models with these keys, () or (E,)."""
-        found = {}
+        result = {}
         for number, layer in enumerate(self._dropouts):
             prefix = f"{layer}." if layer else ""
-            found[f"{prefix}{KEY}"] = keys + number * LAYER_STEP
-            found[f"{prefix}{FIRST}"] = first
-        return found
+            result[f"{prefix}{KEY}"] = keys + number * LAYER_STEP
+            result[f"{prefix}{FIRST}"] = first
+        return result
 
     def no_keys(self, like: Tensor) -> dict[str, Tensor]:
         """Return dropout buffers for evaluation, on the device of `like`."""
@@ -132,7 +132,7 @@ class Network:
         return [p.view(len(x_ed), *s) for p, s in zip(parts, self.shapes, strict=True)]
 
     def columns(self, names: Sequence[str]) -> Tensor:
-        """Mask (d,) of the parameters of some tensors, or of modules with all that is in them."""
+        """Return a mask (d,) of the parameters of some tensors or modules."""
         return torch.cat(
             [
                 torch.full((size,), any(n == m or n.startswith(f"{m}.") for m in names))
@@ -142,7 +142,7 @@ class Network:
 
     @property
     def head(self) -> list[str]:
-        """Names of the tensors of the last trained layer, the one that gives the outputs."""
+        """Return the names of the tensors of the last trained layer, the output layer."""
         last = _owner(self._order[-1])
         return [name for name in self._order if _owner(name) == last]
 
@@ -164,14 +164,14 @@ class Network:
         return below
 
     def copies(self, models: int) -> tuple[Buffers, Buffers]:
-        """Return the template as so many models: their trainable tensors, and their buffers."""
+        """Return copies of the template as stacks: trainable tensors, and buffers."""
         values = {name: self.module.get_parameter(name).detach() for name in self.trained}
         stacks = {name: value.expand(models, *value.shape) for name, value in values.items()}
         buffers = self.buffers(models)
         return stacks, {name: buffers[name] for name in self.buffer_names}
 
     def buffers(self, models: int) -> Buffers:
-        """Return the template's buffers, once for each model."""
+        """Return a copy of the template's buffers per model."""
         return {k: v.expand(models, *v.shape).clone() for k, v in self._buffers.items()}
 
 
@@ -182,12 +182,12 @@ def _aliases(module: nn.Module) -> dict[str, str]:
     """
     names = {id(value): name for name, value in module.named_buffers()}
     names |= {id(value): name for name, value in module.named_parameters()}
-    found = {}
+    result = {}
     for place, layer in module.named_modules():
         for own in (layer.named_parameters, layer.named_buffers):
             for key, value in own(recurse=False, remove_duplicate=False):
-                found[f"{place}.{key}" if place else key] = names[id(value)]
-    return found
+                result[f"{place}.{key}" if place else key] = names[id(value)]
+    return result
 
 
 def _owner(name: str) -> str:

@@ -25,7 +25,7 @@ COUNT = "count"
 
 
 def opt_state(training: Training, x_ed: Tensor) -> OptState:
-    """Fresh optimizer state for the models `x_ed`."""
+    """Return fresh optimizer state for the models `x_ed`."""
     if training.optimizer in ("adam", "adamw"):
         return {
             "first": x_ed.new_zeros(x_ed.shape),
@@ -44,13 +44,13 @@ def step(
     gradients: Sequence[Tensor],
     opt_state: Mapping[str, Sequence[Tensor]],
 ) -> None:
-    """One step down the gradients; models and opt_state are changed where they lie.
+    """Take one step down the gradients; change models and opt_state in place.
 
     Parameters
     ----------
     rate : the learning rate of this step, see `Training.rate`.
-    models, gradients : the rows (E, d), or tensor by tensor (E, ...).
-    opt_state : each of its tensors, cut as the models are; "count" may be a single one.
+    models, gradients : rows (E, d), or tensors (E, ...).
+    opt_state : state tensors, split like the models; "count" may be a single tensor.
     """
     if training.gradient_clip:
         gradients = clipped(gradients, training.gradient_clip)
@@ -112,7 +112,7 @@ def raised(
 
 
 def _norms(gradients: Sequence[Tensor]) -> Tensor:
-    """Norm of each model's gradient (E,), over all its tensors."""
+    """Return the norm of each model's gradient (E,), over all its tensors."""
     norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in gradients]
     norms_e: Tensor = torch.linalg.vector_norm(torch.stack(norms), dim=0)
     return norms_e

@@ -1,8 +1,8 @@
-"""Personal layers: parameters that stay with their peer, whatever its method sends and averages.
+"""Personal layers: parameters that a method neither sends nor averages.
 
-Like the running statistics of batch norm they are among the buffers of a peer's model. A method's
-models are the rest; the gradient of a loss at a model takes a step of the personal layers of the
-peer whose data it is, as it moves its statistics, and whoever drops the buffers drops that step.
+Like the running statistics of batch norm, they are among the buffers of a peer's model; a method's
+models are the other parameters. Computing a gradient also takes a step of the personal layers of
+the peer whose data it uses, as it updates the statistics; dropping the buffers drops that step.
 Legend: e = models.
 """
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class PersonalLayers:
-    """The personal parameters of a network, and the optimizer's memory of each.
+    """Personal parameters of a network, and their optimizer state.
 
     Parameters
     ----------
     names : of the parameters.
-    training : the optimizer that moves them.
+    training : the optimizer that updates them.
     """
 
     def __init__(self, names: Sequence[str], training: Training) -> None:
         self.names, self._training = tuple(names), training
 
     def buffers(self, values: Mapping[str, Tensor]) -> Buffers:
-        """The parameters (E, ...) by name, with fresh memory."""
+        """Return the parameters (E, ...) by name, with fresh optimizer state."""
         memory = {
             f"{name}.{key}": moment
             for name, value in values.items()
@@ -44,7 +44,7 @@ class PersonalLayers:
     def stepped(
         self, buffers: Mapping[str, Tensor], gradients: Sequence[Tensor], round_: int
     ) -> Buffers:
-        """The parameters and their memory after a step down their gradients."""
+        """Return the parameters and their optimizer state after a step down their gradients."""
         after = {
             key: value.clone()
             for key, value in buffers.items()

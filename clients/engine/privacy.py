@@ -1,12 +1,12 @@
-"""Differential privacy of examples: per-example clipping, keyed noise, and what it has cost.
+"""Differential privacy of examples: per-example clipping, keyed noise and accounting.
 
 The gradient of a minibatch B becomes (sum over B of g_e min(1, C / |g_e|) + s C z) / |B| with z
 standard normal (Abadi et al., "Deep learning with differential privacy", CCS 2016). The backend
-clips (`coterie.clients.engine.backends.clipped`); this module adds noise and keeps count.
+clips (`coterie.clients.engine.backends.clipped`); this module adds noise and charges for it.
 
-Noise belongs to (seed, peer, round, stage, minibatch, and how often the minibatch was used in the
-stage): the same wherever a peer is hosted, never twice the same. Whoever knows the seed knows the
-noise; a deployed node draws a seed of its own for each request and tells nobody. Legend: p = peers
+Noise is keyed by seed, peer, round, stage, minibatch and the number of earlier uses of the
+minibatch in the stage: it does not depend on the node that hosts a peer, and never repeats. The
+seed determines the noise; a deployed node draws a secret seed for each request. Legend: p = peers
 of this node, e = models, b = examples of a minibatch, d = parameters, a = orders.
 """
 
@@ -35,19 +35,18 @@ from coterie.clients.letters import Bools
 from coterie.clients.privacy import Privacy
 
 OFFER, ANSWER, UPDATE = range(3)
-"""Stages of a round, in each of which a minibatch may be used anew."""
+"""Stages of a round; uses of a minibatch are counted per stage."""
 _USES = 1 << 16
 
 
 Account = Callable[[], AbstractContextManager[tuple[accountant.Floats, accountant.Floats]]]
 """Opens the account of the hosted peers and yields two arrays (P, A): the divergences that each
-peer has spent so far, and zeros, to which the caller adds what it spends now. The additions count
-when
-the account is closed without an error; nobody else can open it meanwhile."""
+peer has spent, and zeros, to which the caller adds its new costs. The costs are charged when the
+account is closed without an error; the account is locked until then."""
 
 
 class Guard:
-    """What makes the gradients of hosted peers private, and keeps count.
+    """Guard that makes the gradients of hosted peers private and charges their budgets.
 
     Parameters
     ----------
@@ -55,8 +54,8 @@ class Guard:
 
     Attributes
     ----------
-    rdp : (P, A) what each peer has spent in the run, see `coterie.clients.engine.accountant`.
-    account : what decides about the budget, see `Account`; by default, what the run has spent.
+    rdp : (P, A) divergences spent per peer in the run, see `coterie.clients.engine.accountant`.
+    account : account of the budget, see `Account`; by default, the costs of the run.
     exhausted : (P,) whether a query of the current stage was beyond the budget.
     """
 
@@ -76,17 +75,17 @@ class Guard:
         self.begin(0, OFFER)
 
     def reseed(self, seed: int) -> None:
-        """From now on noise comes from this seed."""
+        """Draw noise from this seed from now on."""
         self._seed = seed
 
     def begin(self, round_: int, stage: int) -> None:
-        """A stage of a round begins."""
+        """Begin a stage of a round."""
         self._when = round_ * _USES * 4 + stage * _USES
         self._uses = Counter[tuple[int, int]]()
         self.exhausted: Bools = np.zeros(len(self._peers), dtype=np.bool_)
 
     def epsilon(self) -> accountant.Floats:
-        """(P,) what each peer has spent."""
+        """Return the epsilon (P,) that each peer has spent."""
         with self.account() as (spent_pa, _):
             return accountant.epsilon(spent_pa, self.options.delta)
 
@@ -124,7 +123,7 @@ class Guard:
         return replace(batch, counts_e=counts_e, weights_eb=weights_eb, uses_e=uses_e)
 
     def _cost(self, p: int, count: int, charge: Charge, before: int) -> accountant.Floats:
-        """Rényi divergences of one more gradient on a minibatch, after so many of them."""
+        """Return the Rényi divergences of a gradient on a minibatch with `before` earlier uses."""
         if charge == Charge.FREE:
             return np.zeros(len(accountant.ORDERS))
         examples = int(self._examples[p])
@@ -132,10 +131,10 @@ class Guard:
         return accountant.another(examples, drawn, self.options.noise, before)
 
     def add_noise(self, gradients: Sequence[Tensor], batch: Batch) -> None:
-        """Add what hides single examples to the mean gradients, given tensor by tensor."""
+        """Add privacy noise to the mean gradients, given tensor by tensor."""
         counts_e, uses_e = batch.counts_e, batch.uses_e
         models, dtype, device = len(counts_e), gradients[0].dtype, gradients[0].device
-        assert uses_e is not None, "a minibatch that was not admitted"
+        assert uses_e is not None, "minibatch without `admit`"
         ends = zip(batch.peers_e.tolist(), batch.keys_e.tolist(), uses_e.tolist(), strict=True)
         sources = [
             stream(self._seed, int(self._peers[p]), self._when + use, Purpose.PRIVACY, key)
@@ -156,11 +155,11 @@ def normal(
     sources: Sequence[np.random.Generator], deviations_e: accountant.Floats, d: int,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """Normal numbers (E, d) from AES in counter mode, each row's key drawn from its stream.
+    """Draw normal numbers (E, d) from AES in counter mode, each row's key from its stream.
 
-    Fast, and who sees some of the numbers can tell nothing of the others, as of Mersenne Twister's.
-    Box and Muller's method, with 32 random bits for each number; NumPy takes half to a third of the
-    time that torch takes for logarithms and cosines.
+    Fast and cryptographically secure: unlike with the Mersenne Twister, some numbers do not reveal
+    the others. Box-Muller transform with 32 random bits per number; NumPy computes logarithms and
+    cosines in a half to a third of torch's time.
     """
     half = (d + 1) // 2
     bits = np.empty((len(sources), 2, half), dtype=np.int32)

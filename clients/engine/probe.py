@@ -1,8 +1,8 @@
-"""A network that is not ours is tried before a run: whether it fits, and whether it can be batched.
+"""Check before a run that a network fits the problem, and whether it can be batched.
 
-`torch.func.vmap` runs many copies of a network in one call. It cannot where the way through a
-network depends on its data, or where a layer draws random numbers or writes into a tensor that all
-copies share. Such a network runs one model at a time, if it runs at all.
+`torch.func.vmap` runs many copies of a network in one call. It fails if control flow depends on the
+data, or if a layer draws random numbers or writes into a tensor that all copies share. Such a
+network runs one model at a time.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _REMEDIES = {
     "in-place": "write x = x + y instead of x += y, and no x[...] = y",
     "inplace": "write x = x + y instead of x += y, and no x[...] = y",
 }
-"""What torch says of a layer that cannot be batched -> what to write instead."""
+"""Part of torch's message about a layer that cannot be batched -> remedy."""
 
 _log = logging.getLogger("coterie.models")
 
 
 class ModelError(Error, ValueError):
-    """A network that cannot learn the problem; names the layer and the remedy."""
+    """Error: a network cannot learn the problem; the message names layer and remedy."""
 
 
 def check(
     model: str, options: object, adaptation: Adaptation, problem: Problem, dtype: str
 ) -> Network:
-    """Build a network and try it on a problem, before a run; says it once if it cannot be batched.
+    """Build a network and try it on a problem before a run; warn once if it cannot be batched.
 
     Raises
     ------
     ValueError
-        It cannot be built, or not learn the problem; one line says why.
+        The network cannot be built, or cannot learn the problem; one line gives the reason.
     """
     shape = problem.inputs.shape[1:]
     with torch.random.fork_rng():
@@ -70,12 +70,12 @@ def _warn(line: str) -> None:
 
 
 def try_out(network: Network, problem: Problem, name: str) -> None:
-    """Check that a network learns the problem, and note in it why it cannot be batched.
+    """Check that a network learns the problem; store the reason if it cannot be batched.
 
     Raises
     ------
     ModelError
-        It does not; one line says in which layer, and why.
+        The network fails; one line names layer and reason.
     """
     task = TASKS[problem.task]
     both = examples(network, problem, task)
@@ -97,8 +97,8 @@ def try_out(network: Network, problem: Problem, name: str) -> None:
         _step(backend, both)
         _outputs(backend, both)
     except Exception as error:
-        said = first_sentence(error)
-        remedy = next((text for key, text in _REMEDIES.items() if key in str(error)), said)
+        reason = first_sentence(error)
+        remedy = next((text for key, text in _REMEDIES.items() if key in str(error)), reason)
         layer = layer_of(error, network.module)
         network.alone = f"{remedy} in {layer}" if layer else remedy
 
@@ -133,7 +133,7 @@ def _outputs(backend: Backend, both: Examples) -> Tensor:
 
 
 def _check(outputs: Tensor, inputs: Tensor, problem: Problem, name: str) -> None:
-    """Refuse outputs that the task has no use for."""
+    """Reject outputs whose shape does not fit the task."""
     k, count = problem.outputs, inputs.shape[1]
     shapes = {
         "language": (*inputs.shape[2:], k),

@@ -1,16 +1,17 @@
-"""Robust aggregation: what takes the place of a weighted mean where some of the letters may lie.
+"""Robust aggregation: replace the weighted mean if some letters may be malicious.
 
 All rules are of Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, "Fixing by mixing: a recipe
-for optimal Byzantine ML under heterogeneity" (AISTATS 2023), but "clip": Karimireddy, He, Jaggi,
-"Learning from history for Byzantine robust optimization" (ICML 2021), around the own model as in
-He, Karimireddy, Jaggi, "Byzantine-robust decentralized learning via ClippedGossip" (2022). Here
-letters have weights; with equal ones the rules are the papers'. f is the number of letters among k
-that may be lies, floor(tolerate k). Letters that are not finite are left out first.
+for optimal Byzantine ML under heterogeneity" (AISTATS 2023), except "clip": Karimireddy, He, Jaggi,
+"Learning from history for Byzantine robust optimization" (ICML 2021), around the recipient's model
+as in He, Karimireddy, Jaggi, "Byzantine-robust decentralized learning via ClippedGossip" (2022).
+Here letters have weights; with equal weights the rules are those of the papers. f =
+floor(tolerate k) is the number of letters among k that may be malicious. Non-finite letters are
+dropped first.
 
-Most rules are weighted means whose weights follow from the distances between letters; only those of
-each coordinate look at the numbers. Sums are those of `coterie.clients.engine.sums`, in float64 and
-the order of the letters, so results do not depend on who is hosted where. Legend: k = letters of
-one recipient, p = recipients, s = rows of a stack, d = parameters.
+Most rules are weighted means whose weights follow from the distances between letters; only the
+coordinate-wise rules use the values. Sums are those of `coterie.clients.engine.sums`, in float64
+and the order of the letters, so results do not depend on the assignment of peers to nodes. Legend:
+k = letters of one recipient, p = recipients, s = rows of a stack, d = parameters.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ Floats = npt.NDArray[np.float64]
 
 
 class Models(Protocol):
-    """Models (P, d) of which a part is made when it is asked for."""
+    """Models (P, d) whose parts are computed on access."""
 
     def __getitem__(self, at: Part, /) -> Tensor: ...
 
 
-class Heard(NamedTuple):
-    """What one recipient averages.
+class Received(NamedTuple):
+    """Letters of one recipient, with their weights.
 
     Attributes
     ----------
-    rows : (K,) of the stack. weights : (K,) of each; they need not sum to 1. own : (d,) where the
-    recipient itself stands, if that is known.
+    rows : (K,) of the stack. weights : (K,) of each; they need not sum to 1. own : (d,) the
+    recipient's own model, if known.
     """
 
     rows: Ints
@@ -51,45 +52,45 @@ class Heard(NamedTuple):
 
 
 def mixed(defence: Defence, weights_ps: Floats, x_sd: Tensor, own_pd: Models | None) -> Tensor:
-    """`aggregated` of rows of weights (P, S); of those other than 0.
+    """Aggregate the rows of a stack with nonzero weights (P, S).
 
     Parameters
     ----------
-    own_pd : where the recipients stand themselves, if that is known.
+    own_pd : the recipients' own models, if known.
     """
-    heard = []
+    received = []
     for p, w_s in enumerate(weights_ps):
         rows = np.flatnonzero(w_s)
-        heard.append(Heard(rows, w_s[rows], None if own_pd is None else own_pd[p : p + 1][0]))
-    return aggregated(defence, x_sd, heard)
+        received.append(Received(rows, w_s[rows], None if own_pd is None else own_pd[p : p + 1][0]))
+    return aggregated(defence, x_sd, received)
 
 
 def collected(
     defence: Defence, weights_e: Floats, x_sd: Tensor, from_e: Ints, to_e: Ints, recipients: Ints
 ) -> Tensor:
-    """`aggregated` of letters, each of a row of the stack to a recipient."""
+    """Aggregate letters, each from a row of the stack to a recipient."""
     mine = (to_e == p for p in recipients)
-    return aggregated(defence, x_sd, (Heard(from_e[e], weights_e[e], None) for e in mine))
+    return aggregated(defence, x_sd, (Received(from_e[e], weights_e[e], None) for e in mine))
 
 
-def aggregated(defence: Defence, x_sd: Tensor, heard: Iterable[Heard]) -> Tensor:
-    """What each recipient gets in the place of its weighted sum (P, d)."""
-    found, known = [], dict[tuple[bytes, bytes], Tensor]()
+def aggregated(defence: Defence, x_sd: Tensor, received: Iterable[Received]) -> Tensor:
+    """Return the robust aggregates (P, d) that replace weighted sums."""
+    result, known = [], dict[tuple[bytes, bytes], Tensor]()
     finite_s = torch.linalg.vector_norm(x_sd, torch.inf, dim=1).isfinite().cpu().numpy()
-    for rows, weights, own in heard:
+    for rows, weights, own in received:
         used = (weights != 0) & finite_s[rows]
         centre = own if defence.rule == "clip" else None
         key = rows[used].tobytes(), weights[used].tobytes()
         if centre is not None or key not in known:
             known[key] = _of_one(defence, x_sd, rows[used], weights[used], centre)
-        found.append(known[key] * float(weights.sum()))
-    return torch.stack(found).to(x_sd)
+        result.append(known[key] * float(weights.sum()))
+    return torch.stack(result).to(x_sd)
 
 
 def _of_one(
     defence: Defence, x_sd: Tensor, rows: Ints, weights: Floats, own: Tensor | None
 ) -> Tensor:
-    """The aggregate (d,), in float64, of letters with positive weights."""
+    """Return the aggregate (d,), in float64, of letters with positive weights."""
     if not len(rows):
         return x_sd.new_zeros(x_sd.shape[1], dtype=torch.float64)
     x_kd, w_k = x_sd[rows].double(), weights / weights.sum()
@@ -109,14 +110,14 @@ def _of_one(
 
 
 def _squares(x_kd: Tensor) -> Floats:
-    """(K, K) squared distances, without the cancellation of inner products."""
+    """Return squared distances (K, K), without the cancellation of inner products."""
     rows = [sums.paired(away_kd, away_kd) for away_kd in (x_kd - x_d for x_d in x_kd)]
-    found: Floats = torch.stack(rows).cpu().numpy()
-    return found
+    result: Floats = torch.stack(rows).cpu().numpy()
+    return result
 
 
 def nearest(squares_kk: Floats, f: int) -> Floats:
-    """(K, K) weights of nearest-neighbour mixing: row i is the mean of the k - f nearest to i."""
+    """Return the weights (K, K) of nearest-neighbour mixing: row i averages the k - f nearest."""
     k = len(squares_kk)
     order_kk = np.argsort(squares_kk, axis=1, kind="stable")[:, : k - f]
     mixed_kk = np.zeros((k, k))
@@ -125,7 +126,7 @@ def nearest(squares_kk: Floats, f: int) -> Floats:
 
 
 def _shortened(distance_k: Floats, kept: int) -> Floats:
-    """Factor on the way to each letter: none is longer than the `kept`-th shortest."""
+    """Return the factors that clip all distances to the `kept`-th shortest."""
     radius = np.sort(distance_k)[kept - 1]
     factor_k: Floats = np.minimum(1.0, radius / np.where(distance_k > 0, distance_k, 1.0))
     return factor_k
@@ -134,7 +135,7 @@ def _shortened(distance_k: Floats, kept: int) -> Floats:
 def _by_coordinate(
     rule: Callable[[Tensor, Tensor, float], Tensor], x_kd: Tensor, w_k: Floats, f: int
 ) -> Tensor:
-    """A rule for sorted numbers (K, d), each with its weight, applied to each coordinate."""
+    """Apply a rule for sorted, weighted numbers to each coordinate of (K, d)."""
     w = torch.from_numpy(w_k).to(x_kd)
     parts = []
     for part_kd in x_kd.split(tuning.SORTED_COLUMNS, dim=1):

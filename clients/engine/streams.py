@@ -2,7 +2,7 @@
 
 A counter-based generator (Philox) makes this exact: the key holds (seed, peer), the upper words
 of the counter hold (round, purpose, partner). Streams never overlap, need no state between
-rounds, and do not depend on which node hosts whom or on the order of replies.
+rounds, and do not depend on the assignment of peers to nodes or on the order of replies.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from numpy.random.bit_generator import ISeedSequence
 
 
 class Purpose(IntEnum):
-    """What a stream is for; one number each, so that no two uses share a draw."""
+    """Purpose of a stream; distinct numbers, so that no two uses share a draw."""
 
     START = 0  # initial model
     TRAIN = 1  # minibatches and dropout of own training
     ANSWER = 2  # minibatches and dropout of answers at other peers' models
-    CHOICE = 3  # whom to listen to
+    CHOICE = 3  # choice of collaborators
     ESTIMATE = 4  # minibatches of similarity estimates
     EXTRA = 5  # a second, independent training minibatch
-    TUNE = 6  # minibatches of what turns a shared model into a personal one
-    ATTACK = 7  # who attacks, and the noise of what they send
+    TUNE = 6  # minibatches that personalise a shared model
+    ATTACK = 7  # choice of attackers, and the noise of their letters
     PRIVACY = 8  # noise of private gradients
 
 
 def stream(
     seed: int, peer: int, round_: int, purpose: Purpose, partner: int = 0
 ) -> np.random.Generator:
-    """The generator of (seed, peer, round, purpose, partner).
+    """Return the generator of (seed, peer, round, purpose, partner).
 
     `partner` separates the answers that one peer gives to several others in one round.
     """
@@ -44,7 +44,7 @@ def stream(
 
 
 class _Key(ISeedSequence):
-    """Hands Philox its key as `key=` would, without the entropy that numpy gathers beside it."""
+    """Pass Philox its key as `key=` does, but without gathering entropy."""
 
     def __init__(self, key: npt.NDArray[np.uint64]) -> None:
         self._key = key

@@ -1,8 +1,8 @@
-"""Weighted sums and inner products of stacked models, the same wherever peers live.
+"""Weighted sums and inner products of stacked models, independent of the peers' nodes.
 
-A matrix product adds up in an order that depends on its shape, on the alignment of its operands
-and on the processor: on who is hosted together with whom. Here the terms of a sum are added one
-after the other, or by elementwise operations whose order depends on their number alone, in float64.
+The summation order of a matrix product depends on its shape, on the alignment of its operands and
+on the processor, hence on the other peers of the node. Here the terms of a sum are added in order,
+or by elementwise operations whose order depends only on their number, in float64.
 Legend: e = terms or models, s = rows of a stack, k = distinct sums, p = sums, d = parameters.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def mixed(weights_ps: npt.NDArray[np.float64], x_sd: Tensor) -> Tensor:
-    """Weighted sums (P, d) of a stack: equal rows of weights once, and nothing for weights of 0."""
+    """Return weighted sums (P, d) of a stack; equal rows of weights are computed once."""
     distinct: dict[bytes, int] = {}
     which = [distinct.setdefault(row.tobytes(), len(distinct)) for row in weights_ps]
     sum_p = np.array(which, dtype=np.int64)
@@ -39,12 +39,12 @@ def mixed(weights_ps: npt.NDArray[np.float64], x_sd: Tensor) -> Tensor:
 def weighted(
     weights_e: npt.NDArray[np.float64], x_sd: Tensor, from_e: Ints, to_e: Ints, sum_p: Ints
 ) -> Tensor:
-    """Sums (P, d) of weighted rows, each in the order in which its terms are given.
+    """Return sums (P, d) of weighted rows, each in the order of its terms.
 
     Parameters
     ----------
-    from_e, to_e : row that a term is of, and the sum that it belongs to.
-    sum_p : which sum each row of the result is.
+    from_e, to_e : row and sum of each term.
+    sum_p : sum in each row of the result.
     """
     if not len(to_e):
         return x_sd.new_zeros(len(sum_p), x_sd.shape[1])
@@ -60,7 +60,7 @@ def weighted(
         tuning.SUM_CELLS.on(x_sd.device) // (2 * len(x_sd)),
     )
     for result, x in zip(result_pd.split(columns, 1), x_sd.split(columns, 1), strict=True):
-        # Unlike a product of matrices, a bag is read term by term.
+        # Unlike a matrix product, embedding_bag adds term by term.
         sums = F.embedding_bag(rows, x.double(), first, mode="sum", per_sample_weights=weights)
         result.copy_(sums.to(x.dtype)[which])
     return result_pd
@@ -68,26 +68,26 @@ def weighted(
 
 @torch.no_grad()
 def products(a_ed: Tensor, b_sd: Tensor) -> Tensor:
-    """Inner products of every row of one stack with every one of another, (E, S) float64."""
-    found_es = a_ed.new_zeros(len(a_ed), len(b_sd), dtype=torch.float64)
+    """Return inner products of all pairs of rows of two stacks, (E, S) float64."""
+    result_es = a_ed.new_zeros(len(a_ed), len(b_sd), dtype=torch.float64)
     rows = math.isqrt(tuning.SUM_CELLS.on(a_ed.device) // tuning.PRODUCT_TERMS)
-    for found_s, a in zip(found_es.split(rows), a_ed.split(rows), strict=True):
-        for found, b in zip(found_s.split(rows, 1), b_sd.split(rows), strict=True):
-            found.copy_(_inner(a[:, None], b, tuning.PRODUCT_TERMS))
-    return found_es
+    for result_s, a in zip(result_es.split(rows), a_ed.split(rows), strict=True):
+        for result, b in zip(result_s.split(rows, 1), b_sd.split(rows), strict=True):
+            result.copy_(_inner(a[:, None], b, tuning.PRODUCT_TERMS))
+    return result_es
 
 
 @torch.no_grad()
 def paired(a_ed: Tensor, b_ed: Tensor) -> Tensor:
-    """Inner products of every row with its partner, (E,) float64."""
+    """Return inner products of rows with the same index, (E,) float64."""
     return _inner(a_ed, b_ed, tuning.PAIRED_TERMS)
 
 
 def _inner(a: Tensor, b: Tensor, width: int) -> Tensor:
-    """Inner products over the last dimension; the other dimensions are broadcast.
+    """Return inner products over the last dimension; the other dimensions are broadcast.
 
-    The k-th of `width` partial sums takes every `width`-th term from k on. Their second half is
-    added to the first until one is left.
+    The k-th of `width` partial sums takes every `width`-th term from k on. The second half of the
+    partial sums is added to the first until one is left.
     """
     blocks = zip(a.split(width, -1), b.split(width, -1), strict=True)
     x, y = next(blocks)

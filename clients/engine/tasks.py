@@ -1,4 +1,4 @@
-"""What a model is trained for: the loss of each example, and whether it was got right.
+"""Tasks: loss, prediction and correctness of each example.
 
 Legend: e = models, b = examples, k = classes or outputs, t = tokens, v = vocabulary.
 """
@@ -20,14 +20,14 @@ class Task:
     Attributes
     ----------
     losses : (outputs (E, b, ...), targets (E, b, ...)) -> loss of each example (E, b).
-    correct : likewise -> 1 where the prediction is right, 0 where it is wrong, or how right it is
-        in between: the share of the tokens, the Dice score; None where that has no meaning.
-    predict : outputs -> what ensembles average (class probabilities, or the outputs themselves).
+    correct : (outputs, targets) -> score between 0 (wrong) and 1 (right) of each example; a
+        fraction for tokens and for the Dice score. None for tasks without accuracy.
+    predict : outputs -> predictions that ensembles average (class probabilities, or the outputs).
     ensemble_losses : (averaged predictions, targets) -> loss of each example (E, b).
     certain : (targets (E, b, ...), outputs k) -> the targets as predictions (E, b, k); None where
         examples have no targets.
     slopes : (outputs, targets, weights (E, b)) -> losses (E, b) and the gradient of their weighted
-        sum over the outputs; None where only autograd knows it.
+        sum over the outputs; None: use autograd.
     """
 
     losses: Callable[[Tensor, Tensor], Tensor]
@@ -46,7 +46,7 @@ def _cross_entropy(outputs_ebk: Tensor, targets_eb: Tensor) -> Tensor:
 def _cross_entropy_slopes(
     outputs_ebk: Tensor, targets_eb: Tensor, weights_eb: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Probabilities, less 1 at the target."""
+    """Return cross entropies and their gradients: probabilities minus 1 at the target."""
     logs_ebk, at_eb1 = outputs_ebk.log_softmax(dim=-1), targets_eb[..., None]
     losses_eb = -logs_ebk.gather(-1, at_eb1)[..., 0]
     weights_eb1 = weights_eb[..., None]
@@ -63,34 +63,34 @@ def _agree(scores_ebk: Tensor, targets_eb: Tensor) -> Tensor:
 
 
 def _over_tokens(each: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """The mean over an example's tokens of what `each` finds at each of them."""
+    """Return a function that averages `each` over the tokens of an example."""
 
     def mean(outputs_ebtv: Tensor, targets_ebt: Tensor) -> Tensor:
-        found_ebt = each(outputs_ebtv, targets_ebt)
-        return found_ebt.to(outputs_ebtv.dtype).mean(dim=-1)
+        values_ebt = each(outputs_ebtv, targets_ebt)
+        return values_ebt.to(outputs_ebtv.dtype).mean(dim=-1)
 
     return mean
 
 
 def _over_classes(scores: Tensor) -> Tensor:
-    """Probabilities of voxels' classes (E, b, k, X, Y, Z)."""
+    """Return the class probabilities of voxels (E, b, k, X, Y, Z)."""
     return scores.softmax(dim=2)
 
 
 def _of_voxels(targets: Tensor, classes: int) -> Tensor:
-    """Classes of voxels (E, b, X, Y, Z) as probabilities (E, b, k, X, Y, Z)."""
+    """Convert classes of voxels (E, b, X, Y, Z) to probabilities (E, b, k, X, Y, Z)."""
     return F.one_hot(targets, classes).movedim(-1, 2)
 
 
 def _dice(probabilities: Tensor, targets: Tensor) -> Tensor:
-    """Dice score of each volume (E, b): its mean over the classes but the background, class 0.
+    """Return the Dice score of each volume (E, b), averaged over the classes except background (0).
 
-    Twice the overlap over the sum of the sizes, 1 where a class is neither there nor predicted
-    (Milletari, Navab, Ahmadi 2016, with sizes as they are instead of squared).
+    Twice the overlap over the sum of the sizes; 1 if a class is neither present nor predicted
+    (Milletari, Navab, Ahmadi 2016, with sizes that are not squared).
     """
-    found = probabilities[:, :, 1:].flatten(3)
-    truth = _of_voxels(targets, probabilities.shape[2])[:, :, 1:].flatten(3).to(found.dtype)
-    overlap, sizes = (found * truth).sum(dim=3), found.sum(dim=3) + truth.sum(dim=3)
+    predicted = probabilities[:, :, 1:].flatten(3)
+    truth = _of_voxels(targets, probabilities.shape[2])[:, :, 1:].flatten(3).to(predicted.dtype)
+    overlap, sizes = (predicted * truth).sum(dim=3), predicted.sum(dim=3) + truth.sum(dim=3)
     return ((2 * overlap + _SMOOTH) / (sizes + _SMOOTH)).mean(dim=2)
 
 
@@ -99,7 +99,7 @@ def _dice_loss(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def _dice_score(scores: Tensor, targets: Tensor) -> Tensor:
-    """Of the most probable class of each voxel."""
+    """Return the Dice score of the most probable class of each voxel."""
     return _dice(_of_voxels(scores.argmax(dim=2), scores.shape[2]).to(scores.dtype), targets)
 
 
@@ -126,7 +126,7 @@ def _own_value_slopes(outputs_eb: Tensor, _: Tensor, weights_eb: Tensor) -> tupl
     return outputs_eb, weights_eb
 
 
-_SMOOTH = 1e-6  # voxels; only decides what the score of an empty volume is
+_SMOOTH = 1e-6  # voxels; only defines the score of an empty volume
 
 TASKS = {
     "classification": Task(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from coterie.clients.training import Training
 
 _PROBE = 2
-"""Examples on which activations are measured: batch norm needs two, and they grow in proportion."""
+"""Number of examples on which activations are measured (linear in it; batch norm needs two)."""
 
 
 class Gradients(NamedTuple):
@@ -56,7 +56,7 @@ class Fit(NamedTuple):
 
 
 class Models(Protocol):
-    """A stack (E, d) of which parts are made when they are asked for; a tensor is one."""
+    """Stack (E, d) whose parts are computed on access; a tensor is one."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, at: Part, /) -> Tensor: ...
@@ -73,8 +73,8 @@ class Footprint:
 
     Parameters
     ----------
-    data : two examples of it are tried out.
-    materializes : whether gradients are held example by example.
+    data : source of the two examples of the measurement.
+    materializes : True if gradients are stored per example.
     """
 
     def __init__(self, network: Network, task: Task, data: Data, *, materializes: bool) -> None:
@@ -85,12 +85,12 @@ class Footprint:
         """Return the bytes that one model holds for a backward pass over `examples` examples."""
         row = self._network.d * self._data.dtype.itemsize
         single = 3 * row * examples if self._materializes else 0
-        # Beside activations: copies of the model and its gradient, and what backward puts aside.
+        # Besides activations: copies of the model, its gradient and buffers of the backward pass.
         return self.activations * examples + 6 * row + single
 
     @cached_property
     def activations(self) -> int:
-        """Bytes that a forward pass keeps for each example."""
+        """Number of bytes that a forward pass keeps per example."""
         device, module = self._data.device, self._network.module
         zeros = torch.zeros(1, dtype=torch.int64, device=device)
         weights = torch.zeros(1, _PROBE, dtype=self._data.dtype, device=device)
@@ -137,9 +137,9 @@ class Trainer:
         def work(backend: Backend, at: Part) -> None:
             part, own = batch.part(at), {name: value[at] for name, value in buffers.items()}
             tensors = self.network.tensors(x_ed[at])
-            losses_eb, found, own = self._differentiate(backend, tensors, own, part, None)
+            losses_eb, gradients, own = self._differentiate(backend, tensors, own, part, None)
             losses[at] = (losses_eb * part.weights_eb).sum(dim=1)
-            for column, gradient in zip(columns, found, strict=True):
+            for column, gradient in zip(columns, gradients, strict=True):
                 column[at] = gradient
             _store(after, own, at)
 
@@ -151,7 +151,7 @@ class Trainer:
     def fit(
         self, before: Fit, batches: Sequence[Batch], training: Training, drift: Drift | None
     ) -> Fit:
-        """Train on own data, see `Engine.fit`; a call's models take all steps before the next's."""
+        """Train on own data, see `Engine.fit`; the models of a call take all steps in turn."""
         after = _empty_like(before)
 
         def work(backend: Backend, at: slice) -> None:
@@ -161,7 +161,7 @@ class Trainer:
                 for some, gradients in self._own(backend, stack, batch, minibatch):
                     some.descend(gradients, training, training.rate(batch.round), drift)
                     some.put_back(stack)
-                    del some, gradients  # before the next ones are there
+                    del some, gradients  # free the memory before the next step
             stack.store(after)
 
         models = len(before.x)
@@ -179,11 +179,11 @@ class Trainer:
         stack = _Stack.of(before, slice(0, len(before.x)), lambda x_ed: [x_ed])
         x_ed = before.x
         for batch in batches:
-            found = gradient(x_ed, stack.buffers, batch)
-            x_ed, stack.buffers = stack.x, dict(found.buffers)
+            result = gradient(x_ed, stack.buffers, batch)
+            x_ed, stack.buffers = stack.x, dict(result.buffers)
             at = working(batch.counts_e)
             some = stack.rows(at)
-            some.descend([found.values[at]], training, training.rate(batch.round), drift)
+            some.descend([result.values[at]], training, training.rate(batch.round), drift)
             some.put_back(stack)
         return Fit(stack.x, stack.buffers, stack.opt_state)
 
@@ -210,7 +210,7 @@ class Trainer:
         batch: Batch,
         minibatch: Minibatch | None,
     ) -> tuple[Tensor, list[Tensor], Buffers]:
-        """Losses (E, b), weighted gradients tensor by tensor, and buffers after a personal step."""
+        """Return losses (E, b), weighted gradients by tensor, and buffers after a personal step."""
         models = dict(zip(self.network.names, tensors, strict=True))
         models |= {name: buffers[name] for name in self.network.personal}
         states = {name: buffers[name] for name in self.network.buffer_names}
@@ -235,10 +235,10 @@ class Trainer:
         batch: Batch,
         minibatch: Minibatch,
     ) -> Result:
-        """Losses (E, b), gradients of their weighted sums, and buffers after the forward pass.
+        """Return losses (E, b), gradients of their weighted sums, and updated buffers.
 
-        A minibatch of which a single model holds more than fits is computed in parts, whose sum is
-        the gradient of the whole, unless its examples see each other (batch norm).
+        A minibatch that does not fit into memory for a single model is computed in parts, whose
+        gradients are added, unless its examples influence each other (batch norm).
         """
         inputs, targets = minibatch
         width = whole = batch.rows_eb.shape[1]
@@ -266,7 +266,7 @@ class Trainer:
         return Result(torch.cat(losses, dim=1) if losses[1:] else losses[0], sums, result.buffers)
 
     def _work(self, batches: Sequence[Batch]) -> tuple[int, int]:
-        """Bytes that one model holds for a minibatch, and products of its parameters."""
+        """Return the bytes that one model holds for a minibatch, and its number of products."""
         examples = max((batch.rows_eb.shape[1] for batch in batches), default=0)
         return self.footprint.holds(examples), self.network.d * examples
 
@@ -276,9 +276,9 @@ class _Stack:
 
     Parameters
     ----------
-    at : their rows in the stack that they were taken from.
-    drifting : their rows in the stack that a drift knows.
-    cut : splits rows (E, d) into the tensors that take their steps one by one.
+    at : rows of the original stack.
+    drifting : rows of the stack that a drift indexes.
+    cut : splits rows (E, d) into the tensors that the optimizer steps.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Every threshold of the engine, in one table.
+"""Thresholds of the engine.
 
 The numbers were measured on two cores of an AMD EPYC (KVM, 23 GiB) with torch 2.14, with the
-command named in each group; run that command after changing one. Values for a GPU are estimates: no
-GPU was at hand. No threshold changes a result beyond rounding.
+command named in each group; run that command after changing one. Values for a GPU are estimates,
+not measurements. No threshold changes a result beyond rounding.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 class Threshold(NamedTuple):
-    """A number for the CPU, and one for every other device."""
+    """Threshold for the CPU, and for other devices."""
 
     cpu: int
     gpu: int
@@ -41,7 +41,7 @@ MEMORY_SHARE = Threshold(cpu=8, gpu=4)
 EVALUATED_EXAMPLES = 2048
 """Maximum number of examples per evaluation call."""
 COMPARED_COLUMNS = 64
-"""Parameters that are compared first, to find models that may be equal."""
+"""Number of parameters that are compared first, to find models that may be equal."""
 
 # python -m benchmarks.floor: weighted sums and inner products
 SUM_COLUMNS = Threshold(cpu=1 << 10, gpu=1 << 18)

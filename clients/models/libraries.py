@@ -2,8 +2,7 @@
 
 torchvision and timm build them untrained, for the data's channels and classes, by the names of
 their own registries; a file of trained weights is `model.weights`. "transformers:FOLDER" reads
-configuration and weights from a local folder, and none of the code that may lie there. Nothing is
-downloaded.
+configuration and weights from a local folder, but runs no code from there. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ def _linear_instead_of_conv1d(network: nn.Module) -> None:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    """The end of an error that names the network that was probably meant, or nothing."""
+    """Return the end of an error message that suggests a similar name, or ""."""
     likely = get_close_matches(name, known, n=1)
     return f', did you mean "{likely[0]}"?' if likely else ""
 

@@ -1,4 +1,4 @@
-"""The size of a network, refused before its memory is taken."""
+"""Limit on the size of a network, checked before its memory is allocated."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _ELSEWHERE = ("generator", "out", "pin_memory")
 
 
 class SizeError(Error, ValueError):
-    """A network is larger than it may be."""
+    """Error: a network is larger than allowed."""
 
 
 class Limited(TorchFunctionMode):
-    """Counts the numbers of new tensors, and refuses those beyond a limit.
+    """Mode that counts the elements of new tensors, and rejects those beyond a limit.
 
     A context manager: what is made inside counts, before it is allocated.
 
     Parameters
     ----------
-    limit : how many numbers all tensors may have together.
+    limit : maximum number of elements of all tensors together.
     """
 
     def __init__(self, limit: int) -> None:

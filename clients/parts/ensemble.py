@@ -81,7 +81,7 @@ def mixture(
     rows_p1 = np.arange(len(peers))[:, None]
     all_pm = np.concatenate([peers[:, None], authors_pk], axis=1)
     w_pm = np.where(all_pm == EMPTY, 0.0, w_pn[rows_p1, all_pm])
-    w_pm[w_pm <= _NEGLIGIBLE] = 0.0  # same result whichever peers share the node
+    w_pm[w_pm <= _NEGLIGIBLE] = 0.0  # same result for any assignment of peers to nodes
     order_pm = np.argsort(-w_pm, axis=1, kind="stable")
     used = int((w_pm > 0).sum(axis=1).max())
     at = rows_p1, order_pm[:, :used]

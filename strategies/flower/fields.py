@@ -55,7 +55,7 @@ def not_negative(key: str, values: list[int]) -> list[int]:
 def one_of(value: str, names: Any) -> Any:
     """Return the value if it is one of a `Literal`'s."""
     if value not in get_args(names):
-        raise WireError(f"{value!r} is none of {', '.join(get_args(names))}")
+        raise WireError(f"{value!r} is not one of {', '.join(get_args(names))}")
     return value
 
 

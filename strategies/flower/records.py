@@ -127,7 +127,7 @@ def encode_response(response: Response, request: Request) -> RecordDict:
 
 
 def encode_fault(why: str, *, is_final: bool = False) -> RecordDict:
-    """Encode the one line that a node sends when it cannot do what it was asked.
+    """Encode the line that a node sends if it cannot carry out a request.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def encode_fault(why: str, *, is_final: bool = False) -> RecordDict:
 
 
 def is_final_fault(record: RecordDict) -> bool:
-    """Tell whether a node says that it failed and that the same request would fail again."""
+    """Return True for a fault that the same request would cause again."""
     fault = record.get("fault")
     return isinstance(fault, ConfigRecord) and fault.get("final") is True
 

@@ -36,32 +36,32 @@ PAGE = Path(__file__).parents[2] / "docs" / "consortium" / "what-leaves.md"
 _OPTIONS: Mapping[str, dict[str, Scalar]] = {"ifca": {"ifca.clusters": 2}}
 """Of methods that need to be told what institutions' data do not say."""
 FIELDS: Mapping[str, str] = {
-    "stage": "which request this answers",
-    "round": "of which round",
+    "stage": "the request that this answers",
+    "round": "the round of that request",
     "peers": "the institution's number",
-    "wants": "whom it wants to hear or to be helped by in the next round: pairs of numbers",
-    "refused": "a line for each letter it refused: round, sender, reason",
-    "samples": "how many training examples it has, exactly; when a run starts",
+    "wants": "edges that it requests for the next round: pairs of institutions' numbers",
+    "refused": "a line per refused letter: round, sender, reason",
+    "samples": "its exact number of training examples; when a run starts",
     "names": "its name in its own trust file; when a run starts",
-    "claims": "a signature that this number is its own; when a run starts",
-    "standing": "the round it goes on from; when a run starts",
+    "claims": "a signature that proves its number; when a run starts",
+    "standing": "the round from which it continues; when a run starts",
     "checks": "only to a preflight: ok, a band or a code for each check",
-    "elapsed": "virtual seconds of its work, 0 unless the run has a virtual clock",
-    "ready": "nothing: who is awake by a virtual clock, in simulations",
+    "elapsed": "virtual seconds of its work; 0 unless the run has a virtual clock",
+    "ready": "empty; in simulations with a virtual clock, the round in which each peer is ready",
     "backend": "the name of its engine's backend; when a run starts",
-    "report-rounds": "the rounds that the measurements are of",
-    "report-peers": "whose they are: its own number",
+    "report-rounds": "the rounds of the measurements",
+    "report-peers": "the peer of the measurements: its own number",
     "report-weights": "the weight it gives each peer, rounded to two decimals",
-    "report-widths": "how many weights that are",
-    "report-columns": "of whom these weights are, in a run of more than 1,024 peers; else nothing",
-    "report-metrics": "names of the measurements; the numbers beside them are rounded",
+    "report-widths": "the number of weights",
+    "report-columns": "the peers of these weights if a run has more than 1,024; otherwise empty",
+    "report-metrics": "names of the measurements; their values are rounded",
     "letter-kinds": "of each letter: offer or answer",
     "letter-senders": "of each letter: its own number",
-    "letter-recipients": "of each letter: whom it is for",
-    "letter-rounds": "of each letter: the round",
-    "letter-nbytes": "of each letter: how many bytes of tensors",
-    "key-letters": "which letter a key is of",
-    "key-peers": "which peer a key is for",
+    "letter-recipients": "of each letter: its recipient",
+    "letter-rounds": "of each letter: its round",
+    "letter-nbytes": "of each letter: the number of bytes of tensors",
+    "key-letters": "the letter of each key",
+    "key-peers": "the recipient of each key",
     "key-bytes": "the letter's key, encrypted for that peer, and a signature",
 }
 """Every field of a node's answer to the relay, letters apart."""
@@ -163,7 +163,7 @@ def _opened(
 def methods_table() -> str:
     """Method -> what its letters hold, and what it reports beside what all report."""
     lines = [
-        "| method | an offer holds | an answer holds | says whom it wants | also reports |",
+        "| method | an offer holds | an answer holds | requests letters | also reports |",
         "|---|---|---|---|---|",
     ]
     for method in METHODS:
@@ -242,13 +242,13 @@ def _reports(level: str, *, training: bool) -> dict[str, Scalar]:
 
 
 def fields_table() -> str:
-    """Field of an answer -> what it says, and its bytes at a start and at the end of a round."""
+    """Return the table of the fields of an answer, with bytes at a start and after a round."""
     said = run("cobo").said
     start = next(found for found in reversed(said) if found[0].stage == "start")
     update = next(found for found in said if found[0].stage == "update")
     sizes = [sizes_of(encode_response(response, request)) for request, response in (start, update)]
     lines = [
-        "| field | what it says | bytes at the start | bytes after a round |",
+        "| field | content | bytes at the start | bytes after a round |",
         "|---|---|---|---|",
     ]
     lines += [

@@ -1,4 +1,4 @@
-"""The seam of the engine: a backend computes losses and gradients of many models.
+"""Interface of the backends, which compute losses and gradients of many models.
 
 Backends differ in speed only. `coterie.clients.engine.backends.choose` picks one. Legend: e =
 models, b = examples of a minibatch.
@@ -27,7 +27,7 @@ Models = Mapping[str, Tensor]
 
 
 class Examples(NamedTuple):
-    """A minibatch for each model.
+    """Minibatch for each model.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Examples(NamedTuple):
     targets : (E, b, ...).
     weights : (E, b) weight of each example's loss; 0 for padding.
     keys : (E,) dropout keys.
-    first : (E,) position in its minibatch of the first example; above 0 where the minibatch is
+    first : (E,) position of the first example in its minibatch; above 0 if the minibatch is
         computed in parts.
     """
 
@@ -62,7 +62,7 @@ class Result(NamedTuple):
 
 
 class PerExample(NamedTuple):
-    """Losses and gradients of single examples, as far as clipping needs them.
+    """Losses, gradient norms and weighted gradient sums of single examples, for clipping.
 
     Attributes
     ----------
@@ -88,9 +88,9 @@ class Backend(ABC):
     Attributes
     ----------
     name : value of the key `engine.backend`.
-    stacks : whether a call of many models is one computation, instead of a loop over them.
-    materializes : whether `per_example` holds a gradient for each example.
-    module : the module that runs; a twin has one of its own.
+    stacks : True if a call of many models is one computation instead of a loop.
+    materializes : True if `per_example` stores a gradient per example.
+    module : the module that runs; a twin has a copy.
     """
 
     name: ClassVar[str]
@@ -115,7 +115,7 @@ class Backend(ABC):
         return twin
 
     def _use(self, module: nn.Module) -> None:
-        """Run another copy of the module from now on."""
+        """Use another copy of the module from now on."""
         self.module = module
 
     @abstractmethod
@@ -129,9 +129,9 @@ class Backend(ABC):
     def per_example(self, models: Models, buffers: Buffers, examples: Examples) -> PerExample:
         """Return norms and weighted sums of single examples' gradients.
 
-        An example is treated as a model of its own: a call of E models on b examples becomes a call
-        of E b models on one example each. Examples cannot influence each other's gradient then,
-        whatever the network does.
+        Each example gets its own copy of the model: a call of E models on b examples becomes a call
+        of E b models on one example each. Therefore examples cannot influence each other's gradient
+        in any network.
         """
         inputs, targets, weights_eb, keys, first = examples
         count, width = weights_eb.shape
@@ -144,7 +144,7 @@ class Backend(ABC):
         losses, gradients, _ = self.value_and_grad(
             _repeated(models, width), _repeated(buffers, width), alone
         )
-        # In float64 no square of a float32 vanishes or overflows.
+        # Squares of float32 neither vanish nor overflow in float64.
         norms = [
             torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=torch.float64)
             for g in gradients.values()
@@ -178,7 +178,7 @@ def masked(values: Tensor, weights: Tensor) -> Tensor:
 
 
 def _repeated(stacks: Mapping[str, Tensor], times: int) -> dict[str, Tensor]:
-    """Each model `times` times; a single model without a copy."""
+    """Repeat each model `times` times; a single model is not copied."""
     return {
         name: value.expand(times, *value.shape[1:])
         if len(value) == 1
@@ -189,7 +189,7 @@ def _repeated(stacks: Mapping[str, Tensor], times: int) -> dict[str, Tensor]:
 
 @contextmanager
 def located(module: nn.Module, peers: Callable[[], Ints], when: str) -> Iterator[None]:
-    """Note on an error in the block in which layer it arose, of which peers' models, and when."""
+    """Add layer, peers and `when` as a note to an error of the block."""
     try:
         yield
     except Exception as error:

@@ -1,12 +1,12 @@
-"""Layers of many models at once, with a backward pass of their own.
+"""Batched kernels: each layer computes all models in one call, with a hand-written backward pass.
 
-It knows networks that call linear layers, activations, dropout and flatten in order, and the
-quadratic problem. Calling modules and keeping a graph is most of what a small network's step takes
-otherwise. In a chain nobody reads a gradient after the layer that takes it, so that a layer may
-overwrite the one it is given.
+Supports networks that call linear layers, activations, dropout and flatten in order, and the
+quadratic problem. Without it, calling modules and recording the autograd graph takes most of the
+time of a small network's step. In a chain each gradient is read once, so a layer may overwrite the
+gradient of its outputs.
 
-The gradient of a linear layer is a sum of outer products: an example adds that of its output
-gradient and its input. Norms of single examples follow from the two factors, without a gradient per
+The gradient of a linear layer is a sum of outer products, of the output gradient and the input of
+each example. Norms of single examples follow from the two factors, without a gradient per
 example (Goodfellow, "Efficient per-example gradient computations", 2015). Legend: e = models, b =
 examples, r = rows, i, o = inputs and outputs of a linear layer, d = parameters.
 """
@@ -39,12 +39,12 @@ _threshold_backward = torch.ops.aten.threshold_backward.grad_input
 
 
 class Outer(NamedTuple):
-    """The gradient of a tensor as a sum of outer products of rows, one or more per example.
+    """Gradient of a tensor as a sum of outer products of rows, one or more per example.
 
     Attributes
     ----------
     left : (E, r, o).
-    right : (E, r, i), None where the rows of `left` are added as they are.
+    right : (E, r, i); None: the sum of the rows of `left`.
     """
 
     left: Tensor
@@ -54,13 +54,13 @@ class Outer(NamedTuple):
         """Return the sum over all rows, (E, o, i) or (E, o)."""
         if self.right is None:
             return self.left.sum(dim=1)
-        # Transposed by a copy, which is small: read across, it would take longer.
+        # Copy the small transposed factor: a strided read is slower.
         return torch.bmm(self.left.mT.contiguous(), self.right)
 
     def weighted(self, weights_er: Tensor) -> Outer:
-        """Return the products times their weights; those of weight 0 are left out.
+        """Return the products times their weights, without products of weight 0.
 
-        Subnormal factors become 0: rounded as they are, a product with a large one could grow.
+        Subnormal factors become 0: their rounding error could grow in a product with a large one.
         """
         each = weights_er[..., None]
         left = hardshrink(masked(self.left, each) * each, torch.finfo(each.dtype).tiny)
@@ -78,14 +78,15 @@ class Outer(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """A kind of layer.
+    """Kernel of a layer type.
 
     Attributes
     ----------
-    forward : (layer, own, inputs) -> outputs and what `backward` needs of them.
+    forward : (layer, own, inputs) -> outputs and values kept for `backward`.
     backward : (layer, own, inputs, kept, gradient of the outputs) -> gradient of the inputs. May
         overwrite the gradient of the outputs where the layer has no tensors.
-    gradients : likewise -> gradients of the layer's tensors, by their own names.
+    gradients : (inputs, kept, gradient of the outputs) -> gradients of the layer's tensors, by
+        their names in the layer.
     """
 
     forward: Callable[[Any, Own, Tensor], tuple[Tensor, Any]]
@@ -104,7 +105,7 @@ def _relu_backward(layer: nn.Module, own: Own, x: Tensor, y: Tensor, g: Tensor) 
 
 
 def _by_autograd(layer: nn.Module, own: Own, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """An elementwise layer without tensors."""
+    """Run an elementwise layer without tensors under autograd."""
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         y = layer(x)
@@ -119,7 +120,7 @@ def _autograd_backward(
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Inputs (e, b, ..., i) as (e, rows, i)."""
+    """Reshape inputs (e, b, ..., i) to (e, rows, i)."""
     return x if x.dim() == 3 else x.flatten(1, -2)
 
 
@@ -159,7 +160,7 @@ def _dropout_backward(layer: Dropout, own: Own, x: Tensor, kept: None, g: Tensor
 
 
 def _theta(layer: Theta, own: Own, x: Tensor) -> tuple[Tensor, Tensor]:
-    """1/2 sum_j a_j (theta_j - c_j)^2 of examples (e, b, 2, d): curvature a and centre c."""
+    """Return 1/2 sum_j a_j (theta_j - c_j)^2 of examples (e, b, 2, d): curvature a, centre c."""
     curvature, centre = x.unbind(dim=-2)
     away = own["theta"][:, None] - centre
     return 0.5 * (curvature * away.square()).sum(dim=-1), curvature * away
@@ -184,15 +185,15 @@ KERNELS: dict[type[nn.Module], Kernel] = {
     Theta: Kernel(_theta, _theta_backward, _theta_gradients),
     **dict.fromkeys((nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.ELU, nn.SiLU), _ELEMENTWISE),
 }
-"""Layer type -> how many copies of it run."""
+"""Layer type -> its kernel."""
 
 
 class Layer(NamedTuple):
-    """A layer in its place.
+    """Layer of a network, with its kernel.
 
     Attributes
     ----------
-    tensors : its own name of each of its tensors -> the network's.
+    tensors : name in the layer -> name in the network, of each tensor.
     """
 
     layer: nn.Module
@@ -201,7 +202,7 @@ class Layer(NamedTuple):
 
 
 class Batched(Backend):
-    """Layer by layer, each for all models at once.
+    """Backend that runs each layer for all models in one call.
 
     Raises
     ------
@@ -237,7 +238,7 @@ class Batched(Backend):
     def value_and_grad(self, models: Models, buffers: Buffers, examples: Examples) -> Result:
         losses, products = self._differentiate(models, examples)
         sums: dict[str, Tensor] = {}
-        for name, outer in products:  # a tensor is there several times if layers share it
+        for name, outer in products:  # layers may share a tensor
             value = outer.sum()
             sums[name] = sums[name] + value if name in sums else value
         return Result(losses, {name: sums[name] for name in models}, dict(buffers))
@@ -249,7 +250,7 @@ class Batched(Backend):
         ------
         ValueError
             An example adds several products to a tensor. If they cancel, rounding may add more to
-            the weighted sum than to the norm, and clipping would be wrong.
+            the weighted sum than to the norm, so clipping would be incorrect.
         """
         ones = torch.ones_like(examples.weights)
         losses, pairs = self._differentiate(models, examples._replace(weights=ones))
@@ -268,7 +269,7 @@ class Batched(Backend):
     def _differentiate(
         self, models: Models, examples: Examples
     ) -> tuple[Tensor, Iterator[tuple[str, Outer]]]:
-        """Losses (E, b), and the gradients of their weighted sum, the last layer's first."""
+        """Return losses (E, b) and the gradients of their weighted sum, last layer first."""
         self._set_training(True)
         keys = self.network.keys(examples.keys, examples.first)
         x, trail = examples.inputs, []
@@ -303,7 +304,7 @@ class Batched(Backend):
         return x
 
     def _own(self, tensors: Mapping[str, str], stacks: Models, models: int) -> Own:
-        """A layer's tensors; frozen ones are the same for all models."""
+        """Return a layer's tensors; frozen ones are the same for all models."""
         return {
             name: stacks[full] if full in stacks else self._frozen[full].expand(
                 models, *self._frozen[full].shape
@@ -312,7 +313,7 @@ class Batched(Backend):
         }  # fmt: skip
 
     def _slopes(self, outputs: Tensor, examples: Examples) -> tuple[Tensor, Tensor]:
-        """Losses (E, b), and the gradient of their weighted sum over the outputs."""
+        """Return losses (E, b) and the gradient of their weighted sum w.r.t. the outputs."""
         if self.task.slopes is not None:
             return self.task.slopes(outputs, examples.targets, examples.weights)
         outputs = outputs.detach().requires_grad_()
@@ -323,15 +324,15 @@ class Batched(Backend):
 
 
 def _in_order(module: nn.Module, place: str) -> list[tuple[nn.Module, str]]:
-    """The layers that a sequence of sequences calls, in order, with their names."""
+    """Return the layers of nested `nn.Sequential` modules in order, with their names."""
     if type(module).forward is not nn.Sequential.forward:
         return [(module, place)]
     prefix = f"{place}." if place else ""
     assert isinstance(module, nn.Sequential)
-    found: list[tuple[nn.Module, str]] = []
-    for number, child in enumerate(module):  # a layer that is there twice counts twice
-        found += _in_order(child, f"{prefix}{number}")
-    return found
+    layers: list[tuple[nn.Module, str]] = []
+    for number, child in enumerate(module):  # a repeated layer counts twice
+        layers += _in_order(child, f"{prefix}{number}")
+    return layers
 
 
 def _kernel(layer: nn.Module, place: str) -> Kernel:

@@ -3,7 +3,7 @@
 ============  ======================================  ==========================================
 backend       runs                                    chosen by "auto"
 ============  ======================================  ==========================================
-batched       linear layers, activations, dropout     wherever it can run
+batched       linear layers, activations, dropout     whenever it can run
               and flatten, called in order
 vmapped       every network that vmap can batch       on a GPU; on a CPU for networks without
                                                       convolutions, and under privacy
@@ -27,7 +27,7 @@ from coterie.clients.engine.tasks import Task
 from coterie.clients.engine_options import Backend as Name
 
 _AGREE = 1e-3
-"""Relative difference, of float32, up to which two backends agree on the same gradient."""
+"""Maximum relative difference, in float32, between gradients of two backends that agree."""
 
 _log = logging.getLogger("coterie.engine")
 
@@ -40,8 +40,8 @@ def choose(
     Parameters
     ----------
     wanted : value of `engine.backend`.
-    examples : two for each of two models, on the network's device.
-    private : each example's gradient is computed by itself.
+    examples : two examples for each of two models, on the network's device.
+    private : the run needs the gradient of each example.
 
     Raises
     ------
@@ -82,9 +82,9 @@ def _chosen(
 def _batched(
     network: Network, task: Task, examples: Examples, private: bool
 ) -> tuple[Backend | None, str]:
-    """The batched backend if it gives what autograd gives; else why it does not.
+    """Return the batched backend if its gradients equal autograd's, or None and the reason.
 
-    Hooks, replaced methods and the like do not show in the types of layers; a gradient shows them.
+    The types of layers do not show hooks or replaced methods; comparing a gradient detects them.
     """
     models, buffers = network.copies(len(examples.inputs))
     try:

@@ -1,4 +1,4 @@
-"""Private gradients: each example's gradient is clipped before the sum, for every network.
+"""Private gradients: clip the gradient of each example before the sum, for every network.
 
 The clipped sum is that of Abadi et al., "Deep learning with differential privacy", CCS 2016. A
 backend gives norms and weighted sums of single examples' gradients (`Backend.per_example`). Legend:
@@ -18,7 +18,7 @@ LONGEST = 1e24
 
 
 class Clipped(Backend):
-    """Another backend, with gradients that are sums of clipped ones.
+    """Backend that wraps another one and returns sums of clipped gradients.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ class Clipped(Backend):
 def factors(norms: Tensor, clip: float) -> Tensor:
     """Return min(1, clip / norm) of gradients.
 
-    0 where the norm is not finite, or too long for float32 to scale down: the gradient would take
-    the sum with it, and so reveal that its example is there.
+    0 if the norm is not finite, or too large to scale down in float32: the gradient would spoil the
+    sum, and so reveal that its example is in the data.
     """
     sound = norms < LONGEST * clip  # false for NaN
     return torch.where(sound, clip / norms.clamp_min(clip), 0.0)

@@ -1,7 +1,7 @@
-"""One model at a time, by autograd: the reference, and the way to debug a network.
+"""Backend that runs one model at a time, by autograd: the reference, and for debugging.
 
-It runs every network. Images go through with their channels innermost on a CPU, where pooling and
-convolutions are several times faster so.
+It runs every network. On a CPU images are laid out with channels innermost, which makes pooling and
+convolutions several times faster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coterie.clients.engine.network import Buffers
 
 
 class Sequential(Backend):
-    """A loop over models, each differentiated by autograd."""
+    """Backend that loops over models and differentiates each by autograd."""
 
     name = "sequential"
     stacks = False
@@ -33,14 +33,14 @@ class Sequential(Backend):
         ]
         return Result(
             _stacked([losses for losses, _, _ in results]),
-            {name: _stacked([found[name] for _, found, _ in results]) for name in models},
+            {name: _stacked([gradients[name] for _, gradients, _ in results]) for name in models},
             {name: _stacked([after[name] for _, _, after in results]) for name in buffers},
         )
 
     def _one(
         self, model: Models, buffers: Buffers, examples: Examples
     ) -> tuple[Tensor, dict[str, Tensor], Buffers]:
-        """Losses (b,), gradients and buffers of a single model."""
+        """Return losses (b,), gradients and buffers of a single model."""
         self._set_training(True)
         leaves = {name: value.detach().requires_grad_() for name, value in model.items()}
         state = {name: value.clone() for name, value in buffers.items()}
@@ -50,11 +50,11 @@ class Sequential(Backend):
                 self.module, {**leaves, **state, **keys}, self._laid_out(examples.inputs), buffers
             )
             losses = self.task.losses(outputs[None], examples.targets[None])[0]
-            found = torch.autograd.grad(
+            gradients = torch.autograd.grad(
                 losses @ examples.weights, list(leaves.values()), materialize_grads=True
             )
         after = {name: value.detach() for name, value in after.items()}
-        return losses.detach(), dict(zip(leaves, found, strict=True)), after
+        return losses.detach(), dict(zip(leaves, gradients, strict=True)), after
 
     @torch.no_grad()
     def outputs(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:
@@ -69,12 +69,12 @@ class Sequential(Backend):
         return _stacked(outputs)
 
     def _laid_out(self, inputs: Tensor) -> Tensor:
-        """Images (b, channels, height, width) with their channels innermost."""
+        """Lay out images (b, channels, height, width) with channels innermost if faster."""
         wanted = self.network.channels_last or inputs.device.type == "cpu"
         if inputs.dim() != 4 or not wanted:
             return inputs
         _, channels, height, width = inputs.shape
-        if channels == 1:  # both layouts at once; strides tell torch's layers which is meant
+        if channels == 1:  # both layouts have the same bytes; torch's layers read the strides
             return inputs.contiguous().as_strided(inputs.shape, (height * width, 1, width, 1))
         return inputs.contiguous(memory_format=torch.channels_last)
 

@@ -1,4 +1,4 @@
-"""Many models in one call by `torch.func.vmap`, for every network that it can batch."""
+"""Backend that runs many models in one call of `torch.func.vmap`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coterie.clients.engine.network import Buffers
 
 
 class Vmapped(Sequential):
-    """One batched call of the module; a single model needs no batching and goes by itself."""
+    """Backend with one batched call of the module; a single model is not batched."""
 
     name = "vmapped"
     stacks = True
@@ -26,11 +26,11 @@ class Vmapped(Sequential):
         with torch.enable_grad():
             outputs, after = vmap(self._run)({**leaves, **buffers, **keys}, examples.inputs)
             losses = self.task.losses(outputs, examples.targets)
-            # One number: with weights as another argument torch would import sympy.
+            # A scalar: with weights as `grad_outputs`, torch imports sympy.
             total = losses.flatten() @ examples.weights.flatten()
-            found = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+            gradients = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
         after = {name: after[name].detach() for name in buffers}
-        return Result(losses.detach(), dict(zip(leaves, found, strict=True)), after)
+        return Result(losses.detach(), dict(zip(leaves, gradients, strict=True)), after)
 
     @torch.no_grad()
     def outputs(self, models: Models, buffers: Buffers, inputs: Tensor) -> Tensor:

@@ -165,8 +165,8 @@ def test_an_attack_of_a_plugin_forges_letters(tmp_path: Path) -> None:
 
 def test_an_aggregation_rule_of_a_plugin_weighs_letters() -> None:
     x = torch.tensor([[0.0, 1.0], [10.0, 10.0], [2.0, 3.0]], dtype=torch.float64)
-    heard = robust.Heard(np.arange(3), np.full(3, 1 / 3), None)
-    mean = robust.aggregated(Defence("tests.plugins:ENDS"), x, [heard])
+    received = robust.Received(np.arange(3), np.full(3, 1 / 3), None)
+    mean = robust.aggregated(Defence("tests.plugins:ENDS"), x, [received])
     assert mean.tolist() == [[1.0, 2.0]]
 
 

@@ -28,8 +28,8 @@ def ours(defence: Defence, x: Floats, w: Floats | None = None, own: Floats | Non
     stack = torch.from_numpy(x)
     weights = np.full(len(x), 1 / len(x)) if w is None else w
     centre = None if own is None else torch.from_numpy(own)
-    heard = robust.Heard(np.arange(len(x)), weights, centre)
-    found: Floats = robust.aggregated(defence, stack, [heard])[0].numpy()
+    received = robust.Received(np.arange(len(x)), weights, centre)
+    found: Floats = robust.aggregated(defence, stack, [received])[0].numpy()
     return found
 
 
