@@ -39,4 +39,4 @@ class Deployed:
 Place = Simulated | Deployed
 
 ALONE = Simulated()
-"""The only node of a simulation, or one whose number does not matter."""
+"""The only node of a simulation, or a node whose number has no effect."""

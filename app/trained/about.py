@@ -1,6 +1,6 @@
-"""What a saved model says of itself: enough to build it and to use it without the run.
+"""Metadata of a saved model: enough to build and use it without the run.
 
-It is the metadata of models/peer-XXXX.safetensors: text by name, JSON where it is no plain text.
+It is part of models/peer-XXXX.safetensors: strings by name, JSON for values that are not strings.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from coterie.datasets.problem import Problem, Task
 
 FORMAT = "coterie model 1"
 _CHARACTERS = 10_000
-"""Of a name or a sentence in a file."""
+"""Maximum number of characters of a name or a sentence in a file."""
 _SIDES = 8
 _NUMBERS = 1 << 26
-"""Of an example, and of outputs."""
+"""Maximum number of values of an example, and of outputs."""
 
 
 @dataclass(frozen=True)
 class About:
-    """One peer's model.
+    """Description of one peer's model.
 
     Attributes
     ----------
-    peer, peer_name : whose it is.
+    peer, peer_name : the model's peer.
     method, method_options : how it was trained, and predicts.
     model, model_options, adaptation : the network (`coterie.clients.models.build.build`).
     task, outputs : see `coterie.datasets.problem.Problem`.
     shape : of the network's input, one example.
-    dataset, dataset_options : what it learnt from.
+    dataset, dataset_options : the training data.
     classes : names of the outputs; empty where nothing names them, or they are numbers.
     columns : of raw rows, in order; empty where examples are no rows of a table.
     normalisation : "mean" and "std", then "preprocessing" where the peer's own comes before them.
     dtype : of the parameters.
     config_digest : of the run's configuration, hexadecimal.
-    refused : why the file cannot predict; empty where it can.
+    refused : reason why the file cannot predict; empty if it can.
     """
 
     peer: int
@@ -67,7 +67,7 @@ class About:
 
     @classmethod
     def of(cls, config: Config, problem: Problem, peer: int, refused: str = "") -> Self:
-        """Of a peer's model in a run; its name is that in the data."""
+        """Describe a peer's model in a run; the peer has its name in the data."""
         fitted = problem.preprocessing[peer] if problem.preprocessing else None
         normalisation: dict[str, Any] = {
             "mean": problem.mean.tolist(),
@@ -98,16 +98,16 @@ class About:
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """The peer's own steps before the run's normalisation."""
+        """Return the peer's own preprocessing, applied before the run's normalisation."""
         found = self.normalisation.get("preprocessing")
         return None if found is None else Preprocessing.of_json(found)
 
     def class_names(self) -> list[str]:
-        """The classes by name, or by number."""
+        """Return the names of the classes, or their numbers."""
         return list(self.classes) or [str(number) for number in range(self.outputs)]
 
     def strings(self) -> dict[str, str]:
-        """The metadata."""
+        """Return the metadata as strings by name."""
         found = {
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in vars(self).items()
@@ -116,14 +116,14 @@ class About:
 
     @classmethod
     def read(cls, strings: Mapping[str, str] | None) -> Self:
-        """Read the metadata of a file, of which nothing is believed: see `strings`.
+        """Read the metadata of an untrusted file; the inverse of `strings`.
 
-        Types, sizes and shapes are checked, and that they agree. Nothing is built.
+        Checks types, sizes and shapes, and their consistency. Builds nothing.
 
         Raises
         ------
         ValueError
-            The file says nothing of itself, or something that cannot be.
+            The metadata are missing, invalid or inconsistent.
         """
         if not strings or strings.get("format") != FORMAT:
             raise ValueError("it does not say what it is (written by an earlier version?)")
@@ -140,7 +140,7 @@ class About:
         return about
 
     def _check(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse inconsistent metadata."""
         if len(self.classes) not in (0, self.outputs):
             raise ValueError(f"it names {len(self.classes)} classes of {self.outputs}")
         fitted = self.preprocessing
@@ -179,7 +179,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def _shape(value: str) -> tuple[int, ...]:
-    """The shape of an example: sides above 0, not too many numbers."""
+    """Parse the shape of an example: positive sides, a limited number of values."""
     found = json.loads(value)
     sides = found if isinstance(found, list) and len(found) <= _SIDES else [0]
     if not all(type(side) is int and 0 < side <= _NUMBERS for side in sides):
@@ -197,7 +197,7 @@ def _names(value: str) -> tuple[str, ...]:
 
 
 def _options(value: str) -> dict[str, Any]:
-    """Options of a part: scalars by name, or what a plugin has beside them."""
+    """Parse the options of a part: scalars by name; a plugin may have other values."""
     found = json.loads(value)
     if not isinstance(found, dict):
         raise ValueError("no options by name")
@@ -230,7 +230,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "config_digest": _digest,
     "refused": _text,
 }
-"""Field -> what reads its text."""
+"""Field -> function that parses its text."""
 
 
 def _values(options: object) -> dict[str, Any]:

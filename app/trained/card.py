@@ -1,6 +1,6 @@
-"""A model card: what a saved model was learnt from, with whom, and how good it is.
+"""Model card: training data, collaborators and measurements of a saved model.
 
-It lies beside the model, on the machine that hosts the peer, and leaves it with nobody: unlike a
+It lies beside the model, on the machine that hosts the peer, and is sent nowhere: unlike a
 report to the relay it is complete.
 """
 
@@ -20,8 +20,8 @@ from coterie.clients.defence import Defence
 from coterie.clients.privacy import Privacy
 from coterie.strategies.protocol import Report
 
-_LEAST = 1e-6  # weight of a collaborator
-_NAMED = 50  # of them, the heaviest
+_LEAST = 1e-6  # minimum weight of a collaborator
+_NAMED = 50  # maximum number of collaborators, largest weights first
 
 
 def card(
@@ -36,16 +36,16 @@ def card(
     *,
     has_examples: bool,
 ) -> dict[str, Any]:
-    """The card as JSON.
+    """Return the content of the card.
 
     Parameters
     ----------
     sizes : part -> the peer's own examples.
-    report : the peer's last, before a policy takes anything away.
-    names : of all peers, as far as known here.
-    curves : what can be drawn of the evaluation (`coterie.clients.measures`).
-    privacy, defence : of the run; each stands in the card where the run has one.
-    has_examples : whether the model's file holds something of each training example.
+    report : the peer's last report, before a policy limits it.
+    names : names of all peers, if this node knows them.
+    curves : figure data of the evaluation (`coterie.clients.measures`).
+    privacy, defence : of the run; the card has each that the run uses.
+    has_examples : whether the model's file contains data of each training example.
     """
     others = sorted(
         (-weight, peer)
@@ -83,7 +83,7 @@ def card(
 
 
 def _spent(privacy: Privacy, report: Report) -> dict[str, Any]:
-    """The options, and epsilon of all that was learnt from the examples; null if it is infinite."""
+    """Return the privacy options and the epsilon of all training; null if it is infinite."""
     return schema.values(privacy) | {"epsilon": _finite(report.metrics["epsilon"])}
 
 
@@ -97,13 +97,13 @@ def _versions() -> Mapping[str, str]:
 
 
 def as_json(found: Mapping[str, Any]) -> str:
-    """The file for programs."""
+    """Return the card as JSON."""
     lines = (f"{json.dumps(key)}: {json.dumps(found[key], allow_nan=False)}" for key in found)
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def as_markdown(found: Mapping[str, Any]) -> str:
-    """The file for people."""
+    """Return the card as Markdown."""
     examples = ", ".join(f"{count} for {part}" for part, count in found["examples"].items())
     used = [
         ("method", f"{found['method']}, {found['round']} rounds"),

@@ -1,4 +1,4 @@
-"""A saved model's predictions for examples in files."""
+"""Predict examples with a saved model, and write the predictions to a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BATCH = 256
 
 
 def predicted(model: PersonalModel, raw: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Probabilities (N, classes, ...) of raw examples; of a regression its values (N, outputs)."""
+    """Predict raw examples: probabilities (N, classes, ...), or regression values (N, outputs)."""
     with torch.inference_mode():
         parts = [
             model.probabilities(torch.tensor(raw[first : first + _BATCH])).double().numpy()
@@ -32,11 +32,11 @@ def predicted(model: PersonalModel, raw: npt.NDArray[Any]) -> npt.NDArray[np.flo
 
 
 def write(path: Path, model: PersonalModel, inputs: Inputs) -> npt.NDArray[np.float64]:
-    """Write what the model predicts, as a table (.csv) or as arrays (.npz); it is returned, too.
+    """Predict examples, write the predictions as a table (.csv) or arrays (.npz), and return them.
 
     Raises
     ------
-    ConfigError : a table cannot hold it.
+    ConfigError : the predictions do not fit a table.
     """
     found = predicted(model, inputs.raw)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ def write(path: Path, model: PersonalModel, inputs: Inputs) -> npt.NDArray[np.fl
 def _rows(
     model: PersonalModel, inputs: Inputs, found: npt.NDArray[np.float64]
 ) -> Iterator[list[Any]]:
-    """The header, and a line for each example."""
+    """Yield the header, and a line per example."""
     about = model.about
     if about.task == "regression":
         more = [f"prediction_{k}" for k in range(1, about.outputs)]

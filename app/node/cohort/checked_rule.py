@@ -1,4 +1,4 @@
-"""A method's rule whose errors name their place, and whose results have the shapes they must have.
+"""Rule wrapper that checks the shapes of results and reports errors with their location.
 
 Legend: P = hosted peers, n = all peers, d = parameters, E = messages.
 """
@@ -24,7 +24,7 @@ from coterie.errors import Error, PartError, short_path
 
 @dataclass
 class _Clock:
-    """The round that the rules of a node are in."""
+    """Current round of the rules of a node."""
 
     round: int = 0
 
@@ -43,7 +43,7 @@ class CheckedRule(Rule[Any]):
         self._clock = clock or _Clock()
 
     def narrowed(self, engine: Engine) -> Self:
-        """The same rule for some of the peers."""
+        """Return the rule for a subset of the peers."""
         return type(self)(self.rule.narrowed(engine), self._clock)
 
     def init(self) -> Any:
@@ -176,7 +176,7 @@ class CheckedRule(Rule[Any]):
         return state
 
     def _pair(self, hook: str, result: Any) -> tuple[Any, Mapping[str, Tensor]]:
-        """Return the state and the tensors that a hook must give; refuse anything else."""
+        """Return the state and the tensors from a hook's result; refuse any other result."""
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             self._refuse(hook, f"returned {_described(result)}: wants (state, {{name: tensor}})")
         for name, value in result[1].items():

@@ -1,4 +1,4 @@
-"""What comes with a message to a node: the run's configuration and the node's own."""
+"""Context of a message to a node: the configurations of the run and of the node."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Job:
             If the configuration is invalid.
         """
         flat = parts.unpacked(self.run_config)
-        if not self.simulated:  # who submits a run has no say in which of a node's files are read
+        if not self.simulated:  # the submitter of a run must not choose the files that a node reads
             parts.refuse_modules(flat)  # before anything is loaded
             theirs = parts.plugin_tables(flat)
             own = {

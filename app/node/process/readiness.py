@@ -1,7 +1,7 @@
-"""Whether a node is ready for a run, before anything is trained: registered is not configured.
+"""Check whether a node is ready for a run, before any training.
 
-The institution's own `coterie preflight` shows what each check says. A relay that asks gets
-a code for each, and of what could tell something about the data only bands, where the policy lets
+The institution's own `coterie preflight` shows the result of each check. The relay gets
+a code for each, and numbers of examples as bands, if the policy lets
 the run look at the data and discloses its reports.
 """
 
@@ -57,7 +57,7 @@ class Check:
 
 
 def of_node(job: Job) -> Iterator[Check]:
-    """What has to be so for any run."""
+    """Yield the checks for any run."""
     yield Check("versions", _versions, told=True)
     yield Check("policy", lambda: _describe(_policy(job)))
     yield Check("keys", lambda: _keys(job))
@@ -66,13 +66,13 @@ def of_node(job: Job) -> Iterator[Check]:
 
 
 def of_run(job: Job) -> Iterator[Check]:
-    """What has to be so for the run of `job`; the last one reads data."""
+    """Yield the checks for the run of `job`; the last one reads data."""
     yield Check("run", lambda: _run(job))
     yield Check("data", lambda: _data(job), told=True)
 
 
 def answer(request: Request, job: Job) -> Response:
-    """What the relay is told: "ok", a band or a code for each check; this log has the rest.
+    """Return "ok", a band or a code per check for the relay; details go to the node's log.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def answer(request: Request, job: Job) -> Response:
     found: dict[str, str] = {}
     for check in checks:
         if check.name == "data" and found["run"] != "ok":
-            found["data"] = "not looked at"  # a run that may not start may not look either
+            found["data"] = "not looked at"  # a refused run must not read data
             continue
         try:
             said = check.run()
@@ -155,7 +155,7 @@ def _memory() -> str:
 
 
 def _run(job: Job) -> str:
-    """Whether the policy allows the run, and whether a person has approved it."""
+    """Check that the policy allows the run, and that a person has approved it."""
     config, policy = job.config(), _policy(job)
     check_run(policy, config)
     digest = config_digest_of(config).hex()
@@ -166,7 +166,7 @@ def _run(job: Job) -> str:
 
 
 def _data(job: Job) -> str:
-    """Whether this node's data fit the run, and roughly how much there is."""
+    """Check that this node's data fit the run, and return the number of examples as a band."""
     config = job.config()
     (peer,) = hosted(job, config.peers)
     problem = problem_of(config, peer, split_seed(Path(config.out) / approval.OWN, config))
