@@ -11,7 +11,7 @@ from rich.console import Console
 from coterie.app.config.keys import ConfigError
 from coterie.app.dashboard import address
 
-_NICE = 10  # runs come first
+_NICE = 10  # runs have priority
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:

@@ -88,7 +88,7 @@ _SYNONYMS = {
     "train": "run", "start": "run", "continue": "resume", "tune": "compare --tune",
     "sweep": "compare", "plot": "report", "summary": "report", "watch": "dashboard",
 }  # fmt: skip
-"""Words that users try -> the command that they mean."""
+"""Common wrong command names -> the intended command."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
         """Parser that reports a wrong command line as ConfigError."""
 
         def error(self, message: str) -> NoReturn:
-            raise ConfigError(f"{message} ({self.prog} --help says more)")
+            raise ConfigError(f"{message} (see {self.prog} --help)")
 
     name, *rest = arguments
     try:

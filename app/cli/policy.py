@@ -50,7 +50,7 @@ def _write(file: Path, items: list[str], console: Console) -> None:
 def _item(item: str) -> tuple[str, Scalar]:
     key, equals, text = item.partition("=")
     if not equals:
-        raise PolicyError(f"{item} wants a value: {item}=...")
+        raise PolicyError(f"{item} needs a value: {item}=...")
     try:
         return key, schema.read(text, locate(key)[-1])
     except ValueError as error:

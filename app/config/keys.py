@@ -274,10 +274,10 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """The end of an error line that names the word probably meant, or nothing.
+    """Return the end of an error message with the most similar word; empty if there is none.
 
-    That is a name with all of the word's parts ("rounds" for "num-server-rounds"), of the top level
-    first, else the one most alike, else one that ends in the same way.
+    Candidates are, in this order, names with all parts of the word ("num-server-rounds" for
+    "rounds"), top level first; the most similar name; a name with the same ending.
     """
     words = list(words)
     parts = set(word.split("-"))

@@ -75,7 +75,7 @@ def check_paths(config: Config) -> None:
     for key in sorted(config.paths & flat.keys()):
         path = Path(str(flat[key]))
         if flat[key] and path.exists() and not (path.is_file() or path.is_dir()):
-            raise ConfigError(f"{key} = {schema.brief(flat[key])} is no regular file")
+            raise ConfigError(f"{key} = {schema.brief(flat[key])} is not a regular file")
 
 
 def check_model(config: Config, problem: Problem) -> None:

@@ -230,7 +230,7 @@ class Node:
         )
 
     def _privately(self, request: Request) -> Response:
-        """Run `_done`; private gradients draw from a generator that nobody can reproduce."""
+        """Run `_done`; private gradients draw from a generator with a secret seed."""
         if self._accounts is not None and self._cohort.engine.guard is not None:
             privacy = self._accounts.privacy
             privacy.spent()  # a damaged ledger stops every request, even one without cost

@@ -22,7 +22,7 @@ from coterie.app.reproduction.results import Place, Results, better_of, is_share
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds, and the numbers that say so."""
+    """Verdict on a claim, with the numbers that support it."""
 
     claim: str
     holds: bool | None

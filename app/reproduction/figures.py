@@ -1,4 +1,4 @@
-"""What a paper shows and claims, read from `papers/<paper>.toml`.
+"""Tables, figures and claims of a paper, read from `papers/<paper>.toml`.
 
 A file names each table and figure of one paper: what runs (presets, keys, rows), the form in which
 the paper shows it, the paper's numbers, and its claims as checkable statements. Sizes: "small" runs
@@ -108,7 +108,7 @@ class Claim:
     panels : labels of the panels it is about; empty: every one.
     low, high : bounds of "ratio", "slope" and "range"; `within` the tolerance of "near" (absolute)
         and "formula" (relative). "bound" has none: the closed form is the upper bound.
-    note : why it does not hold here, where that was found out.
+    note : why it does not hold here, if known.
     """
 
     text: str
@@ -252,7 +252,7 @@ def find(name: str, folder: Path = FOLDER) -> tuple[Paper, Figure]:
     Raises
     ------
     ConfigError
-        There is none of that name.
+        There is no figure of that name.
     """
     of, _, which = name.partition("/")
     paper = read(of, folder)

@@ -30,7 +30,7 @@ DEFAULTS = "default"
 
 @dataclass(frozen=True)
 class Request:
-    """What to make, and how.
+    """Request of a reproduction.
 
     Attributes
     ----------
@@ -196,12 +196,12 @@ def _trials(first: int, seeds: int, splits: int) -> Iterator[dict[str, Scalar]]:
 
 
 def _require(figure: Figure, request: Request, configs: Iterable[list[Config]]) -> None:
-    """See that data and GPU are there.
+    """Check that data and GPU are available.
 
     Raises
     ------
     ConfigError, DataError
-        Something is missing; says what.
+        Data or a GPU are missing; the message names which.
     """
     if request.size == "paper" and "a GPU" in figure.needs and not cluster.here("auto").gpus:
         needs = ", ".join(figure.needs)

@@ -1,4 +1,4 @@
-"""Results of a figure's runs: one number, or one number a peer, by panel, row, x and seed."""
+"""Results of a figure's runs: one number, or one number per peer, by panel, row, x and seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIELDS = {
     "validation_accuracy": "validation accuracy",
     "virtual_seconds": "virtual seconds",
 }
-"""Fields of metrics.jsonl that are measures of a figure without being columns of a comparison."""
+"""Fields of metrics.jsonl that are measures of figures, but not columns of a comparison."""
 EXTRA: dict[str, tuple[str, str, Callable[[Run], float]]] = {}
 """Further measures: key -> (title, which end is better, run -> number). See `measure`."""
 SHARES = {"asymmetry", "symmetry", "sparsity", "to_attackers"}
@@ -266,7 +266,7 @@ def components(run: Run) -> Floats:
 
 
 class Place(NamedTuple):
-    """Where a run stands in a figure: panel and row by label, and the swept value or None."""
+    """Place of a run in a figure: panel and row by label, and the swept value or None."""
 
     panel: str
     row: str
@@ -341,7 +341,7 @@ class Results:
 
 
 def title_of(column: str) -> str:
-    """Return what people call a column."""
+    """Return the title of a column."""
     return _title(column).removesuffix(" %")
 
 

@@ -1,7 +1,7 @@
-"""Start and end of a bare `flwr run` in Flower's simulation, as `coterie run` does for other runs.
+"""Start and end of a bare `flwr run` in Flower's simulation, as `coterie run` has for its runs.
 
 The user sees the output of the ServerApp (`flwr run . --stream`), so the relay introduces the
-run, prints a line per evaluated round, and starts the installed package to write summary and report.
+run, prints a line per evaluated round, and lets the installed package write summary and report.
 """
 
 from __future__ import annotations

@@ -63,15 +63,15 @@ def opened(directory: Path, name: str, limit: int) -> BinaryIO:
     path = directory / name
     for folder in [*path.parents][: name.count("/")]:
         if folder.is_symlink():
-            raise ResultsError(f"{folder} is a link, and none is followed")
+            raise ResultsError(f"{folder} is a link; links are not followed")
     flags = ("O_BINARY", "O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")  # systems differ in these
     try:
         handle = os.open(path, sum(getattr(os, flag, 0) for flag in flags))
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise ResultsError(f"{path} is a link, and none is followed") from None
+            raise ResultsError(f"{path} is a link; links are not followed") from None
         if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):  # a socket
-            raise ResultsError(f"{path} is no regular file") from None
+            raise ResultsError(f"{path} is not a regular file") from None
         raise
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
@@ -98,7 +98,7 @@ def check_all(directory: Path) -> None:
             path = Path(folder, name)
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode):
-                raise ResultsError(f"{path} is a link, and none is followed")
+                raise ResultsError(f"{path} is a link; links are not followed")
             if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
                 raise ResultsError(f"{path} is no regular file")
 
@@ -231,7 +231,7 @@ def _check_listing(file: BinaryIO) -> None:
     end = file.read(_END.size)
     file.seek(0)
     if len(end) < _END.size or not end.startswith(b"PK\5\6"):
-        raise ValueError("no .npz file as NumPy writes them")
+        raise ValueError("not an .npz file of NumPy")
     listing = _END.unpack(end)[5]
     if listing > _LISTING:
         raise ValueError("an archive of very many files, not of a few arrays")

@@ -66,11 +66,11 @@ def measures_csv(run: Run) -> str:
     Columns: `round`; `edges`, directed, by the rule of `coterie.app.runs.graph_scores`;
     `collaborators`, edges that leave a peer, mean over peers; `sparsity`, the share of the possible
     edges that are missing; `symmetry`, the share of the edges whose reverse exists too; if
-    clusters are to be found, precision, recall, F1 and row overlap of
+    clusters must be recovered, precision, recall, F1 and row overlap of
     `coterie.app.runs.graph_scores.GraphScores`, and `precision_<cluster>`, the share of the edges
     leaving that cluster's peers that stay inside it (label flips: cluster 0 is honest, so 1 -
     `precision_0` of its links lead to flipped peers); where peers attack, `to_attackers`, the share
-    that they have of the weight of an honest peer for others, mean over honest peers with such weight.
+    that they get of an honest peer's weight for others, mean over honest peers with such weight.
     """
     rows = [
         {"round": int(run.weight_rounds[c]), **measured(run.weights[c], run)}
@@ -105,7 +105,7 @@ def measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
 
 
 def weight_to(attackers_n: Bools, weights_nn: Floats) -> float | None:
-    """Return the share of honest peers' weight for others that attackers get; None without weight.
+    """Return the share of honest peers' weight for others that attackers get; None if it is 0.
 
     Absolute weights of each peer are normalised to sum 1; the mean is over honest peers.
     """

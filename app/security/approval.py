@@ -1,8 +1,8 @@
-"""Approvals of runs by a person, and a node's record of what it decided.
+"""Approvals of runs by a person, and a node's record of its decisions.
 
-An approval is for a configuration, by its digest, and for one run: the first that comes with it.
+An approval is for a configuration, by its digest, and for one run: the first with that digest.
 Both are lines of JSON: `institution/approvals.jsonl` in the node's `out`, and beside the audit log
-of each run `decisions.jsonl` with the configurations that it speaks of.
+of each run `decisions.jsonl` with the configurations that it refers to.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def approve(out: Path, digest: str) -> None:
 def require_approval(out: Path, run: str, digest: str) -> None:
     """Let a run use an approval of its configuration, which it keeps from then on.
 
-    Of several runs that ask at once, in whatever processes, one gets it.
+    If several runs ask at once, also in different processes, one gets it.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def require_approval(out: Path, run: str, digest: str) -> None:
             atomic.append(out / OWN / _APPROVALS, line)
             return
     where = shlex.quote(str(out / run))
-    raise ApprovalError(f"it waits for approval of {digest}: coterie approve {where}")
+    raise ApprovalError(f"the run waits for approval of {digest}: coterie approve {where}")
 
 
 def is_approved(out: Path, digest: str) -> bool:
@@ -78,7 +78,7 @@ def record(directory: Path, config: Config, digest: str, policy: Path, decision:
     Parameters
     ----------
     directory : the run's.
-    policy : the file that was decided by; its SHA-256 is recorded.
+    policy : the policy file; its SHA-256 is recorded.
     decision : "allowed", or "refused: ..." with the reason.
     """
     file = _config_file(digest)
@@ -103,12 +103,12 @@ def newest_config(directory: Path) -> tuple[Path, str]:
     """
     path = directory / _DECISIONS
     if not path.is_file():
-        raise DecisionError(f"{directory} has no {_DECISIONS}: no such run has come to this node")
+        raise DecisionError(f"{directory} has no {_DECISIONS}: no such run was sent to this node")
     digest = None
     with suppress(ValueError, IndexError):
         digest = atomic.lines(path)[-1].get("digest")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise DecisionError(f"{path}: its last line holds no digest of a configuration")
+        raise DecisionError(f"{path}: the last line has no digest of a configuration")
     return directory / _config_file(digest), digest
 
 

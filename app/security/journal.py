@@ -24,7 +24,7 @@ from coterie.app.runs import atomic
 from coterie.errors import Error
 
 T = TypeVar("T")
-_REMEDY = "nothing is spent or answered before a person has looked and has put the file back"
+_REMEDY = "this node spends and answers nothing until a person has restored the file"
 
 
 class LedgerError(Error, ValueError):

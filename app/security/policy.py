@@ -75,8 +75,8 @@ class DataPolicy:
 
 @dataclass(frozen=True)
 class ReportPolicy:
-    """Numbers that the relay is told about models. Every number about own data is rounded to what
-    the number of examples supports.
+    """Numbers about models that the relay receives. Every number about own data is rounded to the
+    precision that the number of examples supports.
     """  # noqa: D205
 
     disclosure: Annotated[

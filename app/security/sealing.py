@@ -2,7 +2,7 @@
 
 A deployed node seals with the keys that its operator gave it, to the peers that its trust file
 names; the run configuration can neither make it trust others nor make it send plain letters. A
-simulated node sends plain letters unless `sealing = true`, and then the run has keys of its own.
+simulated node sends plain letters unless `sealing = true`, which makes keys for the run.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class About:
     shape : of the network's input, one example.
     dataset, dataset_options : the training data.
     classes : names of the outputs; empty where nothing names them, or they are numbers.
-    columns : of raw rows, in order; empty where examples are no rows of a table.
+    columns : of raw rows, in order; empty if examples are not rows of a table.
     normalisation : "mean" and "std", then "preprocessing" where the peer's own comes before them.
     dtype : of the parameters.
     config_digest : of the run's configuration, hexadecimal.
@@ -126,15 +126,15 @@ class About:
             The metadata are missing, invalid or inconsistent.
         """
         if not strings or strings.get("format") != FORMAT:
-            raise ValueError("it does not say what it is (written by an earlier version?)")
+            raise ValueError("it has no metadata (written by an earlier version?)")
         values: dict[str, Any] = {}
         for each in fields(cls):
             try:
                 values[each.name] = _READ[each.name](strings[each.name])
             except KeyError:
-                raise ValueError(f"it does not say its {each.name}") from None
+                raise ValueError(f"its metadata lack {each.name}") from None
             except (ValueError, TypeError, OverflowError, RecursionError) as error:
-                raise ValueError(f"its {each.name} cannot be: {error}") from None
+                raise ValueError(f"its {each.name} is invalid: {error}") from None
         about = cls(**values)
         about._check()
         return about
@@ -162,7 +162,7 @@ def _text(value: str) -> str:
 def _one_of(*names: str) -> Callable[[str], str]:
     def read(value: str) -> str:
         if value not in names:
-            raise ValueError(f"{schema.brief(value)} is none of {', '.join(names)}")
+            raise ValueError(f"{schema.brief(value)} is not one of {', '.join(names)}")
         return value
 
     return read
@@ -172,7 +172,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     def read(value: str) -> int:
         found = json.loads(value)
         if type(found) is not int or not low <= found <= high:
-            raise ValueError(f"{schema.brief(value)} is no whole number from {low} to {high}")
+            raise ValueError(f"{schema.brief(value)} is not a whole number from {low} to {high}")
         return found
 
     return read
@@ -183,16 +183,16 @@ def _shape(value: str) -> tuple[int, ...]:
     found = json.loads(value)
     sides = found if isinstance(found, list) and len(found) <= _SIDES else [0]
     if not all(type(side) is int and 0 < side <= _NUMBERS for side in sides):
-        raise ValueError(f"{schema.brief(value)} is no shape")
+        raise ValueError(f"{schema.brief(value)} is not a shape")
     if math.prod(sides) > _NUMBERS:
-        raise ValueError(f"{math.prod(sides)} numbers, and at most {_NUMBERS} are taken")
+        raise ValueError(f"{math.prod(sides)} numbers, more than {_NUMBERS}")
     return tuple(sides)
 
 
 def _names(value: str) -> tuple[str, ...]:
     found = json.loads(value)
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise ValueError("no list of names")
+        raise ValueError("not a list of names")
     return tuple(map(_text, found))
 
 
@@ -200,13 +200,13 @@ def _options(value: str) -> dict[str, Any]:
     """Parse the options of a part: scalars by name; a plugin may have other values."""
     found = json.loads(value)
     if not isinstance(found, dict):
-        raise ValueError("no options by name")
+        raise ValueError("not a table of options")
     return found
 
 
 def _digest(value: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise ValueError(f"{schema.brief(value)} is no SHA-256")
+        raise ValueError(f"{schema.brief(value)} is not a SHA-256")
     return value
 
 

@@ -91,7 +91,7 @@ def _arrays(path: Path, about: About) -> Inputs:
 
 
 def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any]:
-    """Return raw examples (N, ...) with the model's input shape and only those gaps that it can fill.
+    """Return raw examples (N, ...) if they have the model's input shape and it can fill their gaps.
 
     Raises
     ------

@@ -61,7 +61,7 @@ class Named:
 
     @property
     def size(self) -> int:
-        """Return the bytes of the weight files, an upper bound of their number of values."""
+        """Bytes of the weight files, an upper bound of their number of values."""
         return sum(Path(path).stat().st_size for path in self.weights if Path(path).is_file())
 
     def weights_like(self, path: str) -> str:
@@ -156,7 +156,7 @@ class PersonalModel(nn.Module):
         return predicted.clamp_min(torch.finfo(predicted.dtype).tiny).log()
 
     def probabilities(self, raw: Tensor) -> Tensor:
-        """Return the probabilities of the classes (B, classes, ...); for a regression its values."""
+        """Return the class probabilities (B, classes, ...); for a regression its values."""
         return self._task.predict(self(raw)[None])[0]
 
     def _predicted(self, member: nn.Module, inputs: Tensor) -> Tensor:
@@ -309,7 +309,7 @@ def load(path: Path, named: Named = NOTHING) -> PersonalModel:
     Raises
     ------
     ResultsError
-        It cannot be used.
+        The file cannot be used.
     """
     try:
         about = About.read(_metadata(path))
@@ -321,8 +321,8 @@ def load(path: Path, named: Named = NOTHING) -> PersonalModel:
     except ResultsError:
         raise
     except _WRONG as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ResultsError(f"{path}: cannot be used: {said}") from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ResultsError(f"{path}: cannot be used: {reason}") from None
 
 
 def find(run_dir: str | Path, peer: int | str | None) -> Path:
@@ -336,7 +336,7 @@ def find(run_dir: str | Path, peer: int | str | None) -> Path:
     folder = Path(run_dir) / FOLDER
     found = sorted(folder.glob("peer-*.safetensors"))
     if not found:
-        raise ResultsError(f"{folder}: no models: they lie where the peers are, once a run is over")
+        raise ResultsError(f"{folder}: no models: each node writes its models at the end")
     if peer is None and len(found) == 1:
         return found[0]
     if str(peer).isdecimal() and (folder / f"peer-{int(str(peer)):04d}.safetensors") in found:
@@ -371,5 +371,5 @@ def _metadata(path: Path) -> dict[str, str]:
         header = json.loads(file.read(size))
     found = header.get("__metadata__", {}) if isinstance(header, dict) else None
     if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        raise ValueError("its metadata are no strings")
+        raise ValueError("its metadata are not strings")
     return found

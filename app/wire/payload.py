@@ -128,9 +128,9 @@ def _parsed(payload: bytes, layout: Layout) -> dict[str, Tensor]:
         tensors = load(payload)
     except (SafetensorError, ValueError, KeyError) as error:
         raise PayloadError(f"is not safetensors: {error}") from None
-    found = {name: (tuple(value.shape), value.dtype) for name, value in tensors.items()}
-    if found != dict(layout):
-        raise PayloadError(f"holds {_text(found)}, expected {_text(layout)}")
+    received = {name: (tuple(value.shape), value.dtype) for name, value in tensors.items()}
+    if received != dict(layout):
+        raise PayloadError(f"holds {_text(received)}, expected {_text(layout)}")
     return tensors
 
 

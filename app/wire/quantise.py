@@ -5,8 +5,8 @@ Compute Project, 2023): blocks of 32 numbers share an exponent e, and each is a 
 2^e from -127 to 127, so an error is at most 1/127 of the largest in its block.
 
 All peers see the same numbers, wherever they are hosted: an offered model is rounded before
-any peer, its author included, reads it, and packing rounded numbers is exact. Tensors of fewer than 64
-numbers (a cluster's number, mixture weights) are sent unchanged.
+any peer, its author included, reads it, and packing rounded numbers is exact. Tensors of fewer than
+64 numbers (a cluster's number, mixture weights) are sent unchanged.
 """
 
 from __future__ import annotations

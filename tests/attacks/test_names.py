@@ -46,7 +46,7 @@ def test_what_is_no_name_is_refused_wherever_it_enters(name: str, tmp_path: Path
     assert not is_name(name)
     with pytest.raises(ConfigError, match="name must be the name of one directory"):
         Config.from_flat({"name": name})
-    with pytest.raises(KeysError, match="is no name of a peer"):
+    with pytest.raises(KeysError, match="is not a valid name of a peer"):
         create(name, tmp_path / "keys")
     with pytest.raises(ConfigError, match="a node cannot be called"):
         certificates.for_node(tmp_path / "secrets", name)

@@ -1,9 +1,9 @@
 """Attackers: hosted peers that send false letters; kinds in `coterie.clients.attack.ATTACKS`.
 
-A lie is told where letters leave the cohort, from what the attacker heard itself, so it is the
-same wherever the attacker is hosted. Only the large tensors of a letter are replaced, models and
-gradients; what stands beside them (IFCA's choice, variances) stays honest. The attacker's own rule
-lives with the lie, as it reads its own letter too. Legend: k = letters heard, s = rows of a stack.
+Letters are replaced when they leave the cohort, based on the letters that the attacker received, so
+the result does not depend on the node of the attacker. Only the large tensors of a letter, models
+and gradients, are replaced; small ones (IFCA's choice, variances) stay honest. The attacker's rule
+reads the false letter too. Legend: k = received letters, s = rows of a stack.
 """
 
 from __future__ import annotations

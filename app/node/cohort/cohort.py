@@ -394,7 +394,7 @@ class Cohort:
         self.elapsed += self.costs.pass_time(self.schedule, self.peers)
 
     def _show(self) -> Offers:
-        """Return the offers of hosted peers, and the models of peers that end the round without one.
+        """Return the offers of hosted peers, and the models of peers that end the round without.
 
         Nobody receives these models, but the rules expect them.
         """

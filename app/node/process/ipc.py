@@ -76,7 +76,7 @@ def _flat(entry: object, raw: list[bytes]) -> dict[str, Any]:
         case ConfigRecord():
             values = {name: _value(value, raw) for name, value in entry.items()}
             return {"config": values}
-    raise TypeError(f"{type(entry).__name__} is no record")
+    raise TypeError(f"{type(entry).__name__} is not a record")
 
 
 def _value(value: Any, raw: list[bytes]) -> Any:

@@ -47,18 +47,18 @@ class Check:
 
     Attributes
     ----------
-    told : bool
+    disclosed : bool
         Whether the relay may receive the result unchanged.
     """
 
     name: str
     run: Callable[[], str]
-    told: bool = False
+    disclosed: bool = False
 
 
 def of_node(job: Job) -> Iterator[Check]:
     """Yield the checks for any run."""
-    yield Check("versions", _versions, told=True)
+    yield Check("versions", _versions, disclosed=True)
     yield Check("policy", lambda: _describe(_policy(job)))
     yield Check("keys", lambda: _keys(job))
     yield Check("out", lambda: _out(Path(job.config().out)))
@@ -68,7 +68,7 @@ def of_node(job: Job) -> Iterator[Check]:
 def of_run(job: Job) -> Iterator[Check]:
     """Yield the checks for the run of `job`; the last one reads data."""
     yield Check("run", lambda: _run(job))
-    yield Check("data", lambda: _data(job), told=True)
+    yield Check("data", lambda: _data(job), disclosed=True)
 
 
 def answer(request: Request, job: Job) -> Response:
@@ -83,20 +83,20 @@ def answer(request: Request, job: Job) -> Response:
         raise RequestError("a preflight with edges or letters")
     config = job.config()
     checks = (Check("clock", lambda: _clock(request.clock)), *of_node(job), *of_run(job))
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for check in checks:
-        if check.name == "data" and found["run"] != "ok":
-            found["data"] = "not looked at"  # a refused run must not read data
+        if check.name == "data" and results["run"] != "ok":
+            results["data"] = "not looked at"  # a refused run must not read data
             continue
         try:
-            said = check.run()
+            result = check.run()
         except Exception as error:
             _log.warning("%s: %s: %s", check.name, type(error).__name__, error)
-            found[check.name] = faults.code_of(error)
+            results[check.name] = faults.code_of(error)
         else:
             hidden = check.name == "data" and _policy(job).reports.disclosure != "all"
-            found[check.name] = said if check.told and not hidden else "ok"
-    return Response(hosted(job, config.peers), checks=tuple(found.items()))
+            results[check.name] = result if check.disclosed and not hidden else "ok"
+    return Response(hosted(job, config.peers), checks=tuple(results.items()))
 
 
 def _versions() -> str:
@@ -144,10 +144,10 @@ def _out(out: Path) -> str:
 
 
 def _memory() -> str:
-    found = Path("/proc/meminfo")
-    if not found.exists():
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
         return "not known here"
-    lines = dict(line.split(":", 1) for line in found.read_text().splitlines())
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
     free = 1024 * int(lines["MemAvailable"].split()[0])
     if free < _MEMORY:
         raise MachineError(f"{units.size(free)} free: a node may need {units.size(_MEMORY)}")

@@ -36,14 +36,14 @@ Code = Literal[
 ]
 MEANINGS: Mapping[Code, str] = {
     "approval": "the run waits for a person's approval here",
-    "budget": "more is asked than the institution's policy allows",
+    "budget": "the request exceeds the limits of the institution's policy",
     "configuration": "the run's configuration cannot be carried out here",
     "data": "this node's data do not fit the run",
     "failed": "something failed here",
-    "keys": "keys, trust or the start of this node are not in order",
-    "machine": "disk, memory or clock of this node are not in order",
+    "keys": "keys, trust file or start command of this node are invalid",
+    "machine": "disk, memory or clock of this node need attention",
     "policy": "the institution's policy does not allow the run",
-    "request": "no request that the run allows",
+    "request": "the run does not allow this request",
     "state": "this node's state is not the one that the request builds on",
 }
 
@@ -82,7 +82,7 @@ _CODES: Mapping[type[Exception], Code] = {
 def line_of(error: Exception) -> str:
     """Return the line for the relay; it depends on the kind of the error only."""
     code = code_of(error)
-    return f"{code}: {MEANINGS[code]}; the log of this node says more"
+    return f"{code}: {MEANINGS[code]}; see the log of this node"
 
 
 def code_of(error: Exception) -> Code:

@@ -256,12 +256,12 @@ def test_a_person_approves_a_preset_or_what_the_node_was_sent(
     assert code == 2
     assert "seed = 3" in line
     digest = line.split()[-1]
-    assert "nobody is there to ask" in line
+    assert "no terminal to ask" in line
     assert not approval.is_approved(out, digest)
     assert said([*command, "--digest", digest], capsys)[0] == 0
     assert approval.is_approved(out, digest)
     code, line = said(["approve", str(tmp_path)], capsys)
-    assert (code, "no such run has come to this node" in line) == (2, True)
+    assert (code, "no such run was sent to this node" in line) == (2, True)
     config = Config.from_flat({"method": "local"})
     digest = config_digest_of(config).hex()
     approval.record(out / "run", config, digest, preset, "refused: it waits")
