@@ -49,8 +49,8 @@ def main(grid: Grid, context: Context) -> None:
         if isinstance(grid, InMemoryGrid):
             raise ConfigError("preflight = true is what `coterie preflight` sets")
         directory.mkdir(parents=True, exist_ok=True)
-        found = survey(FlowerTransport(grid, config.round_seconds), config.peers)
-        atomic.write(directory / rundir.SURVEY, json.dumps(asdict(found)))
+        result = survey(FlowerTransport(grid, config.round_seconds), config.peers)
+        atomic.write(directory / rundir.SURVEY, json.dumps(asdict(result)))
         return
     watch = bare.begin(config) if is_bare else None
     recorder = RunRecorder(

@@ -28,24 +28,24 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("items", nargs="+", metavar="RUN_DIR | PRESET.toml|key=value")
     parser.add_argument("--out", type=Path, help="the node's `out`, with a preset")
     parser.add_argument("--digest", help="of the configuration to approve, instead of being asked")
-    given = parser.parse_intermixed_args(arguments)
-    directory = Path(given.items[0])
+    options = parser.parse_intermixed_args(arguments)
+    directory = Path(options.items[0])
     if directory.is_dir():
-        if given.out or len(given.items) > 1:
+        if options.out or len(options.items) > 1:
             raise ConfigError(f"{directory} is a run of this node: give no other items")
         config = _arrived(directory)
         out = directory.absolute().parent
     else:
-        if given.out is None:
+        if options.out is None:
             raise ConfigError("missing --out DIRECTORY: the node's `out`")
-        config = Config.from_flat(read_items(given.items, deployed=True)[1])
-        out = given.out
+        config = Config.from_flat(read_items(options.items, deployed=True)[1])
+        out = options.out
     if sys.platform != "win32" and out.exists() and out.stat().st_uid != os.geteuid():
         raise ConfigError(f"{out} is another user's: approve as the user that runs the node")
     digest = config_digest_of(config).hex()
     console.print(config.toml().rstrip(), soft_wrap=True)
     console.print(f"\nThe digest of this configuration: {digest}", soft_wrap=True)
-    _ask(digest, given.digest)
+    _ask(digest, options.digest)
     approval.approve(out, digest)
     console.print(f"approved, for one run: {digest}", soft_wrap=True)
 

@@ -45,17 +45,17 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("--nodes", nargs="+", default=[], help="names of SuperNodes")
     parser.add_argument("--days", type=int, default=365, help="validity of the certificate (365)")
     parser.add_argument("--register", metavar="CONNECTION", help="SuperLink to register nodes at")
-    given = parser.parse_args(arguments)
-    if not given.hosts and not given.nodes:
+    options = parser.parse_args(arguments)
+    if not options.hosts and not options.nodes:
         raise ConfigError("certificates: name the relay's --hosts, or --nodes, or both")
-    if given.hosts:
-        for_relay(given.directory, given.hosts, given.days)
-        console.print(f"{given.directory / 'relay'}: certificate for {', '.join(given.hosts)}")
-    for node in given.nodes:
-        public = for_node(given.directory, node)
+    if options.hosts:
+        for_relay(options.directory, options.hosts, options.days)
+        console.print(f"{options.directory / 'relay'}: certificate for {', '.join(options.hosts)}")
+    for node in options.nodes:
+        public = for_node(options.directory, node)
         console.print(f"{public.parent}: key of {node}", soft_wrap=True)
-        if given.register:
-            console.print(register(public, given.register), soft_wrap=True)
+        if options.register:
+            console.print(register(public, options.register), soft_wrap=True)
 
 
 def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:

@@ -27,19 +27,19 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("--seeds", type=int, help="number of seeds (as the figure says)")
     parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
     parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
-    given = parser.parse_args(arguments)
-    if given.list:
-        for line in listed(given.names or figures.names(), console.width):
+    options = parser.parse_args(arguments)
+    if options.list:
+        for line in listed(options.names or figures.names(), console.width):
             console.print(line)
         return
-    if not given.names:
+    if not options.names:
         raise ConfigError("name a figure, as in cobo/table-1; --list shows every one")
     from coterie.app.reproduction.page import HOLDS
     from coterie.app.reproduction.reproduce import Request, reproduce
 
     counts: Counter[bool | None] = Counter()
-    for name in _chosen(given.names, given.size):
-        request = Request(name, given.size, given.seeds, Path(given.out), given.workers)
+    for name in _chosen(options.names, options.size):
+        request = Request(name, options.size, options.seeds, Path(options.out), options.workers)
         made = reproduce(request, console)
         for verdict in made.verdicts:
             counts[verdict.holds] += 1
@@ -47,7 +47,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             console.print(f"  {verdict.evidence}", soft_wrap=True)
         console.print(f"{name}: {made.directory / 'page.html'}", soft_wrap=True)
     total = ", ".join(f"{counts[key]} {HOLDS[key]}" for key in HOLDS if counts[key])
-    if len(given.names) > 1 or sum(counts.values()) > 1:
+    if len(options.names) > 1 or sum(counts.values()) > 1:
         console.print(f"claims: {total}", soft_wrap=True)
 
 

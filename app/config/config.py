@@ -114,20 +114,20 @@ class Config(TopLevel):
         """
         flat = parts.unpacked(flat)
         theirs = parts.plugin_tables(flat)
-        given: dict[str, dict[str, Scalar]] = {table: {} for table in (*tables(), *theirs)}
+        values: dict[str, dict[str, Scalar]] = {table: {} for table in (*tables(), *theirs)}
         for key, value in parts.used(flat).items():
             table, name, annotation = locate(key, theirs)
             try:
-                given[table][name] = schema.convert(value, annotation)
-                limits.check(key, given[table][name])
+                values[table][name] = schema.convert(value, annotation)
+                limits.check(key, values[table][name])
             except ValueError as error:
                 raise ConfigError(f"{key} = {schema.brief(value)}: {error}") from None
         made: dict[str, Any] = {
-            table: _make({**tables(), **theirs}[table], table, given[table])
-            for table in given
+            table: _make({**tables(), **theirs}[table], table, values[table])
+            for table in values
             if table
         }
-        top: dict[str, Any] = dict(given[""])
+        top: dict[str, Any] = dict(values[""])
         choice = parts.chosen(flat)
         method, dataset = method_of(choice["method"]), dataset_of(choice["dataset"])
         for table in ("partition", choice["dataset"]):  # resolve "auto" by the method's need

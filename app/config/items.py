@@ -47,14 +47,14 @@ def read_items(
     for preset in presets:
         preset_flat = _toml(_preset_file(preset))
         flat |= preset_flat
-    given = {key: _value(key, text, {}) for key, text in texts.items() if key not in of_plugins}
-    flat |= {**given, **choices}
+    values = {key: _value(key, text, {}) for key, text in texts.items() if key not in of_plugins}
+    flat |= {**values, **choices}
     if deployed:
         parts.refuse_modules(flat)
     for preset in presets:
         if is_of_run(_preset_file(preset)):
-            said = [str(value) for value in (*given.values(), *choices.values())]
-            parts.refuse_unnamed(flat, said, _preset_file(preset), "")
+            words = [str(value) for value in (*values.values(), *choices.values())]
+            parts.refuse_unnamed(flat, words, _preset_file(preset), "")
     theirs = parts.plugin_tables(flat)  # option tables of the chosen plugins
     for preset in presets:
         needed = {key: value for key, value in preset_flat.items() if key in parts.used(flat)}

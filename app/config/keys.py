@@ -220,9 +220,9 @@ def tables() -> Mapping[str, type]:
 def keys() -> Mapping[str, tuple[str, str, Any]]:
     """Return dotted key -> (table, field name, annotation)."""
     return {
-        f"{table}.{key}" if table else key: (table, *found)
+        f"{table}.{key}" if table else key: (table, *entry)
         for table, options in tables().items()
-        for key, found in schema.keys(options).items()
+        for key, entry in schema.keys(options).items()
     }
 
 
@@ -244,9 +244,9 @@ def locate(key: str, more: Mapping[str, type] | None = None) -> tuple[str, str, 
     if key in keys():
         return keys()[key]
     theirs = {
-        f"{table}.{name}": (table, *found)
+        f"{table}.{name}": (table, *entry)
         for table, options in (more or {}).items()
-        for name, found in schema.keys(options).items()
+        for name, entry in schema.keys(options).items()
     }
     if key in theirs:
         return theirs[key]
@@ -256,7 +256,7 @@ def locate(key: str, more: Mapping[str, type] | None = None) -> tuple[str, str, 
 @lru_cache
 def paths() -> frozenset[str]:
     """Return the keys that name a file or a directory."""
-    return frozenset(key for key, found in keys().items() if schema.is_path(found[-1]))
+    return frozenset(key for key, entry in keys().items() if schema.is_path(entry[-1]))
 
 
 def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:

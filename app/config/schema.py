@@ -110,17 +110,17 @@ def made(table: type[T], options: Mapping[str, Any]) -> T:
     """
     known = dict(keys(cast(Any, table)).values())
     others = {each.name for each in fields(cast(Any, table))} - known.keys()
-    found = {}
+    converted = {}
     for name, value in options.items():
         if name in others:  # not an option: it keeps the table's value
             continue
         if name not in known:
             raise ValueError(f"{brief(name)} is not an option of {table.__name__}")
         try:
-            found[name] = convert(value, known[name])
+            converted[name] = convert(value, known[name])
         except ValueError as error:
             raise ValueError(f"{name} = {brief(value)}: {error}") from None
-    return table(**found)
+    return table(**converted)
 
 
 def check_kind(value: Scalar, annotation: Any) -> None:

@@ -142,13 +142,13 @@ def _fine_tuned(run: Run, _: Beside) -> float | None:
 def _held_out(run: Run) -> dict[str, Any]:
     if not run.config.get("hold-out"):
         return {}
-    found: dict[str, Any] = files.json_of(run.directory, "newcomers.json", dict) or {}
-    peers, accuracies = (found.get(key) or [] for key in ("peers", "fine_tuned_test_accuracy"))
+    content: dict[str, Any] = files.json_of(run.directory, "newcomers.json", dict) or {}
+    peers, accuracies = (content.get(key) or [] for key in ("peers", "fine_tuned_test_accuracy"))
     sound = isinstance(peers, list) and isinstance(accuracies, list)
     sound = sound and all(type(peer) is int and 0 <= peer < run.peers for peer in peers)
     if not sound or not all(isinstance(value, int | float | None) for value in accuracies):
         raise ResultsError(f"{run.directory / 'newcomers.json'}: not peers and their accuracies")
-    return found
+    return content
 
 
 def _harmed(run: Run, beside: Beside) -> float | None:

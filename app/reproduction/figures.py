@@ -291,15 +291,15 @@ def _known(wanted: Iterable[str], known: set[str], complaint: str) -> None:
 def _built(kind: type[T], table: Mapping[str, Any], place: str) -> T:
     """Build a dataclass from a table of TOML; lists become tuples, keys are flattened."""
     known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in known:
             raise ValueError(f"{place}: unknown key {key}{nearest(name, known)}")
         if name.endswith("keys"):
             value = flatten(value)
-        given[name] = tuple(value) if isinstance(value, list) else value
+        values[name] = tuple(value) if isinstance(value, list) else value
     for name, each in known.items():
-        if name not in given and each.default is MISSING and each.default_factory is MISSING:
+        if name not in values and each.default is MISSING and each.default_factory is MISSING:
             raise ValueError(f"{place}: there is no {name}")
-    return kind(**given)
+    return kind(**values)

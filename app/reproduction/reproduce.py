@@ -111,8 +111,8 @@ def reproduce(request: Request, console: Console) -> Reproduction:
     made = Reproduction(paper, figure, request.size, request.directory, results, verdicts)
     request.directory.mkdir(parents=True, exist_ok=True)
     page.write(made)
-    said = json.dumps([asdict(verdict) for verdict in verdicts], indent=1)
-    atomic.write(request.directory / "claims.json", said)
+    text = json.dumps([asdict(verdict) for verdict in verdicts], indent=1)
+    atomic.write(request.directory / "claims.json", text)
     atomic.write(request.directory / "made.json", json.dumps(_effort(made), indent=1))
     return made
 

@@ -82,9 +82,9 @@ def replacing_checked(path: Path, *, bound: bytes, durable: bool = False) -> Ite
             draft.open("r+b") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
-            found = _digest(content, bound)
+            digest = _digest(content, bound)
             file.seek(0, os.SEEK_END)
-            file.write(found)
+            file.write(digest)
 
 
 def read_checked(path: Path, *, bound: bytes) -> bytes:
@@ -103,9 +103,9 @@ def read_checked(path: Path, *, bound: bytes) -> bytes:
 
 
 def _digest(content: bytes | mmap.mmap, bound: bytes) -> bytes:
-    found = hashlib.sha256(hashlib.sha256(bound).digest())
-    found.update(content)
-    return found.digest()
+    digest = hashlib.sha256(hashlib.sha256(bound).digest())
+    digest.update(content)
+    return digest.digest()
 
 
 @contextmanager
@@ -161,9 +161,9 @@ def lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
         file.seek(start)
         content = file.read()
     try:
-        found = [json.loads(line) for line in content.splitlines()]
+        records = [json.loads(line) for line in content.splitlines()]
     except (ValueError, RecursionError):
-        found = [None]
-    if not all(isinstance(line, dict) for line in found):
+        records = [None]
+    if not all(isinstance(line, dict) for line in records):
         raise ValueError(f"{path} has a line that is damaged")
-    return found
+    return records

@@ -199,11 +199,11 @@ def unpacked(file: BinaryIO, kinds: Mapping[str, str]) -> dict[str, npt.NDArray[
         with zipfile.ZipFile(file) as archive:
             for key, kind in kinds.items():
                 _check_array(archive, key, kind)
-            found = {}
+            arrays = {}
             for key in kinds:
                 with archive.open(f"{key}.npy") as member:
-                    found[key] = np.lib.format.read_array(member, allow_pickle=False)
-            return found
+                    arrays[key] = np.lib.format.read_array(member, allow_pickle=False)
+            return arrays
     except KeyError as error:
         raise ValueError(f"no array {error}") from None
     except (OSError, EOFError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:

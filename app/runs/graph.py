@@ -46,8 +46,8 @@ def edges_csv(run: Run) -> str:
             (others,) = np.nonzero(row)
             weights = run.weights[c, i, others].tolist()
             start = f"{run.weight_rounds[c]},{names[i]},"
-            given = zip(others.tolist(), weights, strict=True)
-            lines += [f"{start}{names[j]},{weight}" for j, weight in given]
+            edges = zip(others.tolist(), weights, strict=True)
+            lines += [f"{start}{names[j]},{weight}" for j, weight in edges]
     return "\n".join([*lines, ""])
 
 

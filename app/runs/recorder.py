@@ -240,11 +240,11 @@ class RunRecorder:
     def _checked(self, saved: Any) -> dict[str, Any]:
         """Check the types of a checkpoint's values, as its digest does not prove who wrote it."""
         ledger, written = saved.pop("ledger"), saved.pop("written")
-        found = {key: progress_file.checked(key, value) for key, value in saved.items()}
+        values = {key: progress_file.checked(key, value) for key, value in saved.items()}
         for name in (self._metrics.name, self._weights.name):
             size, digest = written[name]
             _require(type(size) is int and size >= 0 and isinstance(digest, str))
-        return found | {"ledger": self._ledger(ledger), "written": written}
+        return values | {"ledger": self._ledger(ledger), "written": written}
 
     def _ledger(self, saved: Mapping[str, Any]) -> Ledger:
         """Return the ledger, with JSON's lists converted to tuples."""
@@ -270,15 +270,15 @@ class RunRecorder:
 
     def _save_collaboration(self) -> None:
         records = self._collaboration()
-        rounds, found = records[:, 0].astype(np.int64), dict[str, Any]()
+        rounds, arrays = records[:, 0].astype(np.int64), dict[str, Any]()
         if self._peers > MATRIX:
             peers, others = records[:, 1:3].T.astype(np.int64)
-            found = {"peers": peers, "others": others, "weights": records[:, 3]}
+            arrays = {"peers": peers, "others": others, "weights": records[:, 3]}
         else:
-            found = {"weights": records[:, 1:].reshape(-1, self._peers, self._peers)}
+            arrays = {"weights": records[:, 1:].reshape(-1, self._peers, self._peers)}
         target = self._directory / "collaboration.npz"
         with atomic.replacing(target) as draft, draft.open("wb") as file:
-            np.savez_compressed(file, rounds=rounds, **found)
+            np.savez_compressed(file, rounds=rounds, **arrays)
         self._saved = time.monotonic()
 
     def _progress(self, status: str, error: str | None = None) -> None:

@@ -192,8 +192,8 @@ class Run:
     def clusters_to_recover(self) -> Ints | None:
         """`clusters` if the method has to recover them; None if its helpers are its cluster."""
         options = self.config.get(str(self.config["method"]))
-        given = isinstance(options, dict) and options.get("helpers") == "cluster"
-        return None if given else self.clusters
+        has_helpers = isinstance(options, dict) and options.get("helpers") == "cluster"
+        return None if has_helpers else self.clusters
 
     def metric(self, name: str) -> Floats:
         """Return the values of a field, (R, n); all NaN if the run does not have it."""
@@ -375,11 +375,11 @@ def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Fl
     nothing = np.empty(0, dtype=np.int64), np.empty((0, peers, peers))
     if peers > MATRIX:
         return nothing
-    found = files.arrays_of(directory, "collaboration.npz", {"rounds": "iu", "weights": "f"})
-    if found is None:
+    arrays = files.arrays_of(directory, "collaboration.npz", {"rounds": "iu", "weights": "f"})
+    if arrays is None:
         return nothing
-    path, weights = directory / "collaboration.npz", found["weights"]
-    rounds = found["rounds"].astype(np.int64)
+    path, weights = directory / "collaboration.npz", arrays["weights"]
+    rounds = arrays["rounds"].astype(np.int64)
     if rounds.ndim != 1 or weights.shape != (len(rounds), peers, peers):
         raise ResultsError(
             f"{path}: weights have shape {weights.shape}, "

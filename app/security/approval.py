@@ -55,10 +55,10 @@ def require_approval(out: Path, run: str, digest: str) -> None:
         There is no approval, or other runs have used it.
     """
     with _locked(out):
-        used, given = _approvals(out, digest)
+        used, approved = _approvals(out, digest)
         if run in used:
             return
-        if len(used) < given:
+        if len(used) < approved:
             line = {"time": _now(), "digest": digest, "run": run}
             atomic.append(out / OWN / _APPROVALS, line)
             return
@@ -68,8 +68,8 @@ def require_approval(out: Path, run: str, digest: str) -> None:
 
 def is_approved(out: Path, digest: str) -> bool:
     """Return whether there is an approval of a configuration that no run has used."""
-    used, given = _approvals(out, digest)
-    return len(used) < given
+    used, approved = _approvals(out, digest)
+    return len(used) < approved
 
 
 def record(directory: Path, config: Config, digest: str, policy: Path, decision: str) -> None:

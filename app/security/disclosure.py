@@ -52,19 +52,19 @@ class Reports:
         """Return what the relay gets of a report; without numbers if their budget is used up."""
         if not self._own:
             return limited(report, self._policy.disclosure)
-        told = protected(report, self._policy, self._sizes, self._rarest)
+        result = protected(report, self._policy, self._sizes, self._rarest)
         budget = self._policy.max_numbers_per_example * sum(self._sizes.values())
         weights: dict[int, float] = {}
         if self._counts_weights:
-            weights = {k: w for k, w in told.weight_by_peer.items() if k != told.peer}
-        if self._ledger.reporting(told.round, numbers_in(told), weights, budget):
-            return told
+            weights = {k: w for k, w in result.weight_by_peer.items() if k != result.peer}
+        if self._ledger.reporting(result.round, numbers_in(result), weights, budget):
+            return result
         _log.warning(
             "reports.max-numbers-per-example = %g is used up: no numbers are reported",
             self._policy.max_numbers_per_example,
             extra={"round": report.round},
         )
-        return limited(told, "none")
+        return limited(result, "none")
 
 
 def limited(report: Report, disclosure: Disclosure) -> Report:

@@ -190,6 +190,6 @@ def _digest_of(request: Request, letters: Mapping[int, str]) -> str:
     return _digest([*varied, request.samples.tolist()])
 
 
-def _within(key: str, most: int, given: int, more: int) -> None:
-    if given + more > most:
-        raise LedgerError(f"answers.{key} = {most}: {given} given, {more} more requested")
+def _within(key: str, most: int, answered: int, more: int) -> None:
+    if answered + more > most:
+        raise LedgerError(f"answers.{key} = {most}: {answered} given, {more} more requested")

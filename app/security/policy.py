@@ -301,15 +301,15 @@ def policy_of(flat: Mapping[str, Any]) -> Policy:
     PolicyError
         A key is unknown or its value wrong.
     """
-    given: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
+    values: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
     for dotted, value in flat.items():
         table, name, annotation = locate(dotted)
         try:
-            given[table][name] = schema.convert(value, annotation)
+            values[table][name] = schema.convert(value, annotation)
         except ValueError as error:
             raise PolicyError(f"{dotted} = {schema.written(value)}: {error}") from None
-    parts = {table: TABLES[table](**given[table]) for table in TABLES if table}
-    policy = Policy(**given[""], **parts)
+    parts = {table: TABLES[table](**values[table]) for table in TABLES if table}
+    policy = Policy(**values[""], **parts)
     policy.check()
     return policy
 

@@ -99,8 +99,8 @@ class About:
     @property
     def preprocessing(self) -> Preprocessing | None:
         """Return the peer's own preprocessing, applied before the run's normalisation."""
-        found = self.normalisation.get("preprocessing")
-        return None if found is None else Preprocessing.of_json(found)
+        steps = self.normalisation.get("preprocessing")
+        return None if steps is None else Preprocessing.of_json(steps)
 
     def class_names(self) -> list[str]:
         """Return the names of the classes, or their numbers."""
@@ -108,11 +108,11 @@ class About:
 
     def strings(self) -> dict[str, str]:
         """Return the metadata as strings by name."""
-        found = {
+        texts = {
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in vars(self).items()
         }
-        return {"format": FORMAT, **found}
+        return {"format": FORMAT, **texts}
 
     @classmethod
     def read(cls, strings: Mapping[str, str] | None) -> Self:
@@ -170,18 +170,18 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def read(value: str) -> int:
-        found = json.loads(value)
-        if type(found) is not int or not low <= found <= high:
+        parsed = json.loads(value)
+        if type(parsed) is not int or not low <= parsed <= high:
             raise ValueError(f"{schema.brief(value)} is not a whole number from {low} to {high}")
-        return found
+        return parsed
 
     return read
 
 
 def _shape(value: str) -> tuple[int, ...]:
     """Parse the shape of an example: positive sides, a limited number of values."""
-    found = json.loads(value)
-    sides = found if isinstance(found, list) and len(found) <= _SIDES else [0]
+    parsed = json.loads(value)
+    sides = parsed if isinstance(parsed, list) and len(parsed) <= _SIDES else [0]
     if not all(type(side) is int and 0 < side <= _NUMBERS for side in sides):
         raise ValueError(f"{schema.brief(value)} is not a shape")
     if math.prod(sides) > _NUMBERS:
@@ -190,18 +190,18 @@ def _shape(value: str) -> tuple[int, ...]:
 
 
 def _names(value: str) -> tuple[str, ...]:
-    found = json.loads(value)
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+    parsed = json.loads(value)
+    if not isinstance(parsed, list) or not all(isinstance(name, str) for name in parsed):
         raise ValueError("not a list of names")
-    return tuple(map(_text, found))
+    return tuple(map(_text, parsed))
 
 
 def _options(value: str) -> dict[str, Any]:
     """Parse the options of a part: scalars by name; a plugin may have other values."""
-    found = json.loads(value)
-    if not isinstance(found, dict):
+    parsed = json.loads(value)
+    if not isinstance(parsed, dict):
         raise ValueError("not a table of options")
-    return found
+    return parsed
 
 
 def _digest(value: str) -> str:

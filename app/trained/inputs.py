@@ -125,8 +125,8 @@ def _images(folder: Path, about: About) -> Inputs:
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES)
     if not files:
         raise ConfigError(f"{folder}: no images ({', '.join(IMAGES)})")
-    found = [read_pixels(path, options) for path in files]
-    if bad := [f"{p} {x}" for p, x in zip(files, found, strict=True) if isinstance(x, str)]:
+    images = [read_pixels(path, options) for path in files]
+    if bad := [f"{p} {x}" for p, x in zip(files, images, strict=True) if isinstance(x, str)]:
         more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         raise ConfigError("\n".join(bad[:_SHOWN]) + more)
-    return Inputs(np.stack(found), "file", [str(path.relative_to(folder)) for path in files])
+    return Inputs(np.stack(images), "file", [str(path.relative_to(folder)) for path in files])

@@ -256,11 +256,11 @@ class _Prepare(nn.Module):
     def __init__(self, about: About, dtype: torch.dtype) -> None:
         super().__init__()
         self._dtype, self._tokens = dtype, about.task == "language"
-        found, fitted = about.normalisation, about.preprocessing
+        statistics, fitted = about.normalisation, about.preprocessing
         self._own = fitted is not None and fitted.mean is not None
         self._is_table = fitted is not None and fitted.source is not None
         for name in ("mean", "std"):
-            self.register_buffer(name, torch.tensor(found[name], dtype=dtype))
+            self.register_buffer(name, torch.tensor(statistics[name], dtype=dtype))
         for name in ("source", "code", "fill", "mean", "std"):
             value = getattr(fitted, name, None)
             tensor = None if value is None else torch.from_numpy(value)
@@ -334,14 +334,14 @@ def find(run_dir: str | Path, peer: int | str | None) -> Path:
         There is no such file; lists the available peers.
     """
     folder = Path(run_dir) / FOLDER
-    found = sorted(folder.glob("peer-*.safetensors"))
-    if not found:
+    paths = sorted(folder.glob("peer-*.safetensors"))
+    if not paths:
         raise ResultsError(f"{folder}: no models: each node writes its models at the end")
-    if peer is None and len(found) == 1:
-        return found[0]
-    if str(peer).isdecimal() and (folder / f"peer-{int(str(peer)):04d}.safetensors") in found:
+    if peer is None and len(paths) == 1:
+        return paths[0]
+    if str(peer).isdecimal() and (folder / f"peer-{int(str(peer)):04d}.safetensors") in paths:
         return folder / f"peer-{int(str(peer)):04d}.safetensors"
-    names = {_name(file): file for file in found}
+    names = {_name(file): file for file in paths}
     if peer in names:
         return names[str(peer)]
     some = ", ".join(list(names)[:8]) + (", ..." if len(names) > 8 else "")
@@ -369,7 +369,7 @@ def _metadata(path: Path) -> dict[str, str]:
         if size > _HEADER:
             raise ValueError(f"its header has {size} bytes, and at most {_HEADER} are read")
         header = json.loads(file.read(size))
-    found = header.get("__metadata__", {}) if isinstance(header, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+    strings = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    if not isinstance(strings, dict) or not all(isinstance(text, str) for text in strings.values()):
         raise ValueError("its metadata are not strings")
-    return found
+    return strings

@@ -136,18 +136,18 @@ def _parsed(payload: bytes, layout: Layout) -> dict[str, Tensor]:
 
 def _views(payload: bytes, start: int, layout: Layout) -> dict[str, Tensor]:
     """Return tensors as views of the payload, from byte `start` on."""
-    found = {}
+    views = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that bytes must not be written to
         for name, (shape, dtype) in layout.items():
             count = torch.Size(shape).numel()
             if count:
                 flat = torch.frombuffer(payload, dtype=dtype, count=count, offset=start)
-                found[name] = flat.view(shape)
+                views[name] = flat.view(shape)
             else:
-                found[name] = torch.empty(shape, dtype=dtype)
+                views[name] = torch.empty(shape, dtype=dtype)
             start += _size(layout[name])
-    return found
+    return views
 
 
 def _header(layout: Layout) -> bytes:

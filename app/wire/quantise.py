@@ -30,16 +30,16 @@ _SUFFIX = ".exponent"
 
 def travelling(layout: Layout, precision: Reduced) -> dict[str, Entry]:
     """Return the layout of packed letters for a `layout`."""
-    found = dict[str, Entry]()
+    result = dict[str, Entry]()
     for name, (shape, dtype) in layout.items():
         if not _is_reduced(shape, dtype):
-            found[name] = shape, dtype
+            result[name] = shape, dtype
         elif precision == "int8":
-            found[name] = shape, torch.int8
-            found[name + _SUFFIX] = (-(-torch.Size(shape).numel() // BLOCK),), torch.int8
+            result[name] = shape, torch.int8
+            result[name + _SUFFIX] = (-(-torch.Size(shape).numel() // BLOCK),), torch.int8
         else:
-            found[name] = shape, getattr(torch, precision)
-    return found
+            result[name] = shape, getattr(torch, precision)
+    return result
 
 
 def rounded(tensors: Mapping[str, Tensor], precision: Reduced) -> dict[str, Tensor]:
@@ -54,32 +54,32 @@ def rounded(tensors: Mapping[str, Tensor], precision: Reduced) -> dict[str, Tens
 
 def packed(tensors: Mapping[str, Tensor], row: int, precision: Reduced) -> dict[str, Tensor]:
     """Pack one row of stacked tensors for sending."""
-    found = dict[str, Tensor]()
+    result = dict[str, Tensor]()
     for name, value in tensors.items():
         if not _is_reduced(value.shape[1:], value.dtype):
-            found[name] = value[row]
+            result[name] = value[row]
             continue
         parts = _written(value[row : row + 1], precision)
-        found[name] = parts[0][0].view(value.shape[1:])
+        result[name] = parts[0][0].view(value.shape[1:])
         if len(parts) == 2:
-            found[name + _SUFFIX] = parts[1][0]
-    return found
+            result[name + _SUFFIX] = parts[1][0]
+    return result
 
 
 def unpacked(
     tensors: Mapping[str, Tensor], layout: Layout, precision: Reduced
 ) -> dict[str, Tensor]:
     """Unpack the tensors of a received letter: the inverse of `packed`."""
-    found = dict[str, Tensor]()
+    result = dict[str, Tensor]()
     for name, (shape, dtype) in layout.items():
         if not _is_reduced(shape, dtype):
-            found[name] = tensors[name]
+            result[name] = tensors[name]
             continue
         parts = [tensors[name].reshape(1, -1)]
         if precision == "int8":
             parts.append(tensors[name + _SUFFIX][None])
-        found[name] = _read(tuple(parts), torch.empty((1, *shape), dtype=dtype))[0]
-    return found
+        result[name] = _read(tuple(parts), torch.empty((1, *shape), dtype=dtype))[0]
+    return result
 
 
 def _is_reduced(shape: tuple[int, ...], dtype: torch.dtype) -> bool:

@@ -27,7 +27,7 @@ from coterie.app.node.cohort.arrays import (
 )
 from coterie.app.node.cohort.attackers import Attackers
 from coterie.app.node.cohort.costs import Costs
-from coterie.app.node.cohort.letter_checks import given, oversized_answers, oversized_models
+from coterie.app.node.cohort.letter_checks import oversized_answers, oversized_models, within_budget
 from coterie.app.node.cohort.letters import answer_letters, offer_letters
 from coterie.app.node.cohort.offers import UNWRITTEN, Offers, sound_rows
 from coterie.app.node.cohort.packing import (
@@ -285,13 +285,13 @@ class Cohort:
         self._store(part, state)
         tensors = self._attackers.answers(t, letters, tensors)
         form = self.answer_format(t)
-        self.sent = given(self.engine, letters, tensors, form)
+        self.sent = within_budget(self.engine, letters, tensors, form)
         self._count_bytes(self.costs.sent, self.sent.senders, form.nbytes)
 
     def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from other nodes."""
-        given, sound = sound_rows(self.sent.tensors)
-        sent = replace(self.sent, tensors=given)
+        tensors, sound = sound_rows(self.sent.tensors)
+        sent = replace(self.sent, tensors=tensors)
         form, here = self.answer_format(t), self._hosted[sent.recipients] & sound
         answers = all_answers(sent, here, foreign, form, self.engine.device)
         self._count_bytes(self.costs.received, answers.recipients, form.nbytes)

@@ -77,7 +77,7 @@ def _norms(tensors: Mapping[str, Tensor], rows: int) -> Floats:
     return norms
 
 
-def given(
+def within_budget(
     engine: Engine, asked: Letters, tensors: Mapping[str, Tensor], form: LetterFormat
 ) -> Letters:
     """Return answers as letters, without those of peers whose privacy budget is used up."""

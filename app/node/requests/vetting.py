@@ -82,5 +82,5 @@ def check_wanted(request: Request, strategy: Brokering, peers: Sequence[int], wa
 
 
 def _numbers(edges: Edges, n: int) -> list[int]:
-    found: list[int] = (edges[:, 0] * n + edges[:, 1]).tolist()
-    return found
+    result: list[int] = (edges[:, 0] * n + edges[:, 1]).tolist()
+    return result

@@ -85,8 +85,8 @@ def metadata(file: BinaryIO) -> Mapping[str, Any]:
         If it is not such a file.
     """
     header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    found: Mapping[str, Any] = header.get("__metadata__", {})
-    return json.loads(found[_ABOUT]) if _ABOUT in found else found
+    entries: Mapping[str, Any] = header.get("__metadata__", {})
+    return json.loads(entries[_ABOUT]) if _ABOUT in entries else entries
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -190,8 +190,8 @@ def test_what_nobody_reads_is_refused(run: Path) -> None:
     reader = begun(channel(run, 0), "update", 1, letters=[letter])
     (line,) = reader.finish()
     assert line == (
-        "round 1: peers [0] refused the offer of peer 1: it was not expected: no edge of this round "
-        "delivers it to this node"
+        "round 1: peers [0] refused the offer of peer 1: it was not expected: no edge of this "
+        "round delivers it to this node"
     )
     begun(reader, "update", 1)  # the next request has refusals of its own
     assert reader.finish() == ()
