@@ -47,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
         raise ConfigError(f"{directory} holds a run already: choose another name, or resume it")
     if config.preflight:
         if isinstance(grid, InMemoryGrid):
-            raise ConfigError("preflight = true is what `coterie preflight` sets")
+            raise ConfigError("preflight = true is set by `coterie preflight` only")
         directory.mkdir(parents=True, exist_ok=True)
         result = survey(FlowerTransport(grid, config.round_seconds), config.peers)
         atomic.write(directory / rundir.SURVEY, json.dumps(asdict(result)))

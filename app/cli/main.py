@@ -54,13 +54,13 @@ COMMANDS: Mapping[str, Command] = {
         "draft or check the schema that institutions share",
     ),
     "status": Command(
-        "status", "[RUN_DIR|CONNECTION]", "show who takes part, who is missing and what failed"
+        "status", "[RUN_DIR|CONNECTION]", "show participating and missing peers and errors"
     ),
     "dashboard": Command("dashboard", "[RUN_DIR]", "show runs in progress in the browser"),
     "list": Command(
         "listing",
         "[methods|datasets|...|NAME]",
-        "list what can be chosen, or the keys of one",
+        "list methods, data sets and other parts, or the keys of one",
     ),
     "certificates": Command(
         "certificates", "DIRECTORY", "write keys and certificates for a deployment's transport"

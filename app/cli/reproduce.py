@@ -24,7 +24,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         "--list", action="store_true", help="list the tables and figures of all papers, or of some"
     )
     parser.add_argument("--size", choices=get_args(Size), default="small", help="(small)")
-    parser.add_argument("--seeds", type=int, help="number of seeds (as the figure says)")
+    parser.add_argument("--seeds", type=int, help="number of seeds (the figure's number)")
     parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
     parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
     options = parser.parse_args(arguments)
@@ -67,7 +67,7 @@ def _chosen(names: list[str], size: Size) -> list[str]:
 
 def listed(papers: Iterable[str], width: int) -> Iterator[str]:
     """Yield a line for each table and figure: duration of both sizes, requirements, title."""
-    rows = [("figure", "small", "paper", "what it shows")]
+    rows = [("figure", "small", "paper", "title")]
     rows += [
         (f"{name}/{figure.name}", _small(figure), _paper(figure), figure.title)
         for name in papers

@@ -27,7 +27,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     flat |= {key: getattr(options, key) for key in ("out", "name") if getattr(options, key)}
     config = Config.from_flat(flat).located(time.strftime("%Y%m%d-%H%M%S"))
     if config.resume:
-        raise ConfigError("resume = true is what `coterie resume RUN_DIR` sets")
+        raise ConfigError("resume = true is set by `coterie resume RUN_DIR` only")
     if Path(config.run_dir).exists():
         raise ConfigError(f"{config.run_dir} exists already: choose another name, or resume it")
     start(config, options.nodes, options.federation, console)

@@ -160,7 +160,7 @@ def _columns(names: Sequence[str] | None) -> Collection[str]:
 def _with_validation_split(request: Request, console: Console) -> Mapping[str, Scalar]:
     """Return the keys, with validation data for all methods if one needs some or tuning does.
 
-    A share that the keys set stays, except a share of 0 under tuning. Prints what it changes.
+    A share that the keys set stays, except a share of 0 under tuning. Prints the changes.
 
     Raises
     ------

@@ -156,7 +156,7 @@ class Config(TopLevel):
         return config
 
     def flat(self) -> dict[str, Scalar]:
-        """Flat dotted keys of everything this run uses: the inverse of `from_flat`."""
+        """Return flat dotted keys of everything that this run uses: the inverse of `from_flat`."""
         flat = schema.values(self)
         for table, options in self._tables().items():
             flat |= {f"{table}.{key}": value for key, value in schema.values(options).items()}
@@ -204,7 +204,7 @@ class Config(TopLevel):
 
     @property
     def chosen(self) -> dict[str, Scalar]:
-        """Return the keys that choose the parts."""
+        """Keys that choose the parts, with their values."""
         flat = self.flat()
         return {part.key: flat.get(part.key, part.default) for part in parts.PARTS.values()}
 
@@ -315,8 +315,8 @@ class Config(TopLevel):
         if self.privacy.kind != "none":
             if self.schedule.kind != "all" or self.clock.deadline:
                 raise ConfigError(
-                    'privacy goes with schedule.kind = "all" and no deadline: what peers spend is '
-                    "counted where all of a node work side by side"
+                    'privacy goes with schedule.kind = "all" and no deadline: spending is '
+                    "counted only if all peers of a node train together"
                 )
             why = self.row.exposes if self.method in METHODS else "a plugin has not been checked"
             if why:

@@ -111,7 +111,7 @@ class Method:
 
     @property
     def validates(self) -> bool:
-        """Return whether the method needs validation data."""
+        """True if the method needs validation data."""
         return getattr(self.options, "validates", False)
 
     def is_told(self, options: Mapping[str, Any]) -> bool:
@@ -202,7 +202,7 @@ METHODS: dict[str, Method] = {
         Wanted,
         dpfl.DPFL,
         dpfl.Options,
-        "averages with those who lower its validation loss",
+        "averages with peers that lower its validation loss",
         group="unknown",
         learns_graph=True,
         exposes=_LOSSES,
@@ -287,7 +287,7 @@ METHODS: dict[str, Method] = {
         Wanted,
         fedfomo.FedFomo,
         fedfomo.Options,
-        "adds what lowers the loss on held-out data",
+        "adds models that lower the loss on held-out data",
         group="unknown",
         learns_graph=True,
         exposes=_LOSSES,

@@ -1,4 +1,4 @@
-"""Captions of a run's figures: the quantity shown, and what was averaged or left out."""
+"""Captions of a run's figures: the quantity shown, averaging and omissions."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:
     is_tuned = any(row.choice.settings for row in made)
     notes = {
         r"\usepackage{booktabs}": True,
-        "bold: the best mean and what a paired test over seeds and peers cannot tell from it":
+        "bold: best mean, and means not significantly worse (paired test over seeds and peers)":
             any(leads.values()),
         "*: a reference that is given the true clusters": any(row.is_yardstick for row in made),
         "dagger: the lowest or highest value that was tried": any(r.choice.edges for r in made),

@@ -97,7 +97,7 @@ def _best(run: Run) -> Floats:
 
 
 def _weighted(run: Run) -> Floats:
-    """(n,) test accuracies scaled so that their mean is the mean weighted by training examples."""
+    """Return test accuracies, (n,), scaled to have the mean weighted by training examples."""
     accuracy_n, samples_n = last(run), run.samples
     if samples_n is None:
         return np.full(run.peers, np.nan)
@@ -226,7 +226,7 @@ COLUMNS = (
     Column(
         "weighted", "weighted %", _statistic("weighted_mean_test_accuracy", last), _percent,
         "high", "Personal models",
-        "The same, each peer weighted by its training examples.",
+        "Mean test accuracy of the final personal models, weighted by training examples.",
         of_peers=_weighted,
     ),
     Column(

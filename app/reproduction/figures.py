@@ -1,6 +1,6 @@
 """Tables, figures and claims of a paper, read from `papers/<paper>.toml`.
 
-A file names each table and figure of one paper: what runs (presets, keys, rows), the form in which
+A file names each table and figure of one paper: the runs (presets, keys, rows), the form in which
 the paper shows it, the paper's numbers, and its claims as checkable statements. Sizes: "small" runs
 offline in minutes, "paper" is the paper's own size.
 """
@@ -128,11 +128,11 @@ class Figure:
 
     Attributes
     ----------
-    name : "table-1". title : what it shows. where : table or figure and page of the paper.
+    name : "table-1". title : description. where : table or figure and page of the paper.
     form : how it is drawn.
     columns : keys of measures, see `coterie.app.reproduction.results`.
     x, y : of "curves": "round" or "bytes", and a field of metrics.jsonl or a measure of the graph,
-        see `coterie.app.reproduction.results.course`; of "sweep": a key (or what people call the
+        see `coterie.app.reproduction.results.course`; of "sweep": a key (or the name of the
         axis), and a measure. A "scatter" has the first two of `columns` on its axes.
     values : of "sweep": values of the key `x`; or tables of keys, with the value drawn as `x`.
     small_values : the same for size "small", where they differ.
@@ -145,10 +145,10 @@ class Figure:
     drawn : of "drawn": name of a function of `coterie.app.reproduction.formulas`; nothing runs.
     seeds : number of seeds. splits : of size "paper", number of divisions of the data, each with
         every seed; 1: a division per seed. minutes : how long size "small" takes on two cores.
-    hours : how long size "paper" takes, as the paper says or as was measured; 0: unknown.
-    needs : what size "paper" needs, for people ("CIFAR-100", "a GPU").
-    differs : what differs from the paper, one sentence each.
-    missing : why there is no such figure here; then nothing runs.
+    hours : how long size "paper" takes, stated in the paper or measured; 0: unknown.
+    needs : requirements of size "paper", for people ("CIFAR-100", "a GPU").
+    differs : differences from the paper, one sentence each.
+    missing : reason why the figure is not reproduced; then nothing runs.
     """
 
     name: str
@@ -241,7 +241,7 @@ def read(name: str, folder: Path = FOLDER) -> Paper:
         return Paper(name, **about, contradictions=tuple(content.get("contradictions", ())),
                      figures=figures)  # fmt: skip
     except KeyError as error:
-        raise ConfigError(f"{file}: there is no {error.args[0]}") from None
+        raise ConfigError(f"{file}: {error.args[0]} is missing") from None
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from None
 
@@ -301,5 +301,5 @@ def _built(kind: type[T], table: Mapping[str, Any], place: str) -> T:
         values[name] = tuple(value) if isinstance(value, list) else value
     for name, each in known.items():
         if name not in values and each.default is MISSING and each.default_factory is MISSING:
-            raise ValueError(f"{place}: there is no {name}")
+            raise ValueError(f"{place}: {name} is missing")
     return kind(**values)

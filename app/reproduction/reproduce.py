@@ -1,4 +1,4 @@
-"""Make a table or figure of a paper: run what is missing, judge the claims, write the page."""
+"""Make a table or figure of a paper: run missing runs, judge the claims, write the page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Request:
     ----------
     name : "paper/figure".
     size : "small" or "paper".
-    seeds : number of seeds; None: as the figure says.
+    seeds : number of seeds; None: the figure's number.
     out : directory of all reproductions; figures share runs that are the same.
     workers : runs side by side; None: as many as cores, memory and GPUs allow.
     """
@@ -59,7 +59,7 @@ class Reproduction:
 
     Attributes
     ----------
-    paper, figure : what was made.
+    paper, figure : the paper and its figure.
     size : its size.
     directory : of page.html, figure.svg, results.csv, claims.json and made.json.
     results : the runs.

@@ -199,7 +199,7 @@ class Tasks:
 
     @property
     def going(self) -> list[Config]:
-        """Return the tasks that were sent and have not ended."""
+        """Tasks that were sent and have not ended."""
         return list(self._going.values())
 
     def send(self, config: Config, memory: int) -> None:

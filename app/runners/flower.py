@@ -151,7 +151,7 @@ def _follow(
         if status == "finished:completed":
             return bool(progress.read(Path(config.run_dir)))
         if status.startswith("finished"):
-            raise RunError(f"Flower says {status}: {details} (see {space.log})")
+            raise RunError(f"Flower reports {status}: {details} (see {space.log})")
         time.sleep(_AGAIN_SECONDS)  # the log broke off: the SuperLink is being restarted
 
 
@@ -161,7 +161,7 @@ def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show)
     Raises
     ------
     RunError
-        The relay says that the run failed.
+        The relay reports that the run failed.
     """
     run_dir = Path(config.run_dir)
     while True:

@@ -148,7 +148,7 @@ class Display:
         self._bar.stop()
 
     def show(self, progress: Mapping[str, Any]) -> None:
-        """Bring the display up to date."""
+        """Update the display."""
         if not progress:
             return
         state = line(progress, self._pace) if is_measured(progress) else "starting"

@@ -30,7 +30,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class ApprovalError(Error, ValueError):
-    """A run waits for a person's approval; says how to give it."""
+    """A run waits for a person's approval; the message has the command that approves it."""
 
 
 class DecisionError(Error, ValueError):
@@ -45,7 +45,7 @@ def approve(out: Path, digest: str) -> None:
 
 
 def require_approval(out: Path, run: str, digest: str) -> None:
-    """Let a run use an approval of its configuration, which it keeps from then on.
+    """Consume an approval of a run's configuration; the run keeps it from then on.
 
     If several runs ask at once, also in different processes, one gets it.
 

@@ -49,7 +49,7 @@ class Reports:
         self._counts_weights = learns_graph and policy.reports.disclosure != "none"
 
     def disclosed(self, report: Report) -> Report:
-        """Return what the relay gets of a report; without numbers if their budget is used up."""
+        """Return a report as disclosed to the relay, without numbers if their budget is used up."""
         if not self._own:
             return limited(report, self._policy.disclosure)
         result = protected(report, self._policy, self._sizes, self._rarest)
@@ -92,7 +92,7 @@ def protected(
 
     A number taken over m examples is rounded to `precision(m)`: a share as it is, anything else
     relative to its own power of ten. Weights keep two decimals. What was measured on training
-    examples stays here unless the policy says otherwise.
+    examples stays here unless the policy allows them.
 
     Parameters
     ----------

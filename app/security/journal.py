@@ -3,8 +3,8 @@
 Beside a ledger, a file `.head` has its length in bytes and its SHA-256. The head is written after
 the line. A ledger may therefore be ahead of its head (the process was killed between the two), but
 never behind it. Text after the last line break was never completed: the process that wrote it was
-killed before it did what the line would have counted, and the next line replaces it. Copies of the
-head in the memory of each run (`coterie.app.security.memory`) detect that a ledger and its head
+killed before the action that the line would have counted, and the next line replaces it. Copies of
+the head in the memory of each run (`coterie.app.security.memory`) detect that a ledger and its head
 were rolled back together.
 
 Ledger and head are read and written under a lock over all processes.

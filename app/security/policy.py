@@ -1,7 +1,7 @@
 """Policy of an institution: the runs that may start on this machine.
 
-`policy.toml` is written and read by the institution (`coterie policy`); nothing that a run or
-the relay says changes it. A node without one takes part in no run, and a run outside it is refused
+The institution writes and checks `policy.toml` (`coterie policy`); neither a run nor the relay can
+change it. A node without a policy takes part in no run, and a run outside the policy is refused
 before any data are read. The docstring of each table and the text beside each key become the
 comments of the file.
 """
@@ -96,8 +96,8 @@ class ReportPolicy:
 
 @dataclass(frozen=True)
 class AnswerPolicy:
-    """Answers: what this node computes on its own data at a model that it was sent. That is a
-    gradient where a method asks for one, and also its own model after training from an average with
+    """Answers: results that this node computes on its own data from a received model. These are
+    gradients that a method requests, and also its own model after training from an average with
     the models of others.
     """  # noqa: D205
 

@@ -63,7 +63,7 @@ class Scope:
 
 
 def digest_of(content: bytes) -> bytes:
-    """SHA-256."""
+    """Return the SHA-256 of `content`."""
     return hashlib.sha256(content).digest()
 
 

@@ -122,7 +122,7 @@ def peer_of(node_config: Mapping[str, object]) -> int | None:
     for entry in read_trust(Path(str(trust))).values():
         if entry.name == name:
             return entry.peer
-    raise KeysError(f"{trust} has no entry [{name}], and --node-config says no peer = K")
+    raise KeysError(f"{trust} has no entry [{name}], and --node-config has no peer = K")
 
 
 def _make_keys(shared: Path, peers: int) -> None:

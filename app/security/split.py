@@ -23,7 +23,7 @@ from coterie.errors import Error
 
 _FILE = "split.key"
 _BYTES = 32
-_BITS = 63  # what every generator of random numbers takes as a seed
+_BITS = 63  # valid seed of every random generator
 
 
 class SplitError(Error, ValueError):

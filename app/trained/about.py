@@ -98,7 +98,7 @@ class About:
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """Return the peer's own preprocessing, applied before the run's normalisation."""
+        """The peer's own preprocessing, applied before the run's normalisation."""
         steps = self.normalisation.get("preprocessing")
         return None if steps is None else Preprocessing.of_json(steps)
 

@@ -123,7 +123,7 @@ def as_markdown(content: Mapping[str, Any]) -> str:
     ]
     privacy = [
         "The file holds no example of the training data, but a model may remember some: give it "
-        "only to those who may have the data."
+        "only to people who may have the data."
     ]
     if content["holds_training_examples"]:
         privacy = [

@@ -90,7 +90,7 @@ class CheckedRule(Rule[Any]):
                 wanted = shapes.get(name, "no tensor of that name")
                 self._refuse(
                     "answer", f'returned "{name}" of shape {here}: wants {wanted}, a row per '
-                    "message, as answer_shapes() says",
+                    "message, as declared by answer_shapes()",
                 )  # fmt: skip
         return self._state("answer", after), tensors
 

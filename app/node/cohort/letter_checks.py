@@ -1,6 +1,6 @@
 """Leave out implausibly large models and answers, and answers beyond the privacy budget.
 
-A recipient compares the norms of what it received in a round with their median m and spread s, the
+A recipient compares the norms of letters received in a round with their median m and spread s, the
 median of |log(norm / m)|. It refuses models above 3 m exp(6 s), and answers above 10 m exp(6 s),
 because honest gradients differ more: that of a converged peer is small. The recipient's own model
 counts as one of the models. Of an even number of norms, m is the lower median and s the upper one:

@@ -86,7 +86,7 @@ class Offers:
 
     @cached_property
     def sound(self) -> tuple[Mapping[str, Tensor], Bools]:
-        """Return `sound_rows` of the stacks, computed once."""
+        """Result of `sound_rows` for the stacks, computed once."""
         stacks, sound = sound_rows(self.stacks)
         return stacks, np.broadcast_to(sound, self.rows.shape)
 

@@ -63,7 +63,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _flat(entry: object, raw: list[bytes]) -> dict[str, Any]:
-    """JSON of a record; bytes are put into `raw` and referred to by position."""
+    """Convert a record to JSON; bytes are appended to `raw` and referred to by position."""
     match entry:
         case ArrayRecord():
             arrays = [

@@ -83,7 +83,7 @@ def hosted(job: Job, peers: int) -> tuple[int, ...]:
     peer = node_config["peer"] if "peer" in node_config else peer_of(node_config)
     if type(peer) is not int or not 0 <= peer < peers:
         raise StartError(
-            f"this SuperNode says peer = {peer!r}; start it with --node-config 'peer=K', "
+            f"this SuperNode has peer = {peer!r}; start it with --node-config 'peer=K', "
             f"K from 0 to {peers - 1}, or with a name that its trust file has"
         )
     return (peer,)

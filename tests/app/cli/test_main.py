@@ -274,7 +274,7 @@ def test_list_says_more_of_each(
     assert "fedavg has no keys" in shown("list fedavg", capsys)
     assert 'did you mean "cobo"?' in shown("list coob", capsys, code=2)
     methods = shown("list methods", capsys)
-    assert "averages with those who lower its validation loss (needs validation data)" in methods
+    assert "averages with peers that lower its validation loss (needs validation data)" in methods
 
 
 @pytest.mark.parametrize("kind", PARTS)
