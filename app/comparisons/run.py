@@ -110,7 +110,7 @@ def _methods(names: Sequence[str]) -> list[str]:
 
     Raises
     ------
-    ConfigError : one is unknown, or there is none.
+    ConfigError : a name is unknown, or `names` is empty.
     """
     if [name.strip() for name in names] == [ALL]:
         return list(METHODS)

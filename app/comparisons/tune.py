@@ -252,9 +252,9 @@ class _Search:
         return next(level for level in self.levels if rate(config, level) == settings[_RATE])
 
     def choice(self, method: str, settings: Settings) -> Choice:
-        """Return settings with the edges that they lie at.
+        """Return settings with the edges of the tried ranges at which they lie.
 
-        A second key has an edge where its values are numbers; 0 is none, as nothing lies below it.
+        A second key has edges only if its values are numbers; 0 is no edge, as it is the minimum.
         """
         edges = {}
         level = self._level(method, settings)

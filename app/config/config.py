@@ -315,7 +315,7 @@ class Config(TopLevel):
         if self.privacy.kind != "none":
             if self.schedule.kind != "all" or self.clock.deadline:
                 raise ConfigError(
-                    'privacy goes with schedule.kind = "all" and no deadline: spending is '
+                    'privacy requires schedule.kind = "all" and no deadline: spending is '
                     "counted only if all peers of a node train together"
                 )
             why = self.row.exposes if self.method in METHODS else "a plugin has not been checked"

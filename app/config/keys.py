@@ -91,7 +91,7 @@ class TopLevel:
         with its smallest validation loss, with the metrics of that round in its card.
     patience : int
         Number of evaluated rounds without a smaller mean validation loss of the peers after which
-        the run ends; 0: never. Goes with keep-models = "best".
+        the run ends; 0: never. Requires keep-models = "best".
     device : {"auto", "cpu", "cuda"}
         Device of the computation; "auto" uses a GPU if there is one.
     dtype : {"float32", "float64"}
@@ -182,11 +182,11 @@ class TopLevel:
     def __post_init__(self) -> None:
         _ = self.training
         if self.mixed_precision and self.dtype != "float32":
-            raise ValueError('mixed-precision = true goes with dtype = "float32"')
+            raise ValueError('mixed-precision = true requires dtype = "float32"')
         if self.hold_out and min(self.peers, self.num_server_rounds) < 2:
             raise ValueError("hold-out wants at least two peers and two rounds")
         if self.patience and self.keep_models != "best":
-            raise ValueError('patience goes with keep-models = "best"')
+            raise ValueError('patience requires keep-models = "best"')
         if self.quorum > self.peers:
             raise ValueError(f"quorum = {self.quorum} must be at most peers = {self.peers}")
         if self.name and not is_name(self.name):
@@ -264,7 +264,7 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():
         if isinstance(value, dict):
-            if key == "model" and "name" in value:  # a table cannot stand beside a name
+            if key == "model" and "name" in value:  # the name of the model: not a table
                 value = {**value}
                 flat["model"] = value.pop("name")
             flat |= {f"{key}.{inner}": scalar for inner, scalar in value.items()}

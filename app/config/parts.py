@@ -1,4 +1,4 @@
-"""Parts of a run that are selected by name: built-in parts, and plugins with their own options.
+"""Parts of a run that are selected by name: built-in parts, and plugins with options.
 
 The options of a plugin are in a table named after its kind ([method-options], [model-options],
 [dataset-options], [partition-options]). Flower accepts only keys in pyproject.toml, so each of

@@ -48,7 +48,7 @@ class PeerTable(NamedTuple):
 
 
 def table(rows: Sequence[Row]) -> PeerTable | None:
-    """Return the results by peer, means over the seeds; None where nothing was measured.
+    """Return the results by peer, means over the seeds; None without measurements.
 
     A peer is identified by its name: where the split of each seed has other institutions, a row
     has the seeds that have the peer.

@@ -106,7 +106,7 @@ class Row:
 
 
 def rows(runs: Mapping[str, Sequence[Run]], choices: Mapping[str, Choice]) -> tuple[Row, ...]:
-    """Measure the runs of each method, seed by seed beside those of the others.
+    """Measure the runs of each method, each together with the other methods' runs of its seed.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class Panel:
     paper_keys: Mapping[str, Scalar] = field(default_factory=dict)
 
     def preset(self, size: Size) -> str:
-        """Return the preset's name at a size; "" where there is none."""
+        """Return the preset's name at a size; "" if there is none."""
         return self.small if size == "small" else self.paper
 
     def overrides(self, size: Size) -> dict[str, Scalar]:
@@ -58,7 +58,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a sweep: where it is drawn, and the overrides that make it."""
+    """One value of a sweep: its position on the axis, and its overrides."""
 
     x: Scalar
     keys: Mapping[str, Scalar]
@@ -89,7 +89,7 @@ class Row:
         return {**self.keys, **(self.small_keys if size == "small" else self.paper_keys)}
 
     def printed(self, panel: str, column: str) -> float | None:
-        """Return the paper's number for a column of a panel; None where it prints none."""
+        """Return the paper's number for a column of a panel; None if it prints none."""
         value = self.published.get(panel, {}) if panel else self.published
         number = value.get(column) if isinstance(value, Mapping) else None
         return None if number is None else float(number)
@@ -178,7 +178,7 @@ class Figure:
     claims: tuple[Claim, ...] = ()
 
     def sweep(self, size: Size) -> list[Point]:
-        """Return the points of a sweep at a size; empty where nothing is swept."""
+        """Return the points of a sweep at a size; empty without a sweep."""
         small = size == "small" and self.small_values
         return [self._point(value) for value in (self.small_values if small else self.values)]
 

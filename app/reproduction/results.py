@@ -294,7 +294,7 @@ class Results:
     def of_peers(self, place: Place, column: str) -> dict[int, Floats]:
         """Return the measure of each peer, (n,), by division of the data: the mean over its seeds.
 
-        (1,) where it is one number of a run.
+        (1,) for a measure of the run.
         """
         of_split: dict[int, list[Floats]] = {}
         for trial in self.runs.get(place, {}):
@@ -307,7 +307,7 @@ class Results:
         return np.array([np.nanmean(v) if not np.isnan(v).all() else np.nan for v in values])
 
     def mean(self, place: Place, column: str) -> float:
-        """Return the mean over trials; NaN where there is none."""
+        """Return the mean over trials; NaN without trials."""
         values = self.of_trials(place, column)
         return float(np.nanmean(values)) if len(values) and not np.isnan(values).all() else np.nan
 

@@ -25,7 +25,7 @@ from coterie.app.runs import plan
 from coterie.errors import RunError
 
 _STORE = 100 << 20
-"""Bytes for results in our own cluster; results are small."""
+"""Bytes for results in a local cluster; results are small."""
 ALL_MEMORY = sys.maxsize
 """Memory that a run requests to be alone on its machine."""
 _GPUS = 0.5
@@ -76,7 +76,7 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
 
     Parameters
     ----------
-    cpus : of this machine, for a cluster of our own; it has all GPUs.
+    cpus : cores of this machine for a local cluster, which has all GPUs.
     environment : variables of tasks on the cluster; here they have those of this process.
 
     Raises

@@ -52,7 +52,7 @@ def edges_csv(run: Run) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text as a cell of a CSV file, quoted where it must be; no spreadsheet computes it."""
+    """Return text as a cell of a CSV file, quoted if necessary, and safe for spreadsheets."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow([cells.safe(text), ""])
     return line.getvalue().removesuffix(",")

@@ -1,7 +1,7 @@
 """Compare a learnt collaboration graph with the true clusters of a synthetic split.
 
 One rule for all methods: peer i counts j as a collaborator when w_ij exceeds half of the scale of
-row i. The scale is the largest weight that i gives another peer; the own weight stays out of it. A
+row i. The scale is the largest weight that i gives another peer; its own weight is excluded. A
 row with very small weights for others has a tenth of the largest weight between any two peers as
 its scale, so that residual weights of a peer that learns alone are no edges. Weights that are
 not shares but lie in [0, 1], as CoBo's, have the scale 1, hence the rule W > 0.5; such a row has 1

@@ -111,7 +111,7 @@ def protected(
 
 
 def numbers_in(report: Report) -> dict[str, float]:
-    """Return the metrics about own examples that a report has after `protected`.
+    """Return the metrics of a `protected` report that depend on own examples.
 
     Counts of work, traffic and epsilon are excluded.
     """

@@ -160,9 +160,7 @@ class LimitPolicy:
     """Memory and time that a run may take here, checked before anything of that size is made."""
 
     max_steps: Annotated[int, Range(1), "Maximum number of local steps of a round."] = 10_000
-    max_epochs: Annotated[
-        int, Range(1), "Maximum number of passes over the own data in a round."
-    ] = 100
+    max_epochs: Annotated[int, Range(1), "Maximum number of passes over the data in a round."] = 100
     max_batch_size: Annotated[int, Range(1), "Maximum number of examples of a gradient."] = 4096
     max_pixels: Annotated[
         int, Range(1), "Maximum numbers of a resized image: channels times height times width."

@@ -61,7 +61,7 @@ def check_run(policy: Policy, config: Config) -> None:
         if words(wanted) != words(allowed) and (key, allowed) != ("classes", ANY):
             raise PolicyError(
                 f'data.{key} = "{allowed}" does not allow {config.dataset}.{key} = "{wanted}": '
-                "the institution's own file decides"
+                "the institution's file decides"
             )
 
 

@@ -38,9 +38,9 @@ class About:
     task, outputs : see `coterie.datasets.problem.Problem`.
     shape : of the network's input, one example.
     dataset, dataset_options : the training data.
-    classes : names of the outputs; empty where nothing names them, or they are numbers.
-    columns : of raw rows, in order; empty if examples are not rows of a table.
-    normalisation : "mean" and "std", then "preprocessing" where the peer's own comes before them.
+    classes : names of the outputs; empty if they have no names or are numbers.
+    columns : columns of raw rows, in order; empty if examples are not rows of a table.
+    normalisation : "mean" and "std", then "preprocessing" if the peer has steps before them.
     dtype : of the parameters.
     config_digest : of the run's configuration, hexadecimal.
     refused : reason why the file cannot predict; empty if it can.

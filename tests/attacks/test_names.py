@@ -77,7 +77,7 @@ def test_a_node_takes_no_run_of_such_a_name(tmp_path: Path) -> None:
         assert isinstance(answer, str)
         assert "configuration" in answer
     node.run_config["name"] = "Institution"
-    assert "configuration" in str(node.handle(START)), "that folder is the node's own"
+    assert "configuration" in str(node.handle(START)), "the node uses that folder"
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -13,7 +13,7 @@ from coterie.app.node.cohort.offers import Offers
 from coterie.clients.letters import Ints, Letters
 
 _ARRAYS = ("senders", "recipients", "rows", "authors", "ages", "expired")
-"""Arrays of `Letters` beside the tensors."""
+"""Arrays of `Letters` in addition to the tensors."""
 
 
 class Piece(NamedTuple):

@@ -127,7 +127,7 @@ def _keys(job: Job) -> str:
         return f"peer {peer}, without: letters are plain"
     own, trust = sealing.read()
     if peer not in trust:
-        raise KeysError(f"{sealing.trust} has no entry of this node's own, peer {peer}")
+        raise KeysError(f"{sealing.trust} has no entry for this node's peer {peer}")
     return f"peer {peer}, {own[peer].public.fingerprint[:19]} ..., trusts {len(trust) - 1} others"
 
 
@@ -137,7 +137,7 @@ def _out(out: Path) -> str:
         free = shutil.disk_usage(out).free
     own = out / approval.OWN
     if own.exists() and not os.access(own, os.W_OK):
-        raise MachineError(f"{own} cannot be written to by this user")
+        raise MachineError(f"this user cannot write to {own}")
     if free < _DISK:
         raise MachineError(f"{units.size(free)} free in {out}: a run may need {units.size(_DISK)}")
     return f"{out} can be written to, {units.size(free)} free"

@@ -173,7 +173,7 @@ def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
         raise StartError(f"{_MOVED} in --node-config is now disclosure in [reports] of the policy")
     file, directory = Path(str(node_config["policy"])), Path(config.run_dir)
     if directory.name.casefold() == approval.OWN:
-        raise ConfigError(f"no run may be called {approval.OWN}: that folder is the node's own")
+        raise ConfigError(f"no run may have the name {approval.OWN}: the node uses that folder")
     digest = config_digest_of(config).hex()
     for folder in (directory, directory.parent / approval.OWN):  # of versions before this one
         close(folder)

@@ -134,7 +134,7 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"learning-rate": float("nan")}, "learning-rate = nan: wants a number"),
         (
             {"mixed-precision": True, "dtype": "float64"},
-            'mixed-precision = true goes with dtype = "float32"',
+            'mixed-precision = true requires dtype = "float32"',
         ),
         ({"dtype": "float16"}, 'dtype = "float16": wants "float32" or "float64"'),
         ({"mlp.hidden": 64}, "mlp.hidden = 64: wants a string"),
@@ -147,7 +147,7 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"momentum": 1}, "momentum = 1: must be at least 0 and below 1"),
         ({"optimizer": "adam", "momentum": 0.9}, "momentum needs optimizer"),
         ({"optimizer": "adamw", "momentum": 0.9}, "momentum needs optimizer"),
-        ({"patience": 2}, 'patience goes with keep-models = "best"'),
+        ({"patience": 2}, 'patience requires keep-models = "best"'),
         ({"warm-up-rounds": 150}, "warm-up-rounds must be below"),
         (
             {"learning-rate-schedule": "cosine", "learning-rate-decay": 0.5},
