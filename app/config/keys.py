@@ -184,7 +184,7 @@ class TopLevel:
         if self.mixed_precision and self.dtype != "float32":
             raise ValueError('mixed-precision = true requires dtype = "float32"')
         if self.hold_out and min(self.peers, self.num_server_rounds) < 2:
-            raise ValueError("hold-out wants at least two peers and two rounds")
+            raise ValueError("hold-out requires at least two peers and two rounds")
         if self.patience and self.keep_models != "best":
             raise ValueError('patience requires keep-models = "best"')
         if self.quorum > self.peers:

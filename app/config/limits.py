@@ -66,11 +66,11 @@ def check(key: str, value: Scalar) -> None:
     """
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
-            raise ValueError(f"wants at most {MAX_TEXT} characters, not {len(value)}")
+            raise ValueError(f"must have at most {MAX_TEXT} characters, not {len(value)}")
         return
     name = key.rpartition(".")[2]
     most = _MOST.get(name, _MOST.get(name.rpartition("-")[2]))
     if most is None and isinstance(value, int) and name != "seed":
         most = MAX_WHOLE
     if most is not None and value > most:
-        raise ValueError(f"wants at most {most}")
+        raise ValueError(f"must be at most {most}")

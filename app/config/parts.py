@@ -105,7 +105,7 @@ def chosen(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
     for kind, part in PARTS.items():
         name = flat.get(part.key, part.default)
         if not isinstance(name, str):
-            raise ConfigError(f"{part.key} = {schema.written(name)}: wants a string")
+            raise ConfigError(f"{part.key} = {schema.written(name)}: must be a string")
         if name not in part.built_in and not plugins.is_named(kind, name):
             known = [*part.built_in, *plugins.installed(kind)]
             shown = schema.brief(name)
@@ -177,7 +177,7 @@ def unpacked(flat: Mapping[str, Any]) -> dict[str, Any]:
             inner = tomllib.loads(f"_ = {{{text}}}")["_"]
         except (tomllib.TOMLDecodeError, RecursionError):
             raise ConfigError(
-                f"{table} = {schema.brief(text)}: wants options like \"alpha = 0.1, kind = 'x'\""
+                f"{table} = {schema.brief(text)}: must be options like \"alpha = 0.1, kind = 'x'\""
             ) from None
         loose = {f"{table}.{key}": value for key, value in inner.items()} | loose
     return loose

@@ -115,11 +115,13 @@ def check_method(config: Config, problem: Problem) -> None:
     shape = problem.inputs.shape[1:]
     if config.augment != "none" and (problem.task != "classification" or len(shape) != 3):
         raise ConfigError(
-            f'augment = "{config.augment}" wants images, but an example of {problem.name} has '
+            f'augment = "{config.augment}" requires images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
         )
     if config.attack.row.needs_classes and problem.task != "classification":
-        raise ConfigError(f'attack.kind = "{config.attack.kind}" wants classes, not {problem.task}')
+        raise ConfigError(
+            f'attack.kind = "{config.attack.kind}" requires classes, not {problem.task}'
+        )
     if config.privacy.kind != "none" and problem.task == "quadratic":
         raise ConfigError(f"privacy: {problem.name} has no examples that it could protect")
     if config.row.validates or config.keep_models == "best":

@@ -97,7 +97,7 @@ def convert(value: Any, annotation: Any) -> Scalar:
         elif type(value) is kind and not (kind is int and abs(value) >= 2**63):
             same: Scalar = _in_range(value, annotation) if kind is int else value
             return same
-    raise ValueError(f"wants {_describe(annotation)}")
+    raise ValueError(f"must be {_describe(annotation)}")
 
 
 def made(table: type[T], options: Mapping[str, Any]) -> T:
@@ -134,7 +134,7 @@ def check_kind(value: Scalar, annotation: Any) -> None:
     kinds = {str if isinstance(kind, str) else kind for kind in _alternatives(annotation)}
     if type(value) in kinds or (type(value) is int and float in kinds):
         return
-    raise ValueError(f"wants {_describe(annotation)}")
+    raise ValueError(f"must be {_describe(annotation)}")
 
 
 def read(text: str, annotation: Any) -> Scalar:

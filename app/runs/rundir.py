@@ -317,7 +317,7 @@ def _check_value(key: str, value: Any) -> None:
     ValueError : the message has the expected type or range.
     """
     if not isinstance(value, bool | int | float | str):
-        raise ValueError("wants a number or a string")
+        raise ValueError("must be a number or a string")
     if key in keys():
         schema.check_kind(value, keys()[key][-1])
     limits.check(key, value)

@@ -78,7 +78,7 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
     ("line", "said"),
     [
         ("run cobo.ro=1", 'unknown key "cobo.ro", did you mean "cobo.rho"?'),
-        ("run peers=many", "peers=many: wants an integer"),
+        ("run peers=many", "peers=many: must be an integer"),
         ("run rounds=5", 'unknown key "rounds", did you mean "num-server-rounds"?'),
         ("run peers=0", "peers=0: must be at least 1"),
         ("run nowhere.toml", "no preset nowhere.toml"),
@@ -93,7 +93,7 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run dataset=quadratic quadratic.file=none.json", "none.json"),
         ("run broken.toml", "broken.toml is not TOML"),
         ("run strange.toml", 'strange.toml: unknown key "pears", did you mean "peers"?'),
-        ("run list.toml", "seed = [ 1, 2, ]: wants an integer"),
+        ("run list.toml", "seed = [ 1, 2, ]: must be an integer"),
         ("run peers", "peers needs a value"),
         ("run quorum=9", "quorum = 9 must be at most peers = 8"),
         ("run name=..", "name must be the name of one directory"),

@@ -87,8 +87,8 @@ def test_every_key_is_explained_and_a_file_needs_none(tmp_path: Path) -> None:
     [
         ("approve = true", 'unknown key "approve"'),
         ("[data]\nset = 'table'", 'unknown key "data.set", did you mean "data.sets"?'),
-        ("approval = 'maybe'", 'approval = "maybe": wants "digest" or "none"'),
-        ("max-rounds = '9'", 'max-rounds = "9": wants an integer'),
+        ("approval = 'maybe'", 'approval = "maybe": must be "digest" or "none"'),
+        ("max-rounds = '9'", 'max-rounds = "9": must be an integer'),
         ("max-rounds = 0", "max-rounds = 0: must be at least 1"),
         ("[privacy]\nmax-epsilon = 0", "privacy.max-epsilon = 0: must be above 0"),
         ("[privacy]\nmax-delta = 1", "privacy.max-delta = 1: must be above 0 and below 1"),
