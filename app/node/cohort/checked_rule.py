@@ -128,8 +128,8 @@ class CheckedRule(Rule[Any]):
         for name, value in values.items():
             if np.shape(value) != (peers,):
                 self._refuse(
-                    "metrics", f'returned "{name}" of shape {np.shape(value)}: expected ({peers},), '
-                    "a number per hosted peer",
+                    "metrics", f'returned "{name}" of shape {np.shape(value)}: expected '
+                    f"({peers},), a number per hosted peer",
                 )  # fmt: skip
         return values
 
@@ -170,8 +170,8 @@ class CheckedRule(Rule[Any]):
                 )  # fmt: skip
             if value.dim() == 0 or len(value) != peers:
                 self._refuse(
-                    hook, f"returned {name}, {_described(value)}: expected ({peers}, ...), a row per "
-                    "hosted peer",
+                    hook, f"returned {name}, {_described(value)}: expected ({peers}, ...), a "
+                    "row per hosted peer",
                 )  # fmt: skip
         return state
 

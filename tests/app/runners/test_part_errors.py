@@ -104,8 +104,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (
             "update",
-            ".py:25, in update(), peers 0 to 2, round 2: returned x, a Tensor of shape (3,): expected "
-            "(3, 650), a row of parameters per hosted peer",
+            ".py:25, in update(), peers 0 to 2, round 2: returned x, a Tensor of shape (3,): "
+            "expected (3, 650), a row of parameters per hosted peer",
         ),
         (
             "weights",
