@@ -71,7 +71,7 @@ class Subject:
 
         Raises
         ------
-        ConfigError : names what this one lacks.
+        ConfigError : names the missing setting.
         """
         if not (directory / "comparison.csv").exists():
             return
@@ -88,7 +88,7 @@ class Subject:
             )
 
     def _lacks(self, there: Subject) -> str:
-        """Name what another comparison has and this one lacks; empty if there is nothing."""
+        """Return the first setting of another comparison that this one lacks; empty if none."""
         for key, value in self.keys.items():
             if there.keys.get(key) != value:
                 return f"{key} = {schema.written(there.keys.get(key, ''))}"

@@ -15,7 +15,7 @@ class Simulated:
     Attributes
     ----------
     gpu : the node's number; GPU `gpu` mod their number computes.
-    sealing : how letters are sealed; None: as the run's configuration says.
+    sealing : encryption of letters; None: set by the run's configuration.
     """
 
     gpu: int = 0
@@ -28,7 +28,7 @@ class Deployed:
 
     Attributes
     ----------
-    sealing : how letters are sealed; None: not at all.
+    sealing : encryption of letters; None: plain letters.
     policy : of the institution; None: there are no limits.
     """
 

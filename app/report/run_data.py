@@ -1,4 +1,4 @@
-"""Data of a report page: a run's numbers, thinned to what a figure can show.
+"""Data of a report page: a run's numbers, thinned for figures.
 
 Shapes: R evaluated rounds, n peers, C recorded collaboration matrices, B blocks of peers.
 """

@@ -186,7 +186,7 @@ def _overlaps(
 
 def _minima(share_mn: Floats) -> float:
     """Sum min(w_ij, w_kj) over all j and ordered pairs of different rows i and k."""
-    larger_m = np.arange(len(share_mn))[::-1]  # of a sorted column: how many are above each
+    larger_m = np.arange(len(share_mn))[::-1]  # number of larger entries in a sorted column
     return float(2 * (np.sort(share_mn, axis=0).sum(axis=1) * larger_m).sum())
 
 

@@ -57,7 +57,7 @@ class Journal:
         self.path = path
         self._head_file, self._lock = path.with_suffix(".head"), path.with_suffix(".lock")
         self._seen: Sequence[Head] = tuple(seen)
-        self._size, self._hash = 0, hashlib.sha256()  # of what was read or written so far
+        self._size, self._hash = 0, hashlib.sha256()  # of the lines read or written so far
 
     @property
     def head(self) -> Head:

@@ -143,7 +143,7 @@ class Ledger:
 
     @contextmanager
     def _open(self) -> Iterator[None]:
-        """Lock the ledger and count what other processes have added."""
+        """Lock the ledger and count the lines of other processes."""
         with self._journal.locked(_checked) as lines:
             for line in lines:
                 self._count(line)

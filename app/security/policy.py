@@ -135,7 +135,7 @@ class AnswerPolicy:
 
 @dataclass(frozen=True)
 class PrivacyPolicy:
-    """Differential privacy of single examples, on any data. docs/privacy.md says what it covers."""
+    """Differential privacy of single examples, on any data; see docs/privacy.md."""
 
     kind: Annotated[
         Literal["none", "examples"],
