@@ -143,7 +143,7 @@ def test_an_answer_is_for_the_model_that_was_offered_in_its_round(run: Path) -> 
     owner = begun(channel(run, 0), "update", 1, letters=[answer])
     assert not read(owner, "answer")
     (why,) = owner.finish()
-    assert "no answer to ours" in why
+    assert "not a reply to our message" in why
 
 
 @pytest.mark.parametrize("sealed", [True, False])

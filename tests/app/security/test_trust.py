@@ -155,8 +155,8 @@ def test_a_trust_file_says_who_is_who(trust: Path) -> None:
     [
         ("peer = 1", "peer = 0", "north and south are both peer 0"),
         ("peer = 1\n", "", r"\[south\] has no number: add peer = K"),
-        ("peer = 1", "peer = -1", r"\[south\] peer = -1 is no number"),
-        ("peer = 1", "peer = true", r"\[south\] peer = True is no number"),
+        ("peer = 1", "peer = -1", r"\[south\] peer = -1 is not a valid number"),
+        ("peer = 1", "peer = true", r"\[south\] peer = True is not a valid number"),
         ("peer = 1", "role = 1", r"\[south\] needs sign and seal"),
         ('sign = "', 'sign = "A', r"\[north\] sign is not the base64 of 32 bytes"),
         ('seal = "', 'seal = "!', r"\[north\] seal is not the base64 of 1216 bytes"),
