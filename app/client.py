@@ -1,4 +1,4 @@
-"""The ClientApp: what Flower starts for every message. A deployed node's worker does the work."""
+"""ClientApp, which Flower starts for every message; a deployed node forwards it to its worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = ClientApp()
 
 @app.train()
 def handle(message: Message, context: Context) -> Message:
-    """Answer a request, or say in one line why not."""
+    """Answer a request with a response, or with an error in one line."""
     state = context.state.get(_STATE)
     version = state["version"] if isinstance(state, ConfigRecord) else None
     job = Job(
@@ -28,7 +28,7 @@ def handle(message: Message, context: Context) -> Message:
         in_simulation(),
     )
     if not job.simulated and job.node_config.get("worker", True) and sys.platform == "linux":
-        from coterie.app.node.process import worker  # Linux only, which a simulation does without
+        from coterie.app.node.process import worker  # Linux only, not needed in a simulation
 
         record, version = worker.forward_request(message.content, job)
     else:
@@ -39,11 +39,11 @@ def handle(message: Message, context: Context) -> Message:
 
 
 def in_simulation() -> bool:
-    """Whether Flower's simulation runs this process.
+    """Return whether Flower's simulation runs this process.
 
     Its ClientApps run in actors of Ray, those of a SuperNode in processes of `flwr-clientapp`. A
-    process cannot be told to be another by a configuration, so whoever types or sends one has no
-    say in whether a node is deployed.
+    process cannot be changed by a configuration, so the author of a configuration cannot
+    decide whether a node is deployed.
     """
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():

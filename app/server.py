@@ -1,4 +1,4 @@
-"""The ServerApp: the relay of a run. It brokers letters and writes down what the peers report.
+"""ServerApp: the relay of a run. It brokers letters and records the reports of the peers.
 
 It never imports torch and never opens a payload.
 """
@@ -32,11 +32,11 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run or resume what the run configuration says."""
+    """Start or resume the run of the run configuration."""
     if not isinstance(grid, InMemoryGrid):  # a deployment
         parts.refuse_modules(context.run_config)
     config = Config.from_flat(context.run_config)
-    is_bare = not config.run_dir and isinstance(grid, InMemoryGrid)  # nobody else looks after it
+    is_bare = not config.run_dir and isinstance(grid, InMemoryGrid)  # no launcher looks after it
     if is_bare:
         config = config.absolute(workplace())
     else:
@@ -47,10 +47,10 @@ def main(grid: Grid, context: Context) -> None:
         raise ConfigError(f"{directory} holds a run already: choose another name, or resume it")
     if config.preflight:
         if isinstance(grid, InMemoryGrid):
-            raise ConfigError("preflight = true is what `coterie preflight` sets")
+            raise ConfigError("preflight = true is set by `coterie preflight` only")
         directory.mkdir(parents=True, exist_ok=True)
-        found = survey(FlowerTransport(grid, config.round_seconds), config.peers)
-        atomic.write(directory / rundir.SURVEY, json.dumps(asdict(found)))
+        result = survey(FlowerTransport(grid, config.round_seconds), config.peers)
+        atomic.write(directory / rundir.SURVEY, json.dumps(asdict(result)))
         return
     watch = bare.begin(config) if is_bare else None
     recorder = RunRecorder(

@@ -1,8 +1,8 @@
 """`coterie approve`: let one run of a configuration start on this node.
 
-Before the run has come, a preset is approved, as the institutions have agreed on it; afterwards, or
-where the preset is not at hand, the configuration that the node was sent. What is approved is the
-digest of what was shown: whatever arrives in the meantime waits for an approval of its own.
+Before the run arrives, the agreed preset is approved; afterwards, or without the preset, the
+configuration that the node received. The approval is for the digest of the configuration shown: a
+configuration that arrives in the meantime needs another approval.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from coterie.app.security.approval import DecisionError
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
-    """Show a configuration, ask, and approve exactly that one."""
+    """Show a configuration, ask for confirmation, and approve it."""
     parser.add_argument("items", nargs="+", metavar="RUN_DIR | PRESET.toml|key=value")
     parser.add_argument("--out", type=Path, help="the node's `out`, with a preset")
     parser.add_argument("--digest", help="of the configuration to approve, instead of being asked")
-    given = parser.parse_intermixed_args(arguments)
-    directory = Path(given.items[0])
+    options = parser.parse_intermixed_args(arguments)
+    directory = Path(options.items[0])
     if directory.is_dir():
-        if given.out or len(given.items) > 1:
-            raise ConfigError(f"{directory} is a run of this node: give it alone")
+        if options.out or len(options.items) > 1:
+            raise ConfigError(f"{directory} is a run of this node: give no other items")
         config = _arrived(directory)
         out = directory.absolute().parent
     else:
-        if given.out is None:
-            raise ConfigError("say where the node keeps its runs: --out DIRECTORY, as its `out`")
-        config = Config.from_flat(read_items(given.items, deployed=True)[1])
-        out = given.out
+        if options.out is None:
+            raise ConfigError("missing --out DIRECTORY: the node's `out`")
+        config = Config.from_flat(read_items(options.items, deployed=True)[1])
+        out = options.out
     if sys.platform != "win32" and out.exists() and out.stat().st_uid != os.geteuid():
         raise ConfigError(f"{out} is another user's: approve as the user that runs the node")
     digest = config_digest_of(config).hex()
     console.print(config.toml().rstrip(), soft_wrap=True)
     console.print(f"\nThe digest of this configuration: {digest}", soft_wrap=True)
-    _ask(digest, given.digest)
+    _ask(digest, options.digest)
     approval.approve(out, digest)
     console.print(f"approved, for one run: {digest}", soft_wrap=True)
 
@@ -56,7 +56,7 @@ def _arrived(directory: Path) -> Config:
     Raises
     ------
     ConfigError
-        None came, or it is not what was written down.
+        No run arrived, or the file was changed since.
     """
     try:
         file, digest = approval.newest_config(directory)
@@ -64,7 +64,7 @@ def _arrived(directory: Path) -> Config:
     except DecisionError as error:
         raise ConfigError(str(error)) from None
     if config_digest_of(config).hex() != digest:
-        raise ConfigError(f"{file} is not the configuration that came: its digest is another one")
+        raise ConfigError(f"{file} was changed: it is not the configuration that was received")
     return config
 
 
@@ -83,6 +83,6 @@ def _ask(digest: str, wanted: str | None) -> None:
         if answer.strip().lower() != "yes":
             raise ConfigError("not approved")
     elif wanted is None:
-        raise ConfigError(f"not approved: nobody is there to ask; add --digest {digest}")
+        raise ConfigError(f"not approved: no terminal to ask; add --digest {digest}")
     elif wanted != digest:
-        raise ConfigError("not approved: this configuration has another digest than --digest")
+        raise ConfigError("not approved: the digest of this configuration differs from --digest")

@@ -1,12 +1,12 @@
 """`coterie certificates`: keys and certificates of a deployment's transport.
 
-One directory for each machine that gets something, with just what that machine needs:
+Writes one directory per machine, with the files that the machine needs:
 
-    DIRECTORY/ca.key                    signs the relay's certificate; stays where it was made
+    DIRECTORY/ca.key                    signs the relay's certificate; stays on this machine
     DIRECTORY/relay/                    ca.crt, server.crt, server.key, superexec.secret
     DIRECTORY/<node>/                   ca.crt, node.key, node.pub, superexec.secret
 
-Letters are sealed with other keys, which their owners make and exchange: see
+Letters are encrypted with other keys, which their owners make and exchange: see
 `coterie.app.security.keys`.
 """
 
@@ -34,7 +34,7 @@ from coterie.app.runs import atomic
 from coterie.strategies.names import RULE, is_name
 
 _CA_DAYS = 3650
-_CURVE = ec.SECP384R1  # what Flower accepts for SuperNodes; TLS uses it too
+_CURVE = ec.SECP384R1  # required by Flower for SuperNodes; TLS uses it too
 _OVERLAP = timedelta(hours=1)  # clocks differ
 
 
@@ -44,18 +44,18 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("--hosts", nargs="+", help="names and addresses of the relay")
     parser.add_argument("--nodes", nargs="+", default=[], help="names of SuperNodes")
     parser.add_argument("--days", type=int, default=365, help="validity of the certificate (365)")
-    parser.add_argument("--register", metavar="CONNECTION", help="let the nodes in: the SuperLink")
-    given = parser.parse_args(arguments)
-    if not given.hosts and not given.nodes:
+    parser.add_argument("--register", metavar="CONNECTION", help="SuperLink to register nodes at")
+    options = parser.parse_args(arguments)
+    if not options.hosts and not options.nodes:
         raise ConfigError("certificates: name the relay's --hosts, or --nodes, or both")
-    if given.hosts:
-        for_relay(given.directory, given.hosts, given.days)
-        console.print(f"{given.directory / 'relay'}: certificate for {', '.join(given.hosts)}")
-    for node in given.nodes:
-        public = for_node(given.directory, node)
+    if options.hosts:
+        for_relay(options.directory, options.hosts, options.days)
+        console.print(f"{options.directory / 'relay'}: certificate for {', '.join(options.hosts)}")
+    for node in options.nodes:
+        public = for_node(options.directory, node)
         console.print(f"{public.parent}: key of {node}", soft_wrap=True)
-        if given.register:
-            console.print(register(public, given.register), soft_wrap=True)
+        if options.register:
+            console.print(register(public, options.register), soft_wrap=True)
 
 
 def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
@@ -69,10 +69,10 @@ def for_relay(directory: Path, hosts: Sequence[str], days: int) -> None:
     Raises
     ------
     ConfigError
-        A name cannot be that of a host, or there is no day.
+        A name is not a valid host name, or `days` is below 1.
     """
     if days < 1:
-        raise ConfigError(f"--days {days}: a certificate is valid for a day at least")
+        raise ConfigError(f"--days {days}: must be at least 1")
     names = [_host(host) for host in hosts]
     authority_key, authority = _authority(directory)
     key = ec.generate_private_key(_CURVE())
@@ -99,7 +99,7 @@ def for_node(directory: Path, name: str) -> Path:
     Raises
     ------
     ConfigError
-        The name cannot be that of a directory beside the relay's.
+        The name is not a valid directory name, or is "relay".
     """
     if not is_name(name) or name in ("relay", "ca.crt", "ca.key"):
         raise ConfigError(f'a node cannot be called "{name}": use {RULE}, and not "relay"')
@@ -192,7 +192,7 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _secret(directory: Path) -> None:
-    """Token with which an executor authenticates to its SuperLink or SuperNode."""
+    """Write the token with which an executor authenticates to its SuperLink or SuperNode."""
     path = directory / "superexec.secret"
     if not path.exists():
         _write(path, secrets.token_bytes(32))

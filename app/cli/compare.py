@@ -35,7 +35,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options beside preset and overrides."""
+    """Add the options other than preset and overrides."""
     parser.add_argument("--methods", required=True, help='names with commas, or "all"')
     parser.add_argument(
         "--seeds", type=int, default=3, help="number of seeds, counted from the key seed (3)"
@@ -75,7 +75,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _request(options: argparse.Namespace) -> Request:
-    """Return what the options ask for."""
+    """Return the request of the options."""
     preset, flat = read_items(options.items)
     if options.hold_out is not None:
         flat = {**flat, "hold-out": options.hold_out}

@@ -11,7 +11,7 @@ from rich.console import Console
 from coterie.app.config.keys import ConfigError
 from coterie.app.dashboard import address
 
-_NICE = 10  # runs come first
+_NICE = 10  # runs have priority
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -21,11 +21,11 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     place.add_argument("--out", type=Path, help="directory of run directories (runs)")
     port = f"on 127.0.0.1 ({address.PORT}, or one that is free)"
     parser.add_argument("--port", type=int, help=port)
-    given = parser.parse_args(arguments)
-    if given.run_dir and not given.run_dir.is_dir():
-        raise ConfigError(f"{given.run_dir}: no such run directory")
+    options = parser.parse_args(arguments)
+    if options.run_dir and not options.run_dir.is_dir():
+        raise ConfigError(f"{options.run_dir}: no such run directory")
     token = address.token()
-    with address.listen(given.port) as listener:
+    with address.listen(options.port) as listener:
         number = listener.getsockname()[1]
         console.print(f"http://{address.HOST}:{number}/{token}/", soft_wrap=True)
         os.nice(_NICE)
@@ -35,6 +35,6 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         from coterie.app.dashboard.pages import Pages
         from coterie.app.dashboard.server import Server
 
-        pages = Pages(Library(given.run_dir or given.out or Path("runs")))
+        pages = Pages(Library(options.run_dir or options.out or Path("runs")))
         Server(pages, token).run(sockets=[listener])
         raise KeyboardInterrupt  # nothing else ends it, and uvicorn does not always say so

@@ -16,11 +16,11 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("--peer", help="number or name (the only one that is here)")
     parser.add_argument("out", type=Path, metavar="model.pt2|model.onnx")
     add_named(parser)
-    given = parser.parse_intermixed_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     from coterie.app.trained import export  # torch: not for --help
     from coterie.app.trained.personal import Named, personal_model
 
-    named = Named(tuple(given.part), tuple(given.weights))
-    model = personal_model(given.run_dir, given.peer, named)
-    export.export(model, given.out)
-    console.print(f"{model.about.peer_name}'s model ({model.about.method}): {given.out}")
+    named = Named(tuple(options.part), tuple(options.weights))
+    model = personal_model(options.run_dir, options.peer, named)
+    export.export(model, options.out)
+    console.print(f"{model.about.peer_name}'s model ({model.about.method}): {options.out}")

@@ -31,22 +31,22 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         raise ConfigError(str(error)) from None
 
 
-def _manage(given: argparse.Namespace, console: Console) -> None:
+def _manage(options: argparse.Namespace, console: Console) -> None:
     """Execute one of the two commands.
 
     Raises
     ------
     KeysError : a file is there already, is missing or is wrong; nothing was changed.
     """
-    if given.peer is not None and given.peer < 0:
-        raise KeysError(f"--peer {given.peer}: peers are numbered from 0")
-    if given.what == "new":
-        private, public, entry = create(given.name, given.out, given.peer)
+    if options.peer is not None and options.peer < 0:
+        raise KeysError(f"--peer {options.peer}: peers are numbered from 0")
+    if options.what == "new":
+        private, public, entry = create(options.name, options.out, options.peer)
         console.print(f"private keys: {private}  (stays here; node-config keys)", soft_wrap=True)
         console.print(f"public keys:  {public}  (for the others' trust files)", soft_wrap=True)
         _show(entry, console)
     else:
-        _trust(given.public, given.peer, given.file, console)
+        _trust(options.public, options.peer, options.file, console)
 
 
 def _trust(files: Sequence[Path], peer: int | None, target: Path, console: Console) -> None:

@@ -36,7 +36,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     elif what in tables():
         console.print(_keys(what))
     elif any(what in part.built_in for part in parts.PARTS.values()):
-        console.print(f"{what} has no keys of its own")
+        console.print(f"{what} has no keys")
     elif keys := _keys_of_plugin(what):
         console.print(keys)
     else:
@@ -140,12 +140,12 @@ def _keys(table: str) -> str:
 
 
 def _keys_of_plugin(name: str) -> str:
-    """Return the option keys of an installed plugin; empty if there is none of that name.
+    """Return the option keys of an installed plugin; empty if no plugin has that name.
 
     Raises
     ------
     ConfigError
-        It does not load.
+        The plugin fails to load.
     """
     lines: list[str] = []
     for kind, part in parts.PARTS.items():
@@ -161,7 +161,7 @@ def _keys_of_plugin(name: str) -> str:
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, leading=1)
     for column in columns:
-        whole = column == columns[0]  # a name is there to be copied
+        whole = column == columns[0]  # names are not wrapped, so that they can be copied
         table.add_column(column, overflow="fold", no_wrap=whole)
     for row in rows:
         table.add_row(*row)

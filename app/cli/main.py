@@ -54,13 +54,13 @@ COMMANDS: Mapping[str, Command] = {
         "draft or check the schema that institutions share",
     ),
     "status": Command(
-        "status", "[RUN_DIR|CONNECTION]", "show who takes part, who is missing and what failed"
+        "status", "[RUN_DIR|CONNECTION]", "show participating and missing peers and errors"
     ),
     "dashboard": Command("dashboard", "[RUN_DIR]", "show runs in progress in the browser"),
     "list": Command(
         "listing",
         "[methods|datasets|...|NAME]",
-        "list what can be chosen, or the keys of one",
+        "list methods, data sets and other parts, or the keys of one",
     ),
     "certificates": Command(
         "certificates", "DIRECTORY", "write keys and certificates for a deployment's transport"
@@ -88,7 +88,7 @@ _SYNONYMS = {
     "train": "run", "start": "run", "continue": "resume", "tune": "compare --tune",
     "sweep": "compare", "plot": "report", "summary": "report", "watch": "dashboard",
 }  # fmt: skip
-"""Words that users try -> the command that they mean."""
+"""Common wrong command names -> the intended command."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
         """Parser that reports a wrong command line as ConfigError."""
 
         def error(self, message: str) -> NoReturn:
-            raise ConfigError(f"{message} ({self.prog} --help says more)")
+            raise ConfigError(f"{message} (see {self.prog} --help)")
 
     name, *rest = arguments
     try:

@@ -1,7 +1,7 @@
-"""Options by which the user names the code and the files that a run directory names.
+"""Command-line options with which the user allows code and files that a run directory names.
 
-A run directory may come from anywhere, so what it names is not enough: what the user names in the
-same words is taken from it.
+A run directory may come from anywhere, so code and files that it names are used only if the user
+names them too, in the same words.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import argparse
 
 
 def add_parts(parser: argparse.ArgumentParser) -> None:
-    """Let the user name code."""
+    """Add the option that names code."""
     parser.add_argument(
         "--part", action="append", default=[], metavar="MODULE:ATTRIBUTE",
-        help="code of your own that the run directory names; repeat it for several",
+        help="your code that the run directory names; may be repeated",
     )  # fmt: skip
 
 
 def add_named(parser: argparse.ArgumentParser) -> None:
-    """Let the user name code, and files of trained weights."""
+    """Add the options that name code and files of trained weights."""
     add_parts(parser)
     parser.add_argument(
         "--weights", action="append", default=[], metavar="FILE",

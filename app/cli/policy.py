@@ -27,12 +27,12 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     check = commands.add_parser("check", help="check the file, and a run against it")
     check.add_argument("file", type=Path, metavar="POLICY.toml")
     check.add_argument("items", nargs="*", metavar="PRESET.toml|key=value", help="of the run")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        if given.what == "init":
-            _write(given.file, given.items, console)
+        if options.what == "init":
+            _write(options.file, options.items, console)
         else:
-            _check(given.file, given.items, console)
+            _check(options.file, options.items, console)
     except PolicyError as error:
         raise ConfigError(str(error)) from None
 
@@ -50,7 +50,7 @@ def _write(file: Path, items: list[str], console: Console) -> None:
 def _item(item: str) -> tuple[str, Scalar]:
     key, equals, text = item.partition("=")
     if not equals:
-        raise PolicyError(f"{item} wants a value: {item}=...")
+        raise PolicyError(f"{item} needs a value: {item}=...")
     try:
         return key, schema.read(text, locate(key)[-1])
     except ValueError as error:

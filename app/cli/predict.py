@@ -18,19 +18,21 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("input", type=Path, help="table (.csv, .parquet), .npz, folder of images")
     parser.add_argument("--out", type=Path, default=Path("predictions.csv"), help="or .npz")
     add_named(parser)
-    given = parser.parse_intermixed_args(arguments)
-    if given.out.resolve() == given.input.resolve():
-        raise ConfigError(f"--out {given.out} is the input: name another file for the predictions")
+    options = parser.parse_intermixed_args(arguments)
+    if options.out.resolve() == options.input.resolve():
+        raise ConfigError(
+            f"--out {options.out} is the input: name another file for the predictions"
+        )
     from coterie.app.trained import inputs, predict  # torch: not for --help
     from coterie.app.trained.personal import Named, personal_model
 
-    named = Named(tuple(given.part), tuple(given.weights))
-    model = personal_model(given.run_dir, given.peer, named)
-    examples = inputs.read(given.input, model.about)
-    predict.write(given.out, model, examples)
+    named = Named(tuple(options.part), tuple(options.weights))
+    model = personal_model(options.run_dir, options.peer, named)
+    examples = inputs.read(options.input, model.about)
+    predict.write(options.out, model, examples)
     about = model.about
     console.print(
         f"{len(examples.raw)} predictions by {about.peer_name}'s model ({about.method}): "
-        f"{given.out}",
+        f"{options.out}",
         soft_wrap=True,
     )

@@ -1,8 +1,8 @@
 """`coterie preflight`: check whether nodes are ready for a run.
 
-On a node it is run where the node's executor runs, as its user, with the words of --node-config. On
-the relay's machine, with --federation, it asks all nodes through Flower: what they answer is "ok",
-a band or a code. Numbers of examples are shown as bands.
+On a node, run it on the machine and as the user of the node's executor, with the same
+--node-config. On the relay's machine, with --federation, it asks all nodes through Flower; the
+answers are "ok", a band or a code. Numbers of examples are shown as bands.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("--root-certificates", type=Path, metavar="CA.crt", help="of the relay")
     parser.add_argument("--out", help="with --federation: the relay's directory of runs (runs)")
     parser.add_argument("items", nargs="*", metavar="PRESET.toml|key=value", help="of a run")
-    given = parser.parse_intermixed_args(arguments)
-    if given.federation:
-        _ask(given, console)
+    options = parser.parse_intermixed_args(arguments)
+    if options.federation:
+        _ask(options, console)
     else:
-        _check(given, console)
+        _check(options, console)
 
 
-def _check(given: argparse.Namespace, console: Console) -> None:
+def _check(options: argparse.Namespace, console: Console) -> None:
     """Check the node of this machine."""
-    _, flat = read_items(given.items, deployed=True)
-    job = Job(0, flat, parse_config_args([given.node_config]), None)
+    _, flat = read_items(options.items, deployed=True)
+    job = Job(0, flat, parse_config_args([options.node_config]), None)
     checks = list(readiness.of_node(job))
-    if given.superlink:
-        reach = lambda: _relay(given.superlink, given.root_certificates)  # noqa: E731
+    if options.superlink:
+        reach = lambda: _relay(options.superlink, options.root_certificates)  # noqa: E731
         checks.append(Check("relay", reach))
-    if given.items:
+    if options.items:
         checks += readiness.of_run(job)
     failed = []
     for check in checks:
@@ -76,14 +76,14 @@ def _check(given: argparse.Namespace, console: Console) -> None:
     console.print("ready")
 
 
-def _ask(given: argparse.Namespace, console: Console) -> None:
+def _ask(options: argparse.Namespace, console: Console) -> None:
     """Check all nodes through the relay."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    _, flat = read_items(given.items, deployed=True)
+    _, flat = read_items(options.items, deployed=True)
     flat |= {"name": f"preflight-{stamp}", "preflight": True}
-    flat |= {"out": given.out} if given.out else {}
+    flat |= {"out": options.out} if options.out else {}
     config = Config.from_flat(flat).located(stamp)
-    answers = flower.survey(config, given.federation, console)
+    answers = flower.survey(config, options.federation, console)
     not_ready = show(answers, console)
     if not_ready:
         raise ConfigError(f"not ready: {', '.join(not_ready)}")

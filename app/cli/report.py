@@ -1,4 +1,4 @@
-"""`coterie report`: summary and report of a run, finished or not."""
+"""`coterie report`: write summary and report of a run, finished or not, again."""
 
 from __future__ import annotations
 

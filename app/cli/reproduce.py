@@ -24,22 +24,22 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         "--list", action="store_true", help="list the tables and figures of all papers, or of some"
     )
     parser.add_argument("--size", choices=get_args(Size), default="small", help="(small)")
-    parser.add_argument("--seeds", type=int, help="number of seeds (as the figure says)")
+    parser.add_argument("--seeds", type=int, help="number of seeds (the figure's number)")
     parser.add_argument("--out", default="runs/reproduce", help="directory (runs/reproduce)")
     parser.add_argument("--workers", type=int, help="runs side by side (as many as cores allow)")
-    given = parser.parse_args(arguments)
-    if given.list:
-        for line in listed(given.names or figures.names(), console.width):
+    options = parser.parse_args(arguments)
+    if options.list:
+        for line in listed(options.names or figures.names(), console.width):
             console.print(line)
         return
-    if not given.names:
+    if not options.names:
         raise ConfigError("name a figure, as in cobo/table-1; --list shows every one")
     from coterie.app.reproduction.page import HOLDS
     from coterie.app.reproduction.reproduce import Request, reproduce
 
     counts: Counter[bool | None] = Counter()
-    for name in _chosen(given.names, given.size):
-        request = Request(name, given.size, given.seeds, Path(given.out), given.workers)
+    for name in _chosen(options.names, options.size):
+        request = Request(name, options.size, options.seeds, Path(options.out), options.workers)
         made = reproduce(request, console)
         for verdict in made.verdicts:
             counts[verdict.holds] += 1
@@ -47,7 +47,7 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
             console.print(f"  {verdict.evidence}", soft_wrap=True)
         console.print(f"{name}: {made.directory / 'page.html'}", soft_wrap=True)
     total = ", ".join(f"{counts[key]} {HOLDS[key]}" for key in HOLDS if counts[key])
-    if len(given.names) > 1 or sum(counts.values()) > 1:
+    if len(options.names) > 1 or sum(counts.values()) > 1:
         console.print(f"claims: {total}", soft_wrap=True)
 
 
@@ -67,7 +67,7 @@ def _chosen(names: list[str], size: Size) -> list[str]:
 
 def listed(papers: Iterable[str], width: int) -> Iterator[str]:
     """Yield a line for each table and figure: duration of both sizes, requirements, title."""
-    rows = [("figure", "small", "paper", "what it shows")]
+    rows = [("figure", "small", "paper", "title")]
     rows += [
         (f"{name}/{figure.name}", _small(figure), _paper(figure), figure.title)
         for name in papers

@@ -21,16 +21,16 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     parser.add_argument("run_dir", type=Path)
     add_place(parser)
     add_parts(parser)
-    given = parser.parse_args(arguments)
-    run_dir = given.run_dir.absolute()
+    options = parser.parse_args(arguments)
+    run_dir = options.run_dir.absolute()
     files.check_all(run_dir)
     if not (run_dir / "config.toml").is_file():
-        raise ConfigError(f"{given.run_dir} is not a run directory: it has no config.toml")
-    flat = defaults.of_project() | read_toml(run_dir / "config.toml", given.part)
-    if given.federation:
+        raise ConfigError(f"{options.run_dir} is not a run directory: it has no config.toml")
+    flat = defaults.of_project() | read_toml(run_dir / "config.toml", options.part)
+    if options.federation:
         parts.refuse_modules(flat)
     config = Config.from_flat(flat)
     if progress.read(run_dir).get("status") in progress.OVER:
-        raise ConfigError(f"{given.run_dir} is finished already: nothing to resume")
+        raise ConfigError(f"{options.run_dir} is finished already: nothing to resume")
     config = replace(config, name=run_dir.name, run_dir=str(run_dir), resume=True)
-    start(config, given.nodes, given.federation, console)
+    start(config, options.nodes, options.federation, console)

@@ -22,15 +22,15 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     add_place(parser)
     parser.add_argument("--out", help="directory of run directories (runs)")
     parser.add_argument("--name", help="name of the run directory")
-    given = parser.parse_intermixed_args(arguments)
-    _, flat = read_items(given.items, deployed=bool(given.federation))
-    flat |= {key: getattr(given, key) for key in ("out", "name") if getattr(given, key)}
+    options = parser.parse_intermixed_args(arguments)
+    _, flat = read_items(options.items, deployed=bool(options.federation))
+    flat |= {key: getattr(options, key) for key in ("out", "name") if getattr(options, key)}
     config = Config.from_flat(flat).located(time.strftime("%Y%m%d-%H%M%S"))
     if config.resume:
-        raise ConfigError("resume = true is what `coterie resume RUN_DIR` sets")
+        raise ConfigError("resume = true is set by `coterie resume RUN_DIR` only")
     if Path(config.run_dir).exists():
         raise ConfigError(f"{config.run_dir} exists already: choose another name, or resume it")
-    start(config, given.nodes, given.federation, console)
+    start(config, options.nodes, options.federation, console)
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:

@@ -18,16 +18,16 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
     """Draft a schema from a table's columns, or show the digest of a schema."""
     parser.add_argument("file", type=Path, metavar=f"TABLE.csv|TABLE.parquet|{FILE}")
     parser.add_argument("--out", type=Path, help=f"({FILE} beside the table)")
-    given = parser.parse_args(arguments)
-    if given.file.name == FILE:
-        schema = read_schema(given.file.parent)
+    options = parser.parse_args(arguments)
+    if options.file.name == FILE:
+        schema = read_schema(options.file.parent)
     else:
-        out = given.out or given.file.with_name(FILE)
+        out = options.out or options.file.with_name(FILE)
         if out.exists():
             raise ConfigError(f"{out} exists already")
-        if given.file.suffix not in cells.FORMATS:
-            raise ConfigError(f"{given.file}: expected {' or '.join(cells.FORMATS)}")
-        schema, left_out = drafted(cells.open_table(given.file))
+        if options.file.suffix not in cells.FORMATS:
+            raise ConfigError(f"{options.file}: expected {' or '.join(cells.FORMATS)}")
+        schema, left_out = drafted(cells.open_table(options.file))
         atomic.write(out, tomli_w.dumps(described(schema)))
         if left_out:
             console.print(f"left out, neither numbers nor categories: {', '.join(left_out)}")

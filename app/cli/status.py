@@ -1,7 +1,7 @@
 """`coterie status`: show the state of a run on one screen.
 
-On the relay's machine: the round, who takes part, who is missing since when, what was refused and
-what went wrong last. On a node's machine: what the node has of the run. Of a connection: Flower's
+On the relay's machine: the round, participating and missing peers, and the last refusals and
+errors. On a node's machine: the node's states and letters of the run. For a connection: Flower's
 runs and SuperNodes.
 """
 
@@ -27,13 +27,13 @@ from coterie.app.runs.files import ResultsError
 
 ROWS = 20
 _LINES = 5
-_TAIL = 64 * 1024  # bytes of an audit log that are looked at
+_TAIL = 64 * 1024  # maximum bytes that are read from an audit log
 _LOG = 1 << 40
 _STATES = re.compile(r"peers?-(\d{4,6})(?:-(\d{4,6})-[0-9a-f]{8})?")
-"""A folder of states."""
+"""Name of a folder of states."""
 _VERSION = re.compile(r"\d{8,}-")
 _WRITTEN = {"time", "direction", "kind", "round", "from", "to", "verdict"}
-"""Fields of a letter that are shown."""
+"""Required fields of a line of the audit log."""
 
 
 def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Console) -> None:
@@ -62,7 +62,7 @@ def of_run(directory: Path) -> Iterator[RenderableType]:
     Raises
     ------
     ConfigError
-        It is neither.
+        The directory is neither.
     """
     now = progress.read(directory)
     states = sorted((directory / "nodes").glob("peer*"))
@@ -80,7 +80,7 @@ def of_connection(connection: str) -> Iterator[RenderableType]:
     Raises
     ------
     ConfigError
-        It does not answer.
+        The SuperLink does not answer.
     """
     runs = _ask("list", connection).get("runs", ())[:ROWS]
     yield _table(
@@ -105,7 +105,7 @@ def of_connection(connection: str) -> Iterator[RenderableType]:
 
 def _of_relay(directory: Path, now: Mapping[str, Any]) -> Iterator[RenderableType]:
     ago = time.time() - (directory / "progress.json").stat().st_mtime
-    state = now["status"] if now["status"] != "running" else f"running, last word {_ago(ago)}"
+    state = now["status"] if now["status"] != "running" else f"running, last update {_ago(ago)}"
     yield f"{directory.name}: round {now['round']} of {now['rounds']}, {state}"
     yield (
         f"{progress.describe(now)}; over the relay {units.size(now.get('relayed_bytes', 0))}"
@@ -161,7 +161,7 @@ def _of_node(
 
 
 def _letters(directory: Path, name: str) -> Iterator[Mapping[str, Any]]:
-    """Return the last lines of an audit log.
+    """Yield the last lines of an audit log.
 
     Raises
     ------
@@ -174,9 +174,9 @@ def _letters(directory: Path, name: str) -> Iterator[Mapping[str, Any]]:
         except (ValueError, RecursionError):
             letter = None
         if not isinstance(letter, dict) or not letter.keys() >= _WRITTEN:
-            raise ResultsError(f"{directory / name}: a line is no letter")
+            raise ResultsError(f"{directory / name}: a line does not describe a letter")
         if not isinstance(letter["to"], list):
-            raise ResultsError(f"{directory / name}: a letter is to nobody")
+            raise ResultsError(f"{directory / name}: a letter has no recipients")
         yield letter
 
 
@@ -201,7 +201,7 @@ def _ask(*arguments: str) -> dict[str, Any]:
         return ask(*arguments)
     except FlowerError as error:
         connection = arguments[-1]
-        why = f"{connection} is no run directory, and as a connection: {error}"
+        why = f"{connection} is neither a run directory nor a reachable connection: {error}"
         raise ConfigError(why) from None
 
 

@@ -1,4 +1,4 @@
-"""Run a comparison: the same experiment for each method and seed, tuned if asked, then its tables.
+"""Run a comparison: one experiment for each method and seed, optionally tuned, and its tables.
 
 The command `compare` and `coterie.compare` both call `compare`.
 """
@@ -36,7 +36,7 @@ Configs = Mapping[str, Sequence[Config]]
 
 @dataclass(frozen=True)
 class Request:
-    """What to compare, and how.
+    """Request of a comparison.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ def _methods(names: Sequence[str]) -> list[str]:
 
     Raises
     ------
-    ConfigError : one is unknown, or there is none.
+    ConfigError : a name is unknown, or `names` is empty.
     """
     if [name.strip() for name in names] == [ALL]:
         return list(METHODS)
@@ -160,7 +160,7 @@ def _columns(names: Sequence[str] | None) -> Collection[str]:
 def _with_validation_split(request: Request, console: Console) -> Mapping[str, Scalar]:
     """Return the keys, with validation data for all methods if one needs some or tuning does.
 
-    A share that the keys set stays, except a share of 0 under tuning. Prints what it changes.
+    A share that the keys set stays, except a share of 0 under tuning. Prints the changes.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def _configs(
 def _choices(
     request: Request, configs: Configs, console: Console
 ) -> tuple[dict[str, Choice], dict[str, Exception]]:
-    """Tune the methods on the first seed, if asked; the choices, and the trials that failed."""
+    """Tune the methods on the first seed if requested; return the choices and the failed trials."""
     if request.tuning is None:
         return {}, {}
     first = {name: of_method[0] for name, of_method in configs.items()}
@@ -249,7 +249,7 @@ def _lines(failed: Mapping[str, Exception]) -> dict[str, str]:
 
 
 def _show(rows: Sequence[comparison.Row], request: Request, page: Path, console: Console) -> None:
-    """Print the table, who is best, notes, and where the page is."""
+    """Print the table, the verdict, notes, and the path of the page."""
     seeds = units.plural(request.seeds, "seed")
     console.print(comparison.table(rows, f"{request.title}, {seeds}"))
     for line in (verdict.outcome(rows), *verdict.notes(rows)):

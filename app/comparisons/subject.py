@@ -20,7 +20,7 @@ _NOT_COMPARED = ("method", "seed", "out", "name", "run-dir", "resume")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is compared; it is written beside the tables, which no other comparison overwrites.
+    """Subject of a comparison, saved beside the tables to keep other comparisons from overwriting.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Subject:
         tuning: Tuning | None,
         settings: Mapping[str, Mapping[str, Scalar]],
     ) -> Subject:
-        """Return the subject of configurations that were made from the keys `flat`."""
+        """Return the subject of configurations made from the keys `flat`."""
         seeds = [config.seed for config in next(iter(configs.values()))]
         keys = {key: value for key, value in sorted(flat.items()) if key not in _NOT_COMPARED}
         own = {method: dict(sorted(of.items())) for method, of in settings.items()}
@@ -67,11 +67,11 @@ class Subject:
         return there
 
     def check(self, directory: Path) -> None:
-        """Refuse a directory that holds a comparison of something that this one lacks.
+        """Refuse a directory with a comparison whose results this one would drop.
 
         Raises
         ------
-        ConfigError : names what this one lacks.
+        ConfigError : names the missing setting.
         """
         if not (directory / "comparison.csv").exists():
             return
@@ -88,7 +88,7 @@ class Subject:
             )
 
     def _lacks(self, there: Subject) -> str:
-        """Name what another comparison has and this one lacks; empty if there is nothing."""
+        """Return the first setting of another comparison that this one lacks; empty if none."""
         for key, value in self.keys.items():
             if there.keys.get(key) != value:
                 return f"{key} = {schema.written(there.keys.get(key, ''))}"
@@ -106,5 +106,5 @@ class Subject:
         return ", ".join(lost)
 
     def write(self, directory: Path) -> None:
-        """Write it beside the tables of the comparison."""
+        """Write the subject beside the tables of the comparison."""
         atomic.write(directory / _FILE, tomli_w.dumps(asdict(self)))

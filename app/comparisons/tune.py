@@ -38,11 +38,11 @@ from coterie.clients.rule import Grid
 
 Tuning = Literal["whole", "halving"]
 RUNGS: Mapping[Tuning, tuple[int, ...]] = {"whole": (1,), "halving": (9, 3, 1)}
-"""What part of the rounds the trials of each rung run for; a third of them reaches the next one."""
+"""Divisor of the rounds for the trials of each rung; a third of them reaches the next rung."""
 START = (-2, -1, 0, 1, 2)
 """Levels of the first learning rates; see `rate`."""
 EXTENSIONS = 4
-"""How many times the learning rates are extended at most."""
+"""Maximum number of extensions of the learning rates."""
 _SURVIVORS = 3
 _VALUES = 3
 _RATE, _DECAY = "learning-rate", "weight-decay"
@@ -52,7 +52,7 @@ Settings = Mapping[str, Scalar]
 
 
 class Trial(NamedTuple):
-    """A run that was carried out with some settings."""
+    """A finished run with its settings."""
 
     settings: Settings
     run: Run
@@ -252,9 +252,9 @@ class _Search:
         return next(level for level in self.levels if rate(config, level) == settings[_RATE])
 
     def choice(self, method: str, settings: Settings) -> Choice:
-        """Return settings with the edges that they lie at.
+        """Return settings with the edges of the tried ranges at which they lie.
 
-        A second key has an edge where its values are numbers; 0 is none, as nothing lies below it.
+        A second key has edges only if its values are numbers; 0 is no edge, as it is the minimum.
         """
         edges = {}
         level = self._level(method, settings)

@@ -114,23 +114,23 @@ class Config(TopLevel):
         """
         flat = parts.unpacked(flat)
         theirs = parts.plugin_tables(flat)
-        given: dict[str, dict[str, Scalar]] = {table: {} for table in (*tables(), *theirs)}
+        values: dict[str, dict[str, Scalar]] = {table: {} for table in (*tables(), *theirs)}
         for key, value in parts.used(flat).items():
             table, name, annotation = locate(key, theirs)
             try:
-                given[table][name] = schema.convert(value, annotation)
-                limits.check(key, given[table][name])
+                values[table][name] = schema.convert(value, annotation)
+                limits.check(key, values[table][name])
             except ValueError as error:
                 raise ConfigError(f"{key} = {schema.brief(value)}: {error}") from None
         made: dict[str, Any] = {
-            table: _make({**tables(), **theirs}[table], table, given[table])
-            for table in given
+            table: _make({**tables(), **theirs}[table], table, values[table])
+            for table in values
             if table
         }
-        top: dict[str, Any] = dict(given[""])
+        top: dict[str, Any] = dict(values[""])
         choice = parts.chosen(flat)
         method, dataset = method_of(choice["method"]), dataset_of(choice["dataset"])
-        for table in ("partition", choice["dataset"]):  # "auto": what the method needs
+        for table in ("partition", choice["dataset"]):  # resolve "auto" by the method's need
             if getattr(made.get(table), "validation", None) == "auto":
                 share = VALIDATION_SHARE if method.validates else 0.0
                 made[table] = replace(made[table], validation=share)
@@ -156,26 +156,26 @@ class Config(TopLevel):
         return config
 
     def flat(self) -> dict[str, Scalar]:
-        """Flat dotted keys of everything this run uses: the inverse of `from_flat`."""
+        """Return flat dotted keys of everything that this run uses: the inverse of `from_flat`."""
         flat = schema.values(self)
         for table, options in self._tables().items():
             flat |= {f"{table}.{key}": value for key, value in schema.values(options).items()}
         return flat
 
     def toml(self) -> str:
-        """TOML text that starts the same run again, in a directory of its own."""
+        """Return TOML text that starts the same run again, in a new directory."""
         top = {k: v for k, v in schema.values(self).items() if k not in _OF_ONE_RUN}
         used = {
             table: schema.values(options)
             for table, options in self._tables().items()
             if table not in WORLD or options != WORLD[table]()
         }
-        # "model" is a name beside which no table can stand
+        # the key "model" is a name, so it cannot be a table too
         top |= {f"model.{key}": value for key, value in used.pop("model", {}).items()}
         return tomli_w.dumps(top | {table: values for table, values in used.items() if values})
 
     def located(self, stamp: str) -> Config:
-        """The same run with its directory; without a name it gets one that ends in `stamp`."""
+        """Return the configuration with its run directory; a missing name is made from `stamp`."""
         if self.run_dir:
             return self
         what = f"{self.method}-{self.dataset}"
@@ -183,11 +183,11 @@ class Config(TopLevel):
         return replace(self, name=name, run_dir=str(Path(self.out, name).absolute()))
 
     def absolute(self, base: Path | None = None) -> Config:
-        """The same run for a process with another working directory: paths are made absolute.
+        """Return the configuration with absolute paths, for another working directory.
 
         Parameters
         ----------
-        base : where relative paths start; the working directory without.
+        base : base of relative paths; None: the working directory.
         """
         base, paths = (base or Path()).absolute(), self.paths
         return self.from_flat(
@@ -199,22 +199,22 @@ class Config(TopLevel):
 
     @property
     def paths(self) -> frozenset[str]:
-        """The keys that name a file or a directory."""
+        """Keys that name a file or a directory."""
         return parts.paths(parts.plugin_tables(self.chosen))
 
     @property
     def chosen(self) -> dict[str, Scalar]:
-        """The keys that choose the parts."""
+        """Keys that choose the parts, with their values."""
         flat = self.flat()
         return {part.key: flat.get(part.key, part.default) for part in parts.PARTS.values()}
 
     def graph(self) -> npt.NDArray[np.bool_]:
-        """(n, n) who may talk to whom, symmetric.
+        """Return the allowed edges between peers, (n, n), symmetric.
 
         Raises
         ------
         ConfigError
-            There is no such graph, or its file is missing or wrong.
+            Such a graph does not exist, or its file is missing or invalid.
         """
         try:
             return topology(
@@ -227,11 +227,11 @@ class Config(TopLevel):
             raise ConfigError(f"a graph of {self.peers} peers does not fit into memory") from None
 
     def mixing(self) -> Mixing | None:
-        """Averaging weights of the topology's own, where the method leaves them to it.
+        """Return the topology's averaging weights if the method uses them, else None.
 
         Raises
         ------
-        TopologyError : they would not keep the mean of all; `strategy` says so beforehand.
+        TopologyError : they do not preserve the mean over peers; `strategy` checks this before.
         """
         if not self.row.rule.mixes:
             return None
@@ -243,7 +243,7 @@ class Config(TopLevel):
         )
 
     def strategy(self) -> Brokering:
-        """The method's strategy for this run.
+        """Return the method's strategy for this run.
 
         Raises
         ------
@@ -286,11 +286,11 @@ class Config(TopLevel):
         return {name: options for name, options in chosen.items() if options is not None}
 
     def table_of(self, kind: Kind) -> str:
-        """The table that holds the options of one of its parts."""
+        """Return the name of the table with the options of a part."""
         return _table(kind, self.network if kind == "model" else getattr(self, kind))
 
     def _check(self) -> None:
-        """What one table alone cannot see."""
+        """Check conditions that involve several tables."""
         own = getattr(self.options, "check", None)
         data = getattr(self.dataset_options, "check_peers", None)
         for name, check, what in ((self.method, own, self), (self.dataset, data, self.peers)):
@@ -315,10 +315,10 @@ class Config(TopLevel):
         if self.privacy.kind != "none":
             if self.schedule.kind != "all" or self.clock.deadline:
                 raise ConfigError(
-                    'privacy goes with schedule.kind = "all" and no deadline: what peers spend is '
-                    "counted where all of a node work side by side"
+                    'privacy requires schedule.kind = "all" and no deadline: spending is '
+                    "counted only if all peers of a node train together"
                 )
-            why = self.row.exposes if self.method in METHODS else "nobody has checked a plugin"
+            why = self.row.exposes if self.method in METHODS else "a plugin has not been checked"
             if why:
                 raise ConfigError(f"privacy does not cover {self.method}: {why}")
             if self.gradient_clip or self.sam_radius:
@@ -331,7 +331,7 @@ class Config(TopLevel):
 
 
 def _table(kind: Kind, name: str) -> str:
-    """The table that holds the options of the part of that name."""
+    """Return the name of the table with the options of a named part."""
     return name if name in parts.PARTS[kind].built_in else f"{kind}-options"
 
 
@@ -345,5 +345,5 @@ def _make(options: type, table: str, values: Mapping[str, Scalar]) -> object:
         return options(**values)
     except ValueError as error:
         raise ConfigError(f"{table}: {error}") from error
-    except Exception as error:  # of a plugin's options
+    except Exception as error:  # raised by a plugin's options
         raise ConfigError(f"{table}: {line_of(error)}") from error

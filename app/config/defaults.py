@@ -33,16 +33,16 @@ def of_project() -> dict[str, Scalar]:
         if missing := keys().keys() - flat.keys():
             raise ConfigError(f"no key {min(missing)}")
     except ConfigError as error:
-        remedy = "`coterie defaults` writes that section anew"
+        remedy = "`coterie defaults` rewrites that section"
         raise ConfigError(f"pyproject.toml: {error} ({remedy})") from None
     return flat
 
 
 def section() -> str:
-    """Every key with its default, one TOML table per option table."""
+    """Return every key with its default, one TOML table per option table."""
     blocks = []
     for table, options in tables().items():
-        if table == "model":  # a name beside which no table can stand
+        if table == "model":  # the key "model" is a name, so it cannot be a table too
             continue
         header = f"{_HEADER}.{table}]" if table else f"{_HEADER}]"
         values = schema.defaults(options) if table else _top()
@@ -51,12 +51,12 @@ def section() -> str:
 
 
 def _top() -> dict[str, Scalar]:
-    """The keys of no table, and the tables of plugins' options, which Flower has to know."""
+    """Return the top-level keys, and the tables of plugins' options, which Flower must know."""
     model = schema.defaults(tables()["model"])
     of_model = {f"model.{key}": value for key, value in model.items()}
     return schema.defaults(tables()[""]) | of_model | dict.fromkeys(parts.TABLES, "")
 
 
 def written_into(pyproject: str) -> str:
-    """`pyproject` with the section brought up to date; the section is the last of the file."""
+    """Return `pyproject` with an updated section, which is the last of the file."""
     return pyproject[: pyproject.index(_HEADER)] + section()

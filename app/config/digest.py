@@ -1,4 +1,4 @@
-"""What the parts of one run have to agree on, in 32 bytes."""
+"""Digest of the configuration that all processes of a run must share."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NOT_BOUND = (
 
 @lru_cache
 def config_digest_of(config: Config) -> bytes:
-    """SHA-256 of the configuration keys that the peers of a run have to agree on.
+    """Return the SHA-256 of the configuration keys that all peers of a run must share.
 
-    Paths are not among them: every node has its own.
+    Paths are excluded, because every node has its own.
     """
     free = config.paths | set(_NOT_BOUND)
     bound = {key: value for key, value in config.flat().items() if key not in free}

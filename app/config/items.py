@@ -13,9 +13,9 @@ from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
 
 _BYTES = 1 << 23
-"""Most bytes of a TOML file."""
+"""Maximum bytes of a TOML file."""
 _BESIDE = ("progress.json", "metrics.jsonl", "decisions.jsonl", "split.json", "nodes", "relay")
-"""What lies beside the configuration in a run directory, one or the other."""
+"""Files and folders that mark a folder as a run directory; it has at least one of them."""
 
 
 def read_items(
@@ -23,19 +23,19 @@ def read_items(
 ) -> tuple[str, dict[str, Scalar]]:
     """Return the preset's name ("default" without one), and defaults < preset < overrides, flat.
 
-    A preset is the user's own and may name code, as a script may; a file of a run directory may
-    come from anywhere and names only what the user names, too.
+    A preset belongs to the user and may name code, as a script may; a file of a run directory may
+    come from anywhere and may name only code that the user names too.
 
     Parameters
     ----------
-    choices : keys of parts and their names, which the user gives elsewhere.
-    deployed : of a run on other machines, which takes no code that is not installed.
+    choices : keys of parts and their names, from other options of the command.
+    deployed : whether the run is on other machines, which use installed code only.
 
     Raises
     ------
     ConfigError
-        If an item is neither a preset nor a valid `key=value`, or a name is not allowed; then
-        nothing was loaded.
+        If an item is neither a preset nor a valid `key=value`, or a name is not allowed. No code
+        was loaded.
     """
     presets = [item for item in items if "=" not in item]
     if len(presets) > 1:
@@ -47,15 +47,15 @@ def read_items(
     for preset in presets:
         preset_flat = _toml(_preset_file(preset))
         flat |= preset_flat
-    given = {key: _value(key, text, {}) for key, text in texts.items() if key not in of_plugins}
-    flat |= {**given, **choices}
+    values = {key: _value(key, text, {}) for key, text in texts.items() if key not in of_plugins}
+    flat |= {**values, **choices}
     if deployed:
         parts.refuse_modules(flat)
     for preset in presets:
         if is_of_run(_preset_file(preset)):
-            said = [str(value) for value in (*given.values(), *choices.values())]
-            parts.refuse_unnamed(flat, said, _preset_file(preset), "")
-    theirs = parts.plugin_tables(flat)  # the choices are made: what options their plugins have
+            words = [str(value) for value in (*values.values(), *choices.values())]
+            parts.refuse_unnamed(flat, words, _preset_file(preset), "")
+    theirs = parts.plugin_tables(flat)  # option tables of the chosen plugins
     for preset in presets:
         needed = {key: value for key, value in preset_flat.items() if key in parts.used(flat)}
         _check(_preset_file(preset), needed, theirs)
@@ -93,7 +93,7 @@ def _preset_file(preset: str) -> Path:
         if path.is_file():
             return path
     if preset in keys():
-        raise ConfigError(f"{preset} wants a value: {preset}=...")
+        raise ConfigError(f"{preset} needs a value: {preset}=...")
     known = [str(path.relative_to(ours).with_suffix("")) for path in ours.rglob("*.toml")]
     raise ConfigError(f"no preset {preset}{nearest(preset, known)}")
 
@@ -108,12 +108,12 @@ def read_toml(path: Path, named: Collection[str] = ()) -> dict[str, Scalar]:
 
     Parameters
     ----------
-    named : parts of the user's own that the file may name, see `parts.refuse_unnamed`.
+    named : parts that the user has named and the file may name, see `parts.refuse_unnamed`.
 
     Raises
     ------
     ConfigError
-        It is no TOML, has a key that is none, or names code that the user does not.
+        It is not TOML, has an unknown key, or names code that the user has not named.
     """
     flat = _toml(path)
     parts.refuse_unnamed(flat, named, path)
@@ -122,9 +122,9 @@ def read_toml(path: Path, named: Collection[str] = ()) -> dict[str, Scalar]:
 
 
 def _toml(path: Path) -> dict[str, Scalar]:
-    """The same without a look at the keys: the command line may choose other plugins."""
+    """Read a TOML file without checking its keys: the command line may choose other plugins."""
     if not path.is_file() or path.stat().st_size > _BYTES:
-        raise ConfigError(f"{path} is no file of at most {_BYTES // 2**20} MiB")
+        raise ConfigError(f"{path} is not a file of at most {_BYTES // 2**20} MiB")
     try:
         nested: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -133,7 +133,7 @@ def _toml(path: Path) -> dict[str, Scalar]:
 
 
 def _check(path: Path, flat: Mapping[str, Scalar], theirs: Mapping[str, type]) -> None:
-    """Refuse keys of a file that are none.
+    """Refuse unknown keys of a file.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def _check(path: Path, flat: Mapping[str, Scalar], theirs: Mapping[str, type]) -
 
 
 def _value(key: str, text: str, theirs: Mapping[str, type]) -> Scalar:
-    """The value of `key=text`.
+    """Return the value of `key=text`.
 
     Raises
     ------

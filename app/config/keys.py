@@ -91,7 +91,7 @@ class TopLevel:
         with its smallest validation loss, with the metrics of that round in its card.
     patience : int
         Number of evaluated rounds without a smaller mean validation loss of the peers after which
-        the run ends; 0: never. Goes with keep-models = "best".
+        the run ends; 0: never. Requires keep-models = "best".
     device : {"auto", "cpu", "cuda"}
         Device of the computation; "auto" uses a GPU if there is one.
     dtype : {"float32", "float64"}
@@ -182,11 +182,11 @@ class TopLevel:
     def __post_init__(self) -> None:
         _ = self.training
         if self.mixed_precision and self.dtype != "float32":
-            raise ValueError('mixed-precision = true goes with dtype = "float32"')
+            raise ValueError('mixed-precision = true requires dtype = "float32"')
         if self.hold_out and min(self.peers, self.num_server_rounds) < 2:
-            raise ValueError("hold-out wants at least two peers and two rounds")
+            raise ValueError("hold-out requires at least two peers and two rounds")
         if self.patience and self.keep_models != "best":
-            raise ValueError('patience goes with keep-models = "best"')
+            raise ValueError('patience requires keep-models = "best"')
         if self.quorum > self.peers:
             raise ValueError(f"quorum = {self.quorum} must be at most peers = {self.peers}")
         if self.name and not is_name(self.name):
@@ -220,9 +220,9 @@ def tables() -> Mapping[str, type]:
 def keys() -> Mapping[str, tuple[str, str, Any]]:
     """Return dotted key -> (table, field name, annotation)."""
     return {
-        f"{table}.{key}" if table else key: (table, *found)
+        f"{table}.{key}" if table else key: (table, *entry)
         for table, options in tables().items()
-        for key, found in schema.keys(options).items()
+        for key, entry in schema.keys(options).items()
     }
 
 
@@ -244,9 +244,9 @@ def locate(key: str, more: Mapping[str, type] | None = None) -> tuple[str, str, 
     if key in keys():
         return keys()[key]
     theirs = {
-        f"{table}.{name}": (table, *found)
+        f"{table}.{name}": (table, *entry)
         for table, options in (more or {}).items()
-        for name, found in schema.keys(options).items()
+        for name, entry in schema.keys(options).items()
     }
     if key in theirs:
         return theirs[key]
@@ -256,7 +256,7 @@ def locate(key: str, more: Mapping[str, type] | None = None) -> tuple[str, str, 
 @lru_cache
 def paths() -> frozenset[str]:
     """Return the keys that name a file or a directory."""
-    return frozenset(key for key, found in keys().items() if schema.is_path(found[-1]))
+    return frozenset(key for key, entry in keys().items() if schema.is_path(entry[-1]))
 
 
 def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
@@ -264,7 +264,7 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():
         if isinstance(value, dict):
-            if key == "model" and "name" in value:  # a table cannot stand beside a name
+            if key == "model" and "name" in value:  # the name of the model: not a table
                 value = {**value}
                 flat["model"] = value.pop("name")
             flat |= {f"{key}.{inner}": scalar for inner, scalar in value.items()}
@@ -274,10 +274,10 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def nearest(word: str, words: Iterable[str]) -> str:
-    """The end of an error line that names the word probably meant, or nothing.
+    """Return the end of an error message with the most similar word; empty if there is none.
 
-    That is a name with all of the word's parts ("rounds" for "num-server-rounds"), of the top level
-    first, else the one most alike, else one that ends in the same way.
+    Candidates are, in this order, names with all parts of the word ("num-server-rounds" for
+    "rounds"), top level first; the most similar name; a name with the same ending.
     """
     words = list(words)
     parts = set(word.split("-"))

@@ -1,6 +1,6 @@
-"""The largest sizes that a configuration may have: beyond them is a mistake, or an attack.
+"""Maximum sizes in a configuration; larger values are a mistake or an attack.
 
-They hold for every run, before anything is allocated. An institution's policy has smaller ones
+They are checked before anything is allocated. An institution's policy has smaller limits
 (`coterie.app.security.policy`).
 """
 
@@ -12,15 +12,15 @@ from coterie.app.config.schema import Scalar
 from coterie.clients.models.options import MAX_LAYERS
 
 MAX_PEERS = 20_000
-"""A topology takes a byte for each pair of peers."""
+"""Maximum number of peers: a topology takes one byte per pair of peers."""
 MAX_TEXT = 100_000
-"""Characters of a value."""
+"""Maximum characters of a value."""
 MAX_WHOLE = 2**53
-"""Of an integer that has no limit of its own; `seed` has none."""
+"""Maximum of an integer without a specific limit; `seed` has no limit."""
 MAX_EXAMPLE = 100_000_000
-"""Numbers of an image or a volume."""
+"""Maximum number of values of an image or a volume."""
 MAX_NUMBERS = 250_000_000
-"""Numbers that a synthetic data set makes for all peers, 2 GB."""
+"""Maximum number of values of a synthetic data set over all peers, 2 GB."""
 
 _MOST: Mapping[str, float] = {
     "peers": MAX_PEERS,
@@ -49,8 +49,7 @@ _MOST: Mapping[str, float] = {
     "trials": 10**7,
     "samples": 10**9,
 }
-"""Last word or words of a key -> the largest value. Options of plugins that are called so have the
-same limits."""
+"""Last word or words of a key -> maximum value; also for options of plugins."""
 
 
 def check(key: str, value: Scalar) -> None:
@@ -63,15 +62,15 @@ def check(key: str, value: Scalar) -> None:
     Raises
     ------
     ValueError
-        Says which is the largest.
+        The message has the limit.
     """
     if isinstance(value, str):
         if len(value) > MAX_TEXT:
-            raise ValueError(f"wants at most {MAX_TEXT} characters, not {len(value)}")
+            raise ValueError(f"must have at most {MAX_TEXT} characters, not {len(value)}")
         return
     name = key.rpartition(".")[2]
     most = _MOST.get(name, _MOST.get(name.rpartition("-")[2]))
     if most is None and isinstance(value, int) and name != "seed":
         most = MAX_WHOLE
     if most is not None and value > most:
-        raise ValueError(f"wants at most {most}")
+        raise ValueError(f"must be at most {most}")

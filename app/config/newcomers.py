@@ -7,7 +7,7 @@ import numpy as np
 from coterie.app.config.config import Config
 
 LATE = 0.2
-"""Share of the rounds at the end of a run in which newcomers take part."""
+"""Share of the rounds, at the end of a run, in which newcomers take part."""
 _NEWCOMERS = 0x4EC0
 """Purpose of the random stream."""
 

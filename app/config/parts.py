@@ -1,4 +1,4 @@
-"""Parts of a run that are selected by name: built-in parts, and plugins with their own options.
+"""Parts of a run that are selected by name: built-in parts, and plugins with options.
 
 The options of a plugin are in a table named after its kind ([method-options], [model-options],
 [dataset-options], [partition-options]). Flower accepts only keys in pyproject.toml, so each of
@@ -34,11 +34,11 @@ from coterie.strategies.schedule import SCHEDULES
 from coterie.strategies.topology import TOPOLOGIES
 
 LIBRARIES = ("torchvision:", "timm:")
-"""Models that a deployed node builds from what is installed there."""
+"""Models that a deployed node builds from installed packages."""
 
 
 _COMPARED = 100
-"""Characters of an unknown name that are compared with known ones."""
+"""Number of characters of an unknown name that are compared with known names."""
 
 
 class Row(Protocol):
@@ -94,36 +94,36 @@ TABLES: Mapping[str, Kind] = {
 
 
 def chosen(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
-    """The names that flat keys choose.
+    """Return the names of the parts that flat keys choose.
 
     Raises
     ------
     ConfigError
-        Nothing has such a name.
+        A name is unknown.
     """
     names: dict[Kind, str] = {}
     for kind, part in PARTS.items():
         name = flat.get(part.key, part.default)
         if not isinstance(name, str):
-            raise ConfigError(f"{part.key} = {schema.written(name)}: wants a string")
+            raise ConfigError(f"{part.key} = {schema.written(name)}: must be a string")
         if name not in part.built_in and not plugins.is_named(kind, name):
             known = [*part.built_in, *plugins.installed(kind)]
-            said = schema.brief(name)
-            raise ConfigError(f"unknown {part.key} {said}{nearest(name[:_COMPARED], known)}")
+            shown = schema.brief(name)
+            raise ConfigError(f"unknown {part.key} {shown}{nearest(name[:_COMPARED], known)}")
         names[kind] = name
     return names
 
 
 def foreign(names: Mapping[Kind, str]) -> dict[Kind, str]:
-    """Those of the names that are a plugin's."""
+    """Return the names that belong to plugins."""
     return {kind: name for kind, name in names.items() if name not in PARTS[kind].built_in}
 
 
 def code(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
-    """Those of the chosen names that lead to code or to a folder: "module:attribute" and the like.
+    """Return the chosen names that refer to code or to a folder, such as "module:attribute".
 
-    Installed entry points are not among them: their names are looked up in a list that only
-    whoever installs packages can add to.
+    Installed entry points are excluded: their names are looked up in a list that only
+    the installation of packages extends.
     """
     return {
         kind: name
@@ -133,12 +133,12 @@ def code(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
 
 
 def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
-    """The tables of options that the chosen plugins bring; they are loaded for that.
+    """Load the chosen plugins and return their option tables.
 
     Raises
     ------
     ConfigError
-        One cannot be had.
+        A plugin fails to load.
     """
     tables = {}
     for kind, name in foreign(chosen(flat)).items():
@@ -153,9 +153,9 @@ def plugin_tables(flat: Mapping[str, Scalar]) -> dict[str, type]:
 
 
 def used(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Flat keys without the options of plugins that are not chosen: a comparison shares its keys.
+    """Return flat keys without the options of unused plugins, as a comparison shares its keys.
 
-    Like those of other methods and models of ours, they mean nothing to the run.
+    Such options have no effect on the run, like those of unused built-in parts.
     """
     names = foreign(chosen(flat))
     idle = {table for table, kind in TABLES.items() if kind not in names}
@@ -163,12 +163,12 @@ def used(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def unpacked(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat keys in which tables of options are no longer packed into one key.
+    """Expand option tables that are packed into a single key.
 
     Raises
     ------
     ConfigError
-        What is packed is no TOML.
+        A packed value is not TOML.
     """
     loose = {key: value for key, value in flat.items() if key not in TABLES}
     for table in TABLES.keys() & flat.keys():
@@ -177,14 +177,14 @@ def unpacked(flat: Mapping[str, Any]) -> dict[str, Any]:
             inner = tomllib.loads(f"_ = {{{text}}}")["_"]
         except (tomllib.TOMLDecodeError, RecursionError):
             raise ConfigError(
-                f"{table} = {schema.brief(text)}: wants options like \"alpha = 0.1, kind = 'x'\""
+                f"{table} = {schema.brief(text)}: must be options like \"alpha = 0.1, kind = 'x'\""
             ) from None
         loose = {f"{table}.{key}": value for key, value in inner.items()} | loose
     return loose
 
 
 def packed(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The inverse of `unpacked`: flat keys that Flower takes."""
+    """Pack option tables into single keys, for Flower; the inverse of `unpacked`."""
     tight = {key: value for key, value in flat.items() if key.partition(".")[0] not in TABLES}
     for table in TABLES:
         start = f"{table}."
@@ -195,7 +195,7 @@ def packed(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def paths(tables: Mapping[str, type]) -> frozenset[str]:
-    """The keys that name a file or a directory, those of plugins' tables among them."""
+    """Return the keys that name a file or a directory, including those of plugins' tables."""
     return paths_of_ours() | {
         f"{table}.{key}"
         for table, options in tables.items()
@@ -205,12 +205,12 @@ def paths(tables: Mapping[str, type]) -> frozenset[str]:
 
 
 def refuse_modules(flat: Mapping[str, Scalar]) -> None:
-    """Refuse names that a deployment does not take: it runs no code that is not installed.
+    """Refuse names of code that is not installed, which a deployment does not run.
 
     Raises
     ------
     ConfigError
-        Says which name, and the remedy. Nothing was loaded.
+        The message has the name and the remedy. Nothing was loaded.
     """
     for kind, name in code(flat).items():
         raise ConfigError(
@@ -228,13 +228,13 @@ def refuse_unnamed(
     Parameters
     ----------
     flat : keys of the file.
-    named : what the user has named, in the words of the file.
-    option : of the command that names a part; empty: the key itself does.
+    named : names that the user has given, spelled as in the file.
+    option : command-line option that names a part; empty: the key itself.
 
     Raises
     ------
     ConfigError
-        Says which name, and the remedy. Nothing was loaded.
+        The message has the name and the remedy. Nothing was loaded.
     """
     for kind, name in code(flat).items():
         if name not in named:
@@ -243,7 +243,7 @@ def refuse_unnamed(
 
 
 def unnamed(key: str, name: str, option: str = "--part ") -> str:
-    """The line that refuses a name in a file."""
+    """Return the error message for an unnamed part in a file."""
     return (
         f"{key} = {schema.brief(name)} is not built in, and a file of a run loads no code "
         f"that you do not name: if you trust it, name it, too: {option}{shlex.quote(name)}"
@@ -251,12 +251,12 @@ def unnamed(key: str, name: str, option: str = "--part ") -> str:
 
 
 def ask(name: str, check: Callable[[Any], object], subject: object) -> None:
-    """Let the options of a part check what they go with.
+    """Call a compatibility check of a part's options.
 
     Raises
     ------
     ConfigError
-        They do not, or the check raised an error; that error is the cause.
+        The check raised an error, which is the cause.
     """
     try:
         check(subject)
@@ -269,7 +269,7 @@ def ask(name: str, check: Callable[[Any], object], subject: object) -> None:
 
 
 def fingerprints(flat: Mapping[str, Scalar]) -> Iterable[bytes]:
-    """What changes when the code of a chosen plugin does, or a folder that a model comes from."""
+    """Yield bytes that change with the code of chosen plugins and the folders of models."""
     for kind, name in foreign(chosen(flat)).items():
         if kind != "model" or not is_of_library(name):
             yield plugins.fingerprint(kind, name)

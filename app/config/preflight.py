@@ -75,7 +75,7 @@ def check_paths(config: Config) -> None:
     for key in sorted(config.paths & flat.keys()):
         path = Path(str(flat[key]))
         if flat[key] and path.exists() and not (path.is_file() or path.is_dir()):
-            raise ConfigError(f"{key} = {schema.brief(flat[key])} is no regular file")
+            raise ConfigError(f"{key} = {schema.brief(flat[key])} is not a regular file")
 
 
 def check_model(config: Config, problem: Problem) -> None:
@@ -115,11 +115,13 @@ def check_method(config: Config, problem: Problem) -> None:
     shape = problem.inputs.shape[1:]
     if config.augment != "none" and (problem.task != "classification" or len(shape) != 3):
         raise ConfigError(
-            f'augment = "{config.augment}" wants images, but an example of {problem.name} has '
+            f'augment = "{config.augment}" requires images, but an example of {problem.name} has '
             f'shape {shape}: set augment = "none"'
         )
     if config.attack.row.needs_classes and problem.task != "classification":
-        raise ConfigError(f'attack.kind = "{config.attack.kind}" wants classes, not {problem.task}')
+        raise ConfigError(
+            f'attack.kind = "{config.attack.kind}" requires classes, not {problem.task}'
+        )
     if config.privacy.kind != "none" and problem.task == "quadratic":
         raise ConfigError(f"privacy: {problem.name} has no examples that it could protect")
     if config.row.validates or config.keep_models == "best":

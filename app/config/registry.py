@@ -111,7 +111,7 @@ class Method:
 
     @property
     def validates(self) -> bool:
-        """Return whether the method needs validation data."""
+        """True if the method needs validation data."""
         return getattr(self.options, "validates", False)
 
     def is_told(self, options: Mapping[str, Any]) -> bool:
@@ -168,7 +168,7 @@ METHODS: dict[str, Method] = {
         WantedHelp,
         wga.Wga,
         wga.Options,
-        "own gradient averaged with the helpers'",
+        "averages its gradient with the helpers'",
         group="helpers",
         told_truth={"helpers": "cluster"},
     ),
@@ -184,7 +184,7 @@ METHODS: dict[str, Method] = {
         WantedHelp,
         all_for_one.AllForOne,
         all_for_one.Options,
-        "averages, at the own model, the gradients that resemble the own one",
+        "averages the gradients at its model that resemble its own",
         group="unknown",
         learns_graph=True,
         told_truth={"criterion": "oracle"},
@@ -202,7 +202,7 @@ METHODS: dict[str, Method] = {
         Wanted,
         dpfl.DPFL,
         dpfl.Options,
-        "averages with those who lower its validation loss",
+        "averages with peers that lower its validation loss",
         group="unknown",
         learns_graph=True,
         exposes=_LOSSES,
@@ -242,21 +242,21 @@ METHODS: dict[str, Method] = {
         Everyone,
         ditto.Ditto,
         ditto.Options,
-        "an own model each, pulled towards FedAvg's",
+        "a personal model per peer, pulled towards FedAvg's",
         group="personal",
     ),
     "apfl": Method(
         Everyone,
         apfl.APFL,
         apfl.Options,
-        "a mixture of an own and FedAvg's model",
+        "a mixture of a personal model and FedAvg's",
         group="personal",
     ),
     "perfedavg": Method(
         Everyone,
         perfedavg.PerFedAvg,
         perfedavg.Options,
-        "one model that is good after an own step",
+        "one model that is good after a local step",
         group="personal",
         exposes=_TUNED,
     ),
@@ -271,7 +271,7 @@ METHODS: dict[str, Method] = {
         Everyone,
         knn_per.KNNPer,
         knn_per.Options,
-        "FedAvg's model and the nearest own examples",
+        "FedAvg's model and the nearest local examples",
         group="personal",
         exposes=_MEMORY,
     ),
@@ -287,7 +287,7 @@ METHODS: dict[str, Method] = {
         Wanted,
         fedfomo.FedFomo,
         fedfomo.Options,
-        "adds what lowers the loss on held-out data",
+        "adds models that lower the loss on held-out data",
         group="unknown",
         learns_graph=True,
         exposes=_LOSSES,
@@ -305,7 +305,7 @@ METHODS: dict[str, Method] = {
         WantedHelp,
         federated_clustering.FederatedClustering,
         federated_clustering.Options,
-        "a mean of gradients that is clipped around the own one",
+        "a mean of gradients, clipped around the peer's own",
         group="unknown",
         learns_graph=True,
         told_truth={"radius": "truth"},

@@ -1,4 +1,4 @@
-"""Places: where the package and its presets lie, and where a bare `flwr run` keeps its files."""
+"""Paths of the package and its presets, and of the files of a bare `flwr run`."""
 
 from __future__ import annotations
 

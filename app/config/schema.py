@@ -69,7 +69,7 @@ def values(options: object) -> dict[str, Scalar]:
 
 
 def notes(table: type) -> dict[str, str]:
-    """Key -> the text that describes it in its annotation; "" where there is none."""
+    """Return key -> description in its annotation; "" if there is none."""
     texts = {
         key: [note for note in getattr(kind, "__metadata__", ()) if isinstance(note, str)]
         for key, (_, kind) in keys(table).items()
@@ -97,44 +97,44 @@ def convert(value: Any, annotation: Any) -> Scalar:
         elif type(value) is kind and not (kind is int and abs(value) >= 2**63):
             same: Scalar = _in_range(value, annotation) if kind is int else value
             return same
-    raise ValueError(f"wants {_describe(annotation)}")
+    raise ValueError(f"must be {_describe(annotation)}")
 
 
 def made(table: type[T], options: Mapping[str, Any]) -> T:
-    """Make a table from values by field name, as somebody else may have written them.
+    """Make a table from untrusted values by field name.
 
     Raises
     ------
     ValueError
-        One is unknown or of another type, or all together are impossible.
+        An option is unknown or of another type, or the options are inconsistent.
     """
     known = dict(keys(cast(Any, table)).values())
     others = {each.name for each in fields(cast(Any, table))} - known.keys()
-    found = {}
+    converted = {}
     for name, value in options.items():
-        if name in others:  # no option: it is as the table has it
+        if name in others:  # not an option: it keeps the table's value
             continue
         if name not in known:
-            raise ValueError(f"{brief(name)} is no option of {table.__name__}")
+            raise ValueError(f"{brief(name)} is not an option of {table.__name__}")
         try:
-            found[name] = convert(value, known[name])
+            converted[name] = convert(value, known[name])
         except ValueError as error:
             raise ValueError(f"{name} = {brief(value)}: {error}") from None
-    return table(**found)
+    return table(**converted)
 
 
 def check_kind(value: Scalar, annotation: Any) -> None:
-    """Refuse a value of another type; of names, those that no version may have had, too.
+    """Refuse a value of another type; names may be unknown, as versions differ in them.
 
     Raises
     ------
     ValueError
-        Says what is wanted.
+        The message has the expected type.
     """
     kinds = {str if isinstance(kind, str) else kind for kind in _alternatives(annotation)}
     if type(value) in kinds or (type(value) is int and float in kinds):
         return
-    raise ValueError(f"wants {_describe(annotation)}")
+    raise ValueError(f"must be {_describe(annotation)}")
 
 
 def read(text: str, annotation: Any) -> Scalar:
@@ -161,7 +161,7 @@ def written(value: object) -> str:
 
 
 def brief(value: object) -> str:
-    """A value for a message: on one line, and not longer than one."""
+    """Format a value for a message, shortened to one line."""
     text = " ".join(written(value).split())  # a list would be many lines
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]} ..."
 

@@ -87,12 +87,12 @@ class Entry:
 
     @property
     def goes_on(self) -> bool:
-        """Return whether the run is starting or running."""
+        """True if the run is starting or running."""
         return self.state in ("starting", "running")
 
     @property
     def is_over(self) -> bool:
-        """Whether it reached its last round."""
+        """True if the run reached its last round."""
         return self.state in OVER
 
     @property

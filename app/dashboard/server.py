@@ -24,11 +24,11 @@ _END_SECONDS = 1
 
 
 PATIENCE_SECONDS = 10.0
-"""How long a connection may be open without a whole request."""
+"""Maximum seconds that a connection may be open without a complete request."""
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """A connection that is closed where no whole request comes."""
+    """Connection that is closed if no complete request arrives in time."""
 
     _answered = 0
 
@@ -44,7 +44,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self.loop.call_later(PATIENCE_SECONDS, self._look, self._answered)
 
     def _look(self, answered: int) -> None:
-        """Close it, unless an answer is under way or was given since it was looked at last."""
+        """Close the connection unless a response is in progress or was sent recently."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if not is_answering and self._answered == answered:
             self.transport.close()

@@ -1,8 +1,8 @@
-"""A node: does what the relay's requests say with the peers it hosts, and remembers in between.
+"""Node: executes the relay's requests for the peers it hosts, and keeps state in between.
 
-The next message may be handled by another process, so everything a peer holds is on the node's
-disk (`coterie.app.node.storage.checkpoints`) at the end of each request; a version says what a
-request builds on.
+Another process may handle the next message, so the complete state of a peer is on the node's
+disk (`coterie.app.node.storage.checkpoints`) at the end of each request; a version names the
+state that a request builds on.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from coterie.strategies.protocol import PeerMessage, Report, Request, Response
 
 
 class NodeError(StateError):
-    """A node cannot do what a request says; names peers, round and what is missing."""
+    """A node cannot execute a request; names peers, round and the missing state."""
 
 
 class Node:
-    """The peers `peers` of a run.
+    """Node with the peers `peers` of a run.
 
     Parameters
     ----------
@@ -79,11 +79,11 @@ class Node:
         deployed = place if isinstance(place, Deployed) else None
         self._policy = None if deployed is None else deployed.policy
         problem = self._problem(config, deployed)
-        # A simulation of honest peers need not doubt what they say and send.
+        # In a simulation of honest peers, received letters need no checks.
         doubts = deployed is not None or config.attack.kind != "none"
         is_limited = doubts or config.defence.max_samples != "auto"
         self._believed = config.defence.believed if is_limited else np.asarray
-        # n_i of the hosted peers, if the node has to learn those of the others.
+        # n_i of the hosted peers, if the method needs the n_i of all peers.
         sees_all = problem.samples.all() or deployed is None
         self._announced = () if sees_all else tuple(problem.samples[list(self.peers)].tolist())
         engine = self._engine(config, problem, norm=config.defence.norm and doubts)
@@ -111,11 +111,11 @@ class Node:
         self._channel = SecureChannel(
             self.peers, directory, sealing, self._accounts, self._strategy.schedule.max_age
         )
-        # A deployed peer is called as in the trust file; what its own data is called stays there.
+        # A deployed peer has its name from the trust file; the name in its data stays local.
         self._names = dict(enumerate(problem.names)) if deployed is None else None
 
     def _problem(self, config: Config, deployed: Deployed | None) -> Problem:
-        """Load the data; a deployed node divides its own by its secret, and has enough of them."""
+        """Load the data; a deployed node divides it by its secret and checks the minimum size."""
         if deployed is None:
             problem = problem_of(config)
         else:
@@ -133,7 +133,7 @@ class Node:
         return Accounts.of(directory, self.peers[0], limits)
 
     def _reports_of(self, config: Config, problem: Problem) -> Reports | None:
-        """How reports are limited; None: they are not."""
+        """Return the limits of reports; None without limits."""
         if self._policy is None or self._accounts is None:
             return None
         peer = self.peers[0]
@@ -143,7 +143,7 @@ class Node:
         )  # fmt: skip
 
     def _engine(self, config: Config, problem: Problem, *, norm: bool) -> Engine:
-        """The models of the hosted peers, if they are not larger than the policy allows."""
+        """Build the models of the hosted peers; refuse networks larger than the policy allows."""
         policy = self._policy
         try:
             return Engine(
@@ -179,13 +179,13 @@ class Node:
             raise ConfigError(str(error)) from error
 
     def _bytes_a_round(self) -> int:
-        """Bytes of the letters that may come in a round: one or two from each neighbour."""
+        """Return the bytes of the letters of a round: one or two from each neighbour."""
         cohort, method = self._cohort, self._strategy
         letters = [cohort.offer_format().max_bytes, cohort.answer_format(1).max_bytes]
         return sum(letters) * int(method.topology[list(self.peers)].sum(axis=1).max())
 
     def handle(self, request: Request) -> Response:
-        """Do what a request says.
+        """Execute a request.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class Node:
             self._checkpoints.take_over(request.attempt)
         elif not self._checkpoints.taken_over_by(request.attempt):
             raise NodeError(
-                f"peers {list(self.peers)} were started anew since: this request is of an earlier "
+                f"peers {list(self.peers)} were restarted since: this request is of an earlier "
                 "attempt at the run"
             )
         if self._announced:
@@ -230,10 +230,10 @@ class Node:
         )
 
     def _privately(self, request: Request) -> Response:
-        """`_done`; where gradients are private, from draws of its own that nobody can repeat."""
+        """Run `_done`; private gradients draw from a generator with a secret seed."""
         if self._accounts is not None and self._cohort.engine.guard is not None:
             privacy = self._accounts.privacy
-            privacy.spent()  # a damaged ledger stops the request, whatever it costs
+            privacy.spent()  # a damaged ledger stops every request, even one without cost
             guard = self._cohort.engine.draw_anew(secrets.randbits(64))
             guard.account = partial(privacy.account, request.round)
         return self._done(request)
@@ -255,15 +255,15 @@ class Node:
         return self._channel.names if self._names is None else self._names
 
     def _samples(self, request: Request) -> npt.NDArray[np.float64]:
-        """(n,) n_i as the relay announces them, 0 of a peer that has not come yet; the own ones."""
+        """Return n_i of all peers, (n,): hosted, or announced by the relay; 0: not yet joined."""
         if len(request.samples) != self._cohort.engine.n:
             raise NodeError(f"{len(request.samples)} numbers of samples in a request")
         samples = request.samples.astype(np.float64)
         samples[list(self.peers)] = self._announced
-        return self._believed(samples)  # the own ones too: all peers weigh alike
+        return self._believed(samples)  # hosted peers included: all peers have equal weights
 
     def _start(self, request: Request) -> Response:
-        """Go on from the newest state up to `request.round`, or begin afresh."""
+        """Continue from the newest state up to `request.round`, or start from the beginning."""
         t = request.round
         standing = self._checkpoints.resume(t)
         if standing is not None:
@@ -276,7 +276,7 @@ class Node:
         return replace(self._end(t, reports), standing=-1)
 
     def _answer(self, request: Request) -> Response:
-        """Play the first half of a round; its answers to other nodes."""
+        """Run the first half of a round; respond with the answers to other nodes."""
         t = request.round
         self._checkpoints.recall((t - 1, 0))
         self._cohort.exchange(self._round(request), self._channel.read)
@@ -284,13 +284,13 @@ class Node:
         return Response(self.peers, self._sealed(self._cohort.answer_letters(t)))
 
     def _update(self, request: Request) -> Response:
-        """Play the second half of a round, or all of it where no peer here was asked."""
+        """Run the second half of a round, or all of it if no peer here has to answer."""
         t = request.round
         self._checkpoints.recall((t - 1, 1), (t - 1, 0))
         return self._end(t, self._cohort.step(self._round(request), self._channel.read))
 
     def _run_local_rounds(self, request: Request) -> Response:
-        """Play some rounds without the relay: every peer is here."""
+        """Run several rounds without the relay: every peer is on this node."""
         self._checkpoints.recall((request.round - 1, 0))
         cohort, reports = self._cohort, list[Report]()
         for this in self._strategy.each_round(request.round, request.last, cohort.wants):
@@ -301,7 +301,7 @@ class Node:
 
     def _round(self, request: Request) -> Round:
         t = request.round
-        # A recipient's wants are about offers, which may have been heard in order to answer them.
+        # Wants of a recipient concern offers, which may have been read already to answer them.
         done = self._cohort.answered and self._strategy.wanted_by == 1
         if self._policy is not None and not done:
             check_wanted(request, self._strategy, self.peers, self._cohort.wants(t))
@@ -309,7 +309,7 @@ class Node:
         return Round(t, request.edges, request.asked, self._strategy.is_evaluated(t), ages)
 
     def _end(self, t: int, reports: Sequence[Report], since: int = 0) -> Response:
-        """Save what was reached, and write what the relay needs for round `t` + 1.
+        """Save the state, and write the letters that the relay needs for round `t` + 1.
 
         Parameters
         ----------
@@ -324,7 +324,7 @@ class Node:
             offers = self._sealed(cohort.offer_letters(since))
         limit = self._reports
         disclosed = tuple(reports if limit is None else map(limit.disclosed, reports))
-        # Peers that sleep until then say now what they want when they wake.
+        # Peers that sleep until then state now which edges they want when they wake.
         wants = cohort.wants(self._strategy.schedule.next_ending(self.peers, t))
         elapsed, cohort.elapsed = cohort.elapsed, 0.0
         by_clock = not self._strategy.schedule.foresees
@@ -332,7 +332,7 @@ class Node:
         return Response(self.peers, offers, wants, disclosed, elapsed=elapsed, ready=ready)
 
     def _sealed(self, letters: Iterable[PeerMessage]) -> tuple[PeerMessage, ...]:
-        """The letters, sealed for those peers of other nodes that may read them."""
+        """Return the letters, sealed for the peers of other nodes that may read them."""
         written = (self._channel.write(letter, self._readers(letter)) for letter in letters)
         return tuple(letter for letter in written if letter is not None)
 

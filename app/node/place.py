@@ -15,7 +15,7 @@ class Simulated:
     Attributes
     ----------
     gpu : the node's number; GPU `gpu` mod their number computes.
-    sealing : how letters are sealed; None: as the run's configuration says.
+    sealing : encryption of letters; None: set by the run's configuration.
     """
 
     gpu: int = 0
@@ -28,7 +28,7 @@ class Deployed:
 
     Attributes
     ----------
-    sealing : how letters are sealed; None: not at all.
+    sealing : encryption of letters; None: plain letters.
     policy : of the institution; None: there are no limits.
     """
 
@@ -39,4 +39,4 @@ class Deployed:
 Place = Simulated | Deployed
 
 ALONE = Simulated()
-"""The only node of a simulation, or one whose number does not matter."""
+"""The only node of a simulation, or a node whose number has no effect."""

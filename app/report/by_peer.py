@@ -1,4 +1,4 @@
-"""Results by peer: what each peer ends with under each method, as a table and as CSV."""
+"""Results by peer: final result of each peer under each method, as a table and as CSV."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHOWN = 100
 class PeerCell(NamedTuple):
     """A peer's result under a method for people, its gain over Local, and whether Local is better.
 
-    `value` is the number that the table sorts by; None where there is no result.
+    `value` is the number that the table sorts by; None without a result.
     """
 
     text: str
@@ -48,7 +48,7 @@ class PeerTable(NamedTuple):
 
 
 def table(rows: Sequence[Row]) -> PeerTable | None:
-    """Return the results by peer, means over the seeds; None where nothing was measured.
+    """Return the results by peer, means over the seeds; None without measurements.
 
     A peer is identified by its name: where the split of each seed has other institutions, a row
     has the seeds that have the peer.
@@ -96,7 +96,7 @@ def _cell(results: Sequence[tuple[float, float]], is_accuracy: bool) -> PeerCell
     if gain is None:
         return PeerCell(show(value), "", value, False)
     change = show(gain)
-    if float(change) == 0:  # also of what rounding left over
+    if float(change) == 0:  # also "-0.0", which remains after rounding
         return PeerCell(show(value), show(0.0), value, False)
     return PeerCell(show(value), change if gain < 0 else f"+{change}", value, gain < 0)
 
@@ -113,7 +113,7 @@ def _count(sizes: Sequence[float]) -> str:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Write a line per method, seed and peer in full precision, empty where there is no number."""
+    """Write a line per method, seed and peer in full precision; undefined numbers are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(

@@ -1,4 +1,4 @@
-"""Captions of a run's figures: the quantity shown, and what was averaged or left out."""
+"""Captions of a run's figures: the quantity shown, averaging and omissions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _learning(data: Mapping[str, Any]) -> list[str]:
 
 
 def _few(data: Mapping[str, Any]) -> bool:
-    """Return whether each true cluster gets a line of its own, as in static/run/curves.js."""
+    """Return whether each true cluster gets a separate line, as in static/run/curves.js."""
     return data["clusters"] is not None and len(set(data["clusters"])) <= 12
 
 
@@ -67,7 +67,7 @@ def _graph(data: Mapping[str, Any]) -> list[str]:
     if graph["learns"]:
         text.append(
             "Colours are relative to the largest weight that the row’s peer gives another peer (1 "
-            "where weights are no shares); what is darker than the middle counts as a learnt edge. "
+            "where weights are no shares); colours darker than the middle are learnt edges. "
             "A peer’s weight for itself has no colour."
         )
     else:
@@ -113,7 +113,7 @@ def _predictions(data: Mapping[str, Any]) -> list[str]:
 
 
 def _blocks(data: Mapping[str, Any]) -> str:
-    """Return the size of the blocks in words; empty if each peer is a block of its own."""
+    """Return the size of the blocks in words; empty if each block is a single peer."""
     ends = [*data["blocks"][1:], data["peers"]]
     sizes = {end - start for start, end in zip(data["blocks"], ends, strict=True)}
     if max(sizes) == 1:

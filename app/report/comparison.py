@@ -63,7 +63,7 @@ class Row:
 
     @property
     def is_yardstick(self) -> bool:
-        """Whether the method is given the true clusters."""
+        """True if the method is given the true clusters."""
         return methods.is_yardstick(self.runs[0].config)
 
     @property
@@ -106,12 +106,12 @@ class Row:
 
 
 def rows(runs: Mapping[str, Sequence[Run]], choices: Mapping[str, Choice]) -> tuple[Row, ...]:
-    """Measure the runs of each method, seed by seed beside those of the others.
+    """Measure the runs of each method, each together with the other methods' runs of its seed.
 
     Parameters
     ----------
     runs : method -> its runs, one per seed.
-    choices : method -> what tuning chose; empty without tuning.
+    choices : method -> settings chosen by tuning; empty without tuning.
     """
     of_seed: dict[object, dict[str, Run]] = {}
     for method, of_method in runs.items():
@@ -250,9 +250,9 @@ def as_latex(made: Sequence[Row], keys: Collection[str] = IN_LATEX) -> str:
     is_tuned = any(row.choice.settings for row in made)
     notes = {
         r"\usepackage{booktabs}": True,
-        "bold: the best mean and what a paired test over seeds and peers cannot tell from it":
+        "bold: best mean, and means not significantly worse (paired test over seeds and peers)":
             any(leads.values()),
-        "*: a yardstick, told the true clusters": any(row.is_yardstick for row in made),
+        "*: a reference that is given the true clusters": any(row.is_yardstick for row in made),
         "dagger: the lowest or highest value that was tried": any(r.choice.edges for r in made),
     }  # fmt: skip
     titles = ["method", *(_escaped(column.title) for column in columns), *["tuned"] * is_tuned]

@@ -1,4 +1,4 @@
-"""Data of a comparison's page: the runs of all methods, thinned to what figures can show.
+"""Data of a comparison's page: the runs of all methods, thinned for figures.
 
 Shapes: M methods, S seeds, R kept rounds, F frames of the collaboration maps, n peers.
 """

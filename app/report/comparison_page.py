@@ -122,15 +122,15 @@ def _notice(rows: Sequence[Row], failed: Mapping[str, str]) -> str:
 
 
 def _significance(rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    """Explain what bold stands for, or why nothing is bold."""
+    """Explain the meaning of bold, or why nothing is bold."""
     seeds = max(len(row.runs) for row in rows)
     if seeds < MIN_SEEDS:
         count = units.plural(seeds, "seed")
         return f"No difference is significant with {count} (no test possible)."
     if any(comparison.bold(rows, column) for column in columns):
         return (
-            "Bold: the best mean of a column, and each that a paired test over seeds and peers "
-            "cannot tell from it."
+            "Bold: the best mean of a column, and means that are not significantly worse (paired "
+            "test over seeds and peers)."
         )
     return f"No difference is significant with {seeds} seeds (paired test over seeds and peers)."
 

@@ -97,7 +97,7 @@ def _best(run: Run) -> Floats:
 
 
 def _weighted(run: Run) -> Floats:
-    """(n,) test accuracies scaled so that their mean is the mean weighted by training examples."""
+    """Return test accuracies, (n,), scaled to have the mean weighted by training examples."""
     accuracy_n, samples_n = last(run), run.samples
     if samples_n is None:
         return np.full(run.peers, np.nan)
@@ -142,13 +142,13 @@ def _fine_tuned(run: Run, _: Beside) -> float | None:
 def _held_out(run: Run) -> dict[str, Any]:
     if not run.config.get("hold-out"):
         return {}
-    found: dict[str, Any] = files.json_of(run.directory, "newcomers.json", dict) or {}
-    peers, accuracies = (found.get(key) or [] for key in ("peers", "fine_tuned_test_accuracy"))
+    content: dict[str, Any] = files.json_of(run.directory, "newcomers.json", dict) or {}
+    peers, accuracies = (content.get(key) or [] for key in ("peers", "fine_tuned_test_accuracy"))
     sound = isinstance(peers, list) and isinstance(accuracies, list)
     sound = sound and all(type(peer) is int and 0 <= peer < run.peers for peer in peers)
     if not sound or not all(isinstance(value, int | float | None) for value in accuracies):
         raise ResultsError(f"{run.directory / 'newcomers.json'}: not peers and their accuracies")
-    return found
+    return content
 
 
 def _harmed(run: Run, beside: Beside) -> float | None:
@@ -226,7 +226,7 @@ COLUMNS = (
     Column(
         "weighted", "weighted %", _statistic("weighted_mean_test_accuracy", last), _percent,
         "high", "Personal models",
-        "The same, each peer weighted by its training examples.",
+        "Mean test accuracy of the final personal models, weighted by training examples.",
         of_peers=_weighted,
     ),
     Column(

@@ -1,4 +1,4 @@
-"""Data of a report page: a run's numbers, thinned to what a figure can show.
+"""Data of a report page: a run's numbers, thinned for figures.
 
 Shapes: R evaluated rounds, n peers, C recorded collaboration matrices, B blocks of peers.
 """
@@ -139,7 +139,7 @@ def graph_data(run: Run, order: Ints, blocks: Ints) -> dict[str, Any] | None:
     -------
     dict with `rounds` (kept of `recorded`); `weights`, for each of them (B, B) means over blocks of
     `order`, encoded in two bytes a number; `links`, null unless the peers are a crowd: `each` (K),
-    how many of them the graph draws (`drawn`), `to` and `weights`, every round's (n, K) strongest
+    number drawn in the graph (`drawn`), `to` and `weights`, every round's (n, K) strongest
     links, encoded in three and two bytes; `top`, the largest weight between two peers; `scales`
     (B,) of each round's rows, means over blocks of `row_scales`, encoded in two bytes; `own`, see
     `has_own_weights`; for each round the number of learnt `edges` and mutual `groups`, and `scores`

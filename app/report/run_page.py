@@ -17,7 +17,7 @@ from coterie.app.runs.summary import summarise
 def write(run_dir: str | Path) -> Path:
     """Write report.html, curves.png and collaboration.png into a run directory.
 
-    The page opens offline and fetches nothing. It says if the run is unfinished.
+    The page opens offline and fetches nothing. It states if the run is unfinished.
 
     Parameters
     ----------

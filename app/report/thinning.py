@@ -1,4 +1,4 @@
-"""Reduce the data of many peers to what a page can show: block means and strongest links.
+"""Reduce the data of many peers for a page: block means and strongest links.
 
 Shapes: n peers, B blocks, K links.
 """

@@ -1,4 +1,4 @@
-"""What tuning chose for each method, as tuning.csv keeps it and tables show it."""
+"""Settings that tuning chose for each method: content of tuning.csv, and text for tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Choice:
     trials: int = 0
 
     def edge(self, key: str) -> str:
-        """Say where a key's value lies at an edge of what was tried; empty if it does not."""
+        """Describe the edge of the tried range at which a key's value lies; empty if at none."""
         return _EDGES.get(self.edges.get(key, ""), "")
 
     def described(self) -> str:
@@ -66,7 +66,7 @@ def read(directory: Path) -> dict[str, Choice]:
             if row["chosen"] == "1"
         }
     except (KeyError, TypeError, ValueError, RecursionError):
-        raise ResultsError(f"{directory / FILE}: damaged; compare again to write it anew") from None
+        raise ResultsError(f"{directory / FILE}: damaged; compare again to rewrite it") from None
 
 
 def _table(text: str) -> dict[str, Any]:

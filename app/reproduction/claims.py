@@ -22,7 +22,7 @@ from coterie.app.reproduction.results import Place, Results, better_of, is_share
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds, and the numbers that say so."""
+    """Verdict on a claim, with the numbers that support it."""
 
     claim: str
     holds: bool | None
@@ -49,12 +49,12 @@ def _judged(claim: Claim, figure: Figure, size: Size, results: Results) -> Verdi
         for panel in figure.panels
         if panel.preset(size) and (not claim.panels or panel.label in claim.panels)
     ]
-    found = [_KINDS[claim.kind](claim, figure, size, results, panel) for panel in panels]
+    judged = [_KINDS[claim.kind](claim, figure, size, results, panel) for panel in panels]
     evidence = "; ".join(
         f"{panel}: {text}" if panel else text
-        for panel, (_, text) in zip(panels, found, strict=True)
+        for panel, (_, text) in zip(panels, judged, strict=True)
     )
-    holds = together(verdict for verdict, _ in found)
+    holds = together(verdict for verdict, _ in judged)
     return Verdict(claim.text, holds, evidence or "no run at this size", claim.note)
 
 

@@ -1,6 +1,6 @@
-"""What a paper shows and claims, read from `papers/<paper>.toml`.
+"""Tables, figures and claims of a paper, read from `papers/<paper>.toml`.
 
-A file names each table and figure of one paper: what runs (presets, keys, rows), the form in which
+A file names each table and figure of one paper: the runs (presets, keys, rows), the form in which
 the paper shows it, the paper's numbers, and its claims as checkable statements. Sizes: "small" runs
 offline in minutes, "paper" is the paper's own size.
 """
@@ -48,7 +48,7 @@ class Panel:
     paper_keys: Mapping[str, Scalar] = field(default_factory=dict)
 
     def preset(self, size: Size) -> str:
-        """Return the preset's name at a size; "" where there is none."""
+        """Return the preset's name at a size; "" if there is none."""
         return self.small if size == "small" else self.paper
 
     def overrides(self, size: Size) -> dict[str, Scalar]:
@@ -58,7 +58,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Point:
-    """One value of a sweep: where it is drawn, and the overrides that make it."""
+    """One value of a sweep: its position on the axis, and its overrides."""
 
     x: Scalar
     keys: Mapping[str, Scalar]
@@ -89,7 +89,7 @@ class Row:
         return {**self.keys, **(self.small_keys if size == "small" else self.paper_keys)}
 
     def printed(self, panel: str, column: str) -> float | None:
-        """Return the paper's number for a column of a panel; None where it prints none."""
+        """Return the paper's number for a column of a panel; None if it prints none."""
         value = self.published.get(panel, {}) if panel else self.published
         number = value.get(column) if isinstance(value, Mapping) else None
         return None if number is None else float(number)
@@ -108,7 +108,7 @@ class Claim:
     panels : labels of the panels it is about; empty: every one.
     low, high : bounds of "ratio", "slope" and "range"; `within` the tolerance of "near" (absolute)
         and "formula" (relative). "bound" has none: the closed form is the upper bound.
-    note : why it does not hold here, where that was found out.
+    note : why it does not hold here, if known.
     """
 
     text: str
@@ -128,11 +128,11 @@ class Figure:
 
     Attributes
     ----------
-    name : "table-1". title : what it shows. where : table or figure and page of the paper.
+    name : "table-1". title : description. where : table or figure and page of the paper.
     form : how it is drawn.
     columns : keys of measures, see `coterie.app.reproduction.results`.
     x, y : of "curves": "round" or "bytes", and a field of metrics.jsonl or a measure of the graph,
-        see `coterie.app.reproduction.results.course`; of "sweep": a key (or what people call the
+        see `coterie.app.reproduction.results.course`; of "sweep": a key (or the name of the
         axis), and a measure. A "scatter" has the first two of `columns` on its axes.
     values : of "sweep": values of the key `x`; or tables of keys, with the value drawn as `x`.
     small_values : the same for size "small", where they differ.
@@ -145,10 +145,10 @@ class Figure:
     drawn : of "drawn": name of a function of `coterie.app.reproduction.formulas`; nothing runs.
     seeds : number of seeds. splits : of size "paper", number of divisions of the data, each with
         every seed; 1: a division per seed. minutes : how long size "small" takes on two cores.
-    hours : how long size "paper" takes, as the paper says or as was measured; 0: unknown.
-    needs : what size "paper" needs, for people ("CIFAR-100", "a GPU").
-    differs : what differs from the paper, one sentence each.
-    missing : why there is no such figure here; then nothing runs.
+    hours : how long size "paper" takes, stated in the paper or measured; 0: unknown.
+    needs : requirements of size "paper", for people ("CIFAR-100", "a GPU").
+    differs : differences from the paper, one sentence each.
+    missing : reason why the figure is not reproduced; then nothing runs.
     """
 
     name: str
@@ -178,7 +178,7 @@ class Figure:
     claims: tuple[Claim, ...] = ()
 
     def sweep(self, size: Size) -> list[Point]:
-        """Return the points of a sweep at a size; empty where nothing is swept."""
+        """Return the points of a sweep at a size; empty without a sweep."""
         small = size == "small" and self.small_values
         return [self._point(value) for value in (self.small_values if small else self.values)]
 
@@ -241,7 +241,7 @@ def read(name: str, folder: Path = FOLDER) -> Paper:
         return Paper(name, **about, contradictions=tuple(content.get("contradictions", ())),
                      figures=figures)  # fmt: skip
     except KeyError as error:
-        raise ConfigError(f"{file}: there is no {error.args[0]}") from None
+        raise ConfigError(f"{file}: {error.args[0]} is missing") from None
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from None
 
@@ -252,7 +252,7 @@ def find(name: str, folder: Path = FOLDER) -> tuple[Paper, Figure]:
     Raises
     ------
     ConfigError
-        There is none of that name.
+        There is no figure of that name.
     """
     of, _, which = name.partition("/")
     paper = read(of, folder)
@@ -291,15 +291,15 @@ def _known(wanted: Iterable[str], known: set[str], complaint: str) -> None:
 def _built(kind: type[T], table: Mapping[str, Any], place: str) -> T:
     """Build a dataclass from a table of TOML; lists become tuples, keys are flattened."""
     known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in known:
             raise ValueError(f"{place}: unknown key {key}{nearest(name, known)}")
         if name.endswith("keys"):
             value = flatten(value)
-        given[name] = tuple(value) if isinstance(value, list) else value
+        values[name] = tuple(value) if isinstance(value, list) else value
     for name, each in known.items():
-        if name not in given and each.default is MISSING and each.default_factory is MISSING:
-            raise ValueError(f"{place}: there is no {name}")
-    return kind(**given)
+        if name not in values and each.default is MISSING and each.default_factory is MISSING:
+            raise ValueError(f"{place}: {name} is missing")
+    return kind(**values)

@@ -46,7 +46,7 @@ HOLDS = {True: "holds", False: "does not hold", None: "cannot be judged"}
 
 
 class Cell(NamedTuple):
-    """A number of ours beside the paper's; None where there is none."""
+    """Measured number and the paper's; None if there is none."""
 
     mean: float | None
     deviation: float | None
@@ -86,7 +86,7 @@ def render(made: Reproduction, svg: str) -> str:
 
 
 def outcome(made: Reproduction) -> str:
-    """Return how many claims hold, in a sentence."""
+    """Return the number of claims that hold, in a sentence."""
     if not made.verdicts:
         return "The paper claims nothing about it that numbers could judge."
     held, against = (sum(v.holds is key for v in made.verdicts) for key in (True, False))
@@ -249,7 +249,7 @@ def _maps(figure: Figure, size: Size, results: Results) -> Drawing:
 
 
 def links(shown_nn: Floats, initial_nn: Floats, attackers_n: Bools) -> Ints:
-    """Return (n, n) what each link is, attackers last.
+    """Return the kind of each link, (n, n).
 
     0: no link; 1: of the initial graph and not used; 2: used; 3: used, to an attacker. A peer's
     link to itself counts as none.

@@ -1,4 +1,4 @@
-"""Make a table or figure of a paper: run what is missing, judge the claims, write the page."""
+"""Make a table or figure of a paper: run missing runs, judge the claims, write the page."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ DEFAULTS = "default"
 
 @dataclass(frozen=True)
 class Request:
-    """What to make, and how.
+    """Request of a reproduction.
 
     Attributes
     ----------
     name : "paper/figure".
     size : "small" or "paper".
-    seeds : number of seeds; None: as the figure says.
+    seeds : number of seeds; None: the figure's number.
     out : directory of all reproductions; figures share runs that are the same.
     workers : runs side by side; None: as many as cores, memory and GPUs allow.
     """
@@ -59,7 +59,7 @@ class Reproduction:
 
     Attributes
     ----------
-    paper, figure : what was made.
+    paper, figure : the paper and its figure.
     size : its size.
     directory : of page.html, figure.svg, results.csv, claims.json and made.json.
     results : the runs.
@@ -111,8 +111,8 @@ def reproduce(request: Request, console: Console) -> Reproduction:
     made = Reproduction(paper, figure, request.size, request.directory, results, verdicts)
     request.directory.mkdir(parents=True, exist_ok=True)
     page.write(made)
-    said = json.dumps([asdict(verdict) for verdict in verdicts], indent=1)
-    atomic.write(request.directory / "claims.json", said)
+    text = json.dumps([asdict(verdict) for verdict in verdicts], indent=1)
+    atomic.write(request.directory / "claims.json", text)
     atomic.write(request.directory / "made.json", json.dumps(_effort(made), indent=1))
     return made
 
@@ -196,12 +196,12 @@ def _trials(first: int, seeds: int, splits: int) -> Iterator[dict[str, Scalar]]:
 
 
 def _require(figure: Figure, request: Request, configs: Iterable[list[Config]]) -> None:
-    """See that data and GPU are there.
+    """Check that data and GPU are available.
 
     Raises
     ------
     ConfigError, DataError
-        Something is missing; says what.
+        Data or a GPU are missing; the message names which.
     """
     if request.size == "paper" and "a GPU" in figure.needs and not cluster.here("auto").gpus:
         needs = ", ".join(figure.needs)

@@ -1,4 +1,4 @@
-"""Results of a figure's runs: one number, or one number a peer, by panel, row, x and seed."""
+"""Results of a figure's runs: one number, or one number per peer, by panel, row, x and seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIELDS = {
     "validation_accuracy": "validation accuracy",
     "virtual_seconds": "virtual seconds",
 }
-"""Fields of metrics.jsonl that are measures of a figure without being columns of a comparison."""
+"""Fields of metrics.jsonl that are measures of figures, but not columns of a comparison."""
 EXTRA: dict[str, tuple[str, str, Callable[[Run], float]]] = {}
 """Further measures: key -> (title, which end is better, run -> number). See `measure`."""
 SHARES = {"asymmetry", "symmetry", "sparsity", "to_attackers"}
@@ -266,7 +266,7 @@ def components(run: Run) -> Floats:
 
 
 class Place(NamedTuple):
-    """Where a run stands in a figure: panel and row by label, and the swept value or None."""
+    """Place of a run in a figure: panel and row by label, and the swept value or None."""
 
     panel: str
     row: str
@@ -294,7 +294,7 @@ class Results:
     def of_peers(self, place: Place, column: str) -> dict[int, Floats]:
         """Return the measure of each peer, (n,), by division of the data: the mean over its seeds.
 
-        (1,) where it is one number of a run.
+        (1,) for a measure of the run.
         """
         of_split: dict[int, list[Floats]] = {}
         for trial in self.runs.get(place, {}):
@@ -307,7 +307,7 @@ class Results:
         return np.array([np.nanmean(v) if not np.isnan(v).all() else np.nan for v in values])
 
     def mean(self, place: Place, column: str) -> float:
-        """Return the mean over trials; NaN where there is none."""
+        """Return the mean over trials; NaN without trials."""
         values = self.of_trials(place, column)
         return float(np.nanmean(values)) if len(values) and not np.isnan(values).all() else np.nan
 
@@ -341,7 +341,7 @@ class Results:
 
 
 def title_of(column: str) -> str:
-    """Return what people call a column."""
+    """Return the title of a column."""
     return _title(column).removesuffix(" %")
 
 

@@ -1,7 +1,7 @@
 """Ray cluster: the one at RAY_ADDRESS, or one on this machine for the time of a sweep.
 
-A task that is sent to a machine without the sweep's folder works in a temporary one there, and what
-it wrote comes back with its result.
+A task on a machine without the sweep's folder works in a temporary folder there, and returns its
+files with its result.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from coterie.app.runs import plan
 from coterie.errors import RunError
 
 _STORE = 100 << 20
-"""Bytes for results in a cluster that we start; results are small."""
+"""Bytes for results in a local cluster; results are small."""
 ALL_MEMORY = sys.maxsize
 """Memory that a run requests to be alone on its machine."""
 _GPUS = 0.5
-"""GPUs per run if memory suffices: one run computes while the other decides."""
+"""GPUs per run if memory suffices: two runs share a GPU, as each leaves it idle at times."""
 
 
 class Machine(NamedTuple):
@@ -48,7 +48,7 @@ class Folder(NamedTuple):
 
     @classmethod
     def of(cls, directory: Path) -> Folder:
-        """Return the folder to which `plan.write` has just written."""
+        """Return the folder after a call of `plan.write`."""
         return cls(str(directory), _identity(directory))
 
     def is_here(self) -> bool:
@@ -76,7 +76,7 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
 
     Parameters
     ----------
-    cpus : of this machine, for a cluster of our own; it has all GPUs.
+    cpus : cores of this machine for a local cluster, which has all GPUs.
     environment : variables of tasks on the cluster; here they have those of this process.
 
     Raises
@@ -86,7 +86,7 @@ def connected(cpus: int = 1, environment: Mapping[str, str] | None = None) -> It
     """
     import ray
 
-    # A warning says that a later Ray will not hide GPUs from tasks that asked for none.
+    # Suppresses a warning: later versions of Ray show GPUs to tasks that requested none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     try:
@@ -118,7 +118,7 @@ def _require_answer(where: str) -> None:
     Raises
     ------
     OSError
-        Nobody does.
+        No server answers.
     """
     host, _, port = where.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
@@ -183,7 +183,7 @@ class Tasks:
     Parameters
     ----------
     folder : of the sweep.
-    run : carries out one run; why it failed, if it did.
+    run : executes one run; returns the error, or None.
     """
 
     def __init__(self, folder: Folder, run: Callable[[Config], str | None]) -> None:
@@ -199,7 +199,7 @@ class Tasks:
 
     @property
     def going(self) -> list[Config]:
-        """Return the tasks that were sent and have not ended."""
+        """Tasks that were sent and have not ended."""
         return list(self._going.values())
 
     def send(self, config: Config, memory: int) -> None:
@@ -209,7 +209,7 @@ class Tasks:
         gpus = 0.0
         if with_gpu:
             gpus = _GPUS if memory <= _GPUS * self._gpu_bytes else 1.0
-        # What asks for more than any machine has never starts.
+        # A task that requests more than any machine has never starts.
         room = max((machine.memory for machine in with_gpu or takes), default=0)
         task = self._task.options(num_cpus=1, num_gpus=gpus, memory=min(memory, room))
         reference = task.remote(self._run, config, self._folder, str(Path.cwd()))
@@ -232,7 +232,7 @@ class Tasks:
                 ray.exceptions.OutOfMemoryError,
                 ray.exceptions.NodeDiedError,
             ):
-                died, error = True, "its process died, as for want of memory"
+                died, error = True, "its process died, perhaps out of memory"
             except ray.exceptions.RayError as failure:
                 error = " ".join(str(failure).split())
             results.append((config, error, died))

@@ -18,7 +18,7 @@ def conclude(run_dir: Path, console: Console) -> None:
     Raises
     ------
     ResultsError
-        It is not a run directory.
+        `run_dir` is not a run directory.
     """
     from coterie.app.report import (  # matplotlib: half a second, not at the start of a run
         methods,
@@ -37,7 +37,7 @@ def digest(summary: Mapping[str, Any], all_to_all: str = "") -> Table:
 
     Parameters
     ----------
-    all_to_all : what explains its bytes.
+    all_to_all : explanation of the bytes sent.
     """
     table = Table(show_header=False, box=None)
     accuracy, spread = (summary.get(f"{kind}_test_accuracy") for kind in ("mean", "std"))

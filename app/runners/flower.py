@@ -45,7 +45,7 @@ def simulate(config: Config, nodes: int, machines: Sequence[Machine], show: prog
     Parameters
     ----------
     nodes : virtual nodes that share the peers.
-    machines : what they may use, see `coterie.app.runners.cluster.survey`.
+    machines : resources of the nodes, see `coterie.app.runners.cluster.survey`.
 
     Raises
     ------
@@ -104,14 +104,14 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
 
     Returns
     -------
-    What it wrote: see `coterie.strategies.relay.preflight.Survey`.
+    Content of the relay's file, see `coterie.strategies.relay.preflight.Survey`.
 
     Raises
     ------
     ConfigError
         The relay is on another machine.
     FlowerError, RunError
-        It did not ask them.
+        The relay did not ask its nodes.
     """
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def _new_log(config: Config) -> Path:
     """Return the path of the log, and remove log and progress of the part that is resumed."""
     log = Path(config.run_dir, "flower.log")
     log.unlink(missing_ok=True)
-    Path(config.run_dir, "progress.json").unlink(missing_ok=True)  # it may say "failed"
+    Path(config.run_dir, "progress.json").unlink(missing_ok=True)  # its status may be "failed"
     return log
 
 
@@ -142,7 +142,7 @@ def _follow(
     Raises
     ------
     FlowerError, RunError
-        It failed, or the SuperLink is gone for long.
+        The run failed, or the SuperLink is down for too long.
     """
     while True:
         if _watch(space.stream(run_id, connection), config, show):
@@ -151,7 +151,7 @@ def _follow(
         if status == "finished:completed":
             return bool(progress.read(Path(config.run_dir)))
         if status.startswith("finished"):
-            raise RunError(f"Flower says {status}: {details} (see {space.log})")
+            raise RunError(f"Flower reports {status}: {details} (see {space.log})")
         time.sleep(_AGAIN_SECONDS)  # the log broke off: the SuperLink is being restarted
 
 
@@ -161,7 +161,7 @@ def _watch(stream: subprocess.Popen[bytes], config: Config, show: progress.Show)
     Raises
     ------
     RunError
-        The relay says that the run failed.
+        The relay reports that the run failed.
     """
     run_dir = Path(config.run_dir)
     while True:
@@ -186,7 +186,7 @@ def _status(space: Workspace, run_id: str, connection: str) -> tuple[str, str]:
     Raises
     ------
     FlowerError
-        The SuperLink has not answered for long.
+        The SuperLink has not answered for too long.
     """
     command = ("list", connection, "--run-id", run_id)
     deadline = time.monotonic() + _DOWN_SECONDS

@@ -1,8 +1,8 @@
 """Clean up after a run, however it ends: `guard.py DIRECTORY...` in a separate process.
 
-It waits for the end of its standard input. That comes when the process that started it closes the
-other end or is gone, even by SIGKILL. Then it kills every process that works in one of the
-directories, even if another process started it, and removes the directories.
+It waits for the end of its standard input, which comes when its parent closes the pipe or ends,
+even by SIGKILL. Then it kills every process whose working directory is in one of the directories,
+whichever process started it, and removes the directories.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 def main(directories: Sequence[Path]) -> None:
     """Wait, then clean up."""
     sys.stdin.buffer.read()
-    # Files that matter are written whole or not at all, so nobody needs a grace period.
+    # Important files are written atomically, so no process needs a grace period.
     while processes := [pid for directory in directories for pid in working_in(directory)]:
         for pid in processes:
             with suppress(ProcessLookupError):

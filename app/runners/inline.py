@@ -1,7 +1,6 @@
 """Execution of a run inside this process: the same relay, wire and node, without Flower.
 
-The invariants make it the same run, number for number, as `flwr run`, without the start of Flower
-and Ray.
+It gives the same numbers as `flwr run`, without starting Flower and Ray.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from coterie.strategies.errors import RelayError
 from coterie.strategies.inprocess import InProcessTransport
 from coterie.strategies.relay.broker import Broker
 
-JOIN_SECONDS = 1.0  # the node is there from the beginning
+JOIN_SECONDS = 1.0  # the node is available from the start
 
 
 def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None) -> None:
@@ -29,8 +28,8 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
 
     Parameters
     ----------
-    watch : called after every round with what progress.json says; in a round without evaluation
-        only the number changes.
+    watch : called after every round with the content of progress.json; in a round without
+        evaluation only the round changes.
 
     Raises
     ------
@@ -64,7 +63,7 @@ def run(config: Config, watch: Callable[[Mapping[str, Any]], None] | None = None
 
 
 def _run_with_newcomers(config: Config, recorder: RunRecorder) -> None:
-    """Run with a node of peers that join late."""
+    """Run with a second node, whose peers join late."""
     late = newcomers_of(config)
     others = [peer for peer in range(config.peers) if peer not in late]
     directory = Path(config.run_dir)

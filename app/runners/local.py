@@ -31,14 +31,14 @@ def run(
     ----------
     nodes : virtual nodes of Flower's simulation that share the peers; None: no Flower, all of them
         in this process.
-    callbacks : told of every evaluated round, beside what the configuration tracks.
+    callbacks : called after every evaluated round, in addition to the configured trackers.
 
     Raises
     ------
     ConfigError, DataError, ResultsError
-        It cannot run. Nothing was written.
+        The run cannot start. Nothing was written.
     RunError
-        It did not reach its end. After a `PartError` error.log has the traceback.
+        The run failed. After a `PartError` error.log has the traceback.
     DivergedError
         Every peer diverged; summary and report were written.
     """

@@ -1,8 +1,8 @@
 """Control for peers that join late: fine-tuning of the mean of the others' models.
 
-They join as a node does that comes late to a deployment, in the way of the method. The control is
-what anybody could do with the others' models: take their mean, and train it on the own data for as
-many rounds.
+Newcomers join as a late node joins a deployment, and train with the method. The control needs only
+the others' models: take their mean, and train it on the newcomer's data for the same number of
+rounds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LateTransport(InProcessTransport):
 
     Parameters
     ----------
-    ended : the round that was ended last. joins : that after which the last node is there.
+    ended : returns the last ended round. joins : round after which the last node is available.
     """
 
     def __init__(self, nodes: Sequence[Handler], ended: Callable[[], int], joins: int) -> None:

@@ -1,7 +1,7 @@
 """SuperLink for a single run, and commands of `flwr` that use it.
 
-Every run gets a free port, a FLWR_HOME and a Ray directory for itself, so runs started from one
-checkout do not meet. All of it is gone when the run ends, however it ends.
+Every run gets a free port, a FLWR_HOME and a Ray directory, so that runs from one checkout do not
+interfere. All of it is removed when the run ends, even after a crash.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""Variables that keep Flower and Ray from the network; a bare `flwr run` needs the first."""
+"""Variables that keep Flower and Ray off the network; a bare `flwr run` needs the first."""
 
 
 @dataclass(frozen=True)
@@ -121,20 +121,20 @@ def workspace(log: Path, home: Path | None = None) -> Iterator[Workspace]:
 
     Parameters
     ----------
-    log : file that gets what Flower prints.
+    log : file for Flower's output.
     home : FLWR_HOME to use instead of an empty one.
 
     Raises
     ------
     FlowerError
-        This is not Linux: its processes could not be cleared up.
+        The system is not Linux, where left-over processes cannot be found.
     """
     if sys.platform != "linux":
         raise FlowerError(
             "--nodes and --federation need Linux; a run without them, or `flwr run .`, does not"
         )
     directory = Path(tempfile.mkdtemp(prefix="coterie-flower-"))
-    ray = Path(tempfile.mkdtemp(prefix="coterie-"))  # sockets lie there: the path must be short
+    ray = Path(tempfile.mkdtemp(prefix="coterie-"))  # it holds sockets, so the path must be short
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1")))
     private = {
@@ -167,7 +167,7 @@ def private_superlink(space: Workspace) -> Iterator[str]:
     Raises
     ------
     FlowerError
-        It does not come up.
+        The SuperLink does not start.
     """
     port = free_port()
     private = {"address": f"127.0.0.1:{port}", "insecure": True}
@@ -187,12 +187,12 @@ def private_superlink(space: Workspace) -> Iterator[str]:
 def simulation_config(nodes: int, machines: Sequence[Machine]) -> dict[str, Scalar]:
     """Return federation settings that spread `nodes` over the cores and GPUs of machines.
 
-    A Ray cluster that is there already (RAY_ADDRESS) has its own and cannot be told.
+    An existing Ray cluster (RAY_ADDRESS) keeps its own settings.
     """
     cpus, gpus = (sum(of) for of in ([m.cpus for m in machines], [m.gpus for m in machines]))
     share = max(1, cpus // nodes)
     while share > 1 and sum(machine.cpus // share for machine in machines) < nodes:
-        share -= 1  # no node lies on two machines
+        share -= 1  # no node spans two machines
     settings: dict[str, Scalar] = {
         "num-supernodes": nodes,
         "client-resources-num-cpus": share,
@@ -223,5 +223,5 @@ def _wait_until_up(process: subprocess.Popen[bytes], port: int) -> None:
         finally:
             probe.close()
     if process.poll() is None:
-        raise FlowerError(f"its SuperLink is not up after {_START_SECONDS:.0f} s")
+        raise FlowerError(f"its SuperLink did not start within {_START_SECONDS:.0f} s")
     raise FlowerError(f"its SuperLink ended with exit code {process.returncode}")

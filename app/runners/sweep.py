@@ -36,18 +36,18 @@ from coterie.strategies.names import shortened
 
 _PAUSE = 0.5
 _ALONE_SECONDS = 10.0
-"""Seconds that starting Ray and importing PyTorch in its workers takes; shorter sweeps do not."""
+"""Seconds to start Ray and import PyTorch in its workers; shorter sweeps run in this process."""
 _LOG_SECONDS = 60.0
 _BESIDE = ("name", "run-dir", "resume", "out")
 _THREADS = {"OMP_NUM_THREADS": "1"}
-"""Runs side by side share the cores: oversubscribed threads cost a factor of ten."""
+"""Environment of parallel runs: one thread each, as oversubscription costs a factor of ten."""
 
 
 def placed(config: Config, directory: Path) -> Config:
     """Return the configuration with its run directory, `<method>-seed<k>-<hash>`.
 
-    The hash is of every key but those of the place of the results, of the content of the files that
-    keys name, and of the code of plugins.
+    The hash covers every key except those of the results' location, the content of files that keys
+    name, and the code of plugins.
     """
     flat = {key: value for key, value in config.flat().items() if key not in _BESIDE}
     hashed = hashlib.sha256(json.dumps(flat, sort_keys=True).encode())
@@ -75,7 +75,7 @@ def run_all(
     console: Console,
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, Exception]:
-    """Run what is not finished yet.
+    """Run the configurations that are not finished.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def _by_directory(configs: Sequence[Config]) -> dict[Path, list[str]]:
 
 
 class _HandOver(BaseException):
-    """The sweep takes too long for one process: the current run stops, and continues in Ray."""
+    """Interrupts the current run of a long sweep, which then continues in Ray."""
 
 
 def _ends(
@@ -145,9 +145,9 @@ def _ends(
 def _side_by_side(
     queue: Sequence[Config], workers: int | None, watch: _Watch
 ) -> Iterator[tuple[Config, Exception | None]]:
-    """Yield each run as it ends in Ray, and its error; one whose process died is tried again.
+    """Yield each run as it ends in Ray, and its error; a run whose process died is tried again.
 
-    The longest runs begin.
+    The longest runs start first.
     """
     queue, limit = queue[::-1], workers or len(queue)
     with ThreadPoolExecutor(1) as aside:  # importing torch takes as long as Ray's start
@@ -210,7 +210,7 @@ def line_of_run(config: Config) -> str | None:
 
 
 class _Watch:
-    """Shows a sweep: a line for each run that ends, and the runs in progress."""
+    """Display of a sweep: a line per ended run, and the runs in progress."""
 
     def __init__(self, console: Console, total: int, labels: Mapping[str, str]) -> None:
         self._console, self._total, self._done = console, total, 0
@@ -261,7 +261,7 @@ class _Watch:
         for config in running:
             now = progress.read(Path(config.run_dir))
             if now.get("status") != "running":
-                continue  # it waits, or its folder is on another machine
+                continue  # not started, or its folder is on another machine
             done = now.get("round", 0)
             states.append(f"{config.method}:{config.seed} {done}/{config.num_server_rounds}")
         self.bar.update(self._task, completed=self._done, state="  ".join(states))

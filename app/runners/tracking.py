@@ -80,7 +80,7 @@ class Observers:
             self._tell(t, list(of_round))
 
     def _tell(self, t: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        while self._trackers:  # begun with the first numbers: a run without any leaves nothing
+        while self._trackers:  # started with the first metrics: other runs leave no files
             tracker = self._stack.enter_context(self._trackers.pop(0)(self._config))
             self._calls.append(tracker.on_round)
         frame = frame_of(rows)

@@ -1,4 +1,4 @@
-"""Files that are there whole or as they were, whatever happens while they are written."""
+"""Atomic file writes, file locks, and append-only logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGEST = 32
 
 
 class DamagedError(Error, ValueError):
-    """A file is not what was written; names it."""
+    """A file was changed after it was written; names the file."""
 
 
 class BusyError(Error, RuntimeError):
@@ -52,14 +52,14 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
 
 def _fresh(path: Path) -> Path:
-    """Make an empty file beside `path`, under a name that nobody can have put a link at."""
+    """Create an empty file with an unpredictable name beside `path`."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     return draft
 
 
 def sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk."""
+    """Sync a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -68,23 +68,23 @@ def sync(path: Path) -> None:
 
 
 def write(path: Path, content: str | bytes, *, durable: bool = False) -> None:
-    """Write text in UTF-8, or bytes."""
+    """Write text in UTF-8, or bytes, atomically."""
     with replacing(path, durable=durable) as draft:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager
 def replacing_checked(path: Path, *, bound: bytes, durable: bool = False) -> Iterator[Path]:
-    """`replacing` with a digest at the end, in which `bound` says what the file belongs to."""
+    """Replace a file as `replacing` does, with a digest at its end that covers `bound`."""
     with replacing(path, durable=durable) as draft:
         yield draft
         with (
             draft.open("r+b") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
         ):
-            found = _digest(content, bound)
+            digest = _digest(content, bound)
             file.seek(0, os.SEEK_END)
-            file.write(found)
+            file.write(digest)
 
 
 def read_checked(path: Path, *, bound: bytes) -> bytes:
@@ -103,14 +103,14 @@ def read_checked(path: Path, *, bound: bytes) -> bytes:
 
 
 def _digest(content: bytes | mmap.mmap, bound: bytes) -> bytes:
-    found = hashlib.sha256(hashlib.sha256(bound).digest())
-    found.update(content)
-    return found.digest()
+    digest = hashlib.sha256(hashlib.sha256(bound).digest())
+    digest.update(content)
+    return digest.digest()
 
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold an exclusive lock over all threads and processes; it ends with the process at latest.
+    """Hold an exclusive lock over all threads and processes; it is released when the process ends.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
     BusyError
         Another process holds it, and `wait` is False.
     """
-    import fcntl  # here: only deployed nodes lock, and they run on Linux
+    import fcntl  # imported here: only deployed nodes lock, and they run on Linux
 
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -139,7 +139,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
-    """Add a line of JSON to a file; it is on the disk when this returns."""
+    """Append a line of JSON to a file; it is on disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -161,9 +161,9 @@ def lines(path: Path, start: int = 0) -> list[dict[str, Any]]:
         file.seek(start)
         content = file.read()
     try:
-        found = [json.loads(line) for line in content.splitlines()]
+        records = [json.loads(line) for line in content.splitlines()]
     except (ValueError, RecursionError):
-        found = [None]
-    if not all(isinstance(line, dict) for line in found):
+        records = [None]
+    if not all(isinstance(line, dict) for line in records):
         raise ValueError(f"{path} has a line that is damaged")
-    return found
+    return records

@@ -1,7 +1,7 @@
-"""A bare `flwr run` in Flower's simulation: what `coterie run` does around other runs.
+"""Start and end of a bare `flwr run` in Flower's simulation, as `coterie run` has for its runs.
 
-The user sees what the ServerApp prints (`flwr run . --stream`), so the relay introduces the
-run, prints a line for each measured round, and lets the checkout write summary and report.
+The user sees the output of the ServerApp (`flwr run . --stream`), so the relay introduces the
+run, prints a line per evaluated round, and lets the installed package write summary and report.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cells of tables that people open in a spreadsheet, which computes what looks like a formula."""
+"""Escape table cells that a spreadsheet would evaluate as formulas."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 
 
 def safe(cell: T) -> T | str:
-    """Return a cell that no spreadsheet computes: what looks like a formula gets a "'" in front.
+    """Return a cell with a "'" in front if a spreadsheet would evaluate it as a formula.
 
-    Numbers stay as they are, negative ones too.
+    Numbers are not changed, nor are negative ones.
     """
     if isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
         return f"'{cell}"

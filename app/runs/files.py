@@ -1,8 +1,8 @@
-"""Read files that somebody else may have written.
+"""Read untrusted files of run directories.
 
-A run directory may come from anywhere. Its files are regular files of a bounded size: a pipe would
-hang whoever opens it, a device never ends, a link leads out of the directory, and a few kilobytes
-of zeros can stand for gigabytes.
+A run directory may come from anywhere. Only regular files of a bounded size are read: a pipe would
+block the reader, a device never ends, a link leads out of the directory, and a few kilobytes
+of compressed zeros can expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from coterie.app.runs import units
 from coterie.errors import Error
 
 _TEXT = 1 << 26
-"""Most bytes of a JSON or TOML file."""
+"""Maximum bytes of a JSON or TOML file."""
 _MEMORY_SHARE = 4
-"""Arrays of a file may take one part in so many of this machine's memory."""
+"""Divisor of this machine's memory: maximum share that the arrays of a file may take."""
 _ARRAYS = 1 << 31
-"""Most bytes of the arrays in a file."""
+"""Maximum bytes of the arrays in a file."""
 _LISTING = 1 << 16
-"""Most bytes of an archive's list of its files."""
+"""Maximum bytes of an archive's directory."""
 _END = struct.Struct("<4s4H2LH")
-"""The end of an archive: mark, four counts, bytes of the list, where it begins, and a comment."""
+"""End of an archive: mark, four counts, size and offset of its directory, and a comment."""
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -42,7 +42,7 @@ _HEADERS = {
 
 
 class ResultsError(Error, ValueError):
-    """A directory is no run, or one of its files is damaged; the message names the file."""
+    """A directory is not a run, or one of its files is damaged; the message names the file."""
 
 
 def opened(directory: Path, name: str, limit: int) -> BinaryIO:
@@ -51,27 +51,27 @@ def opened(directory: Path, name: str, limit: int) -> BinaryIO:
     Parameters
     ----------
     name : path of the file below `directory`, with "/".
-    limit : largest size in bytes.
+    limit : maximum size in bytes.
 
     Raises
     ------
     FileNotFoundError
         There is no such file.
     ResultsError
-        It is a link or lies in a folder that is one, is no regular file, or is larger.
+        The file or its folder is a link, it is not a regular file, or it is too large.
     """
     path = directory / name
     for folder in [*path.parents][: name.count("/")]:
         if folder.is_symlink():
-            raise ResultsError(f"{folder} is a link, and none is followed")
+            raise ResultsError(f"{folder} is a link; links are not followed")
     flags = ("O_BINARY", "O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")  # systems differ in these
     try:
         handle = os.open(path, sum(getattr(os, flag, 0) for flag in flags))
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise ResultsError(f"{path} is a link, and none is followed") from None
+            raise ResultsError(f"{path} is a link; links are not followed") from None
         if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):  # a socket
-            raise ResultsError(f"{path} is no regular file") from None
+            raise ResultsError(f"{path} is not a regular file") from None
         raise
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
@@ -86,7 +86,7 @@ def opened(directory: Path, name: str, limit: int) -> BinaryIO:
 
 
 def check_all(directory: Path) -> None:
-    """Make sure that a run directory holds regular files and folders only: it is written into.
+    """Check that a run directory holds regular files and folders only, before writing into it.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def check_all(directory: Path) -> None:
             path = Path(folder, name)
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode):
-                raise ResultsError(f"{path} is a link, and none is followed")
+                raise ResultsError(f"{path} is a link; links are not followed")
             if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
                 raise ResultsError(f"{path} is no regular file")
 
@@ -109,7 +109,7 @@ def text(directory: Path, name: str) -> str | None:
     Raises
     ------
     ResultsError
-        As `opened`, or it is no UTF-8.
+        As `opened`, or it is not UTF-8.
     """
     try:
         with opened(directory, name, _TEXT) as file:
@@ -126,7 +126,7 @@ def json_of(directory: Path, name: str, kind: type) -> Any:
     Raises
     ------
     ResultsError
-        As `text`, or the file is no JSON, or holds something else than a `kind`.
+        As `text`, or the file is not JSON, or its value is not a `kind`.
     """
     content = text(directory, name)
     if content is None:
@@ -147,7 +147,7 @@ def toml_of(directory: Path, name: str) -> dict[str, Any] | None:
     Raises
     ------
     ResultsError
-        As `text`, or the file is no TOML.
+        As `text`, or the file is not TOML.
     """
     content = text(directory, name)
     if content is None:
@@ -163,7 +163,7 @@ def arrays_of(
 ) -> dict[str, npt.NDArray[Any]] | None:
     """Read arrays of an .npz file; None if there is no such file.
 
-    Their types and sizes are known before anything is unpacked.
+    Types and sizes are checked before anything is unpacked.
 
     Parameters
     ----------
@@ -199,11 +199,11 @@ def unpacked(file: BinaryIO, kinds: Mapping[str, str]) -> dict[str, npt.NDArray[
         with zipfile.ZipFile(file) as archive:
             for key, kind in kinds.items():
                 _check_array(archive, key, kind)
-            found = {}
+            arrays = {}
             for key in kinds:
                 with archive.open(f"{key}.npy") as member:
-                    found[key] = np.lib.format.read_array(member, allow_pickle=False)
-            return found
+                    arrays[key] = np.lib.format.read_array(member, allow_pickle=False)
+            return arrays
     except KeyError as error:
         raise ValueError(f"no array {error}") from None
     except (OSError, EOFError, RuntimeError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
@@ -211,7 +211,7 @@ def unpacked(file: BinaryIO, kinds: Mapping[str, str]) -> dict[str, npt.NDArray[
 
 
 def memory() -> int:
-    """The bytes that arrays of one file may take on this machine."""
+    """Return the maximum bytes that arrays of one file may take on this machine."""
     try:
         whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows
@@ -220,18 +220,18 @@ def memory() -> int:
 
 
 def _check_listing(file: BinaryIO) -> None:
-    """Refuse an archive of many files: their list is read as a whole.
+    """Refuse an archive of many files, because `zipfile` reads its directory as a whole.
 
     Raises
     ------
-    ValueError : it is none as NumPy writes them.
+    ValueError : it is not an archive of NumPy.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _END.size))
     end = file.read(_END.size)
     file.seek(0)
     if len(end) < _END.size or not end.startswith(b"PK\5\6"):
-        raise ValueError("no .npz file as NumPy writes them")
+        raise ValueError("not an .npz file of NumPy")
     listing = _END.unpack(end)[5]
     if listing > _LISTING:
         raise ValueError("an archive of very many files, not of a few arrays")

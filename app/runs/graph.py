@@ -1,4 +1,4 @@
-"""The collaboration graph over the rounds: its edges in graph.csv, and graph-measures.csv."""
+"""Write the collaboration graph over the rounds: graph.csv and graph-measures.csv."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from coterie.app.runs.graph_scores import learnt_edges, score
 from coterie.app.runs.rundir import Bools, Floats, Run
 
 _EDGES = 1_000_000
-"""Where graph.csv would have more edges, rounds in between are left out, but never the last."""
+"""Maximum edges of graph.csv; beyond, rounds are left out, but never the last one."""
 _MEASURED = 5_000
-"""Most matrices that are measured, each in about a millisecond."""
+"""Maximum number of measured matrices; each takes about a millisecond."""
 _SCORES = ("precision", "recall", "f1", "overlap_within", "overlap_across")
 
 
 def thinned(count: int, every: int) -> range:
-    """Return every so many of `count` matrices, always the last one."""
+    """Return the indices of every `every`-th of `count` matrices, counted back from the last."""
     return range((count - 1) % every, count, every)
 
 
@@ -46,31 +46,31 @@ def edges_csv(run: Run) -> str:
             (others,) = np.nonzero(row)
             weights = run.weights[c, i, others].tolist()
             start = f"{run.weight_rounds[c]},{names[i]},"
-            given = zip(others.tolist(), weights, strict=True)
-            lines += [f"{start}{names[j]},{weight}" for j, weight in given]
+            edges = zip(others.tolist(), weights, strict=True)
+            lines += [f"{start}{names[j]},{weight}" for j, weight in edges]
     return "\n".join([*lines, ""])
 
 
 def _cell(text: str) -> str:
-    """Return text as a cell of a CSV file, quoted where it must be; no spreadsheet computes it."""
+    """Return text as a cell of a CSV file, quoted if necessary, and safe for spreadsheets."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow([cells.safe(text), ""])
     return line.getvalue().removesuffix(",")
 
 
 def measures_csv(run: Run) -> str:
-    """graph-measures.csv: a line for each recorded round, an empty cell where there is no number.
+    """Write graph-measures.csv: a line per recorded round, an empty cell for an undefined number.
 
-        Of very many rounds some in between are left out, never the last.
+        With very many rounds, some are left out, but never the last one.
 
     Columns: `round`; `edges`, directed, by the rule of `coterie.app.runs.graph_scores`;
     `collaborators`, edges that leave a peer, mean over peers; `sparsity`, the share of the possible
-    edges that are not there; `symmetry`, the share of the edges whose reverse is there too; where
-    clusters are to be found, precision, recall, F1 and row overlap of
+    edges that are missing; `symmetry`, the share of the edges whose reverse exists too; if
+    clusters must be recovered, precision, recall, F1 and row overlap of
     `coterie.app.runs.graph_scores.GraphScores`, and `precision_<cluster>`, the share of the edges
     leaving that cluster's peers that stay inside it (label flips: cluster 0 is honest, so 1 -
     `precision_0` of its links lead to flipped peers); where peers attack, `to_attackers`, the share
-    that they have of what an honest peer gives to others, mean over honest peers that give any.
+    that they get of an honest peer's weight for others, mean over honest peers with such weight.
     """
     rows = [
         {"round": int(run.weight_rounds[c]), **measured(run.weights[c], run)}
@@ -105,9 +105,9 @@ def measured(weights_nn: Floats, run: Run) -> dict[str, Any]:
 
 
 def weight_to(attackers_n: Bools, weights_nn: Floats) -> float | None:
-    """Share of what honest peers give to others that goes to attackers; None if they give nothing.
+    """Return the share of honest peers' weight for others that attackers get; None if it is 0.
 
-    Weights count by size, each peer's as shares of their sum; the mean is over honest peers.
+    Absolute weights of each peer are normalised to sum 1; the mean is over honest peers.
     """
     given_nn = np.abs(weights_nn) * ~np.eye(len(weights_nn), dtype=np.bool_)
     given_nn = given_nn[~attackers_n & (given_nn.sum(axis=1) > 0)]

@@ -1,12 +1,12 @@
 """Compare a learnt collaboration graph with the true clusters of a synthetic split.
 
 One rule for all methods: peer i counts j as a collaborator when w_ij exceeds half of the scale of
-row i. The scale is the largest weight that i gives another peer; the own weight stays out of it. A
-row that gives others next to nothing has a tenth of the largest weight between any two peers as its
-scale, so that what is left over after a peer has decided for itself is no edge. Weights that are
+row i. The scale is the largest weight that i gives another peer; its own weight is excluded. A
+row with very small weights for others has a tenth of the largest weight between any two peers as
+its scale, so that residual weights of a peer that learns alone are no edges. Weights that are
 not shares but lie in [0, 1], as CoBo's, have the scale 1, hence the rule W > 0.5; such a row has 1
 on its diagonal and does not add up to 1 without it. Figures colour weights by the same scale
-(`row_scales`): what is darker than the middle is an edge.
+(`row_scales`): colours darker than the middle are edges.
 
 Shapes: n peers; `weights_nn` (n, n), row i has the weights that peer i gives.
 """
@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 _FLOOR = 0.1
-"""Least scale of a row, as a share of the largest weight between two peers."""
+"""Minimum scale of a row, as a share of the largest weight between two peers."""
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -48,9 +48,9 @@ class GraphScores:
         ties.
     overlap_within : float | None
         Mean of sum_j min(w_ij, w_kj) over pairs (i, k) of one cluster, for rows that sum to 1. Near
-        1 if clusters are found, even if a cluster adopts models of other peers (FedeRiCo).
+        1 if clusters are recovered, even if a cluster adopts models of other peers (FedeRiCo).
     overlap_across : float | None
-        The same mean over pairs of different clusters; near 0 if clusters are found.
+        The same mean over pairs of different clusters; near 0 if clusters are recovered.
     precision_by_cluster : dict[str, float | None]
         Precision of the edges from the peers of each cluster, by cluster label (with label flips:
         collaborators of honest and of flipped peers).
@@ -142,7 +142,7 @@ def _off_diagonal(weights_nn: Floats) -> Floats:
 
 
 def adjusted_rand_index(one_n: Ints, other_n: Ints) -> float:
-    """Agreement of two clusterings: 1 if they are equal, 0 on average for random ones.
+    """Return the agreement of two clusterings: 1 if they are equal, 0 on average for random ones.
 
     Hubert and Arabie, Comparing partitions, 1985, over ordered pairs. scikit-learn's gives the same
     number and takes a second of every run to import.
@@ -186,7 +186,7 @@ def _overlaps(
 
 def _minima(share_mn: Floats) -> float:
     """Sum min(w_ij, w_kj) over all j and ordered pairs of different rows i and k."""
-    larger_m = np.arange(len(share_mn))[::-1]  # of a sorted column: how many are above each
+    larger_m = np.arange(len(share_mn))[::-1]  # number of larger entries in a sorted column
     return float(2 * (np.sort(share_mn, axis=0).sum(axis=1) * larger_m).sum())
 
 

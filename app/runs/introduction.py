@@ -1,4 +1,4 @@
-"""What a terminal shows before a run: what it is, who holds which examples, what is doubtful."""
+"""Introduce a run on the terminal: its configuration, the split of the examples, warnings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coterie.datasets.problem import Problem
 
 ROWS = 20
-_CLASSES = 40  # characters that their names may take
+_CLASSES = 40  # maximum characters of their names
 
 
 def introduce(config: Config, problem: Problem, place: str, console: Console) -> None:
@@ -43,7 +43,7 @@ def introduce(config: Config, problem: Problem, place: str, console: Console) ->
 
 
 def split(problem: Problem) -> Table:
-    """Who holds what: a line a peer, the first `ROWS` of them."""
+    """Return the table of the split: a row per peer, for the first `ROWS` peers."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("peer")
     for title in ("cluster", "train", "validation", "test"):

@@ -1,8 +1,8 @@
-"""The log of a deployed relay or node: one line of key=value for each thing that happened.
+"""Log of a deployed relay or node: one line of key=value pairs per event.
 
     time=2026-03-01T12:00:00.123Z level=WARNING logger=relay round=3 stage=update peers=2 msg="..."
 
-Flower's own lines are around them. A log call gives the fields as `extra`.
+Flower's own lines are in between. A log call passes the fields as `extra`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ FIELDS = (
     *("run", "round", "stage", "peers", "node", "present", "messages", "bytes", "refused"),
     *("letters", "seconds"),
 )
-"""The fields that may be given, in the order they are written."""
+"""Allowed fields, in the order of a line."""
 
 
 class KeyValue(logging.Formatter):
-    """One line; a value with a space or a quote is written as a JSON string."""
+    """Formatter of key=value lines; a value with a space or a quote becomes a JSON string."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -40,7 +40,7 @@ class KeyValue(logging.Formatter):
 
 
 class StandardError(logging.Handler):
-    """Writes lines to whatever standard error is now."""
+    """Handler that writes to the current `sys.stderr`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -50,7 +50,7 @@ class StandardError(logging.Handler):
 
 
 def begin() -> None:
-    """Write what `coterie.*` logs to standard error, once however often this is called."""
+    """Log `coterie.*` to standard error; repeated calls add no further handler."""
     ours = logging.getLogger("coterie")
     ours.setLevel(logging.INFO)
     if not any(isinstance(handler, StandardError) for handler in ours.handlers):

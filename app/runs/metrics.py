@@ -1,4 +1,4 @@
-"""Read metrics.jsonl, also while it grows: what was parsed once is not parsed again.
+"""Read metrics.jsonl, also while it grows; lines are parsed only once.
 
 Shapes: R evaluated rounds, n peers. A missing number (null, or no line for that round and peer) is
 NaN; a number that is not finite in the file is infinity, so that a diverged peer is never taken for
@@ -26,9 +26,9 @@ Bools = npt.NDArray[np.bool_]
 
 _WRONG = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 MOST_BYTES = 1 << 30
-"""Most bytes of the file."""
+"""Maximum bytes of the file."""
 _LAST = 1 << 53
-"""Largest number of a round."""
+"""Maximum number of a round."""
 
 
 class Metrics:
@@ -61,7 +61,7 @@ class Metrics:
         with opened as file:
             status = os.fstat(file.fileno())
             if status.st_ino != self._inode or status.st_size < self._offset:
-                self._begin(status.st_ino)  # a resumed run has cut it
+                self._begin(status.st_ino)  # a resumed run has truncated it
             file.seek(self._offset)
             block = file.read()
         *lines, rest = block.split(b"\n")
@@ -86,7 +86,7 @@ class Metrics:
         self.named: dict[int, object] = {}
 
     def _add(self, line: bytes) -> None:
-        """Take in a line; one that is wrong changes nothing."""
+        """Add a line; an invalid line changes nothing."""
         if not line.strip():
             return
         record = json.loads(line)
@@ -99,7 +99,7 @@ class Metrics:
             raise ValueError(f"no round and peer below {self._peers}")
         self._make_room(t, values)
         reported_n = self._reported.setdefault(t, np.zeros(self._peers, dtype=np.bool_))
-        if reported_n[peer]:  # a resumed run may repeat a round; its last word counts
+        if reported_n[peer]:  # a resumed run may repeat a round; the last line counts
             for of_round in self._fields.values():
                 if t in of_round:
                     of_round[t][peer] = np.nan
@@ -112,11 +112,11 @@ class Metrics:
             of_round[t][peer] = value
 
     def _make_room(self, t: int, names: Collection[str]) -> None:
-        """Refuse a line that makes the arrays too large: a field has a row of all peers a round.
+        """Refuse a line that makes the arrays too large: a field has one value per round and peer.
 
         Raises
         ------
-        ValueError : there are too many rounds and fields for so many peers.
+        ValueError : rounds, fields and peers are too many.
         """
         fields = len(self._fields) + sum(name not in self._fields for name in names)
         rounds = len(self._reported) + (t not in self._reported)

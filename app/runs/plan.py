@@ -1,4 +1,4 @@
-"""The runs that a sweep carries out, in order: sweep.json in the directory that holds them."""
+"""Read and write sweep.json: the run directories of a sweep, in order."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NAME = "sweep.json"
 
 
 def write(directory: Path, runs: Iterable[str]) -> None:
-    """Say which run directories inside `directory` the sweep is of, whether they exist or not."""
+    """Write the names of the sweep's run directories in `directory`, which need not exist yet."""
     directory.mkdir(parents=True, exist_ok=True)
     atomic.write(directory / NAME, json.dumps({"runs": list(runs)}) + "\n")
 
 
 def read(directory: Path) -> tuple[str, ...] | None:
-    """Their names; None where it is not known."""
+    """Return the names of the sweep's run directories; None without sweep.json."""
     try:
         runs = (files.json_of(directory, NAME, dict) or {}).get("runs")
     except (OSError, ResultsError):

@@ -1,4 +1,4 @@
-"""Show how a run gets on, from the progress.json that the relay rewrites every round."""
+"""Show the progress of a run from progress.json, which the relay rewrites every round."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OVER = ("finished", "diverged")
 """Statuses of a run that reached its last round; with "diverged", no peer has a finite result."""
 
 STATES = ("running", "finished", "diverged", "stopped", "failed")
-"""What a run says of itself."""
+"""Possible values of `status`."""
 _COUNTS = ("round", "rounds", "messages", "relayed_bytes", "sealing_bytes", "refused", "diverged")
 _NUMBERS = ("mean_test_accuracy", "std_test_accuracy", "mean_test_loss", "bytes", "seconds")
 _LINES = ("breaks", "faults", "refusals")
@@ -28,7 +28,7 @@ _LARGEST, _LARGEST_NUMBER = 1 << 53, 1e300
 _PLAIN_SECONDS = 10.0
 _LISTED = 10
 Show = Callable[[Mapping[str, Any]], None]
-"""Shows what progress.json says."""
+"""Function that shows the content of progress.json."""
 
 
 def read(run_dir: Path) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def read(run_dir: Path) -> dict[str, Any]:
     Raises
     ------
     ResultsError
-        If the file is damaged, or a value in it is not of its type.
+        If the file is damaged, or a value in it has the wrong type.
     """
     path = run_dir / "progress.json"
     progress: dict[str, Any] | None = files.json_of(run_dir, path.name, dict)
@@ -49,16 +49,16 @@ def read(run_dir: Path) -> dict[str, Any]:
         try:
             progress[key] = checked(key, value)
         except (ValueError, TypeError, AttributeError, OverflowError):
-            raise ResultsError(f"{path}: {key} is not as it has to be") from None
+            raise ResultsError(f"{path}: {key} has an invalid value") from None
     return {"round": 0, "rounds": 0, "messages": 0, "refused": 0, **progress}
 
 
 def checked(key: str, value: Any) -> Any:
-    """A value of progress.json or of the relay's checkpoint; None for a number that is not finite.
+    """Return a value of progress.json or of the relay's checkpoint; None for a non-finite number.
 
     Raises
     ------
-    ValueError, TypeError, AttributeError : it is not of its type.
+    ValueError, TypeError, AttributeError : the value has the wrong type.
     """
     wrong = False
     if key == "error":
@@ -99,9 +99,9 @@ def require_convergence(run_dir: Path) -> None:
 
 
 class Pace:
-    """Rounds a second, counted from the first round that was seen, and the time that remains.
+    """Pace of a run: rounds per second since the first observed round, and the remaining time.
 
-    Of a run that begins the clock starts when round 0 has been measured: loading is not a round.
+    In a new run, the clock starts after the evaluation of round 0, so that loading does not count.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -110,7 +110,7 @@ class Pace:
         self._since = 0.0
 
     def at(self, progress: Mapping[str, Any]) -> str:
-        """The pace in words; nothing until a round has passed."""
+        """Return the pace in words; empty until a round has passed."""
         now, done = self._clock(), progress["round"]
         seen = done, is_measured(progress)
         if self._first is None or (done == self._first[0] and seen > self._first):
@@ -119,12 +119,12 @@ class Pace:
             return ""
         rate = (done - self._first[0]) / max(now - self._since, 1e-9)
         left = units.duration((progress["rounds"] - done) / rate)
-        speed = f"{rate:.3g} rounds/s" if rate >= 1 else f"{units.duration(1 / rate)} a round"
+        speed = f"{rate:.3g} rounds/s" if rate >= 1 else f"{units.duration(1 / rate)} per round"
         return f"{speed}, {left} left"
 
 
 class Display:
-    """A live line on a terminal, else a plain line now and then. A context manager."""
+    """Context manager with a live line on a terminal, or occasional plain lines elsewhere."""
 
     def __init__(self, console: Console, rounds: int) -> None:
         self._console = console
@@ -148,7 +148,7 @@ class Display:
         self._bar.stop()
 
     def show(self, progress: Mapping[str, Any]) -> None:
-        """Bring the display up to date."""
+        """Update the display."""
         if not progress:
             return
         state = line(progress, self._pace) if is_measured(progress) else "starting"
@@ -159,13 +159,13 @@ class Display:
 
 
 def last_seen(progress: Mapping[str, Any]) -> dict[int, tuple[int, float]]:
-    """Peer -> the last round that it ended, and when, in seconds since 1970."""
+    """Return peer -> the last round that it ended, and the time in seconds since 1970."""
     seen = progress.get("last_seen", {})
     return {int(peer): (int(t), float(at)) for peer, (t, at) in seen.items()}
 
 
 def attendance(took_part: Mapping[str, int], rounds: int) -> list[str]:
-    """Say in how many of the rounds peers took part: each in a line, of many the range."""
+    """Describe the number of rounds in which peers took part: a line per peer, or the range."""
     if len(took_part) <= _LISTED:
         return [
             f"{peer}: in {n} of {units.plural(rounds, 'round')}" for peer, n in took_part.items()
@@ -178,17 +178,17 @@ def attendance(took_part: Mapping[str, int], rounds: int) -> list[str]:
 
 
 def is_measured(progress: Mapping[str, Any]) -> bool:
-    """Whether any peer has reported yet."""
+    """Return whether any peer has reported."""
     return progress.get("mean_test_loss") is not None or bool(progress.get("diverged"))
 
 
 def line(progress: Mapping[str, Any], pace: Pace) -> str:
-    """What `describe` says, and the pace."""
+    """Return the text of `describe` and the pace."""
     return "  ".join(filter(None, (describe(progress), pace.at(progress))))
 
 
 def describe(progress: Mapping[str, Any]) -> str:
-    """Mean accuracy (or loss) with its spread, the peers that diverged, and the bytes so far."""
+    """Describe mean accuracy (or loss) with its spread, diverged peers, and bytes so far."""
     accuracy, spread = progress.get("mean_test_accuracy"), progress.get("std_test_accuracy")
     loss = progress.get("mean_test_loss")
     parts = []

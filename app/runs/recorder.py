@@ -1,9 +1,9 @@
-"""Write what a run measures, as it goes: the relay's part of the run directory.
+"""Record a run: the relay's files of the run directory, written round by round.
 
 After each round, in this order: metrics.jsonl and the collaboration rows are appended, then
 relay/checkpoint.json is replaced, which commits the round: it holds the length and digest of both.
-A resumed run cuts what came after, and refuses what is not what was written.
-collaboration.npz is written from the rows now and then, and at the end.
+A resumed run truncates later lines, and refuses files that were changed.
+collaboration.npz is written from the rows occasionally, and at the end.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _SAVE_SECONDS = 30.0
 _WRONG = (*(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),)
-"""What a file that is none leads to."""
+"""Errors that an invalid file can raise."""
 _LINES = 5
-"""How many of the latest errors and refusals are kept."""
+"""Number of latest errors and refusals that are kept."""
 
 
 class RunRecorder:
@@ -105,7 +105,7 @@ class RunRecorder:
                 if (record := json.loads(line)).get("test_loss") is not None:
                     self._had_loss.add(int(record["peer"]))
             except _WRONG:
-                raise ResultsError(f"{self._metrics}: a line is no measurement") from None
+                raise ResultsError(f"{self._metrics}: a line is not a measurement") from None
         self._saved = time.monotonic()
         self._progress("running")
 
@@ -138,7 +138,7 @@ class RunRecorder:
         self._progress("running")
 
     def _weights_of(self, reports: Sequence[Report]) -> Iterator[bytes]:
-        """Records of the weights: a matrix for each round; of many peers each weight by itself."""
+        """Yield records of the weights: a matrix per round; with many peers, single weights."""
         if self._peers > MATRIX:
             for r in reports:
                 own = [
@@ -147,7 +147,7 @@ class RunRecorder:
                 yield np.array(own, dtype=np.float64).tobytes()
             return
         for t in sorted({report.round for report in reports}):
-            matrix = np.eye(self._peers)  # of a peer that did not report: it received nothing
+            matrix = np.eye(self._peers)  # row of a peer that did not report: it received nothing
             for report in reports:
                 if report.round == t:
                     matrix[report.peer] = report.weights
@@ -167,10 +167,10 @@ class RunRecorder:
         name = self._names.get(report.peer, f"peer {report.peer}")
         own = {"round": report.round, "peer": report.peer, "peer_name": name}
         lies = {"attacker": True} if report.metrics.get("attacker") else {}
-        return own | dict(report.metrics) | lies | own  # whatever a node calls its metrics
+        return own | dict(report.metrics) | lies | own  # `own` wins over metrics
 
     def finish(self) -> None:
-        """Note that the run reached its last round: "finished", or "diverged" if every peer did."""
+        """Record the end of the run: "finished", or "diverged" if every peer diverged."""
         self._save_collaboration()
         honest = [r for r in self._latest.values() if not r.metrics.get("attacker")]
         if honest and len(self._diverged()) == len(honest):
@@ -179,17 +179,17 @@ class RunRecorder:
             self._progress("finished")
 
     def fail(self, error: str) -> None:
-        """Note in one line why the run ended early."""
+        """Record the error, in one line, that ended the run early."""
         self._save_collaboration()
         self._progress("failed", error)
 
     def stop(self) -> None:
-        """Note that the run was interrupted and can be resumed."""
+        """Record that the run was interrupted and can be resumed."""
         self._save_collaboration()
         self._progress("stopped")
 
     def _diverged(self) -> list[int]:
-        """List the honest peers whose loss or whose model is no longer finite."""
+        """Return the honest peers with a non-finite loss or model."""
         return [
             peer
             for peer, report in self._latest.items()
@@ -219,7 +219,7 @@ class RunRecorder:
         return len(content), digest
 
     def _read(self) -> dict[str, Any]:
-        """What the checkpoint says; nothing where no round was committed."""
+        """Return the content of the checkpoint; empty if no round was committed."""
         path = self._checkpoint
         if not path.exists():
             if self._metrics.exists() and re.search(rb'"round": [1-9]', self._metrics.read_bytes()):
@@ -235,19 +235,19 @@ class RunRecorder:
         try:
             return self._checked(json.loads(content))
         except _WRONG:
-            raise ResultsError(f"{path}: not what a relay writes of such a run") from None
+            raise ResultsError(f"{path}: does not fit the peers and rounds of this run") from None
 
     def _checked(self, saved: Any) -> dict[str, Any]:
-        """What a checkpoint says, each value of its type: a digest is no proof of who wrote it."""
+        """Check the types of a checkpoint's values, as its digest does not prove who wrote it."""
         ledger, written = saved.pop("ledger"), saved.pop("written")
-        found = {key: progress_file.checked(key, value) for key, value in saved.items()}
+        values = {key: progress_file.checked(key, value) for key, value in saved.items()}
         for name in (self._metrics.name, self._weights.name):
             size, digest = written[name]
             _require(type(size) is int and size >= 0 and isinstance(digest, str))
-        return found | {"ledger": self._ledger(ledger), "written": written}
+        return values | {"ledger": self._ledger(ledger), "written": written}
 
     def _ledger(self, saved: Mapping[str, Any]) -> Ledger:
-        """The ledger, in which JSON made lists of tuples."""
+        """Return the ledger, with JSON's lists converted to tuples."""
         lists = {name: tuple(saved[name]) for name in ("ended", "breaks", "awake")}
         ledger = Ledger(**{**saved, **lists})
         whole = ledger.round, ledger.messages, ledger.nbytes, ledger.sealing
@@ -263,22 +263,22 @@ class RunRecorder:
         return sha256(sha256(self._run).digest() + content.encode()).hexdigest()
 
     def _collaboration(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """The records of `_weights_of`, one a row."""
+        """Return the records of `_weights_of`, one per row."""
         width = 1 + self._peers**2 if self._peers <= MATRIX else 4
         flat = np.fromfile(self._weights) if self._weights.exists() else np.empty(0)
         return flat[: flat.size // width * width].reshape(-1, width)
 
     def _save_collaboration(self) -> None:
         records = self._collaboration()
-        rounds, found = records[:, 0].astype(np.int64), dict[str, Any]()
+        rounds, arrays = records[:, 0].astype(np.int64), dict[str, Any]()
         if self._peers > MATRIX:
             peers, others = records[:, 1:3].T.astype(np.int64)
-            found = {"peers": peers, "others": others, "weights": records[:, 3]}
+            arrays = {"peers": peers, "others": others, "weights": records[:, 3]}
         else:
-            found = {"weights": records[:, 1:].reshape(-1, self._peers, self._peers)}
+            arrays = {"weights": records[:, 1:].reshape(-1, self._peers, self._peers)}
         target = self._directory / "collaboration.npz"
         with atomic.replacing(target) as draft, draft.open("wb") as file:
-            np.savez_compressed(file, rounds=rounds, **found)
+            np.savez_compressed(file, rounds=rounds, **arrays)
         self._saved = time.monotonic()
 
     def _progress(self, status: str, error: str | None = None) -> None:
@@ -310,7 +310,7 @@ class RunRecorder:
             self._watch(self.progress)
 
     def _seen(self) -> dict[str, Any]:
-        """What `coterie status` shows: peer -> last round it ended, and when; last lines."""
+        """Return the fields for `coterie status`: peer -> last ended round and time; last lines."""
         return {
             "names": self._names,
             "last_seen": self._last_seen,
@@ -319,7 +319,7 @@ class RunRecorder:
         }
 
     def _attendance(self) -> dict[str, Any]:
-        """(n,) in how many rounds each peer took part; nothing where everybody always did."""
+        """Return the number of rounds in which each peer took part, (n,); empty if all of them."""
         t, took_part = self.ledger.round, self.ledger.awake
         return {"took_part": took_part} if any(rounds < t for rounds in took_part) else {}
 
@@ -328,11 +328,11 @@ class RunRecorder:
 
 
 def _require(sound: bool) -> None:
-    """Refuse what a checkpoint says.
+    """Check a property of a checkpoint.
 
     Raises
     ------
-    ValueError : it is not sound.
+    ValueError : it does not hold.
     """
     if not sound:
         raise ValueError

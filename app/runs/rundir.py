@@ -1,4 +1,4 @@
-"""A run directory: made and held when a run begins, and read, whether the run is finished or not.
+"""Run directory: create and lock it at the start of a run, and read it at any time.
 
 Shapes: R evaluated rounds, n peers, C recorded collaboration matrices.
 """
@@ -43,13 +43,13 @@ __all__ = [
 ]
 
 PARTS = ("train", "validation", "test")
-"""Of a peer's examples, in split.json."""
+"""Parts of a peer's examples in split.json."""
 SURVEY = "preflight.json"
-"""What the relay's nodes answered when they were asked whether they are ready."""
+"""File with the nodes' answers to a preflight."""
 
 
 def create(config: Config, problem: Problem) -> Path:
-    """Make the run directory: config.toml, split.json (statistics of the split), classes.json."""
+    """Create the run directory: config.toml, split.json (statistics of the split), classes.json."""
     run_dir = Path(config.run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
     if not config.resume:
@@ -57,7 +57,7 @@ def create(config: Config, problem: Problem) -> Path:
         atomic.write(run_dir / "split.json", json.dumps(problem.describe()))
         atomic.write(run_dir / "classes.json", json.dumps(problem.classes))
     with suppress(FileNotFoundError):
-        (run_dir / "progress.json").unlink()  # of the part of the run that is being resumed
+        (run_dir / "progress.json").unlink()  # written before the run was resumed
     return run_dir
 
 
@@ -87,17 +87,17 @@ def held(run_dir: Path) -> Iterator[None]:
 
 
 def held_inodes() -> frozenset[int]:
-    """The inodes of directories that processes of this machine hold; none where Linux is not.
+    """Return the inodes of run directories that processes of this machine lock; Linux only.
 
-    The kernel is asked: whoever tried the lock could get in the way of a run that begins. Of the
-    device it says something else than `stat` where file systems are layered, so that is left out.
+    The kernel lists the locks: trying a lock could block a run that starts. The listed
+    device can differ from that of `stat` on layered file systems, so it is ignored.
     """
     try:
         locks = Path("/proc/locks").read_text(encoding="ascii")
     except FileNotFoundError:
         return frozenset()
     return frozenset(
-        int(found[1]) for found in re.finditer(r" FLOCK .* \w+:\w+:(\d+) 0 EOF", locks)
+        int(match[1]) for match in re.finditer(r" FLOCK .* \w+:\w+:(\d+) 0 EOF", locks)
     )
 
 
@@ -161,20 +161,20 @@ class Run:
 
     @property
     def samples(self) -> Floats | None:
-        """(n,) n_i, the sample counts that weight the peers; None if the split is unknown."""
+        """Example counts n_i that weight the peers, (n,); None if the split is unknown."""
         if self.split and all(isinstance(each.get("samples"), int | float) for each in self.split):
             return np.array([each["samples"] for each in self.split], dtype=np.float64)
         return self.sizes("train")
 
     def sizes(self, part: str) -> Floats | None:
-        """(n,) examples of each peer in "train", "validation" or "test"; None if unknown."""
+        """Return the examples of each peer in "train", "validation" or "test", (n,), or None."""
         counts = [(each.get(part) or {}).get("size") for each in self.split or ()]
         if not counts or any(count is None for count in counts):
             return None
         return np.array(counts, dtype=np.float64)
 
     def labels(self, part: str) -> Ints | None:
-        """(n, classes) examples of each class; None if unknown or not a classification."""
+        """Return the examples per class, (n, classes); None if unknown or not a classification."""
         counts = [(each.get(part) or {}).get("labels") for each in self.split or ()]
         if not counts or any(not count for count in counts):
             return None
@@ -182,7 +182,7 @@ class Run:
 
     @property
     def clusters(self) -> Ints | None:
-        """(n,) true cluster of each peer; None where the split has none."""
+        """True cluster of each peer, (n,); None if the split has no clusters."""
         labels = [each.get("cluster") for each in self.split or ()]
         if not labels or any(label is None for label in labels):
             return None
@@ -190,19 +190,19 @@ class Run:
 
     @property
     def clusters_to_recover(self) -> Ints | None:
-        """`clusters` where the method has to find them; None where its helpers are its cluster."""
+        """`clusters` if the method has to recover them; None if its helpers are its cluster."""
         options = self.config.get(str(self.config["method"]))
-        given = isinstance(options, dict) and options.get("helpers") == "cluster"
-        return None if given else self.clusters
+        has_helpers = isinstance(options, dict) and options.get("helpers") == "cluster"
+        return None if has_helpers else self.clusters
 
     def metric(self, name: str) -> Floats:
-        """(R, n) values of a field; all NaN if the run does not have it."""
+        """Return the values of a field, (R, n); all NaN if the run does not have it."""
         return self.metrics.get(name, np.full(self.reported.shape, np.nan))
 
     def at(self, name: str, row_n: Ints) -> Floats:
-        """(n,) a field at one row of `rounds` per peer; NaN where the row is -1 (no report).
+        """Return a field at one row of `rounds` per peer, (n,); NaN for row -1 (no report).
 
-        Attackers have no losses and accuracies: what is said of a run is about honest peers.
+        Losses and accuracies of attackers are NaN: statements about a run concern honest peers.
         """
         if not len(self.rounds):
             return np.full(self.peers, np.nan)
@@ -212,17 +212,17 @@ class Run:
 
     @property
     def attackers(self) -> Bools:
-        """(n,) who attacks; how good their models are is of no interest."""
+        """Mask of the attackers, (n,), whose models are not evaluated."""
         return np.asarray((self.metric("attacker") > 0).any(axis=0), dtype=np.bool_)
 
     def last_row(self) -> Ints:
-        """(n,) row of each peer's last report; -1 for a peer that never reported."""
+        """Row of each peer's last report, (n,); -1 for a peer that never reported."""
         numbered = np.where(self.reported, np.arange(len(self.rounds))[:, None], -1)
         return np.asarray(numbered.max(axis=0, initial=-1), dtype=np.int64)
 
     @property
     def diverged(self) -> Bools:
-        """(n,) whether a peer's test loss is not finite any more, or a result of its was not."""
+        """Mask of the peers with a non-finite last test loss or any non-finite result, (n,)."""
         finite_rn = np.isfinite(self.metric("test_loss"))
         ends_n = np.isfinite(self.at("test_loss", self.last_row()))
         unsound_n = self.at("unsound_results", self.last_row()) > 0
@@ -230,9 +230,9 @@ class Run:
         return np.asarray(lost_n & ~self.attackers, dtype=np.bool_)
 
     def best_row(self) -> Ints | None:
-        """(n,) row of each peer's best round on its validation data, earliest of equals.
+        """Row of each peer's best round on its validation data, (n,), earliest of equals.
 
-        Highest validation accuracy if the run measures it, else least validation loss. A peer
+        Highest validation accuracy if the run measures it, else lowest validation loss. A peer
         without validation data keeps its last report; None if no peer has any.
         """
         quality = self.metric("validation_accuracy")
@@ -246,7 +246,7 @@ class Run:
 
 
 class RunReader:
-    """Reads one run directory again and again while the run goes on, parsing only what is new."""
+    """Reader of a run directory in progress; each read parses only new lines."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -254,7 +254,7 @@ class RunReader:
         self._peers = 0
 
     def read(self) -> Run:
-        """The run as it is now; see `Run.read`."""
+        """Return the current measurements; see `Run.read`."""
         directory = self._directory
         if not directory.is_dir():
             raise ResultsError(f"{directory}: no such run directory")
@@ -285,22 +285,22 @@ class RunReader:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Read the configuration of a run; what it names is not looked up.
+    """Read the configuration of a run without loading the parts that it names.
 
     Raises
     ------
     ResultsError
-        config.toml is not there, or broken, or not a run's.
+        config.toml is missing, damaged, or not of a run.
     """
     path, config = directory / "config.toml", files.toml_of(directory, "config.toml")
     if config is None:
-        raise ResultsError(f"{path}: not there, so this is not a run directory")
+        raise ResultsError(f"{path}: missing, so this is not a run directory")
     peers = config.get("peers")
     if not isinstance(config.get("method"), str) or type(peers) is not int or peers < 1:
         raise ResultsError(f"{path}: no method and number of peers, so not a run of this product")
     for table in tables().keys() - {"", "model"}:
         if not isinstance(config.get(table, {}), dict):
-            raise ResultsError(f"{path}: {table} is no table")
+            raise ResultsError(f"{path}: {table} is not a table")
     for key, value in flatten(config).items():
         try:
             _check_value(key, value)
@@ -310,25 +310,25 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def _check_value(key: str, value: Any) -> None:
-    """Refuse a value that its key cannot have; a key of an earlier version may have any.
+    """Refuse an invalid value of a known key; keys of earlier versions are not checked.
 
     Raises
     ------
-    ValueError : says what is wanted.
+    ValueError : the message has the expected type or range.
     """
     if not isinstance(value, bool | int | float | str):
-        raise ValueError("wants a number or a string")
+        raise ValueError("must be a number or a string")
     if key in keys():
         schema.check_kind(value, keys()[key][-1])
     limits.check(key, value)
 
 
 def _read_split(directory: Path, peers: int) -> list[Mapping[str, Any]] | None:
-    """The statistics of the split, one mapping per peer; None where there are none.
+    """Read the statistics of the split, one mapping per peer; None without split.json.
 
     Raises
     ------
-    ResultsError : they are not as `coterie.datasets.problem.Problem.describe` makes them.
+    ResultsError : the content differs from `coterie.datasets.problem.Problem.describe`.
     """
     split: list[Mapping[str, Any]] | None = files.json_of(directory, "split.json", list)
     if split is None:
@@ -365,9 +365,9 @@ def _is_count(value: object) -> bool:
 
 
 def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Floats]:
-    """The collaboration matrices: of a run that has not ended, those that the relay keeps.
+    """Read the collaboration matrices; for an unfinished run, those in the relay's folder.
 
-    None where the run kept rows of those who were awake only, as there are too many peers.
+    Empty if the run has too many peers and recorded only the rows of awake peers.
     """
     if status == "running" and peers <= MATRIX:
         with suppress(FileNotFoundError):
@@ -375,11 +375,11 @@ def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Fl
     nothing = np.empty(0, dtype=np.int64), np.empty((0, peers, peers))
     if peers > MATRIX:
         return nothing
-    found = files.arrays_of(directory, "collaboration.npz", {"rounds": "iu", "weights": "f"})
-    if found is None:
+    arrays = files.arrays_of(directory, "collaboration.npz", {"rounds": "iu", "weights": "f"})
+    if arrays is None:
         return nothing
-    path, weights = directory / "collaboration.npz", found["weights"]
-    rounds = found["rounds"].astype(np.int64)
+    path, weights = directory / "collaboration.npz", arrays["weights"]
+    rounds = arrays["rounds"].astype(np.int64)
     if rounds.ndim != 1 or weights.shape != (len(rounds), peers, peers):
         raise ResultsError(
             f"{path}: weights have shape {weights.shape}, "
@@ -391,11 +391,11 @@ def _read_weights(directory: Path, peers: int, status: object) -> tuple[Ints, Fl
 
 
 def _read_rows(directory: Path, peers: int) -> tuple[Ints, Floats]:
-    """A row for each recorded round, mapped into memory: the file may be large, and grows.
+    """Return a row per recorded round, memory-mapped, as the file can be large and grows.
 
     Raises
     ------
-    FileNotFoundError : the relay keeps none.
+    FileNotFoundError : the relay has no such file.
     """
     width = 1 + peers**2
     with files.opened(directory, "relay/weights.f64", files.memory()) as file:

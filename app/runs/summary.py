@@ -1,4 +1,4 @@
-"""Sum up a run: the numbers of summary.json, and its graph beside it.
+"""Summarise a run: summary.json, graph.csv and graph-measures.csv.
 
 A number that does not exist (no accuracy, no clusters, no validation data) is None.
 """
@@ -24,7 +24,7 @@ from coterie.strategies.protocol import MEASURES
 def summarise(run: Run) -> dict[str, Any]:
     """Compute the content of summary.json.
 
-    "Last" is each peer's last report, so a peer that dropped out counts with what it had.
+    "Last" is each peer's last report, so a peer that dropped out counts with its last model.
     The mean test loss is null when a peer diverged (`diverged_peers` counts them).
     """
     last_n, best_n = run.last_row(), run.best_row()
@@ -64,7 +64,7 @@ def summarise(run: Run) -> dict[str, Any]:
 
 
 def accuracy_statistics(accuracy_n: Floats, samples_n: Floats | None) -> dict[str, float | None]:
-    """Mean, n_i-weighted mean, standard deviation over peers (population) and worst decile.
+    """Return mean, n_i-weighted mean, standard deviation over peers (population) and worst decile.
 
     The worst decile is the mean of the floor(n / 10) lowest peers, at least one. Peers without
     an accuracy (NaN: no test data) are left out; all four are None if no peer has one.
@@ -83,15 +83,15 @@ def accuracy_statistics(accuracy_n: Floats, samples_n: Floats | None) -> dict[st
 
 
 def _attendance(run: Run) -> dict[str, Any]:
-    """Peer's name -> in how many of the `rounds` it took part, unless everybody always did."""
+    """Return peer name -> number of `rounds` in which it took part; empty if all in all rounds."""
     took_part = run.progress.get("took_part")
     return {"took_part": dict(zip(run.names, took_part, strict=True))} if took_part else {}
 
 
 def privacy(run: Run) -> dict[str, Any]:
-    """Epsilon of the peer that has spent most, and delta; nothing of a run without privacy.
+    """Return the largest epsilon of the peers, and delta; empty for a run without privacy.
 
-    It is None where it is infinite, or not reported.
+    Epsilon is None if it is infinite or not reported.
     """
     options = run.config.get("privacy", {})
     if options.get("kind", "none") == "none":
@@ -105,13 +105,13 @@ def privacy(run: Run) -> dict[str, Any]:
 
 
 def recovery(run: Run) -> dict[str, Any] | None:
-    """Score the learnt graph at the end and at its best; None without clusters to find or weights.
+    """Score the learnt graph at the end and at its best; None without true clusters or weights.
 
     The final scores are flat; `best` holds those of the recorded round with the highest F1
     (earliest of equals) together with its `round`. `rounds_to_recovery` is the first recorded
     round at which the graph is exactly the true one, None if it never is. CoBo's weights between
-    twins decay late in training, so `best` says whether the graph was found, the final scores
-    whether it is still there.
+    twins decay late in training, so `best` shows whether the graph was recovered, the final scores
+    whether it still is.
     """
     clusters_n = run.clusters_to_recover
     if clusters_n is None or not len(run.weights):
@@ -135,12 +135,12 @@ def finish(run_dir: str | Path) -> dict[str, Any]:
     atomic.write(run.directory / "graph.csv", graph.edges_csv(run))
     atomic.write(run.directory / "graph-measures.csv", graph.measures_csv(run))
     text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-    atomic.write(run.directory / "summary.json", text)  # last: with it the run is finished
+    atomic.write(run.directory / "summary.json", text)  # written last: it marks the run as finished
     return summary
 
 
 def mean(values: Floats) -> float | None:
-    """Mean of the values that are there (not NaN); None of none, or if one is not finite."""
+    """Return the mean of the values that are not NaN; None without values or if one is infinite."""
     values = values[~np.isnan(values)]
     return float(values.mean()) if len(values) and np.isfinite(values).all() else None
 

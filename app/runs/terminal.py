@@ -1,4 +1,4 @@
-"""Text on a terminal: what it obeys, or shows in another order than it stands, is spelt out."""
+"""Terminal output with control and direction characters escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which control and direction characters stand as "\x1b" or "\u202e"."""
+    r"""Return a text with control and direction characters escaped, as in "\x1b" or "\u202e"."""
     if text.isprintable():
         return text
     return "".join(
@@ -21,11 +21,11 @@ def printable(text: str) -> str:
 
 
 class Terminal(Console):
-    """A console for text that may come from anywhere: names of folders, files of others."""
+    """Console for untrusted text, such as names of folders and content of files."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **how: Any) -> Text:
-        """Convert a string, wherever it stands in what is printed."""
+        """Convert a string of any printed object."""
         return super().render_str(printable(text), **how)

@@ -1,4 +1,4 @@
-"""Accounts of a deployed peer: files that outlast requests, processes and runs.
+"""Accounts of a deployed peer: files that persist over requests, processes and runs.
 
 In `institution/` of the node's `out`: the ledgers of answers and of privacy, for all runs. In each
 run directory: the run's memory.

@@ -1,8 +1,8 @@
-"""Approvals of runs by a person, and a node's record of what it decided.
+"""Approvals of runs by a person, and a node's record of its decisions.
 
-An approval is for a configuration, by its digest, and for one run: the first that comes with it.
+An approval is for a configuration, by its digest, and for one run: the first with that digest.
 Both are lines of JSON: `institution/approvals.jsonl` in the node's `out`, and beside the audit log
-of each run `decisions.jsonl` with the configurations that it speaks of.
+of each run `decisions.jsonl` with the configurations that it refers to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class ApprovalError(Error, ValueError):
-    """A run waits for a person's approval; says how to give it."""
+    """A run waits for a person's approval; the message has the command that approves it."""
 
 
 class DecisionError(Error, ValueError):
@@ -45,9 +45,9 @@ def approve(out: Path, digest: str) -> None:
 
 
 def require_approval(out: Path, run: str, digest: str) -> None:
-    """Let a run use an approval of its configuration, which it keeps from then on.
+    """Consume an approval of a run's configuration; the run keeps it from then on.
 
-    Of several runs that ask at once, in whatever processes, one gets it.
+    If several runs ask at once, also in different processes, one gets it.
 
     Raises
     ------
@@ -55,21 +55,21 @@ def require_approval(out: Path, run: str, digest: str) -> None:
         There is no approval, or other runs have used it.
     """
     with _locked(out):
-        used, given = _approvals(out, digest)
+        used, approved = _approvals(out, digest)
         if run in used:
             return
-        if len(used) < given:
+        if len(used) < approved:
             line = {"time": _now(), "digest": digest, "run": run}
             atomic.append(out / OWN / _APPROVALS, line)
             return
     where = shlex.quote(str(out / run))
-    raise ApprovalError(f"it waits for approval of {digest}: coterie approve {where}")
+    raise ApprovalError(f"the run waits for approval of {digest}: coterie approve {where}")
 
 
 def is_approved(out: Path, digest: str) -> bool:
     """Return whether there is an approval of a configuration that no run has used."""
-    used, given = _approvals(out, digest)
-    return len(used) < given
+    used, approved = _approvals(out, digest)
+    return len(used) < approved
 
 
 def record(directory: Path, config: Config, digest: str, policy: Path, decision: str) -> None:
@@ -78,7 +78,7 @@ def record(directory: Path, config: Config, digest: str, policy: Path, decision:
     Parameters
     ----------
     directory : the run's.
-    policy : the file that was decided by; its SHA-256 is recorded.
+    policy : the policy file; its SHA-256 is recorded.
     decision : "allowed", or "refused: ..." with the reason.
     """
     file = _config_file(digest)
@@ -103,12 +103,12 @@ def newest_config(directory: Path) -> tuple[Path, str]:
     """
     path = directory / _DECISIONS
     if not path.is_file():
-        raise DecisionError(f"{directory} has no {_DECISIONS}: no such run has come to this node")
+        raise DecisionError(f"{directory} has no {_DECISIONS}: no such run was sent to this node")
     digest = None
     with suppress(ValueError, IndexError):
         digest = atomic.lines(path)[-1].get("digest")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise DecisionError(f"{path}: its last line holds no digest of a configuration")
+        raise DecisionError(f"{path}: the last line has no digest of a configuration")
     return directory / _config_file(digest), digest
 
 

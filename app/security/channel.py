@@ -1,7 +1,7 @@
 """Secure channel of a node: seals outgoing letters, opens and checks incoming ones.
 
-Both go into the audit log. What arrives is opened only where an edge of the request brings it to
-this node, and is refused with one line where anything about it is not as it should be.
+Both go into the audit log. A letter is opened only if an edge of the request ends at this node; any
+unexpected or invalid letter is refused with one line.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from coterie.app.security.trust import Entry
 from coterie.app.wire.payload import Foreign, LetterFormat, PayloadError
 from coterie.strategies.protocol import Kind, PeerMessage, Request
 
+_UNEXPECTED = "was not expected: no edge of this round delivers it to this node"
+
 
 class SecureChannel:
     """Writer and reader of the letters of a node in a run.
 
     Parameters
     ----------
-    peers : hosted by the node.
+    peers : peers that the node hosts.
     directory : the run directory on the node's disk; its name is that of the run.
     sealing : whether letters are sealed, and with which keys.
-    accounts : of a deployed node: what its peer hears and answers is counted there. Without, there
-        is a memory on disk where letters are sealed.
+    accounts : accounts of a deployed node, which count received letters and answers; None: only a
+        memory on disk if letters are sealed.
     max_age : maximum age of an accepted offer in rounds; an older offer of a peer is never
         accepted after a newer one.
 
@@ -70,12 +72,12 @@ class SecureChannel:
         Raises
         ------
         KeysError
-            A file of keys is missing or wrong.
+            A key file is missing or invalid.
         DamagedError, LedgerError
             The memory of the run or a ledger was changed.
         SealError
-            It goes back to a round that the relay said it has committed: letters of that round are
-            never accepted again.
+            The request is of a round that the relay has committed: letters of that round are never
+            accepted again.
         """
         self._request = request
         self._scope = Scope(self._run, self._sealing.config_digest, request.attempt)
@@ -132,12 +134,12 @@ class SecureChannel:
 
         Parameters
         ----------
-        form : what each of them has to hold.
+        form : required format of each letter.
 
         Raises
         ------
         LedgerError
-            More is asked of this peer than its institution allows.
+            The request exceeds the limits of the peer's institution.
         """
         due = self._due(kind)
         result: dict[tuple[int, int | None], Mapping[str, Tensor]] = {}
@@ -147,9 +149,9 @@ class SecureChannel:
             ends = letter.sender, letter.recipient
             try:
                 if ends not in due:
-                    raise PayloadError("was not to come here")
+                    raise PayloadError(_UNEXPECTED)
                 if ends in result:
-                    raise PayloadError("came a second time")
+                    raise PayloadError("was received before")
                 opened = self._open(letter, digest, form.max_bytes)
                 self._check_age(letter)
                 result[ends] = form.decode(opened)
@@ -172,7 +174,7 @@ class SecureChannel:
         if not t - (self._max_age if letter.kind == "offer" else 0) <= letter.round <= t:
             raise PayloadError(f"is of round {letter.round}")
         if letter.kind == "offer" and letter.round < self._memory.heard.get(str(letter.sender), 0):
-            raise PayloadError(f"is of round {letter.round}, older than one that came before")
+            raise PayloadError(f"is of round {letter.round}, older than one received before")
 
     def _count(self, ledger: Ledger, kind: Kind, plain: Mapping[int, str]) -> None:
         """Record the received letters, and the answers to them."""
@@ -190,7 +192,7 @@ class SecureChannel:
         """
         for letters in self._unread.values():
             for letter in letters:
-                self._refuse(letter, self._digest(letter.payload), "was not to come here")
+                self._refuse(letter, self._digest(letter.payload), _UNEXPECTED)
         self._memory.keep_heads()
         return tuple(self._refused)
 
@@ -208,15 +210,15 @@ class SecureChannel:
 
         Parameters
         ----------
-        digest : of the payload as it came.
-        max_bytes : that the plain payload may have.
+        digest : digest of the received payload.
+        max_bytes : maximum size of the plain payload.
 
         Raises
         ------
         PayloadError
-            It is too large, or no bytes at all.
+            The payload is too large, or is not bytes.
         SealError
-            It is not from a trusted peer to one of this node, of this run and round, unaltered;
+            The sender is not trusted, the letter was altered or is for another peer, run or round;
             or it is plain where letters are sealed, or the reverse.
         """
         if not isinstance(letter.payload, bytes):

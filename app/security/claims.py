@@ -1,9 +1,9 @@
 """Claims: signatures by which a node proves to the relay which peer it hosts.
 
-Registered nodes are known to the relay by a key of their transport, which says nothing about peers.
-With the public keys of the peers in a trust file of its own, the relay takes a node for that of a
-peer only if the node has signed, with the peer's key, that it is: for this run, its configuration
-and this process of the relay, so a claim is of no use to anybody who has heard it, nor later.
+The relay knows registered nodes by a transport key, which is not bound to peers. With the peers'
+public keys in its own trust file, the relay accepts a node as that of a peer only if the node has
+signed a claim with the peer's key. The claim is bound to the run, its configuration and the relay's
+process, so that others cannot reuse it, now or later.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from coterie.app.security.policy import Disclosure, Policy, ReportPolicy
 from coterie.strategies.protocol import MEASURES, Report
 
 TRAFFIC = ("bytes_sent", "bytes_received")
-"""Metrics that the relay knows in any case."""
+"""Metrics that the relay can observe itself."""
 LOSSES = ("test_loss", "validation_loss", "train_loss")
 PER_CLASS = ("balanced_accuracy", "macro_f1", "auroc", "sensitivity", "specificity")
-"""Metrics that rest on the test examples of each class by itself."""
+"""Metrics that are computed from the test examples of single classes."""
 _PARTS = ("train", "validation", "test")
 _WEIGHT_DIGITS = 2
 _log = logging.getLogger("coterie.node")
@@ -28,7 +28,7 @@ class Reports:
     ----------
     sizes : part -> number of the peer's examples.
     rarest : test examples of the peer's rarest class; 0 without classes.
-    own : whether only this institution has the data; data that everybody has need no protection.
+    own : whether the data are private to this institution; public data need no protection.
     learns_graph : whether the collaboration weights follow from the examples.
     ledger : counts reported numbers over all runs.
     """
@@ -49,22 +49,22 @@ class Reports:
         self._counts_weights = learns_graph and policy.reports.disclosure != "none"
 
     def disclosed(self, report: Report) -> Report:
-        """Return what the relay gets of a report; without numbers if their budget is used up."""
+        """Return a report as disclosed to the relay, without numbers if their budget is used up."""
         if not self._own:
             return limited(report, self._policy.disclosure)
-        told = protected(report, self._policy, self._sizes, self._rarest)
+        result = protected(report, self._policy, self._sizes, self._rarest)
         budget = self._policy.max_numbers_per_example * sum(self._sizes.values())
         weights: dict[int, float] = {}
         if self._counts_weights:
-            weights = {k: w for k, w in told.weight_by_peer.items() if k != told.peer}
-        if self._ledger.reporting(told.round, numbers_in(told), weights, budget):
-            return told
+            weights = {k: w for k, w in result.weight_by_peer.items() if k != result.peer}
+        if self._ledger.reporting(result.round, numbers_in(result), weights, budget):
+            return result
         _log.warning(
             "reports.max-numbers-per-example = %g is used up: no numbers are reported",
             self._policy.max_numbers_per_example,
             extra={"round": report.round},
         )
-        return limited(told, "none")
+        return limited(result, "none")
 
 
 def limited(report: Report, disclosure: Disclosure) -> Report:
@@ -92,17 +92,17 @@ def protected(
 
     A number taken over m examples is rounded to `precision(m)`: a share as it is, anything else
     relative to its own power of ten. Weights keep two decimals. What was measured on training
-    examples stays here unless the policy says otherwise.
+    examples stays here unless the policy allows them.
 
     Parameters
     ----------
     sizes : part -> number of examples.
-    rarest : test examples of the rarest class; 0 where these are too few: what is measured by class
-        is not told then, since it may be about one person.
+    rarest : test examples of the rarest class; 0 if too few: then measures by class are omitted,
+        since they may concern one person.
     """
     metrics = {
         name: value
-        if value is None or name in (*TRAFFIC, "epsilon")  # rounded down it would promise too much
+        if value is None or name in (*TRAFFIC, "epsilon")  # rounding down would promise too much
         else _protected(name, value, policy.training, sizes, rarest)
         for name, value in report.metrics.items()
     }
@@ -111,9 +111,9 @@ def protected(
 
 
 def numbers_in(report: Report) -> dict[str, float]:
-    """Return the metrics about own examples that a report has after `protected`.
+    """Return the metrics of a `protected` report that depend on own examples.
 
-    Work that was done, traffic and epsilon are not among them.
+    Counts of work, traffic and epsilon are excluded.
     """
     free = (*TRAFFIC, "epsilon")
     return {k: v for k, v in report.metrics.items() if isinstance(v, float) and k not in free}
@@ -122,8 +122,8 @@ def numbers_in(report: Report) -> dict[str, float]:
 def precision(examples: int) -> float:
     """Return the largest of 1, 0.5, 0.2, 0.1, 0.05, ... up to 0.5 / sqrt(examples).
 
-    That is the largest standard error which a share of so many examples has: finer digits say
-    something about these examples and nothing about others.
+    That bound is the largest standard error of a share over this number of examples: finer digits
+    describe these examples only, and do not generalise.
     """
     error = 0.5 / math.sqrt(examples)
     power = 10.0 ** math.floor(math.log10(error))
@@ -136,9 +136,9 @@ def _protected(
     part = next((part for part in _PARTS if f"{part}_" in name), None)
     if name in MEASURES:
         return _measure(name, value, sizes, rarest)
-    if part is None and isinstance(value, int):  # work that was done
+    if part is None and isinstance(value, int):  # counts of work
         return value
-    if part is None:  # on which examples is not known
+    if part is None:  # the part is unknown
         return _relative(value, min(filter(None, map(sizes.get, _PARTS))))
     if not sizes[part] or (part == "train" and not training):
         return None

@@ -1,4 +1,4 @@
-"""Files that only their owner may change, and folders that only their owner may read."""
+"""Permission checks and restrictions for files and folders of one owner."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def writable_by_others(path: Path) -> str:
-    """Return how others could change a file, with the remedy; "" if they cannot.
+    """Return the way in which others could change a file, with the remedy; "" if they cannot.
 
-    Whoever may write to a folder above the file can put another file in its place, unless the
+    A user who may write to a folder above the file can replace the file, unless the
     folder is sticky, like /tmp.
 
     Raises

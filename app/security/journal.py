@@ -3,8 +3,8 @@
 Beside a ledger, a file `.head` has its length in bytes and its SHA-256. The head is written after
 the line. A ledger may therefore be ahead of its head (the process was killed between the two), but
 never behind it. Text after the last line break was never completed: the process that wrote it was
-killed before it did what the line would have counted, and the next line replaces it. Copies of the
-head in the memory of each run (`coterie.app.security.memory`) detect that a ledger and its head
+killed before the action that the line would have counted, and the next line replaces it. Copies of
+the head in the memory of each run (`coterie.app.security.memory`) detect that a ledger and its head
 were rolled back together.
 
 Ledger and head are read and written under a lock over all processes.
@@ -24,7 +24,7 @@ from coterie.app.runs import atomic
 from coterie.errors import Error
 
 T = TypeVar("T")
-_REMEDY = "nothing is spent or answered before a person has looked and has put the file back"
+_REMEDY = "this node spends and answers nothing until a person has restored the file"
 
 
 class LedgerError(Error, ValueError):
@@ -57,7 +57,7 @@ class Journal:
         self.path = path
         self._head_file, self._lock = path.with_suffix(".head"), path.with_suffix(".lock")
         self._seen: Sequence[Head] = tuple(seen)
-        self._size, self._hash = 0, hashlib.sha256()  # of what was read or written so far
+        self._size, self._hash = 0, hashlib.sha256()  # of the lines read or written so far
 
     @property
     def head(self) -> Head:

@@ -1,7 +1,7 @@
-"""Keys of a peer.
+"""Key pairs of a peer, for signatures and encryption.
 
-A peer has three key pairs: Ed25519 to sign, and ML-KEM-768 with X25519 to be written to (one
-hybrid key for HPKE, so that what is recorded today stays closed to a quantum computer).
+A peer has three key pairs: Ed25519 for signatures, and ML-KEM-768 with X25519 for encryption (one
+hybrid key for HPKE, so that a future quantum computer cannot decrypt recorded letters).
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class PublicKeys:
 
     @cached_property
     def verifier(self) -> Ed25519PublicKey:
-        """Checks signatures."""
+        """Key that verifies the peer's signatures."""
         return Ed25519PublicKey.from_public_bytes(self.sign)
 
     @cached_property
     def recipient(self) -> MLKEM768X25519PublicKey:
-        """Encrypts to the peer."""
+        """Key that encrypts to the peer."""
         return MLKEM768X25519PublicKey(
             MLKEM768PublicKey.from_public_bytes(self.seal[:_MLKEM_BYTES]),
             X25519PublicKey.from_public_bytes(self.seal[_MLKEM_BYTES:]),
@@ -71,7 +71,7 @@ class PublicKeys:
 
     @property
     def fingerprint(self) -> str:
-        """Digest to be compared by people over another channel: 64 hex digits in groups of four."""
+        """Digest for people to compare over another channel: 64 hex digits in groups of four."""
         text = self.digest.hex()
         return " ".join(text[k : k + 4] for k in range(0, len(text), 4))
 
@@ -124,9 +124,9 @@ class PrivateKeys:
 
     @cached_property
     def reader(self) -> MLKEM768X25519PrivateKey:
-        """Decrypts what was encrypted to `public`."""
+        """Key that decrypts messages to `public`."""
         return MLKEM768X25519PrivateKey(self._mlkem, self._x25519)
 
     def sign(self, message: bytes) -> bytes:
-        """Ed25519 signature, 64 bytes."""
+        """Return the Ed25519 signature of a message, 64 bytes."""
         return self._sign.sign(message)

@@ -1,10 +1,10 @@
 """Ledger of a peer's answers and reported numbers over all runs, with their limits.
 
 `institution/ledger-<peer>.jsonl` in the node's `out` has a line for each set of letters that a
-round was played with, for each answer that was given, and for each report with numbers about own
-data. A round that is not committed can be played again; that it was, and whether anything was
-different, stands here. The same answer to the same model is counted once, and so is the same report
-of a round: they tell nothing new. Processes that use the file at the same time wait for each other.
+round was run with, for each answer, and for each report with numbers about own data. A round that
+is not committed can be repeated; the ledger records each repetition and its differences. The same
+answer to the same model counts once, and so does the same report of a round: they disclose nothing
+new. Processes that use the file at the same time wait for each other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Ledger:
     ----------
     journal : the file.
     run : name of the run.
-    limits : how much may be asked.
+    limits : limits of the institution's policy.
     """
 
     def __init__(self, journal: Journal, run: str, limits: AnswerPolicy) -> None:
@@ -38,14 +38,14 @@ class Ledger:
         self._numbers = 0  # reported in all runs
 
     def committed(self) -> int:
-        """Return the last round that was committed when a round of this run was played."""
+        """Return the last round that was committed when a round of this run was last run."""
         with self._open():
             return max((line.get("committed", 0) for line in self._mine), default=0)
 
     def heard(
         self, request: Request, kind: Kind, letters: Mapping[int, str], committed: int = 0
     ) -> None:
-        """Count that a round is played with these letters.
+        """Record that a round is run with these letters.
 
         Parameters
         ----------
@@ -55,7 +55,7 @@ class Ledger:
         Raises
         ------
         LedgerError
-            The round was played too often.
+            The round was repeated too often.
         """
         about = {"run": self._run, "round": request.round, "heard": kind}
         with self._open():
@@ -63,7 +63,7 @@ class Ledger:
             if len(before) > self._limits.max_replays:
                 raise LedgerError(
                     f"answers.max-replays = {self._limits.max_replays}: round {request.round} "
-                    f"was played {len(before)} times"
+                    f"was run {len(before)} times"
                 )
             digest = _digest_of(request, letters)
             differs = bool(before) and digest not in {line["digest"] for line in before}
@@ -76,16 +76,16 @@ class Ledger:
             self._add({**about, **line})
 
     def answering(self, request: Request, models: Mapping[int, str]) -> None:
-        """Count the answers that are about to be given.
+        """Count answers before they are given.
 
         Parameters
         ----------
-        models : owner of a model -> digest of the model; each gets an answer.
+        models : owner of a model -> digest of the model that is answered.
 
         Raises
         ------
         LedgerError
-            They are too many for a round, for a recipient in this run, or in all.
+            The answers exceed the limit of a round, of a recipient in this run, or of all runs.
         """
         with self._open():
             mine = [line for line in self._mine if "answer-to" in line]
@@ -143,7 +143,7 @@ class Ledger:
 
     @contextmanager
     def _open(self) -> Iterator[None]:
-        """Lock the ledger and count what other processes have added."""
+        """Lock the ledger and count the lines of other processes."""
         with self._journal.locked(_checked) as lines:
             for line in lines:
                 self._count(line)
@@ -190,6 +190,6 @@ def _digest_of(request: Request, letters: Mapping[int, str]) -> str:
     return _digest([*varied, request.samples.tolist()])
 
 
-def _within(key: str, most: int, given: int, more: int) -> None:
-    if given + more > most:
-        raise LedgerError(f"answers.{key} = {most}: {given} were given, {more} more are asked")
+def _within(key: str, most: int, answered: int, more: int) -> None:
+    if answered + more > most:
+        raise LedgerError(f"answers.{key} = {most}: {answered} given, {more} more requested")

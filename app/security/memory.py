@@ -28,7 +28,7 @@ class Memory:
 
     Attributes
     ----------
-    committed : the last round that the relay said it has committed.
+    committed : the last round that the relay has committed, as it announced.
     offered : "round peer" -> digest of a hosted peer's offer.
     heard : sender -> round of the newest offer that was accepted.
     """
@@ -98,7 +98,7 @@ def heads_in(out: Path, peer: int) -> Mapping[str, Sequence[Head]]:
     for path in out.glob(f"*/nodes/mail-{peer:04d}.json"):
         try:
             heads: dict[str, Any] = _read(path).get("ledgers", {})
-        except (OSError, atomic.DamagedError):  # stops its own run, and no other
+        except (OSError, atomic.DamagedError):  # the error stops its own run only
             continue
         for name, head in heads.items():
             by_file.setdefault(name, []).append(Head(*head))

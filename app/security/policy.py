@@ -1,7 +1,7 @@
 """Policy of an institution: the runs that may start on this machine.
 
-`policy.toml` is written and read by the institution (`coterie policy`); nothing that a run or
-the relay says changes it. A node without one takes part in no run, and a run outside it is refused
+The institution writes and checks `policy.toml` (`coterie policy`); neither a run nor the relay can
+change it. A node without a policy takes part in no run, and a run outside the policy is refused
 before any data are read. The docstring of each table and the text beside each key become the
 comments of the file.
 """
@@ -75,8 +75,8 @@ class DataPolicy:
 
 @dataclass(frozen=True)
 class ReportPolicy:
-    """Numbers that the relay is told about models. Every number about own data is rounded to what
-    the number of examples supports.
+    """Numbers about models that the relay receives. Every number about own data is rounded to the
+    precision that the number of examples supports.
     """  # noqa: D205
 
     disclosure: Annotated[
@@ -96,8 +96,8 @@ class ReportPolicy:
 
 @dataclass(frozen=True)
 class AnswerPolicy:
-    """Answers: what this node computes on its own data at a model that it was sent. That is a
-    gradient where a method asks for one, and also its own model after training from an average with
+    """Answers: results that this node computes on its own data from a received model. These are
+    gradients that a method requests, and also its own model after training from an average with
     the models of others.
     """  # noqa: D205
 
@@ -135,7 +135,7 @@ class AnswerPolicy:
 
 @dataclass(frozen=True)
 class PrivacyPolicy:
-    """Differential privacy of single examples, on any data. docs/privacy.md says what it covers."""
+    """Differential privacy of single examples, on any data; see docs/privacy.md."""
 
     kind: Annotated[
         Literal["none", "examples"],
@@ -160,9 +160,7 @@ class LimitPolicy:
     """Memory and time that a run may take here, checked before anything of that size is made."""
 
     max_steps: Annotated[int, Range(1), "Maximum number of local steps of a round."] = 10_000
-    max_epochs: Annotated[
-        int, Range(1), "Maximum number of passes over the own data in a round."
-    ] = 100
+    max_epochs: Annotated[int, Range(1), "Maximum number of passes over the data in a round."] = 100
     max_batch_size: Annotated[int, Range(1), "Maximum number of examples of a gradient."] = 4096
     max_pixels: Annotated[
         int, Range(1), "Maximum numbers of a resized image: channels times height times width."
@@ -301,15 +299,15 @@ def policy_of(flat: Mapping[str, Any]) -> Policy:
     PolicyError
         A key is unknown or its value wrong.
     """
-    given: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
+    values: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
     for dotted, value in flat.items():
         table, name, annotation = locate(dotted)
         try:
-            given[table][name] = schema.convert(value, annotation)
+            values[table][name] = schema.convert(value, annotation)
         except ValueError as error:
             raise PolicyError(f"{dotted} = {schema.written(value)}: {error}") from None
-    parts = {table: TABLES[table](**given[table]) for table in TABLES if table}
-    policy = Policy(**given[""], **parts)
+    parts = {table: TABLES[table](**values[table]) for table in TABLES if table}
+    policy = Policy(**values[""], **parts)
     policy.check()
     return policy
 

@@ -4,8 +4,8 @@
 private examples: their Rényi divergences at the orders of `coterie.clients.engine.accountant`. The
 budget is checked and the line is written under a lock over all processes, before the gradients are
 computed. A crash therefore leaves nothing uncharged, and parallel runs share one budget. Gradients
-that were charged and then lost in a crash stay charged. The sum over all runs is what the peer has
-spent, whichever columns or labels a run took.
+that were charged and then lost in a crash stay charged. The peer has spent the sum over all
+runs, whichever columns or labels they used.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def check_run(policy: Policy, config: Config) -> None:
         if words(wanted) != words(allowed) and (key, allowed) != ("classes", ANY):
             raise PolicyError(
                 f'data.{key} = "{allowed}" does not allow {config.dataset}.{key} = "{wanted}": '
-                "the institution's own file decides"
+                "the institution's file decides"
             )
 
 
@@ -162,7 +162,7 @@ def _answers_allowed(policy: Policy, config: Config) -> None:
         raise PolicyError(
             f'answers.kind = "private" does not allow method = "{config.method}" without '
             f"differential privacy on own data: {error}; or a person writes answers.kind = "
-            '"plain", whose comment in the policy says what that gives away'
+            '"plain", whose comment in the policy explains the disclosure'
         ) from None
 
 

@@ -63,7 +63,7 @@ class Scope:
 
 
 def digest_of(content: bytes) -> bytes:
-    """SHA-256."""
+    """Return the SHA-256 of `content`."""
     return hashlib.sha256(content).digest()
 
 
@@ -162,7 +162,9 @@ def unseal(
         bound = _header(letter, scope, about)
         return ChaCha20Poly1305(content_key).decrypt(_ONCE, letter.payload, bound)
     except (InvalidTag, ValueError):
-        raise SealError("is signed, but not sealed as it should be or no answer to ours") from None
+        raise SealError(
+            "has a valid signature, but decryption failed: wrong key, or not a reply to our message"
+        ) from None
 
 
 def _header(letter: PeerMessage, scope: Scope, *more: bytes | int) -> bytes:

@@ -2,7 +2,7 @@
 
 A deployed node seals with the keys that its operator gave it, to the peers that its trust file
 names; the run configuration can neither make it trust others nor make it send plain letters. A
-simulated node sends plain letters unless `sealing = true`, and then the run has keys of its own.
+simulated node sends plain letters unless `sealing = true`, which makes keys for the run.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def peer_of(node_config: Mapping[str, object]) -> int | None:
     for entry in read_trust(Path(str(trust))).values():
         if entry.name == name:
             return entry.peer
-    raise KeysError(f"{trust} has no entry [{name}], and --node-config says no peer = K")
+    raise KeysError(f"{trust} has no entry [{name}], and --node-config has no peer = K")
 
 
 def _make_keys(shared: Path, peers: int) -> None:

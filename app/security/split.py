@@ -2,7 +2,7 @@
 
 With the run's seed the relay would know which rows a reported number is about, and could solve for
 their labels after enough runs. This seed comes from a secret of the node instead, drawn once and
-kept in `institution/split.key` of its `out`, and from what the run says of data and model. So all
+kept in `institution/split.key` of its `out`, and from the run's keys of data and model. So all
 methods are compared on the same test part; a run with another seed, other columns or another model
 has another one.
 """
@@ -23,7 +23,7 @@ from coterie.errors import Error
 
 _FILE = "split.key"
 _BYTES = 32
-_BITS = 63  # what every generator of random numbers takes as a seed
+_BITS = 63  # valid seed of every random generator
 
 
 class SplitError(Error, ValueError):

@@ -39,9 +39,9 @@ class Entry:
 
     Attributes
     ----------
-    name : how people call the peer.
-    peer : its number in the runs; None where a public file does not say.
-    keys : what is trusted.
+    name : name of the peer.
+    peer : its number in the runs; None if a public file does not state it.
+    keys : trusted public keys.
     """
 
     name: str
@@ -61,11 +61,11 @@ def create(name: str, directory: Path, peer: int | None = None) -> tuple[Path, P
     Raises
     ------
     KeysError
-        One of the files is there already, or no file can have that name.
+        One of the files is there already, or the name is not a valid file name.
     """
     checked(name)
     private, public = directory / f"{name}.key", directory / f"{name}.pub.toml"
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)  # whatever the umask: read_private
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)  # not by umask: see read_private
     for path in (private, public):
         if path.exists():
             raise KeysError(f"{path} exists already: keys are never overwritten")
@@ -90,7 +90,7 @@ def checked(name: str) -> str:
         The name is invalid.
     """
     if not is_name(name):
-        raise KeysError(f"{name!r} is no name of a peer: use {RULE}")
+        raise KeysError(f"{name!r} is not a valid name of a peer: use {RULE}")
     return name
 
 
@@ -100,7 +100,7 @@ def read_private(path: Path) -> PrivateKeys:
     Raises
     ------
     KeysError
-        It is not there, is not such a file, or others may read or replace it.
+        The file is missing or invalid, or others may read or replace it.
     """
     try:
         if path.stat().st_mode & 0o077:
@@ -167,7 +167,7 @@ def _entry(path: Path, name: str, table: Any) -> Entry:
         raise KeysError(f"{path}: [{name}] needs sign and seal, and may have peer, nothing else")
     peer = table.get("peer")
     if peer is not None and (type(peer) is not int or peer < 0):
-        raise KeysError(f"{path}: [{name}] peer = {peer!r} is no number of a peer")
+        raise KeysError(f"{path}: [{name}] peer = {peer!r} is not a valid number of a peer")
     sign = _key(path, name, "sign", table["sign"], SIGN_BYTES)
     seal = _key(path, name, "seal", table["seal"], SEAL_BYTES)
     try:

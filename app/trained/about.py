@@ -1,6 +1,6 @@
-"""What a saved model says of itself: enough to build it and to use it without the run.
+"""Metadata of a saved model: enough to build and use it without the run.
 
-It is the metadata of models/peer-XXXX.safetensors: text by name, JSON where it is no plain text.
+It is part of models/peer-XXXX.safetensors: strings by name, JSON for values that are not strings.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from coterie.datasets.problem import Problem, Task
 
 FORMAT = "coterie model 1"
 _CHARACTERS = 10_000
-"""Of a name or a sentence in a file."""
+"""Maximum number of characters of a name or a sentence in a file."""
 _SIDES = 8
 _NUMBERS = 1 << 26
-"""Of an example, and of outputs."""
+"""Maximum number of values of an example, and of outputs."""
 
 
 @dataclass(frozen=True)
 class About:
-    """One peer's model.
+    """Description of one peer's model.
 
     Attributes
     ----------
-    peer, peer_name : whose it is.
+    peer, peer_name : the model's peer.
     method, method_options : how it was trained, and predicts.
     model, model_options, adaptation : the network (`coterie.clients.models.build.build`).
     task, outputs : see `coterie.datasets.problem.Problem`.
     shape : of the network's input, one example.
-    dataset, dataset_options : what it learnt from.
-    classes : names of the outputs; empty where nothing names them, or they are numbers.
-    columns : of raw rows, in order; empty where examples are no rows of a table.
-    normalisation : "mean" and "std", then "preprocessing" where the peer's own comes before them.
+    dataset, dataset_options : the training data.
+    classes : names of the outputs; empty if they have no names or are numbers.
+    columns : columns of raw rows, in order; empty if examples are not rows of a table.
+    normalisation : "mean" and "std", then "preprocessing" if the peer has steps before them.
     dtype : of the parameters.
     config_digest : of the run's configuration, hexadecimal.
-    refused : why the file cannot predict; empty where it can.
+    refused : reason why the file cannot predict; empty if it can.
     """
 
     peer: int
@@ -67,7 +67,7 @@ class About:
 
     @classmethod
     def of(cls, config: Config, problem: Problem, peer: int, refused: str = "") -> Self:
-        """Of a peer's model in a run; its name is that in the data."""
+        """Describe a peer's model in a run; the peer has its name in the data."""
         fitted = problem.preprocessing[peer] if problem.preprocessing else None
         normalisation: dict[str, Any] = {
             "mean": problem.mean.tolist(),
@@ -98,49 +98,49 @@ class About:
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """The peer's own steps before the run's normalisation."""
-        found = self.normalisation.get("preprocessing")
-        return None if found is None else Preprocessing.of_json(found)
+        """The peer's own preprocessing, applied before the run's normalisation."""
+        steps = self.normalisation.get("preprocessing")
+        return None if steps is None else Preprocessing.of_json(steps)
 
     def class_names(self) -> list[str]:
-        """The classes by name, or by number."""
+        """Return the names of the classes, or their numbers."""
         return list(self.classes) or [str(number) for number in range(self.outputs)]
 
     def strings(self) -> dict[str, str]:
-        """The metadata."""
-        found = {
+        """Return the metadata as strings by name."""
+        texts = {
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in vars(self).items()
         }
-        return {"format": FORMAT, **found}
+        return {"format": FORMAT, **texts}
 
     @classmethod
     def read(cls, strings: Mapping[str, str] | None) -> Self:
-        """Read the metadata of a file, of which nothing is believed: see `strings`.
+        """Read the metadata of an untrusted file; the inverse of `strings`.
 
-        Types, sizes and shapes are checked, and that they agree. Nothing is built.
+        Checks types, sizes and shapes, and their consistency. Builds nothing.
 
         Raises
         ------
         ValueError
-            The file says nothing of itself, or something that cannot be.
+            The metadata are missing, invalid or inconsistent.
         """
         if not strings or strings.get("format") != FORMAT:
-            raise ValueError("it does not say what it is (written by an earlier version?)")
+            raise ValueError("it has no metadata (written by an earlier version?)")
         values: dict[str, Any] = {}
         for each in fields(cls):
             try:
                 values[each.name] = _READ[each.name](strings[each.name])
             except KeyError:
-                raise ValueError(f"it does not say its {each.name}") from None
+                raise ValueError(f"its metadata lack {each.name}") from None
             except (ValueError, TypeError, OverflowError, RecursionError) as error:
-                raise ValueError(f"its {each.name} cannot be: {error}") from None
+                raise ValueError(f"its {each.name} is invalid: {error}") from None
         about = cls(**values)
         about._check()
         return about
 
     def _check(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse inconsistent metadata."""
         if len(self.classes) not in (0, self.outputs):
             raise ValueError(f"it names {len(self.classes)} classes of {self.outputs}")
         fitted = self.preprocessing
@@ -162,7 +162,7 @@ def _text(value: str) -> str:
 def _one_of(*names: str) -> Callable[[str], str]:
     def read(value: str) -> str:
         if value not in names:
-            raise ValueError(f"{schema.brief(value)} is none of {', '.join(names)}")
+            raise ValueError(f"{schema.brief(value)} is not one of {', '.join(names)}")
         return value
 
     return read
@@ -170,43 +170,43 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def read(value: str) -> int:
-        found = json.loads(value)
-        if type(found) is not int or not low <= found <= high:
-            raise ValueError(f"{schema.brief(value)} is no whole number from {low} to {high}")
-        return found
+        parsed = json.loads(value)
+        if type(parsed) is not int or not low <= parsed <= high:
+            raise ValueError(f"{schema.brief(value)} is not a whole number from {low} to {high}")
+        return parsed
 
     return read
 
 
 def _shape(value: str) -> tuple[int, ...]:
-    """The shape of an example: sides above 0, not too many numbers."""
-    found = json.loads(value)
-    sides = found if isinstance(found, list) and len(found) <= _SIDES else [0]
+    """Parse the shape of an example: positive sides, a limited number of values."""
+    parsed = json.loads(value)
+    sides = parsed if isinstance(parsed, list) and len(parsed) <= _SIDES else [0]
     if not all(type(side) is int and 0 < side <= _NUMBERS for side in sides):
-        raise ValueError(f"{schema.brief(value)} is no shape")
+        raise ValueError(f"{schema.brief(value)} is not a shape")
     if math.prod(sides) > _NUMBERS:
-        raise ValueError(f"{math.prod(sides)} numbers, and at most {_NUMBERS} are taken")
+        raise ValueError(f"{math.prod(sides)} numbers, more than {_NUMBERS}")
     return tuple(sides)
 
 
 def _names(value: str) -> tuple[str, ...]:
-    found = json.loads(value)
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise ValueError("no list of names")
-    return tuple(map(_text, found))
+    parsed = json.loads(value)
+    if not isinstance(parsed, list) or not all(isinstance(name, str) for name in parsed):
+        raise ValueError("not a list of names")
+    return tuple(map(_text, parsed))
 
 
 def _options(value: str) -> dict[str, Any]:
-    """Options of a part: scalars by name, or what a plugin has beside them."""
-    found = json.loads(value)
-    if not isinstance(found, dict):
-        raise ValueError("no options by name")
-    return found
+    """Parse the options of a part: scalars by name; a plugin may have other values."""
+    parsed = json.loads(value)
+    if not isinstance(parsed, dict):
+        raise ValueError("not a table of options")
+    return parsed
 
 
 def _digest(value: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise ValueError(f"{schema.brief(value)} is no SHA-256")
+        raise ValueError(f"{schema.brief(value)} is not a SHA-256")
     return value
 
 
@@ -230,7 +230,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
     "config_digest": _digest,
     "refused": _text,
 }
-"""Field -> what reads its text."""
+"""Field -> function that parses its text."""
 
 
 def _values(options: object) -> dict[str, Any]:

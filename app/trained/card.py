@@ -1,6 +1,6 @@
-"""A model card: what a saved model was learnt from, with whom, and how good it is.
+"""Model card: training data, collaborators and measurements of a saved model.
 
-It lies beside the model, on the machine that hosts the peer, and leaves it with nobody: unlike a
+It lies beside the model, on the machine that hosts the peer, and is sent nowhere: unlike a
 report to the relay it is complete.
 """
 
@@ -20,8 +20,8 @@ from coterie.clients.defence import Defence
 from coterie.clients.privacy import Privacy
 from coterie.strategies.protocol import Report
 
-_LEAST = 1e-6  # weight of a collaborator
-_NAMED = 50  # of them, the heaviest
+_LEAST = 1e-6  # minimum weight of a collaborator
+_NAMED = 50  # maximum number of collaborators, largest weights first
 
 
 def card(
@@ -36,16 +36,16 @@ def card(
     *,
     has_examples: bool,
 ) -> dict[str, Any]:
-    """The card as JSON.
+    """Return the content of the card.
 
     Parameters
     ----------
     sizes : part -> the peer's own examples.
-    report : the peer's last, before a policy takes anything away.
-    names : of all peers, as far as known here.
-    curves : what can be drawn of the evaluation (`coterie.clients.measures`).
-    privacy, defence : of the run; each stands in the card where the run has one.
-    has_examples : whether the model's file holds something of each training example.
+    report : the peer's last report, before a policy limits it.
+    names : names of all peers, if this node knows them.
+    curves : figure data of the evaluation (`coterie.clients.measures`).
+    privacy, defence : of the run; the card has each that the run uses.
+    has_examples : whether the model's file contains data of each training example.
     """
     others = sorted(
         (-weight, peer)
@@ -83,7 +83,7 @@ def card(
 
 
 def _spent(privacy: Privacy, report: Report) -> dict[str, Any]:
-    """The options, and epsilon of all that was learnt from the examples; null if it is infinite."""
+    """Return the privacy options and the epsilon of all training; null if it is infinite."""
     return schema.values(privacy) | {"epsilon": _finite(report.metrics["epsilon"])}
 
 
@@ -96,63 +96,62 @@ def _versions() -> Mapping[str, str]:
     return {name: version(name) for name in ("torch", "numpy")}
 
 
-def as_json(found: Mapping[str, Any]) -> str:
-    """The file for programs."""
-    lines = (f"{json.dumps(key)}: {json.dumps(found[key], allow_nan=False)}" for key in found)
+def as_json(content: Mapping[str, Any]) -> str:
+    """Return the card as JSON."""
+    lines = (f"{json.dumps(key)}: {json.dumps(content[key], allow_nan=False)}" for key in content)
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def as_markdown(found: Mapping[str, Any]) -> str:
-    """The file for people."""
-    examples = ", ".join(f"{count} for {part}" for part, count in found["examples"].items())
+def as_markdown(content: Mapping[str, Any]) -> str:
+    """Return the card as Markdown."""
+    examples = ", ".join(f"{count} for {part}" for part, count in content["examples"].items())
     used = [
-        ("method", f"{found['method']}, {found['round']} rounds"),
-        ("network", found["model"]),
-        ("learns", f"{found['task']} from {found['dataset']}"),
-        ("columns", ", ".join(found["columns"])),
-        ("classes", ", ".join(found["classes"])),
+        ("method", f"{content['method']}, {content['round']} rounds"),
+        ("network", content["model"]),
+        ("learns", f"{content['task']} from {content['dataset']}"),
+        ("columns", ", ".join(content["columns"])),
+        ("classes", ", ".join(content["classes"])),
         ("own examples", examples),
-        ("robust rule", found.get("defence", {}).get("rule", "")),
+        ("robust rule", content.get("defence", {}).get("rule", "")),
     ]
     used = [(name, value) for name, value in used if value]
-    others = [(each["name"], f"{each['weight']:.3g}") for each in found["collaborators"]]
+    others = [(each["name"], f"{each['weight']:.3g}") for each in content["collaborators"]]
     measured = [
         (name, f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
-        for name, value in found["metrics"].items()
+        for name, value in content["metrics"].items()
         if value is not None
     ]
     privacy = [
         "The file holds no example of the training data, but a model may remember some: give it "
-        "only to those who may have the data."
+        "only to people who may have the data."
     ]
-    if found["holds_training_examples"]:
+    if content["holds_training_examples"]:
         privacy = [
             "The file holds the features and the label of each of the peer's training examples: it "
             "is as confidential as the data."
         ]
-    if "privacy" in found:
-        epsilon, delta = found["privacy"]["epsilon"], found["privacy"]["delta"]
+    if "privacy" in content:
+        epsilon, delta = content["privacy"]["epsilon"], content["privacy"]["delta"]
         privacy.append(
             f"Differential privacy of single training examples: epsilon "
             f"{'infinite' if epsilon is None else f'{epsilon:.3g}'} at delta {delta:g}, over all "
-            "that the peer's gradients told, answers to others included; measurements are not "
-            "covered."
+            "gradients of the peer, including answers to others; measurements are not covered."
         )
-    if found["policy"] is None:
+    if content["policy"] is None:
         privacy.append("No policy: a simulation, in which every measurement was reported.")
     else:
-        told = found["reported_to_the_relay"]
-        privacy.append(f"The policy let the relay have: {told} of the reports, rounded.")
+        disclosed = content["reported_to_the_relay"]
+        privacy.append(f"Reports to the relay, as the policy allows: {disclosed}, rounded.")
     parts = [
-        f"# Model of {found['name']}",
+        f"# Model of {content['name']}",
         _table(("", ""), used),
-        "## Collaborators\n\nWeight of what came from each other peer in the last round.",
-        _table(("peer", "weight"), others) if others else "None: the peer learnt alone.",
-        "## How good it is\n\nOn the peer's own test examples; costs are sums over the run.",
+        "## Collaborators\n\nWeight of each other peer's letters in the last round.",
+        _table(("peer", "weight"), others) if others else "None: the peer trained alone.",
+        "## Measurements\n\nOn the peer's own test examples; costs are sums over the run.",
         _table(("", ""), measured),
         "## Privacy\n\n" + "\n\n".join(privacy),
-        f"Configuration {found['config_digest'][:16]}; "
-        + ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+        f"Configuration {content['config_digest'][:16]}; "
+        + ", ".join(f"{name} {number}" for name, number in content["versions"].items())
         + ".",
     ]
     return "\n\n".join(parts) + "\n"

@@ -1,4 +1,4 @@
-"""A saved model for programs that know nothing of this one: PyTorch's pt2, and ONNX."""
+"""Export a saved model to PyTorch's pt2 format or to ONNX, for use without Coterie."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def export(model: PersonalModel, path: Path) -> None:
     Raises
     ------
     ConfigError
-        Another format, or what writes it is not installed.
+        The format is unknown, or the package that writes it is not installed.
     """
     if path.suffix not in FORMATS:
         raise ConfigError(f"{path}: a model is exported as {' or '.join(FORMATS)}")
@@ -45,7 +45,7 @@ def export(model: PersonalModel, path: Path) -> None:
 
 
 def example_for(model: PersonalModel) -> Tensor:
-    """Two raw examples, as the exported model takes them: zeros."""
+    """Return two raw examples of zeros, as input for tracing."""
     about = model.about
     fitted = about.preprocessing
     if about.task == "language":

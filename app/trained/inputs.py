@@ -1,4 +1,4 @@
-"""Examples to predict, from files, in the form in which a saved model takes them."""
+"""Read examples to predict from files, as raw inputs of a saved model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Raw examples (N, ...), and what each is called: a line of a table, a file."""
+    """Raw examples (N, ...) and the name of each: a line of a table, a file."""
 
     raw: npt.NDArray[Any]
     kind: str
@@ -32,12 +32,12 @@ class Inputs:
 
 
 def read(path: Path, about: About) -> Inputs:
-    """The examples in a table (.csv, .parquet), an archive (.npz) or a folder of images.
+    """Read the examples of a table (.csv, .parquet), an archive (.npz) or a folder of images.
 
     Raises
     ------
     ConfigError, DataError
-        They are not what the model takes; names the lines or files that are not.
+        They do not fit the model; names the lines or files.
     """
     if not path.exists():
         raise ConfigError(f"{path}: no such file or folder")
@@ -58,7 +58,7 @@ def _table(path: Path, about: About) -> Inputs:
     as_text = {column.name for column in columns if column.kind != "number"}
     try:
         table = cells.open_table(path, as_text)
-    except RefusedError as error:  # what a deployed node keeps from the relay is told here
+    except RefusedError as error:  # hidden from the relay, but shown to the local user
         raise ConfigError(f"{error}: {', '.join(error.entries)}") from None
     if not columns:
         wanted = math.prod(about.shape)
@@ -91,12 +91,12 @@ def _arrays(path: Path, about: About) -> Inputs:
 
 
 def fitting(raw: npt.NDArray[Any], about: About, called: str) -> npt.NDArray[Any]:
-    """Raw examples (N, ...), if the model can take them: of its shape, without gaps it cannot fill.
+    """Return raw examples (N, ...) if they have the model's input shape and it can fill their gaps.
 
     Raises
     ------
     ConfigError
-        It cannot.
+        They do not fit.
     """
     fitted = about.preprocessing
     fills = fitted is not None and bool(fitted.columns)
@@ -125,8 +125,8 @@ def _images(folder: Path, about: About) -> Inputs:
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES)
     if not files:
         raise ConfigError(f"{folder}: no images ({', '.join(IMAGES)})")
-    found = [read_pixels(path, options) for path in files]
-    if bad := [f"{p} {x}" for p, x in zip(files, found, strict=True) if isinstance(x, str)]:
+    images = [read_pixels(path, options) for path in files]
+    if bad := [f"{p} {x}" for p, x in zip(files, images, strict=True) if isinstance(x, str)]:
         more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         raise ConfigError("\n".join(bad[:_SHOWN]) + more)
-    return Inputs(np.stack(found), "file", [str(path.relative_to(folder)) for path in files])
+    return Inputs(np.stack(images), "file", [str(path.relative_to(folder)) for path in files])

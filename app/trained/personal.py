@@ -1,7 +1,7 @@
-"""A peer's trained model as a torch module that takes raw examples.
+"""Personal model: a peer's trained model as a torch module that takes raw examples.
 
-What its method does to predict - normalise, average a mixture, let its own examples vote - is
-inside, so that the module gives what the run's evaluation measured.
+All prediction steps of its method - normalisation, averaging a mixture, voting examples - are
+inside, so that the module reproduces the run's evaluation.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from coterie.datasets.preprocessing import NO_CODE
 FOLDER = "models"
 T = TypeVar("T")
 _MEMBERS = 1024
-"""Most models of a mixture."""
+"""Maximum number of models of a mixture."""
 _FROZEN = 100_000_000
-"""Most parameters that are drawn and never trained: neither a file nor the user has them."""
+"""Maximum number of frozen random parameters, which neither the file nor the user supplies."""
 _BYTES = 1 << 40
 _HEADER = 1 << 25
-"""Most bytes of a file, and of what it says of itself."""
+"""Maximum bytes of a file, and of its metadata."""
 _WRONG = (
     *(SafetensorError, ValueError, KeyError, TypeError, AttributeError, IndexError),
     *(OverflowError, RecursionError, MemoryError, RuntimeError, ConfigError),
 )
-"""What a file that is none leads to."""
+"""Errors that an invalid file can raise."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """What the user knows, and the file of a model may therefore name.
+    """Code and weights that the user has named, and the file of a model may therefore use.
 
     Attributes
     ----------
@@ -61,11 +61,11 @@ class Named:
 
     @property
     def size(self) -> int:
-        """Bytes of the weights, which are more than their numbers."""
+        """Bytes of the weight files, an upper bound of their number of values."""
         return sum(Path(path).stat().st_size for path in self.weights if Path(path).is_file())
 
     def weights_like(self, path: str) -> str:
-        """The file of weights that is called as that of `path`.
+        """Return the named file of weights with the file name of `path`.
 
         Raises
         ------
@@ -89,13 +89,13 @@ class PersonalModel(nn.Module):
     """A peer's model, in evaluation mode.
 
     It takes raw examples (B, ...) as the data set has them: pixels, tokens, or the numbers of a
-    table's columns, categories by their code and NaN where one is missing. It puts out scores,
+    table's columns, categories by their code and NaN for missing values. It returns scores,
     (B, classes): their softmax are probabilities, also of a mixture, whose scores are logarithms of
-    averaged probabilities. A regression puts out its values.
+    averaged probabilities. A regression returns its values.
 
     Attributes
     ----------
-    about : what the file says of the model.
+    about : metadata of the file.
     """
 
     weights: Tensor | None
@@ -114,7 +114,7 @@ class PersonalModel(nn.Module):
         if weights is not None and (weights.dim() != 1 or not 0 < len(weights) <= _MEMBERS):
             raise ValueError(f"its mixture is {tuple(weights.shape)}: 1 to {_MEMBERS} are mixed")
         members = len(weights) if weights is not None else 1
-        # What is not trained, the base of an adapter, is there once.
+        # The members share untrained parameters, such as the base of an adapter.
         frozen = {id(v): v for v in template.parameters() if not v.requires_grad}
         self.members = nn.ModuleList(copy.deepcopy(template, dict(frozen)) for _ in range(members))
         stacked = "members." if weights is not None else ""
@@ -138,7 +138,7 @@ class PersonalModel(nn.Module):
         self.requires_grad_(False).eval()
 
     def forward(self, raw: Tensor) -> Tensor:
-        """Scores of raw examples."""
+        """Return the scores of raw examples."""
         inputs = self._prepare(raw)
         if self.below is not None:
             predicted = self._voted(inputs)
@@ -156,14 +156,14 @@ class PersonalModel(nn.Module):
         return predicted.clamp_min(torch.finfo(predicted.dtype).tiny).log()
 
     def probabilities(self, raw: Tensor) -> Tensor:
-        """Of each class (B, classes, ...); of a regression its values."""
+        """Return the class probabilities (B, classes, ...); for a regression its values."""
         return self._task.predict(self(raw)[None])[0]
 
     def _predicted(self, member: nn.Module, inputs: Tensor) -> Tensor:
         return self._task.predict(member(inputs)[None])[0]
 
     def _voted(self, inputs: Tensor) -> Tensor:
-        """The model's prediction, and the vote of the peer's own examples (see kNN-Per)."""
+        """Combine the model's prediction with the vote of the peer's own examples (see kNN-Per)."""
         assert self.below is not None
         options = self._voting
         queries = self.below(inputs).flatten(1)
@@ -175,11 +175,11 @@ class PersonalModel(nn.Module):
 
 
 def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.Options:
-    """How the examples in a file vote.
+    """Return the voting options of the examples in a file.
 
     Raises
     ------
-    ValueError : they cannot.
+    ValueError : the examples are invalid, or the method does not vote.
     """
     keys, labels = tensors["memory.keys"], tensors.get("memory.labels")
     if about.method != "knn-per" or labels is None:
@@ -190,11 +190,11 @@ def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.Options:
 
 
 def _template(about: About, named: Named, held: int) -> nn.Module:
-    """The network, in which only what is trained has yet to be put.
+    """Build the network with its untrained parameters.
 
     Parameters
     ----------
-    held : numbers that the file holds: the network is hardly larger, whatever the file says.
+    held : number of values in the file, which bounds the size of the network.
 
     Raises
     ------
@@ -209,18 +209,18 @@ def _template(about: About, named: Named, held: int) -> nn.Module:
         adaptation = replace(adaptation, weights=named.weights_like(adaptation.weights))
     largest = held + named.size + _FROZEN
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # what is frozen, as the engine draws it
+        torch.manual_seed(0)  # the engine draws frozen parameters with this seed
         return build(
             about.model, options, about.task, about.shape, about.outputs, adaptation, largest
         )
 
 
 def _options(about: About) -> Any:
-    """The options of the network; None where it has none.
+    """Return the options of the network; None if it has none.
 
     Raises
     ------
-    ValueError : there are others.
+    ValueError : an option is unknown or invalid.
     """
     table = options_table(about.model)
     if table is not None:
@@ -231,7 +231,7 @@ def _options(about: About) -> Any:
 
 
 def _made(table: type[T], values: Mapping[str, Any]) -> T:
-    """Options from a file.
+    """Make an options table from the values of a file.
 
     Raises
     ------
@@ -243,7 +243,7 @@ def _made(table: type[T], values: Mapping[str, Any]) -> T:
 
 
 class _Prepare(nn.Module):
-    """Raw examples as the network's inputs: the peer's preprocessing, the run's normalisation."""
+    """Convert raw examples to network inputs: the peer's preprocessing, the run's normalisation."""
 
     mean: Tensor
     std: Tensor
@@ -256,18 +256,18 @@ class _Prepare(nn.Module):
     def __init__(self, about: About, dtype: torch.dtype) -> None:
         super().__init__()
         self._dtype, self._tokens = dtype, about.task == "language"
-        found, fitted = about.normalisation, about.preprocessing
+        statistics, fitted = about.normalisation, about.preprocessing
         self._own = fitted is not None and fitted.mean is not None
         self._is_table = fitted is not None and fitted.source is not None
         for name in ("mean", "std"):
-            self.register_buffer(name, torch.tensor(found[name], dtype=dtype))
+            self.register_buffer(name, torch.tensor(statistics[name], dtype=dtype))
         for name in ("source", "code", "fill", "mean", "std"):
             value = getattr(fitted, name, None)
             tensor = None if value is None else torch.from_numpy(value)
             self.register_buffer(f"own_{name}", tensor)
 
     def forward(self, raw: Tensor) -> Tensor:
-        """Normalised inputs."""
+        """Return normalised inputs."""
         if self._tokens:
             return raw.long()
         # As in training: a peer's own statistics in double precision, the run's in the model's.
@@ -284,13 +284,13 @@ class _Prepare(nn.Module):
 def personal_model(
     run_dir: str | Path, peer: int | str | None = None, named: Named = NOTHING
 ) -> PersonalModel:
-    """The model that a peer has at the end of a run, taking raw examples.
+    """Load the model of a peer from a run directory.
 
     Parameters
     ----------
     run_dir : on the machine that hosts the peer.
-    peer : its number or its name; None where this machine has one model only.
-    named : code and files that the user knows, which the model's file may name.
+    peer : number or name; None if this machine has only one model.
+    named : code and files that the user has named, which the model's file may use.
 
     Raises
     ------
@@ -301,15 +301,15 @@ def personal_model(
 
 
 def load(path: Path, named: Named = NOTHING) -> PersonalModel:
-    """The model in a file, which may come from anywhere.
+    """Load the model of an untrusted file.
 
-    It is built of parts of ours, of libraries and of installed packages, and of what the user has
-    named; nothing else is imported, and no file is opened but this and what the user has named.
+    It is built from built-in parts, installed packages, and code and files that the user has
+    named; nothing else is imported, and no other file is opened.
 
     Raises
     ------
     ResultsError
-        It cannot be used.
+        The file cannot be used.
     """
     try:
         about = About.read(_metadata(path))
@@ -321,27 +321,27 @@ def load(path: Path, named: Named = NOTHING) -> PersonalModel:
     except ResultsError:
         raise
     except _WRONG as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise ResultsError(f"{path}: cannot be used: {said}") from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ResultsError(f"{path}: cannot be used: {reason}") from None
 
 
 def find(run_dir: str | Path, peer: int | str | None) -> Path:
-    """The file of a peer's model.
+    """Return the file of a peer's model.
 
     Raises
     ------
     ResultsError
-        There is none; says which there are.
+        There is no such file; lists the available peers.
     """
     folder = Path(run_dir) / FOLDER
-    found = sorted(folder.glob("peer-*.safetensors"))
-    if not found:
-        raise ResultsError(f"{folder}: no models: they lie where the peers are, once a run is over")
-    if peer is None and len(found) == 1:
-        return found[0]
-    if str(peer).isdecimal() and (folder / f"peer-{int(str(peer)):04d}.safetensors") in found:
+    paths = sorted(folder.glob("peer-*.safetensors"))
+    if not paths:
+        raise ResultsError(f"{folder}: no models: each node writes its models at the end")
+    if peer is None and len(paths) == 1:
+        return paths[0]
+    if str(peer).isdecimal() and (folder / f"peer-{int(str(peer)):04d}.safetensors") in paths:
         return folder / f"peer-{int(str(peer)):04d}.safetensors"
-    names = {_name(file): file for file in found}
+    names = {_name(file): file for file in paths}
     if peer in names:
         return names[str(peer)]
     some = ", ".join(list(names)[:8]) + (", ..." if len(names) > 8 else "")
@@ -357,19 +357,19 @@ def _name(path: Path) -> str:
 
 
 def _metadata(path: Path) -> dict[str, str]:
-    """What a file says of itself: strings by name.
+    """Read the metadata of a file: strings by name.
 
     Raises
     ------
-    ResultsError : it is no regular file in a folder of the run.
-    ValueError : it is no safetensors file.
+    ResultsError : it is not a regular file in a folder of the run.
+    ValueError : it is not a safetensors file.
     """
     with files.opened(path.parent.parent, f"{path.parent.name}/{path.name}", _BYTES) as file:
         size = int.from_bytes(file.read(8), "little")
         if size > _HEADER:
             raise ValueError(f"its header has {size} bytes, and at most {_HEADER} are read")
         header = json.loads(file.read(size))
-    found = header.get("__metadata__", {}) if isinstance(header, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
-        raise ValueError("its metadata are no strings")
-    return found
+    strings = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    if not isinstance(strings, dict) or not all(isinstance(text, str) for text in strings.values()):
+        raise ValueError("its metadata are not strings")
+    return strings

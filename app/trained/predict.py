@@ -1,4 +1,4 @@
-"""A saved model's predictions for examples in files."""
+"""Predict examples with a saved model, and write the predictions to a file."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ _BATCH = 256
 
 
 def predicted(model: PersonalModel, raw: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Probabilities (N, classes, ...) of raw examples; of a regression its values (N, outputs)."""
+    """Predict raw examples: probabilities (N, classes, ...), or regression values (N, outputs)."""
     with torch.inference_mode():
         parts = [
             model.probabilities(torch.tensor(raw[first : first + _BATCH])).double().numpy()
             for first in range(0, max(len(raw), 1), _BATCH)
         ]
-    found: npt.NDArray[np.float64] = np.concatenate(parts)
-    return found
+    predictions: npt.NDArray[np.float64] = np.concatenate(parts)
+    return predictions
 
 
 def write(path: Path, model: PersonalModel, inputs: Inputs) -> npt.NDArray[np.float64]:
-    """Write what the model predicts, as a table (.csv) or as arrays (.npz); it is returned, too.
+    """Predict examples, write the predictions as a table (.csv) or arrays (.npz), and return them.
 
     Raises
     ------
-    ConfigError : a table cannot hold it.
+    ConfigError : the predictions do not fit a table.
     """
-    found = predicted(model, inputs.raw)
+    predictions = predicted(model, inputs.raw)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".npz":
-        arrays = {"predictions": found, "names": np.array(inputs.names)}
+        arrays = {"predictions": predictions, "names": np.array(inputs.names)}
         with atomic.replacing(path) as draft, draft.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
-        return found
+        return predictions
     if model.about.task not in ("classification", "regression"):
         raise ConfigError(f"{model.about.task} does not fit a table: --out predictions.npz")
     text = io.StringIO()
-    rows = ([*map(cells.safe, row)] for row in _rows(model, inputs, found))
+    rows = ([*map(cells.safe, row)] for row in _rows(model, inputs, predictions))
     csv.writer(text, lineterminator="\n").writerows(rows)
     atomic.write(path, text.getvalue())
-    return found
+    return predictions
 
 
 def _rows(
-    model: PersonalModel, inputs: Inputs, found: npt.NDArray[np.float64]
+    model: PersonalModel, inputs: Inputs, predictions: npt.NDArray[np.float64]
 ) -> Iterator[list[Any]]:
-    """The header, and a line for each example."""
+    """Yield the header, and a line per example."""
     about = model.about
     if about.task == "regression":
         more = [f"prediction_{k}" for k in range(1, about.outputs)]
         yield [inputs.kind, "prediction", *more]
-        for name, values in zip(inputs.names, found.tolist(), strict=True):
+        for name, values in zip(inputs.names, predictions.tolist(), strict=True):
             yield [name, *values]
         return
     classes = about.class_names()
     yield [inputs.kind, "prediction", *(f"probability_{each}" for each in classes)]
-    for name, values in zip(inputs.names, found.tolist(), strict=True):
+    for name, values in zip(inputs.names, predictions.tolist(), strict=True):
         yield [name, classes[int(np.argmax(values))], *values]

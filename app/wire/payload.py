@@ -103,7 +103,7 @@ class LetterFormat:
 
 
 def format_of(layout: Layout, precision: Precision = "full") -> LetterFormat:
-    """The format of letters of that layout, worked out once."""
+    """Return the format of letters with a layout; cached."""
     return _format(tuple(layout.items()), precision)
 
 
@@ -113,45 +113,45 @@ def _format(entries: tuple[tuple[str, Entry], ...], precision: Precision) -> Let
 
 
 def layout_of(stacks: Mapping[str, Tensor]) -> Layout:
-    """The layout of one row of stacked tensors (P, ...)."""
+    """Return the layout of one row of stacked tensors (P, ...)."""
     return {name: (tuple(value.shape[1:]), value.dtype) for name, value in stacks.items()}
 
 
 def _is_finite(value: Tensor) -> bool:
-    """Whether all numbers are; a sum that is says so in one pass and without a mask."""
+    """Return whether all numbers are finite; a finite sum shows it without a mask."""
     return bool(torch.isfinite(value.sum())) or bool(torch.isfinite(value).all())
 
 
 def _parsed(payload: bytes, layout: Layout) -> dict[str, Tensor]:
-    """What another writer of safetensors may have written, in another order."""
+    """Parse a valid payload of another safetensors writer, whose order may differ."""
     try:
         tensors = load(payload)
     except (SafetensorError, ValueError, KeyError) as error:
         raise PayloadError(f"is not safetensors: {error}") from None
-    found = {name: (tuple(value.shape), value.dtype) for name, value in tensors.items()}
-    if found != dict(layout):
-        raise PayloadError(f"holds {_text(found)}, expected {_text(layout)}")
+    received = {name: (tuple(value.shape), value.dtype) for name, value in tensors.items()}
+    if received != dict(layout):
+        raise PayloadError(f"holds {_text(received)}, expected {_text(layout)}")
     return tensors
 
 
 def _views(payload: bytes, start: int, layout: Layout) -> dict[str, Tensor]:
-    """Tensors that lie in the payload, from `start` on."""
-    found = {}
+    """Return tensors as views of the payload, from byte `start` on."""
+    views = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that bytes must not be written to
         for name, (shape, dtype) in layout.items():
             count = torch.Size(shape).numel()
             if count:
                 flat = torch.frombuffer(payload, dtype=dtype, count=count, offset=start)
-                found[name] = flat.view(shape)
+                views[name] = flat.view(shape)
             else:
-                found[name] = torch.empty(shape, dtype=dtype)
+                views[name] = torch.empty(shape, dtype=dtype)
             start += _size(layout[name])
-    return found
+    return views
 
 
 def _header(layout: Layout) -> bytes:
-    """The first bytes of a payload whose tensors lie in this order."""
+    """Return the first bytes of a payload with its tensors in this order."""
     entries, end = {}, 0
     for name, (shape, dtype) in layout.items():
         start, end = end, end + _size((shape, dtype))

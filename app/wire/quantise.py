@@ -1,12 +1,12 @@
-"""Reduced precision: tensors that travel in fewer bytes than they are computed in.
+"""Reduced precision of tensors in letters: float16, bfloat16 and int8.
 
 "float16" and "bfloat16" halve a letter of float32. "int8" is the microscaling format MXINT8 (Open
 Compute Project, 2023): blocks of 32 numbers share an exponent e, and each is a whole multiple of
 2^e from -127 to 127, so an error is at most 1/127 of the largest in its block.
 
-All peers see the same numbers, wherever they are hosted: what a peer shows is rounded before
-any peer, itself included, reads it, and packing what is rounded is exact. Tensors of fewer than 64
-numbers (a cluster's number, mixture weights) travel as they are.
+All peers see the same numbers, wherever they are hosted: an offered model is rounded before
+any peer, its author included, reads it, and packing rounded numbers is exact. Tensors of fewer than
+64 numbers (a cluster's number, mixture weights) are sent unchanged.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _SUFFIX = ".exponent"
 
 
 def travelling(layout: Layout, precision: Reduced) -> dict[str, Entry]:
-    """The layout in which letters of `layout` travel."""
-    found = dict[str, Entry]()
+    """Return the layout of packed letters for a `layout`."""
+    result = dict[str, Entry]()
     for name, (shape, dtype) in layout.items():
         if not _is_reduced(shape, dtype):
-            found[name] = shape, dtype
+            result[name] = shape, dtype
         elif precision == "int8":
-            found[name] = shape, torch.int8
-            found[name + _SUFFIX] = (-(-torch.Size(shape).numel() // BLOCK),), torch.int8
+            result[name] = shape, torch.int8
+            result[name + _SUFFIX] = (-(-torch.Size(shape).numel() // BLOCK),), torch.int8
         else:
-            found[name] = shape, getattr(torch, precision)
-    return found
+            result[name] = shape, getattr(torch, precision)
+    return result
 
 
 def rounded(tensors: Mapping[str, Tensor], precision: Reduced) -> dict[str, Tensor]:
-    """Stacked tensors (S, ...) as their readers will see them."""
+    """Return stacked tensors (S, ...) rounded to the precision, as recipients see them."""
     return {
         name: _read(_written(value, precision), value)
         if _is_reduced(value.shape[1:], value.dtype)
@@ -53,33 +53,33 @@ def rounded(tensors: Mapping[str, Tensor], precision: Reduced) -> dict[str, Tens
 
 
 def packed(tensors: Mapping[str, Tensor], row: int, precision: Reduced) -> dict[str, Tensor]:
-    """One row of stacked tensors in the layout in which it travels."""
-    found = dict[str, Tensor]()
+    """Pack one row of stacked tensors for sending."""
+    result = dict[str, Tensor]()
     for name, value in tensors.items():
         if not _is_reduced(value.shape[1:], value.dtype):
-            found[name] = value[row]
+            result[name] = value[row]
             continue
         parts = _written(value[row : row + 1], precision)
-        found[name] = parts[0][0].view(value.shape[1:])
+        result[name] = parts[0][0].view(value.shape[1:])
         if len(parts) == 2:
-            found[name + _SUFFIX] = parts[1][0]
-    return found
+            result[name + _SUFFIX] = parts[1][0]
+    return result
 
 
 def unpacked(
     tensors: Mapping[str, Tensor], layout: Layout, precision: Reduced
 ) -> dict[str, Tensor]:
-    """The tensors of a letter that travelled: the inverse of `packed`."""
-    found = dict[str, Tensor]()
+    """Unpack the tensors of a received letter: the inverse of `packed`."""
+    result = dict[str, Tensor]()
     for name, (shape, dtype) in layout.items():
         if not _is_reduced(shape, dtype):
-            found[name] = tensors[name]
+            result[name] = tensors[name]
             continue
         parts = [tensors[name].reshape(1, -1)]
         if precision == "int8":
             parts.append(tensors[name + _SUFFIX][None])
-        found[name] = _read(tuple(parts), torch.empty((1, *shape), dtype=dtype))[0]
-    return found
+        result[name] = _read(tuple(parts), torch.empty((1, *shape), dtype=dtype))[0]
+    return result
 
 
 def _is_reduced(shape: tuple[int, ...], dtype: torch.dtype) -> bool:
@@ -87,7 +87,7 @@ def _is_reduced(shape: tuple[int, ...], dtype: torch.dtype) -> bool:
 
 
 def _written(value: Tensor, precision: Reduced) -> tuple[Tensor, ...]:
-    """(S, numbers) in the precision, and for int8 the exponents (S, blocks)."""
+    """Convert to the precision, (S, numbers); for int8 also return the exponents (S, blocks)."""
     flat_sd = value.flatten(1)
     if precision != "int8":
         dtype = getattr(torch, precision)
@@ -107,7 +107,7 @@ def _written(value: Tensor, precision: Reduced) -> tuple[Tensor, ...]:
 
 
 def _read(parts: tuple[Tensor, ...], like: Tensor) -> Tensor:
-    """What was written, in the shape and type of `like`."""
+    """Read packed numbers in the shape and type of `like`."""
     values_sd = parts[0].to(like.dtype)
     if len(parts) == 2:
         exponent_sb1 = parts[1].to(torch.int32)[..., None]
@@ -118,7 +118,7 @@ def _read(parts: tuple[Tensor, ...], like: Tensor) -> Tensor:
 
 
 def _blocks(flat_sd: Tensor) -> Tensor:
-    """(S, blocks, BLOCK), the last one filled up with zeros."""
+    """Split rows into blocks, (S, blocks, BLOCK); the last block is padded with zeros."""
     missing = -flat_sd.shape[1] % BLOCK
     blocks_sbk: Tensor = torch.nn.functional.pad(flat_sd, (0, missing)).unflatten(1, (-1, BLOCK))
     return blocks_sbk

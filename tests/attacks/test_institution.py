@@ -52,7 +52,7 @@ def code_of(answer: Response | str) -> str:
     assert isinstance(answer, str), "the node did it"
     peer, code, meaning = answer.split(": ")
     assert peer == "peer 0"
-    assert meaning == f"{MEANINGS[code]}; the log of this node says more"  # type: ignore[index]
+    assert meaning == f"{MEANINGS[code]}; see the log of this node"  # type: ignore[index]
     return code
 
 
@@ -76,7 +76,7 @@ def test_typing_what_a_simulation_has_makes_no_simulated_node(
     reply = client.handle(message_of(encode_request(START)), Context(7, 1, own, RecordDict(), run))
     answer = decode_response(reply.content, START)
     assert isinstance(answer, str), "the node did it"
-    assert "keys: keys, trust or the start of this node are not in order" in answer
+    assert "keys: keys, trust file or start command of this node are invalid" in answer
     assert not (tmp_path / "stolen").exists()
 
 

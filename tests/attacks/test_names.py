@@ -46,7 +46,7 @@ def test_what_is_no_name_is_refused_wherever_it_enters(name: str, tmp_path: Path
     assert not is_name(name)
     with pytest.raises(ConfigError, match="name must be the name of one directory"):
         Config.from_flat({"name": name})
-    with pytest.raises(KeysError, match="is no name of a peer"):
+    with pytest.raises(KeysError, match="is not a valid name of a peer"):
         create(name, tmp_path / "keys")
     with pytest.raises(ConfigError, match="a node cannot be called"):
         certificates.for_node(tmp_path / "secrets", name)
@@ -77,7 +77,7 @@ def test_a_node_takes_no_run_of_such_a_name(tmp_path: Path) -> None:
         assert isinstance(answer, str)
         assert "configuration" in answer
     node.run_config["name"] = "Institution"
-    assert "configuration" in str(node.handle(START)), "that folder is the node's own"
+    assert "configuration" in str(node.handle(START)), "the node uses that folder"
     assert sorted(tmp_path.rglob("*")) == before
 
 

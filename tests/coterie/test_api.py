@@ -157,7 +157,7 @@ def test_what_was_written_is_loaded(done: tuple[coterie.Run, list[Any]]) -> None
         ({"methd": "x"}, 'unknown key "methd", did you mean "method"?'),
         ({"method": "fedvag"}, 'unknown method "fedvag", did you mean "fedavg"?'),
         ({"partition__alfa": 1.0}, 'unknown key "partition.alfa", did you mean "partition.alpha"?'),
-        ({"peers": 8.5}, "peers = 8.5: wants an integer"),
+        ({"peers": 8.5}, "peers = 8.5: must be an integer"),
         ({"track": "tensorbord"}, 'unknown tracker "tensorbord", did you mean "tensorboard"?'),
         ({"peers_data": clinics(), "dataset": "digits"}, "pass only one of them"),
         (

@@ -1,4 +1,4 @@
-"""A state, as the arrays it is made of."""
+"""Flatten state dataclasses into named arrays, and copy or replace rows of peers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def flatten(state: object) -> dict[str, Tensor]:
-    """Every array of a state dataclass by dotted name."""
+    """Return every array of a state dataclass by dotted name."""
     return {
         k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v
         for k, v in _arrays(state).items()
@@ -36,7 +36,7 @@ def _arrays(state: object) -> dict[str, Any]:
 
 
 def unflatten(template: T, flat: Mapping[str, Tensor]) -> T:
-    """A state like `template` with the values of `flat`, on the template's devices."""
+    """Return a state like `template` with the values of `flat`, on the template's devices."""
     assert is_dataclass(template)
     values: dict[str, Any] = {}
     for item in fields(template):
@@ -55,17 +55,17 @@ def _like(before: Any, value: Tensor) -> Any:
 
 
 def unsound(state: object) -> Tensor:
-    """(P,) in which rows of a state a tensor of some width, as models are, is not finite.
+    """Mark the rows of a state in which a tensor with at least two dimensions is not finite, (P,).
 
-    In losses, (P,), and in what a rule keeps as arrays of numpy infinity and NaN have a meaning.
+    Infinity and NaN are valid in tensors of shape (P,), such as losses, and in NumPy arrays.
     """
-    found = []
+    masks = []
     for value in _arrays(state).values():
         if not (isinstance(value, Tensor) and value.is_floating_point()):
             continue
         if value.dim() > 1 and value.numel():
-            found.append(~finite(value))
-    return torch.stack(found).any(dim=0)
+            masks.append(~finite(value))
+    return torch.stack(masks).any(dim=0)
 
 
 def on(rows: npt.NDArray[np.int64], device: torch.device | None = None) -> Tensor:
@@ -74,14 +74,14 @@ def on(rows: npt.NDArray[np.int64], device: torch.device | None = None) -> Tenso
 
 
 def finite(value: Tensor) -> Tensor:
-    """(P,) in which rows of a tensor (P, ...) every number is finite."""
-    # Nothing of that size is allocated; NaN and infinity are the largest or the smallest.
+    """Mark the rows of a tensor (P, ...) in which every number is finite, (P,)."""
+    # min and max propagate NaN and infinity, and allocate no mask of the tensor's size.
     rows = value.reshape(len(value), -1)
     return (rows.amax(dim=1).isfinite() & rows.amin(dim=1).isfinite()).cpu()
 
 
 def restored(before: T, after: T, rows_p: Tensor) -> T:
-    """`after`, but for the rows that are marked: those of `before`."""
+    """Return `after` with the marked rows replaced by those of `before`."""
     old, new = flatten(before), flatten(after)
     for name, value in new.items():
         mask = rows_p.to(value.device).view(-1, *(1,) * (value.dim() - 1))
@@ -90,19 +90,19 @@ def restored(before: T, after: T, rows_p: Tensor) -> T:
 
 
 def rows_of(state: T, rows: npt.NDArray[np.int64]) -> T:
-    """A copy of some peers' rows."""
+    """Return a copy of the rows of some peers."""
     return unflatten(state, {name: value[rows] for name, value in flatten(state).items()})
 
 
 def put_rows(state: object, rows: npt.NDArray[np.int64], part: object) -> None:
-    """Overwrite some peers' rows, where they lie; no two arrays of `state` may share memory."""
+    """Overwrite the rows of some peers in place; no two arrays of `state` may share memory."""
     new = flatten(part)
     for name, value in flatten(state).items():
         value[torch.from_numpy(rows).to(value.device)] = new[name].to(value.dtype)
 
 
 def owned(state: T) -> T:
-    """A copy in which every array has memory of its own."""
+    """Return a copy in which no two arrays share memory."""
     own = torch.contiguous_format
     return unflatten(
         state, {name: value.clone(memory_format=own) for name, value in flatten(state).items()}

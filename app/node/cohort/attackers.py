@@ -1,9 +1,9 @@
-"""Attackers: hosted peers whose letters are lies; `coterie.clients.attack.ATTACKS` has the kinds.
+"""Attackers: hosted peers that send false letters; kinds in `coterie.clients.attack.ATTACKS`.
 
-A lie is told where letters leave the cohort, from what the attacker heard itself, so it is the
-same wherever the attacker is hosted. Only the large tensors of a letter are replaced, models and
-gradients; what stands beside them (IFCA's choice, variances) stays honest. The attacker's own rule
-lives with the lie, as it reads its own letter too. Legend: k = letters heard, s = rows of a stack.
+Letters are replaced when they leave the cohort, based on the letters that the attacker received, so
+the result does not depend on the node of the attacker. Only the large tensors of a letter, models
+and gradients, are replaced; small ones (IFCA's choice, variances) stay honest. The attacker's rule
+reads the false letter too. Legend: k = received letters, s = rows of a stack.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Attackers:
         self._first: Tensors | None = None
 
     def marked(self, report: Report) -> Report:
-        """A report, which says so if its peer attacks."""
+        """Return a report with a mark if its peer is an attacker."""
         if report.peer not in self._ids:
             return report
         return replace(report, metrics={**report.metrics, "attacker": 1})
@@ -83,7 +83,7 @@ class Attackers:
         return self._replaced(offers, np.flatnonzero(np.isin(peers, self._ids)), lie)
 
     def answers(self, t: int, asked: Letters, answers: Tensors) -> Tensors:
-        """What the hosted peers answer, one row for each letter that asks."""
+        """Return the answers of hosted peers, a row per letter, with attackers' replaced."""
         attacking = np.isin(asked.recipients, self._ids)
         first = cache(lambda: self._first_answers(asked))
 
@@ -98,13 +98,13 @@ class Attackers:
         return self._replaced(answers, np.flatnonzero(attacking), lie)
 
     def heard(self, letters: Letters) -> Letters:
-        """The letters of which rules learn: some attackers go on alone."""
+        """Return the letters from which rules learn: some attackers ignore what they receive."""
         if self._kind.listens:
             return letters
         return letters.select(~np.isin(letters.recipients, self._ids))
 
     def _replaced(self, stacks: Tensors, rows: Ints, lie: Callable[[str, int], Tensor]) -> Tensors:
-        """The stacks with lies in some rows of the largest of them."""
+        """Return the stacks with some rows of the largest tensors replaced by lies."""
         if self._kind.forge is None or not len(rows) or not stacks:
             return stacks
         largest = max(value[0].numel() for value in stacks.values())
@@ -127,19 +127,19 @@ class Attackers:
         return lambda: self._engine.tensor(g.standard_normal(tuple(like.shape))).to(like.dtype)
 
     def _first_offers(self) -> Tensors:
-        """What every hosted peer showed, or would have, in round 1; made once a process."""
+        """Return the offers of every hosted peer in round 1, computed once per process."""
         if self._first is None:
             self._first = self._aside(lambda: self._rule.offer(self._rule.init(), 1)[1])
         return self._first
 
     def _first_answers(self, asked: Letters) -> Tensors:
-        """What every hosted peer would have answered to its own first letter in round 1."""
+        """Return the answer of every hosted peer to its own first offer, as of round 1."""
         peers, local = self._engine.peers, self._rule.local(asked.recipients)
         to_itself = replace(asked, rows=local, authors=peers, tensors=self._first_offers())
         return self._aside(lambda: self._rule.answer(self._rule.init(), 1, to_itself)[1])
 
     def _aside(self, made: Callable[[], Tensors]) -> Tensors:
-        """Tensors whose making costs the peers nothing: it was on the bill in round 1."""
+        """Compute tensors without counting the cost, which round 1 has counted."""
         spent = self._engine.n_gradients.copy()
         tensors = made()
         self._engine.n_gradients[:] = spent
@@ -147,6 +147,6 @@ class Attackers:
 
 
 def deceived(problem: Problem, attack: Attack, ids: Ints) -> Problem:
-    """The problem as it is where some peers flip their labels, or lie about how many there are."""
+    """Return the problem with flipped labels or false example counts of the attackers."""
     data = attack.row.data
     return problem if data is None else data(problem, ids, attack.power)

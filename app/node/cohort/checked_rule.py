@@ -1,4 +1,4 @@
-"""A method's rule whose errors name their place, and whose results have the shapes they must have.
+"""Rule wrapper that checks the shapes of results and reports errors with their location.
 
 Legend: P = hosted peers, n = all peers, d = parameters, E = messages.
 """
@@ -24,7 +24,7 @@ from coterie.errors import Error, PartError, short_path
 
 @dataclass
 class _Clock:
-    """The round that the rules of a node are in."""
+    """Current round of the rules of a node."""
 
     round: int = 0
 
@@ -43,7 +43,7 @@ class CheckedRule(Rule[Any]):
         self._clock = clock or _Clock()
 
     def narrowed(self, engine: Engine) -> Self:
-        """The same rule for some of the peers."""
+        """Return the rule for a subset of the peers."""
         return type(self)(self.rule.narrowed(engine), self._clock)
 
     def init(self) -> Any:
@@ -56,10 +56,10 @@ class CheckedRule(Rule[Any]):
         n = self.engine.n
         if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
             self._refuse(
-                "wants", f"returned {_described(edges)}: wants edges (W, 2), pairs of peers"
+                "wants", f"returned {_described(edges)}: expected edges (W, 2), pairs of peers"
             )
         if edges.size and not 0 <= edges.min() <= edges.max() < n:
-            self._refuse("wants", f"returned peer {edges.max()}: wants peers 0 to {n - 1}")
+            self._refuse("wants", f"returned peer {edges.max()}: expected peers 0 to {n - 1}")
         return edges
 
     def offer(self, state: Any, round_: int) -> tuple[Any, Mapping[str, Tensor]]:
@@ -70,7 +70,7 @@ class CheckedRule(Rule[Any]):
         for name, value in tensors.items():
             if value.dim() == 0 or len(value) != peers:
                 self._refuse(
-                    "offer", f'returned "{name}", {_described(value)}: wants ({peers}, ...), '
+                    "offer", f'returned "{name}", {_described(value)}: expected ({peers}, ...), '
                     "a row per hosted peer",
                 )  # fmt: skip
         return self._state("offer", after), tensors
@@ -89,8 +89,8 @@ class CheckedRule(Rule[Any]):
             if here != shapes.get(name):
                 wanted = shapes.get(name, "no tensor of that name")
                 self._refuse(
-                    "answer", f'returned "{name}" of shape {here}: wants {wanted}, a row per '
-                    "message, as answer_shapes() says",
+                    "answer", f'returned "{name}" of shape {here}: expected {wanted}, a row per '
+                    "message, as declared by answer_shapes()",
                 )  # fmt: skip
         return self._state("answer", after), tensors
 
@@ -113,7 +113,7 @@ class CheckedRule(Rule[Any]):
         for name, value in (("losses", losses), ("accuracies", accuracies)):
             if tuple(value.shape) != peers:
                 self._refuse(
-                    "evaluate", f"returned {name} of shape {tuple(value.shape)}: wants {peers}"
+                    "evaluate", f"returned {name} of shape {tuple(value.shape)}: expected {peers}"
                 )
         return scores
 
@@ -128,8 +128,8 @@ class CheckedRule(Rule[Any]):
         for name, value in values.items():
             if np.shape(value) != (peers,):
                 self._refuse(
-                    "metrics", f'returned "{name}" of shape {np.shape(value)}: wants ({peers},), '
-                    "a number per hosted peer",
+                    "metrics", f'returned "{name}" of shape {np.shape(value)}: expected '
+                    f"({peers},), a number per hosted peer",
                 )  # fmt: skip
         return values
 
@@ -139,7 +139,7 @@ class CheckedRule(Rule[Any]):
         shape = (len(self.engine.peers), self.engine.n)
         if weights.shape != shape or weights.dtype.kind not in "fiub":
             self._refuse(
-                "weights", f"returned {_described(weights)}: wants numbers {shape}, a row per "
+                "weights", f"returned {_described(weights)}: expected numbers {shape}, a row per "
                 "hosted peer and a column per peer",
             )  # fmt: skip
         return weights
@@ -160,28 +160,28 @@ class CheckedRule(Rule[Any]):
     def _state(self, hook: str, state: Any) -> Any:
         """Return a state whose arrays have a row per hosted peer; refuse any other."""
         if not is_dataclass(state) or isinstance(state, type):
-            self._refuse(hook, f"returned {_described(state)}: wants a coterie.State")
+            self._refuse(hook, f"returned {_described(state)}: expected a coterie.State")
         peers, d = len(self.engine.peers), self.engine.d
         for name, value in flatten(state).items():
             if name == "x" and tuple(value.shape) != (peers, d):
                 self._refuse(
-                    hook, f"returned x, {_described(value)}: wants ({peers}, {d}), a row of "
+                    hook, f"returned x, {_described(value)}: expected ({peers}, {d}), a row of "
                     "parameters per hosted peer",
                 )  # fmt: skip
             if value.dim() == 0 or len(value) != peers:
                 self._refuse(
-                    hook, f"returned {name}, {_described(value)}: wants ({peers}, ...), a row per "
-                    "hosted peer",
+                    hook, f"returned {name}, {_described(value)}: expected ({peers}, ...), a "
+                    "row per hosted peer",
                 )  # fmt: skip
         return state
 
     def _pair(self, hook: str, result: Any) -> tuple[Any, Mapping[str, Tensor]]:
-        """Return the state and the tensors that a hook must give; refuse anything else."""
+        """Return the state and the tensors from a hook's result; refuse any other result."""
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            self._refuse(hook, f"returned {_described(result)}: wants (state, {{name: tensor}})")
+            self._refuse(hook, f"returned {_described(result)}: expected (state, {{name: tensor}})")
         for name, value in result[1].items():
             if not isinstance(value, Tensor):
-                self._refuse(hook, f'returned "{name}", {_described(value)}: wants a tensor')
+                self._refuse(hook, f'returned "{name}", {_described(value)}: expected a tensor')
         return result
 
     def _refuse(self, hook: str, why: str) -> NoReturn:

@@ -1,7 +1,7 @@
-"""The peers of one node and one round of theirs: receive, answer, update, evaluate, offer.
+"""Cohort: the peers of one node, and their rounds: receive, answer, update, evaluate, offer.
 
 Letters between peers of the node and letters from other nodes become one stack, so a rule never
-knows who hosts whom. Legend: p = peers of this node, e = letters, s = rows of a stack.
+knows which node hosts a peer. Legend: p = peers of this node, e = letters, s = rows of a stack.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from coterie.app.node.cohort.arrays import (
 )
 from coterie.app.node.cohort.attackers import Attackers
 from coterie.app.node.cohort.costs import Costs
-from coterie.app.node.cohort.letter_checks import given, oversized_answers, oversized_models
+from coterie.app.node.cohort.letter_checks import oversized_answers, oversized_models, within_budget
 from coterie.app.node.cohort.letters import answer_letters, offer_letters
 from coterie.app.node.cohort.offers import UNWRITTEN, Offers, sound_rows
 from coterie.app.node.cohort.packing import (
@@ -128,7 +128,7 @@ class Cohort:
         self.restart()
 
     def restart(self) -> None:
-        """Forget everything and stand before round 1."""
+        """Reset to the state before round 1."""
         self.state = self.rule.init()
         if not self.schedule.is_always:
             self.state = owned(self.state)
@@ -142,13 +142,13 @@ class Cohort:
         self._tell_schedule()
 
     def snapshot(self, rows: Ints) -> dict[str, Tensor]:
-        """Return everything that some peers (local indices) need later, by dotted name.
+        """Return the complete state of some peers (local indices), by dotted name.
 
-        Tensors have a row for each of these peers; offers, for each of them that has one.
+        Tensors have a row for each of these peers, offers a row for each peer with an offer.
         """
         spent = {"spent": torch.from_numpy(self.engine.spent)}
         parts = {"state": flatten(self.state), "costs": flatten(self.costs), "privacy": spent}
-        everybody = len(rows) == len(self.peers)  # then nothing has to be copied
+        everybody = len(rows) == len(self.peers)  # then no copy is needed
         tensors = {
             f"{part}.{name}": value if everybody else value[on(rows, value.device)]
             for part, stack in parts.items()
@@ -160,7 +160,7 @@ class Cohort:
         return tensors
 
     def restore(self, pieces: Iterable[Piece], letters: Mapping[str, Tensor] | None = None) -> None:
-        """Stand where some snapshots were made.
+        """Restore the state of snapshots.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ class Cohort:
             )
 
     def saved(self) -> None:
-        """Count changes of states from here: all peers change in each round if none sleeps."""
+        """Track changes of states from here; if no peer sleeps, all change in each round."""
         self.changed[:] = self.schedule.is_always
 
     def begin(self, t: int) -> None:
@@ -205,11 +205,11 @@ class Cohort:
             return
         self.offers = self.offers.since(t - self.schedule.max_age)
         self._offer(self._rows(self.schedule.beginning(t)))
-        self.received = no_letters()  # who sleeps through the round has heard nothing in it
+        self.received = no_letters()  # a sleeping peer receives nothing in this round
         self._release(t)
 
     def go_on(self, t: int) -> None:
-        """Begin round `t` from an older state: what was offered then counts as of now."""
+        """Begin round `t` from an older state; its offers count as offers of round `t`."""
         awake, offers = self._rows(self.schedule.awake(t)), self.offers
         written = np.where(np.isin(offers.rows, awake), t, offers.written)
         self.round = t
@@ -221,9 +221,9 @@ class Cohort:
             self._release(t)
 
     def step(self, this: Round, mail: Mail = no_mail) -> tuple[Report, ...]:
-        """Play a round, or what is left of it after `exchange`, and make the next one's offers.
+        """Run a round, or the rest of it after `exchange`, and make the offers of the next round.
 
-        The reports are there if the round is evaluated.
+        Returns the reports if the round is evaluated, else an empty tuple.
         """
         if not self.answered:
             self.exchange(this, mail)
@@ -234,7 +234,7 @@ class Cohort:
         return reports
 
     def exchange(self, this: Round, mail: Mail = no_mail) -> None:
-        """Play the first half of a round: receive offers, and answer those that ask for it."""
+        """Run the first half of a round: receive offers, and answer those that need an answer."""
         self.round = this.t
         self.offers = self.offers.since(this.t - self.schedule.max_age)  # it may have slept
         self.receive(this.edges, mail("offer", self.offer_format()), this.ages)
@@ -259,10 +259,10 @@ class Cohort:
         mine = self.peers[shown.rows]
         offers = all_offers(shown, mine, foreign, self.round, ages)
         nbytes = self.offer_format().nbytes
-        sends = self._hosted & self.schedule.awake(self.round)  # what waited was sent before
+        sends = self._hosted & self.schedule.awake(self.round)  # waiting offers were sent earlier
         self._count_bytes(self.costs.sent, edges[sends[edges[:, 0]], 0], nbytes)
         wrote = np.isin(np.arange(self.engine.n), offers.authors)
-        wrote[mine[~shown.sound[1]]] = False  # one that is not is refused, here as elsewhere
+        wrote[mine[~shown.sound[1]]] = False  # a non-finite offer is refused, as on other nodes
         came = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
         self._count_bytes(self.costs.received, came[:, 1], nbytes)
         rows_e = np.searchsorted(offers.authors, came[:, 0])
@@ -273,7 +273,7 @@ class Cohort:
         self.sent = no_letters()
 
     def answer(self, t: int, asked: Edges) -> None:
-        """Answer those of the received offers whose edge is asked."""
+        """Answer the received offers on the edges in `asked`."""
         n, received = self.engine.n, self.received
         wanted = np.isin(received.recipients * n + received.senders, asked[:, 1] * n + asked[:, 0])
         letters = received.select(wanted)
@@ -285,13 +285,13 @@ class Cohort:
         self._store(part, state)
         tensors = self._attackers.answers(t, letters, tensors)
         form = self.answer_format(t)
-        self.sent = given(self.engine, letters, tensors, form)
+        self.sent = within_budget(self.engine, letters, tensors, form)
         self._count_bytes(self.costs.sent, self.sent.senders, form.nbytes)
 
     def update(self, t: int, foreign: Foreign) -> None:
         """End round `t` with the answers of this node's peers and those from other nodes."""
-        given, sound = sound_rows(self.sent.tensors)
-        sent = replace(self.sent, tensors=given)
+        tensors, sound = sound_rows(self.sent.tensors)
+        sent = replace(self.sent, tensors=tensors)
         form, here = self.answer_format(t), self._hosted[sent.recipients] & sound
         answers = all_answers(sent, here, foreign, form, self.engine.device)
         self._count_bytes(self.costs.received, answers.recipients, form.nbytes)
@@ -304,24 +304,24 @@ class Cohort:
         offered[shown.rows] = shown.sound[1]
         self.engine.enter(t, UPDATE)
         heard = self._attackers.heard
-        asked = len(sent) + len(answers) > 0  # then it takes all to read what was answered to whom
+        asked = len(sent) + len(answers) > 0  # then reading the answers needs all peers
         for part in [self._part(ending)] if asked else self._parts(ending):
             state = part.rule.update(part.state, t, heard(self.received), sent, heard(answers))
             self._take(part, state, torch.from_numpy(~offered[part.rows]))
 
     def _rows(self, of_n: Bools) -> Ints:
-        """Local index of the hosted ones of some peers, given as a mask (n,)."""
+        """Return the local indices of the hosted peers in a mask (n,)."""
         return np.flatnonzero(of_n[self.peers])
 
     def _part(self, rows: Ints, *, idle: bool = False) -> Part:
-        """The rule and the state of some hosted peers; see `Engine.narrowed`."""
+        """Return the rule and the state of some hosted peers; see `Engine.narrowed`."""
         if self.schedule.is_always:
             return Part(rows, self.engine, self.rule, self.state)
         engine = self.engine.narrowed(rows, idle=idle)
         return Part(rows, engine, self.rule.narrowed(engine), rows_of(self.state, rows))
 
     def _store(self, part: Part, state: Any) -> None:
-        """Let a state be the next one of some peers, and add its gradients to their costs."""
+        """Store the next state of some peers, and add its gradients to their costs."""
         if self.schedule.is_always:
             self.state = state
         else:
@@ -350,7 +350,7 @@ class Cohort:
         self._store(part, state)
 
     def _offer(self, rows: Ints) -> None:
-        """Make the offers of this round of some hosted peers, in the place of older ones."""
+        """Make the offers of some hosted peers for this round; they replace older offers."""
         if not len(rows):
             return
         part = self._part(rows)
@@ -361,13 +361,13 @@ class Cohort:
         self.coming = self.coming.beside(Offers.made(stacks, rows, self._due(rows), self.precision))
 
     def _release(self, t: int) -> None:
-        """Let offers be heard whose peers are ready in round `t`, in the place of older ones."""
+        """Publish the offers of peers that are ready in round `t`; they replace older offers."""
         due = self.coming.written <= t
         released, self.coming = self.coming.only(due), self.coming.only(~due)
         self.offers = self.offers.only(~np.isin(self.offers.rows, released.rows)).beside(released)
 
     def _due(self, rows: Ints) -> Ints:
-        """The rounds that offers are of which some hosted peers have just made."""
+        """Return the round of each new offer of some hosted peers."""
         schedule, t = self.schedule, self.round
         if not isinstance(schedule, ByClock):
             return np.full(len(rows), t)
@@ -379,24 +379,24 @@ class Cohort:
         return ready
 
     def _tell_schedule(self) -> None:
-        """Let a schedule that goes by the clock stand where these peers do."""
+        """Synchronise a clock-driven schedule with the progress of these peers."""
         if isinstance(self.schedule, ByClock):
             last = np.zeros_like(self.peers)
             last[self.offers.rows] = self.offers.written
             self.schedule.recall(self.peers.tolist(), self.costs.ready, last)
 
     def _pass_time(self, t: int) -> None:
-        """Let the round be over on the virtual clock, and count who was awake."""
+        """End the round on the virtual clock, and count the rounds in which peers were awake."""
         if not self.schedule.is_always:
             self.costs.awake[self._rows(self.schedule.awake(t))] += 1
-        if not self.schedule.foresees:  # nobody else can say that a peer has stood still
+        if not self.schedule.foresees:  # nothing else records which peers made no progress
             self.changed[:] = True
         self.elapsed += self.costs.pass_time(self.schedule, self.peers)
 
     def _show(self) -> Offers:
-        """What hosted peers show in this round: the offers, and the models of those who wake.
+        """Return the offers of hosted peers, and the models of peers that end the round without.
 
-        These were written for nobody, but the rules expect them.
+        Nobody receives these models, but the rules expect them.
         """
         if self._shown is not None and self._shown[:2] == (self.round, self.offers):
             return self._shown[2]
@@ -413,7 +413,7 @@ class Cohort:
         return Offers.made(stacks, part.rows, never, self.precision)
 
     def wants(self, t: int) -> Edges:
-        """(W, 2) the edges that the peers who will end round `t` want, from those who offer."""
+        """Return the edges (W, 2) that peers ending round `t` want, from peers with an offer."""
         if t > self.rounds:
             return no_edges()
         part = self._part(self._rows(self.schedule.ending(t)))
@@ -421,27 +421,27 @@ class Cohort:
         return wants[self.schedule.offered(t)[wants[:, 0]] > 0] if self.schedule.foresees else wants
 
     def offer_format(self) -> LetterFormat:
-        """The format of this round's offers."""
+        """Return the format of this round's offers."""
         return self._show().format(self.precision)
 
     def answer_format(self, t: int) -> LetterFormat:
-        """The format of the answers of round `t`."""
+        """Return the format of the answers of round `t`."""
         shapes = self.rule.answer_shapes(t)
         return format_of({k: (s, self.engine.dtype) for k, s in shapes.items()}, self.precision)
 
     def offer_letters(self, since: int) -> Iterator[PeerMessage]:
-        """The offers of rounds from `since` on, one letter for each peer."""
+        """Yield the offers of rounds from `since` on, one letter per peer."""
         return offer_letters(self.offers.beside(self.coming), self.peers, self.precision, since)
 
     def answer_letters(self, t: int) -> Iterator[PeerMessage]:
-        """The answers of round `t` that go to peers of other nodes."""
+        """Yield the answers of round `t` to peers of other nodes."""
         return answer_letters(self.sent, ~self._hosted, self.answer_format(t), t)
 
     def evaluate(self, t: int) -> tuple[Report, ...]:
-        """Measure the personal models of those who are there, each on its peer's own data.
+        """Evaluate the personal models of the available peers, each on its peer's data.
 
-        The costs reported are those of a run that ends here: making the personal models is among
-        them but is not carried over, so they do not depend on how often one measures.
+        The reported costs are those of a run that ends here: they include the making of personal
+        models, which is not carried over, so costs do not depend on the number of evaluations.
         """
         slept, awake = not self.schedule.is_always, self.peers[self._rows(self.schedule.awake(t))]
         heard = None if self.engine.n <= MATRIX else heard_by(awake, self.received)
@@ -455,9 +455,9 @@ class Cohort:
         )
 
     def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Yield personal models, as named tensors, with what else predicting needs.
+        """Yield personal models as named tensors, with all other tensors that prediction needs.
 
-        They are those of the last evaluation, where they are kept; at the end, of all other peers.
+        Models kept at the last evaluation come first, then those of all other peers.
         """
         yield from self._evaluated.items()
         if not self._keeps_all or self.round > self.rounds:
@@ -465,7 +465,7 @@ class Cohort:
                 yield from part.models()
 
     def _parts(self, rows: Ints, *, idle: bool = False) -> Iterator[Part]:
-        """`_part` of some hosted peers, not too many at a time where most of them sleep."""
+        """Yield `_part` of some hosted peers, in chunks if most peers sleep."""
         size = max(1, len(rows) if self.schedule.is_always else TOGETHER)
         for first in range(0, len(rows), size):
             yield self._part(rows[first : first + size], idle=idle)

@@ -1,4 +1,4 @@
-"""What the peers of a node have spent, and how long that took on the virtual clock."""
+"""Costs of the peers of a node: bytes, gradients, and time on the virtual clock."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Costs:
         self.marked[rows] = self._spent()[rows]
 
     def seconds(self, clock: Clock | None, peers: Ints, rows: Ints) -> npt.NDArray[np.float64]:
-        """Seconds that some peers, given by id and local index, took since their last mark."""
+        """Return the seconds of some peers (ids and local indices) since their last mark."""
         assert clock is not None
         return clock.seconds(peers, *(self._spent() - self.marked)[rows].T)
 
     def pass_time(self, schedule: Schedule, peers: Ints) -> float:
-        """Seconds that a round took on the virtual clock; from here on time is counted anew."""
+        """Return the seconds of a round on the virtual clock, and restart the count."""
         if schedule.clock is None:
             return 0.0
         everybody = np.arange(len(peers))

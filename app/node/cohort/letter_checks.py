@@ -1,11 +1,11 @@
 """Leave out implausibly large models and answers, and answers beyond the privacy budget.
 
-A recipient compares the norms of what it received in a round with their median m and spread s, the
+A recipient compares the norms of letters received in a round with their median m and spread s, the
 median of |log(norm / m)|. It refuses models above 3 m exp(6 s), and answers above 10 m exp(6 s),
 because honest gradients differ more: that of a converged peer is small. The recipient's own model
 counts as one of the models. Of an even number of norms, m is the lower median and s the upper one:
 if half of the peers have converged, the others are not refused. With fewer than three norms there
-is no median to trust, and only a model a thousand times as large as the own one is refused.
+is no median to trust, and only a model with 1000 times the norm of the recipient's is refused.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Floats = npt.NDArray[np.float64]
 
 _OF_MODELS, _OF_ANSWERS, _OF_OWN = 3.0, 10.0, 1000.0
 _SPREADS = 6.0
-_ENOUGH = 3  # norms, of which one that lies is not the median
+_ENOUGH = 3  # minimum number of norms: a single outlier is not the median
 
 
 def oversized_models(offers: Letters) -> Bools:
-    """(E,) which models are far larger than the others that their recipient knows."""
+    """Mark the models that are far larger than the others that their recipient knows, (E,)."""
     size_s = _norms(offers.tensors, len(offers.authors))
     size_e = size_s[offers.rows]
     large_e = np.zeros(len(offers), dtype=np.bool_)
@@ -45,7 +45,7 @@ def oversized_models(offers: Letters) -> Bools:
 
 
 def oversized_answers(answers: Letters) -> Bools:
-    """(E,) which answers are far larger than the others that their recipient got."""
+    """Mark the answers that are far larger than the other answers to their recipient, (E,)."""
     size_e = _norms(answers.tensors, len(answers.authors))[answers.rows]
     large_e = np.zeros(len(answers), dtype=np.bool_)
     for peer in np.unique(answers.recipients):
@@ -67,7 +67,7 @@ def limit(sizes_k: Floats, times: float) -> float:
 
 
 def _norms(tensors: Mapping[str, Tensor], rows: int) -> Floats:
-    """(S,) Euclidean norms of rows, over all tensors of real numbers."""
+    """Return the Euclidean norms of rows over all floating-point tensors, (S,)."""
     squares_s = np.zeros(rows)
     for value in tensors.values():
         if value.is_floating_point() and value.numel():
@@ -77,10 +77,10 @@ def _norms(tensors: Mapping[str, Tensor], rows: int) -> Floats:
     return norms
 
 
-def given(
+def within_budget(
     engine: Engine, asked: Letters, tensors: Mapping[str, Tensor], form: LetterFormat
 ) -> Letters:
-    """Answers as letters, but for those of peers that had no privacy left for all of them."""
+    """Return answers as letters, without those of peers whose privacy budget is used up."""
     if engine.guard is not None and engine.guard.exhausted.any():
         paid = ~engine.guard.exhausted[np.searchsorted(engine.peers, asked.recipients)]
         at = torch.from_numpy(paid)

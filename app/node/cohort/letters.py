@@ -1,4 +1,4 @@
-"""Stacks of offers and answers as letters, one for each peer."""
+"""Convert stacks of offers and answers to letters, one per peer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def offer_letters(
 def answer_letters(
     sent: Letters, away_n: Bools, form: LetterFormat, t: int
 ) -> Iterator[PeerMessage]:
-    """The answers of round `t` to some peers, marked (n,)."""
+    """Yield the answers of round `t` to the peers in a mask (n,)."""
     for row in np.flatnonzero(away_n[sent.recipients]).tolist():
         k, i = int(sent.senders[row]), int(sent.recipients[row])
         yield PeerMessage("answer", k, i, t, form.nbytes, form.encode(sent.tensors, row))

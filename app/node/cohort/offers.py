@@ -1,4 +1,4 @@
-"""What peers of a node show to others: their newest offers, stacked.
+"""Stacked newest offers of the peers of a node.
 
 Legend: s = offers.
 """
@@ -18,7 +18,7 @@ from coterie.app.wire.payload import LetterFormat, Precision, format_of, layout_
 from coterie.clients.letters import Bools, Ints, nobody
 
 UNWRITTEN = -1
-"""In the place of a round: a model that its peer has written for nobody."""
+"""Stands for the round of a model that its peer has not sent to any other peer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +43,15 @@ class Offers:
     def made(
         cls, stacks: Mapping[str, Tensor], rows: Ints, written: Ints, precision: Precision
     ) -> Offers:
-        """Offers as they travel, in a payload's precision."""
+        """Return offers rounded to the precision of the payload."""
         return cls(format_of(layout_of(stacks), precision).rounded(stacks), rows, written)
 
     def format(self, precision: Precision) -> LetterFormat:
-        """The format of a letter with one of them."""
+        """Return the format of a letter with one of the offers."""
         return format_of(layout_of(self.stacks), precision)
 
     def only(self, kept: Bools) -> Offers:
-        """Those that are marked (S,)."""
+        """Return the offers marked in `kept`, (S,)."""
         if kept.all():
             return self
         if not kept.any():
@@ -61,23 +61,23 @@ class Offers:
         return Offers(stacks, self.rows[kept], self.written[kept])
 
     def since(self, t: int) -> Offers:
-        """Those of round `t` and later."""
+        """Return the offers of round `t` and later."""
         return self.only(self.written >= t)
 
     def beside(self, others: Offers) -> Offers:
-        """These and those of other peers; no copy where there are none of one kind."""
+        """Return these offers and those of other peers; no copy if either is empty."""
         return Offers.together([self, others])
 
     @classmethod
     def together(cls, several: Sequence[Offers]) -> Offers:
-        """The offers of different peers; no copy where they are all of one kind."""
+        """Concatenate the offers of different peers; no copy if only one has offers."""
         there = [offers for offers in several if len(offers.rows)]
         if len(there) < 2:
             return there[0] if there else cls()
         rows = np.concatenate([offers.rows for offers in there])
         order = np.argsort(rows, kind="stable")
         places, stacks = np.argsort(order), dict[str, Tensor]()
-        for offers in there:  # straight to their places: of many peers a second copy is dear
+        for offers in there:  # copied once into place: with many peers a second copy is expensive
             own, places = np.split(places, [len(offers.rows)])
             for name, value in offers.stacks.items():
                 whole = stacks.setdefault(name, value.new_empty((len(rows), *value.shape[1:])))
@@ -86,15 +86,15 @@ class Offers:
 
     @cached_property
     def sound(self) -> tuple[Mapping[str, Tensor], Bools]:
-        """See `sound_rows`; looked at once."""
+        """Result of `sound_rows` for the stacks, computed once."""
         stacks, sound = sound_rows(self.stacks)
         return stacks, np.broadcast_to(sound, self.rows.shape)
 
 
 def sound_rows(stacks: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Bools]:
-    """The stacks with zeros in rows that are not finite; (S,) which rows are, True of no stacks.
+    """Return the stacks with zeros in non-finite rows, and a mask (S,) of the finite rows.
 
-    Such a row is nobody's letter, but stands in one stack with those of others.
+    A non-finite row is never sent, but shares a stack with other rows. Empty stacks give True.
     """
     sound: Bools = np.array(True)
     for value in stacks.values():

@@ -1,4 +1,4 @@
-"""Letters and offers as tensors by dotted name, as snapshots hold them."""
+"""Pack letters and offers into tensors by dotted name, as in snapshots."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from coterie.app.node.cohort.offers import Offers
 from coterie.clients.letters import Ints, Letters
 
 _ARRAYS = ("senders", "recipients", "rows", "authors", "ages", "expired")
-"""Arrays of `Letters` beside the tensors."""
+"""Arrays of `Letters` in addition to the tensors."""
 
 
 class Piece(NamedTuple):
-    """Some peers' rows of a snapshot.
+    """Rows of some peers in a snapshot.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ def packed(name: str, letters: Letters) -> dict[str, Tensor]:
 
 
 def unpacked(name: str, tensors: Mapping[str, Tensor], device: torch.device) -> Letters:
-    """Return the letters that `packed` took apart."""
+    """Return the letters from the tensors of `packed`."""
     ends = {k: tensors[f"{name}.{k}"].numpy() for k in _ARRAYS}
     prefix = f"{name}.tensors."
     stacks = {
@@ -52,7 +52,7 @@ def unpacked(name: str, tensors: Mapping[str, Tensor], device: torch.device) -> 
 
 
 def packed_offers(kind: str, offers: Offers, peers: Ints) -> dict[str, Tensor]:
-    """Return offers as tensors, with the rounds and the ids of their peers; none if there is none.
+    """Return offers as tensors, with rounds and ids of their peers; empty without offers.
 
     Parameters
     ----------

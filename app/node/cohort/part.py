@@ -1,4 +1,4 @@
-"""Some of a node's peers: the rule and the engine narrowed to them, and their rows of the state."""
+"""Part: a subset of a node's peers, with their engine, rule and rows of the state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coterie.clients.rule import Rule
 from coterie.strategies.protocol import Report
 
 TOGETHER = 512
-"""Peers whose models are measured or written side by side where most of them sleep."""
+"""Maximum number of peers per chunk of evaluation or saving if most peers sleep."""
 
 
 class Part(NamedTuple):
@@ -111,7 +111,7 @@ class Part(NamedTuple):
     def _measured(
         self, personal: Any, curves: dict[int, dict[str, Any]]
     ) -> tuple[Scores, dict[int, dict[str, float]]]:
-        """The scores on test data, and by row the measures that the last report has beside."""
+        """Return the scores on test data, and by row the further measures of the last report."""
         engine = self.engine
         if engine.kind not in MEASURES:
             return self.rule.evaluate(personal, "test"), {}
@@ -119,7 +119,7 @@ class Part(NamedTuple):
         if predictions is None:
             return scores, {}
         measure, curves_of = MEASURES[engine.kind]
-        known: dict[int, tuple[dict[str, float], dict[str, Any]]] = {}  # equal ones once
+        known: dict[int, tuple[dict[str, float], dict[str, Any]]] = {}  # each distinct model once
         measured = {}
         shard = engine.data.shards["test"]
         for p, (count, k) in enumerate(zip(shard.lengths_p.tolist(), of_p.tolist(), strict=True)):
@@ -131,7 +131,7 @@ class Part(NamedTuple):
         return scores, measured
 
     def models(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Yield each peer's personal model, as named tensors, with what else predicting needs."""
+        """Yield each peer's personal model as named tensors, with all that prediction needs."""
         yield from self._named(self.rule.personal(self.state))
 
     def _named(self, state: Any) -> Iterator[tuple[int, dict[str, Tensor]]]:
@@ -142,5 +142,5 @@ class Part(NamedTuple):
 
 
 def predicts_as_saved(rule: type[Rule[Any]]) -> bool:
-    """Whether the files of `Part.models` say all of how the rule's predictions are made."""
+    """Return whether the files of `Part.models` suffice to reproduce the rule's predictions."""
     return rule.evaluate is Rule.evaluate or rule.saved is not Rule.saved

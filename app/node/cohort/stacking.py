@@ -1,4 +1,4 @@
-"""Letters between the peers of a node and letters from other nodes, put into one stack.
+"""Stack the letters between the peers of a node and the letters from other nodes.
 
 Legend: s = rows of a stack, e = letters.
 """
@@ -17,16 +17,16 @@ from coterie.clients.letters import Bools, Ints, Letters, nobody
 from coterie.strategies.protocol import Kind, no_edges
 
 Mail = Callable[[Kind, LetterFormat], Foreign]
-"""Reads the letters of one kind that came from other nodes, each of that format."""
+"""Reads the letters of one kind from other nodes, in a given format."""
 
 
 def no_mail(kind: Kind, form: LetterFormat) -> Foreign:
-    """Nothing comes from other nodes: every peer is here."""
+    """Return no letters: every peer is on this node."""
     return {}
 
 
 def no_letters() -> Letters:
-    """Nothing came."""
+    """Return an empty stack of letters."""
     return Letters(nobody(), nobody(), nobody(), nobody(), {})
 
 
@@ -65,7 +65,7 @@ def all_offers(
 
 
 def heard_by(peers: Ints, received: Letters) -> dict[int, Ints]:
-    """Of whom each of some peers has heard, and itself, ascending."""
+    """Return the senders that each peer has received a letter from, and itself, ascending."""
     ends = np.stack([received.recipients, received.senders], axis=1)
     ends = np.concatenate([ends[np.isin(ends[:, 0], peers)], np.stack([peers, peers], axis=1)])
     recipients, senders = np.unique(ends, axis=0).T
@@ -92,7 +92,7 @@ def all_answers(
         Device of the result.
     """
     inside = np.flatnonzero(here)
-    # Where every answer stays on the node, theirs is the stack itself and not a copy.
+    # If every answer stays on the node, return the stack itself instead of a copy.
     at = inside if len(inside) < len(sent) else slice(None)
     ends = np.concatenate(
         [

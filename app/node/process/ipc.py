@@ -1,7 +1,7 @@
-"""Flower records over a local socket: a line of JSON, then the raw bytes that it speaks of.
+"""Send Flower records over a local socket: a line of JSON, then the raw bytes it refers to.
 
-Only what `coterie.strategies.flower.records` makes travels: scalars, lists, bytes and arrays of
-bytes. Arrays are written from where they lie and read into the one piece of memory in which they
+Supports the content of `coterie.strategies.flower.records`: scalars, lists, bytes and arrays of
+bytes. Arrays are written without a copy and read into one buffer in which they
 stay.
 """
 
@@ -21,7 +21,7 @@ _MOST = 2**30  # bytes in one call: Linux takes no more than 2 GiB
 
 
 class DisconnectedError(Error, ConnectionError):
-    """The other end went away in the middle of a message."""
+    """The other end closed the connection in the middle of a message."""
 
 
 def send(connection: socket.socket, about: Mapping[str, Any], record: RecordDict) -> None:
@@ -51,7 +51,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], RecordDict]:
 
 
 def _exactly(connection: socket.socket, size: int) -> bytes:
-    """`size` bytes, without a copy where the kernel gives them at once."""
+    """Read exactly `size` bytes, without a copy if one system call returns all of them."""
     pieces = []
     while size:
         piece = connection.recv(min(size, _MOST), socket.MSG_WAITALL)
@@ -63,7 +63,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def _flat(entry: object, raw: list[bytes]) -> dict[str, Any]:
-    """JSON of a record; bytes are put into `raw` and referred to by position."""
+    """Convert a record to JSON; bytes are appended to `raw` and referred to by position."""
     match entry:
         case ArrayRecord():
             arrays = [
@@ -76,7 +76,7 @@ def _flat(entry: object, raw: list[bytes]) -> dict[str, Any]:
         case ConfigRecord():
             values = {name: _value(value, raw) for name, value in entry.items()}
             return {"config": values}
-    raise TypeError(f"{type(entry).__name__} is no record")
+    raise TypeError(f"{type(entry).__name__} is not a record")
 
 
 def _value(value: Any, raw: list[bytes]) -> Any:

@@ -1,4 +1,4 @@
-"""What comes with a message to a node: the run's configuration and the node's own."""
+"""Context of a message to a node: the configurations of the run and of the node."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Job:
             If the configuration is invalid.
         """
         flat = parts.unpacked(self.run_config)
-        if not self.simulated:  # who submits a run has no say in which of a node's files are read
+        if not self.simulated:  # the submitter of a run must not choose the files that a node reads
             parts.refuse_modules(flat)  # before anything is loaded
             theirs = parts.plugin_tables(flat)
             own = {
@@ -83,7 +83,7 @@ def hosted(job: Job, peers: int) -> tuple[int, ...]:
     peer = node_config["peer"] if "peer" in node_config else peer_of(node_config)
     if type(peer) is not int or not 0 <= peer < peers:
         raise StartError(
-            f"this SuperNode says peer = {peer!r}; start it with --node-config 'peer=K', "
+            f"this SuperNode has peer = {peer!r}; start it with --node-config 'peer=K', "
             f"K from 0 to {peers - 1}, or with a name that its trust file has"
         )
     return (peer,)

@@ -1,7 +1,7 @@
-"""Whether a node is ready for a run, before anything is trained: registered is not configured.
+"""Check whether a node is ready for a run, before any training.
 
-The institution's own `coterie preflight` shows what each check says. A relay that asks gets
-a code for each, and of what could tell something about the data only bands, where the policy lets
+The institution's own `coterie preflight` shows the result of each check. The relay gets
+a code for each, and numbers of examples as bands, if the policy lets
 the run look at the data and discloses its reports.
 """
 
@@ -47,18 +47,18 @@ class Check:
 
     Attributes
     ----------
-    told : bool
+    disclosed : bool
         Whether the relay may receive the result unchanged.
     """
 
     name: str
     run: Callable[[], str]
-    told: bool = False
+    disclosed: bool = False
 
 
 def of_node(job: Job) -> Iterator[Check]:
-    """What has to be so for any run."""
-    yield Check("versions", _versions, told=True)
+    """Yield the checks for any run."""
+    yield Check("versions", _versions, disclosed=True)
     yield Check("policy", lambda: _describe(_policy(job)))
     yield Check("keys", lambda: _keys(job))
     yield Check("out", lambda: _out(Path(job.config().out)))
@@ -66,13 +66,13 @@ def of_node(job: Job) -> Iterator[Check]:
 
 
 def of_run(job: Job) -> Iterator[Check]:
-    """What has to be so for the run of `job`; the last one reads data."""
+    """Yield the checks for the run of `job`; the last one reads data."""
     yield Check("run", lambda: _run(job))
-    yield Check("data", lambda: _data(job), told=True)
+    yield Check("data", lambda: _data(job), disclosed=True)
 
 
 def answer(request: Request, job: Job) -> Response:
-    """What the relay is told: "ok", a band or a code for each check; this log has the rest.
+    """Return "ok", a band or a code per check for the relay; details go to the node's log.
 
     Raises
     ------
@@ -83,20 +83,20 @@ def answer(request: Request, job: Job) -> Response:
         raise RequestError("a preflight with edges or letters")
     config = job.config()
     checks = (Check("clock", lambda: _clock(request.clock)), *of_node(job), *of_run(job))
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for check in checks:
-        if check.name == "data" and found["run"] != "ok":
-            found["data"] = "not looked at"  # a run that may not start may not look either
+        if check.name == "data" and results["run"] != "ok":
+            results["data"] = "not looked at"  # a refused run must not read data
             continue
         try:
-            said = check.run()
+            result = check.run()
         except Exception as error:
             _log.warning("%s: %s: %s", check.name, type(error).__name__, error)
-            found[check.name] = faults.code_of(error)
+            results[check.name] = faults.code_of(error)
         else:
             hidden = check.name == "data" and _policy(job).reports.disclosure != "all"
-            found[check.name] = said if check.told and not hidden else "ok"
-    return Response(hosted(job, config.peers), checks=tuple(found.items()))
+            results[check.name] = result if check.disclosed and not hidden else "ok"
+    return Response(hosted(job, config.peers), checks=tuple(results.items()))
 
 
 def _versions() -> str:
@@ -127,7 +127,7 @@ def _keys(job: Job) -> str:
         return f"peer {peer}, without: letters are plain"
     own, trust = sealing.read()
     if peer not in trust:
-        raise KeysError(f"{sealing.trust} has no entry of this node's own, peer {peer}")
+        raise KeysError(f"{sealing.trust} has no entry for this node's peer {peer}")
     return f"peer {peer}, {own[peer].public.fingerprint[:19]} ..., trusts {len(trust) - 1} others"
 
 
@@ -137,17 +137,17 @@ def _out(out: Path) -> str:
         free = shutil.disk_usage(out).free
     own = out / approval.OWN
     if own.exists() and not os.access(own, os.W_OK):
-        raise MachineError(f"{own} cannot be written to by this user")
+        raise MachineError(f"this user cannot write to {own}")
     if free < _DISK:
         raise MachineError(f"{units.size(free)} free in {out}: a run may need {units.size(_DISK)}")
     return f"{out} can be written to, {units.size(free)} free"
 
 
 def _memory() -> str:
-    found = Path("/proc/meminfo")
-    if not found.exists():
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
         return "not known here"
-    lines = dict(line.split(":", 1) for line in found.read_text().splitlines())
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
     free = 1024 * int(lines["MemAvailable"].split()[0])
     if free < _MEMORY:
         raise MachineError(f"{units.size(free)} free: a node may need {units.size(_MEMORY)}")
@@ -155,7 +155,7 @@ def _memory() -> str:
 
 
 def _run(job: Job) -> str:
-    """Whether the policy allows the run, and whether a person has approved it."""
+    """Check that the policy allows the run, and that a person has approved it."""
     config, policy = job.config(), _policy(job)
     check_run(policy, config)
     digest = config_digest_of(config).hex()
@@ -166,7 +166,7 @@ def _run(job: Job) -> str:
 
 
 def _data(job: Job) -> str:
-    """Whether this node's data fit the run, and roughly how much there is."""
+    """Check that this node's data fit the run, and return the number of examples as a band."""
     config = job.config()
     (peer,) = hosted(job, config.peers)
     problem = problem_of(config, peer, split_seed(Path(config.out) / approval.OWN, config))

@@ -1,4 +1,4 @@
-"""What a node does with a message: from a request's record to the record of the response.
+"""Handle a message to a node: from the request's record to the response's record.
 
 Flower's process of a message calls this itself, or lets the node's worker do it
 (`coterie.app.node.process.worker`).
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 
 _NODES_IN_MEMORY = 4
 _UNCHANGED = ("preflight", "answer")
-"""Stages after which a node's state is that of the same round as before."""
+"""Stages that leave a node's state in the same round."""
 _MOVED = "report"
-"""What --node-config said before there were policies."""
+"""Keys of --node-config before there were policies."""
 
 _log = logging.getLogger("coterie.node")
 
 
 class Nodes:
-    """The nodes that this process keeps between messages: data, models and what they remember.
+    """Cache of the nodes that this process keeps between messages, with data, models and state.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Nodes:
 
     def of(self, config: Config, peers: tuple[int, ...], place: Place) -> Node:
         """Return the node of these peers in a run; one that is not kept reads its disk."""
-        from coterie.app.node.node import Node  # torch, which a simulation's main process lacks
+        from coterie.app.node.node import Node  # imports torch; not in a simulation's main process
 
         key = config, peers, place
         node = self._nodes.pop(key, None)
@@ -86,9 +86,9 @@ _nodes = Nodes()
 
 
 def handle_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
-    """Do what a request says; its response or fault, and the round of the state that it leaves.
+    """Execute a request; return its response or fault, and the round of the resulting state.
 
-    What a deployed node writes meanwhile is readable by its own user only.
+    Files that a deployed node writes meanwhile are readable by its own user only.
     """
     if job.simulated:
         return _handle(record, job)
@@ -115,7 +115,7 @@ def _handle(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
 
 
 def fault(error: Exception, job: Job, where: Mapping[str, object]) -> RecordDict:
-    """What went wrong, for the log here; the relay of a deployment gets a code.
+    """Log an error and return it as a record; the relay of a deployment gets a code.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def _respond(request: Request, job: Job) -> Response:
     if request.stage == "preflight":
         return readiness.answer(request, job)
     policy = admit(config, job.node_config)
-    strategy = _strategy(config)  # only now: it holds something of each pair of peers
+    strategy = _strategy(config)  # built late: its memory grows with the number of pairs of peers
     if not strategy.schedule.foresees:
         raise ConfigError("the virtual clock decides who is awake in simulations only")
     check_request(request, strategy, peers)
@@ -157,7 +157,7 @@ def _respond(request: Request, job: Job) -> Response:
 
 
 def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
-    """The institution's policy, which allows the run; the decision is written down.
+    """Return the institution's policy if it allows the run, and record the decision.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
         raise StartError(f"{_MOVED} in --node-config is now disclosure in [reports] of the policy")
     file, directory = Path(str(node_config["policy"])), Path(config.run_dir)
     if directory.name.casefold() == approval.OWN:
-        raise ConfigError(f"no run may be called {approval.OWN}: that folder is the node's own")
+        raise ConfigError(f"no run may have the name {approval.OWN}: the node uses that folder")
     digest = config_digest_of(config).hex()
     for folder in (directory, directory.parent / approval.OWN):  # of versions before this one
         close(folder)
@@ -190,7 +190,7 @@ def admit(config: Config, node_config: Mapping[str, Scalar]) -> Policy:
 
 
 def _who(job: Job) -> str:
-    """The peer of a deployed node, if the way it was started says so."""
+    """Return the prefix "peer K: " of a deployed node if --node-config names its peer."""
     with suppress(KeysError):
         peer = job.node_config.get("peer", peer_of(job.node_config))
         if type(peer) is int:

@@ -1,10 +1,10 @@
-"""A node's worker: a process that stays between messages, with data, model and GPU.
+"""Worker of a node: a process that keeps data, model and GPU between messages.
 
 Flower starts a process for every message. That process finds the worker of its run behind a Unix
-socket in the node's run directory, starts it where there is none, forwards the request and takes
+socket in the node's run directory, starts it if there is none, forwards the request and takes
 the response back. If a worker dies, its request fails; the next message starts another. It
-ends by itself after a long time without a message, or when the process that starts those of the
-messages is gone.
+ends by itself after a long time without a message, or when the process that starts the message
+processes is gone.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from coterie.app.security.files import closed
 from coterie.errors import Error
 
 IDLE_SECONDS = 900.0
-"""How long a worker waits for the next message."""
+"""Maximum seconds that a worker waits for the next message."""
 _START_SECONDS = 120.0
 _PAUSE = 0.02
 _CODE = str(IMPORT_ROOT)
-_started: list[subprocess.Popen[bytes]] = []  # kept: Python complains of one that it forgets
+_started: list[subprocess.Popen[bytes]] = []  # kept: deleting a live one gives a warning
 
 
 class WorkerError(Error):
-    """The worker did not start, or did not finish; says what became of it."""
+    """The worker did not start or did not finish; the message says why."""
 
 
 def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | None]:
@@ -51,8 +51,9 @@ def forward_request(record: RecordDict, job: Job) -> tuple[RecordDict, int | Non
         directory = Path(config.run_dir) / "nodes"
         with closed():
             directory.mkdir(parents=True, exist_ok=True)
-        # The relay has given up by then; twice, because loading the data is not a round's work.
-        rounds = config.evaluate_every if config.peers == 1 else 1  # of one peer: many at once
+        # The relay has timed out by then; twice, because loading the data takes extra time.
+        # A single peer runs several rounds per message.
+        rounds = config.evaluate_every if config.peers == 1 else 1
         timeout = 2 * config.round_seconds * rounds
         with _connected(directory, f"worker-{peers[0]:04d}", timeout) as connection:
             return _exchange(connection, record, job, timeout)
@@ -77,7 +78,7 @@ def _exchange(
 
 @contextmanager
 def _connected(directory: Path, name: str, timeout: float) -> Iterator[socket.socket]:
-    """A connection to the worker of this code, which is started where there is none."""
+    """Connect to the worker of this code; start one if there is none."""
     connection = _connect(directory, name, timeout)
     if connection is None:
         with (directory / f"{name}.lock").open("w") as lock:
@@ -88,7 +89,7 @@ def _connected(directory: Path, name: str, timeout: float) -> Iterator[socket.so
 
 
 def _connect(directory: Path, name: str, timeout: float) -> socket.socket | None:
-    """A connection to a worker that is free within `timeout` and runs this very code, else None.
+    """Connect to a worker that is free within `timeout` and runs the same code, else None.
 
     Any other worker is ended.
     """
@@ -96,7 +97,7 @@ def _connect(directory: Path, name: str, timeout: float) -> socket.socket | None
     try:
         with _address(directory, name) as address:
             connection.connect(address)
-        # Other code: the run was submitted anew, with another version of the app.
+        # Other code: the run was submitted again with another version of the app.
         if _is_readable(connection, timeout) and ipc.receive(connection)[0]["code"] == str(
             IMPORT_ROOT
         ):
@@ -135,12 +136,12 @@ def _start(directory: Path, name: str) -> socket.socket:
 
 
 def _is_readable(connection: socket.socket, timeout: float) -> bool:
-    """Whether something comes, or the end of the connection, within `timeout` seconds."""
+    """Return whether data or the end of the connection arrives within `timeout` seconds."""
     return bool(select.select([connection], [], [], timeout)[0])
 
 
 def _kill(connection: socket.socket) -> None:
-    """Kill the worker at the other end: what it had reached is on the disk."""
+    """Kill the worker at the other end; its committed state is on disk."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     with suppress(ProcessLookupError):
         os.kill(int.from_bytes(credentials[:4], sys.byteorder), signal.SIGKILL)
@@ -148,7 +149,7 @@ def _kill(connection: socket.socket) -> None:
 
 @contextmanager
 def _address(directory: Path, name: str) -> Iterator[str]:
-    """The socket's address: a path may be longer than the 107 bytes that one may have."""
+    """Yield the socket's address, shorter than 107 bytes even if the path is longer."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{handle}/{name}.sock"

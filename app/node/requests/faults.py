@@ -1,7 +1,7 @@
-"""What a deployed node tells the relay when it cannot do what it was asked: a code and no more.
+"""Error codes that a deployed node sends to the relay instead of error messages.
 
-A sentence that depends on data, files or keys is an answer to a question that nobody approved, so
-the relay gets one of these lines and the log of the node the rest.
+A message that depends on data, files or keys would disclose something that nobody approved, so
+the relay gets one of these lines, and the log of the node has the details.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Code = Literal[
 ]
 MEANINGS: Mapping[Code, str] = {
     "approval": "the run waits for a person's approval here",
-    "budget": "more is asked than the institution's policy allows",
+    "budget": "the request exceeds the limits of the institution's policy",
     "configuration": "the run's configuration cannot be carried out here",
     "data": "this node's data do not fit the run",
     "failed": "something failed here",
-    "keys": "keys, trust or the start of this node are not in order",
-    "machine": "disk, memory or clock of this node are not in order",
+    "keys": "keys, trust file or start command of this node are invalid",
+    "machine": "disk, memory or clock of this node need attention",
     "policy": "the institution's policy does not allow the run",
-    "request": "no request that the run allows",
+    "request": "the run does not allow this request",
     "state": "this node's state is not the one that the request builds on",
 }
 
@@ -53,11 +53,11 @@ class StateError(Error):
 
 
 class StartError(Error):
-    """The node was not started as it has to be; says with what."""
+    """The node was started without a required setting; names the setting."""
 
 
 class MachineError(Error):
-    """This machine has too little of something, or its clock is wrong; says what."""
+    """This machine lacks disk or memory, or its clock is wrong; the message names which."""
 
 
 _CODES: Mapping[type[Exception], Code] = {
@@ -80,11 +80,11 @@ _CODES: Mapping[type[Exception], Code] = {
 
 
 def line_of(error: Exception) -> str:
-    """The line for the relay: the same for every error of a kind."""
+    """Return the line for the relay; it depends on the kind of the error only."""
     code = code_of(error)
-    return f"{code}: {MEANINGS[code]}; the log of this node says more"
+    return f"{code}: {MEANINGS[code]}; see the log of this node"
 
 
 def code_of(error: Exception) -> Code:
-    """The code of an error."""
+    """Return the code of an error."""
     return next((_CODES[kind] for kind in type(error).__mro__ if kind in _CODES), "failed")

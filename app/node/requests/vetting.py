@@ -1,7 +1,7 @@
-"""What a deployed node accepts of a request: no more than the run allows, whatever the relay says.
+"""Check requests at a deployed node: the relay may request only what the run allows.
 
-It knows the run's configuration, hence how many rounds there are, who may talk to
-whom, and who is asked: what the relay chooses has to lie within that.
+The node knows the run's configuration, hence the number of rounds and the possible
+edges and questions: the relay's choice must be among these.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coterie.strategies.topology import listed
 
 
 class RequestError(Error, ValueError):
-    """A request is none that the run allows; says what is wrong with it."""
+    """The run does not allow a request; the message has the reason."""
 
 
 def check_request(request: Request, strategy: Brokering, peers: Sequence[int]) -> None:
@@ -82,5 +82,5 @@ def check_wanted(request: Request, strategy: Brokering, peers: Sequence[int], wa
 
 
 def _numbers(edges: Edges, n: int) -> list[int]:
-    found: list[int] = (edges[:, 0] * n + edges[:, 1]).tolist()
-    return found
+    result: list[int] = (edges[:, 0] * n + edges[:, 1]).tolist()
+    return result

@@ -1,13 +1,13 @@
-"""A node's memory between messages: its peers' states on disk, one file a version.
+"""Checkpoints of a node: the states of its peers on disk, one file per version.
 
 A version is (round, step): step 0 once `round` has ended and the next offers are written, step 1
-once the next round's answers are given too. A file holds the rows of those whose state has changed
-since the file before, so it is as long as many have been awake; a version counts when for every
-hosted peer there is a row of it, or one since which the peer has slept. Once the files hold several
-rows of each peer, the next one holds all peers again.
+once the next round's answers are given too. A file holds the rows of peers whose state has changed
+since the previous file, so its size grows with the number of awake peers; a version is complete if
+every hosted peer has a row of it, or has slept since its last row. Once the files hold several rows
+of each peer, the next one holds all peers again.
 
-Peers may move to another node between runs: nodes that host the same peers share a folder, and one
-that starts reads the folders of all.
+Peers may move to another node between runs: nodes that host the same peers share a folder, and a
+starting node reads the folders of all.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from coterie.clients.letters import Ints, nobody
 
 _NAME = re.compile(r"(\d{8,})-([01])(?:-\d{4,})?\.state")
 _COPIES = 3
-"""Rows of each peer, on average, with which the next file holds all peers again."""
+"""Mean number of rows per peer at which the next file holds all peers again."""
 _REMEDY = (
-    "remove it to go on from an older state, or its folder to begin afresh: the run "
-    "then says that it is no continuation"
+    "remove it to continue from an older state, or its folder to start again: the run "
+    "then reports that it is not an exact continuation"
 )
 Version = tuple[int, int]
 Files = Sequence[tuple[Version, Path]]
 Where = Mapping[Path, tuple[Ints, Ints]]
-"""File -> local indices of hosted peers, and the rows where they are in it."""
+"""File -> local indices of hosted peers, and their rows in the file."""
 Fingerprint = list[tuple[int, int]]
 
 
 class CheckpointError(StateError):
-    """The state that a request builds on is not on this node's disk, or damaged; says where."""
+    """The state that a request builds on is missing or damaged; names the file or folder."""
 
 
 class CheckpointStore:
@@ -75,16 +75,16 @@ class CheckpointStore:
         self._folder = directory / _folder(cohort.peers)
         self._letters = directory / f"letters-{cohort.peers[0]:04d}.state"
         self._folder.mkdir(parents=True, exist_ok=True)
-        # The version that the cohort in memory is, and what its files were when it was saved.
+        # Version of the cohort in memory, and the identity of its files when it was saved.
         self._in_memory: tuple[Version, Sequence[Path], Fingerprint] | None = None
         self._peers_in: dict[Path, tuple[Fingerprint, Ints]] = {}
 
     def take_over(self, attempt: str) -> None:
-        """From now on the peers of this directory belong to that attempt at the run."""
+        """Assign the peers of this directory to an attempt at the run from now on."""
         atomic.write(self._attempt, attempt)
 
     def taken_over_by(self, attempt: str) -> bool:
-        """Whether that attempt was the last to take over."""
+        """Return whether this attempt was the last to take over."""
         return not self._attempt.exists() or self._attempt.read_text(encoding="utf-8") == attempt
 
     def save(self, version: Version) -> None:
@@ -155,12 +155,12 @@ class CheckpointStore:
         return None
 
     def restart(self) -> None:
-        """Let the cohort begin afresh."""
+        """Restart the cohort from the beginning."""
         self._in_memory = None
         self._cohort.restart()
 
     def forget(self, before: Version) -> None:
-        """Remove files that nobody needs for that version or a later one."""
+        """Remove files that are not needed for that version or a later one."""
         files = [each for each in _files(self._folder) if each[0] <= before]
         if len({version for version, _ in files}) < 2:
             return
@@ -173,7 +173,7 @@ class CheckpointStore:
     def _is_same(
         self, version: Version, saved: Version, files: Sequence[Path], were: Fingerprint
     ) -> bool:
-        """Whether a version is the one that was saved from memory, whose files are still there."""
+        """Return whether a version was saved from memory and its files are unchanged."""
         if saved != version:
             peers = self._cohort.peers.tolist()
             changed = self._cohort.schedule.last_change(peers, version[0])
@@ -204,7 +204,7 @@ class CheckpointStore:
         if step:
             exact_p = schedule.ending(t + 1)[peers]
             steps_p = np.array([v[1] for v, _ in files])[newest_p]
-            if not exact_p.any() or (exact_p & (steps_p == 0)).any():  # nobody here was asked
+            if not exact_p.any() or (exact_p & (steps_p == 0)).any():  # no peer here had to answer
                 return {}
         if schedule.foresees:
             for s in range(t, int(round_p.min()), -1):
@@ -218,7 +218,7 @@ class CheckpointStore:
         }
 
     def _newest(self, files: Files) -> tuple[Ints, Ints]:
-        """(P,) number of the last file that has each hosted peer, -1 of none, and its row there."""
+        """Return the last file with each hosted peer (-1 if none) and the row in it, (P,) each."""
         peers = self._cohort.peers
         newest_p, row_p = np.full((2, len(peers)), -1, dtype=np.int64)
         for number, (_, path) in enumerate(files):
@@ -227,7 +227,7 @@ class CheckpointStore:
         return newest_p, row_p
 
     def _rows_in(self, path: Path) -> Ints:
-        """The peers of which a file holds rows, as it says; it is checked when it is read."""
+        """Return the peers in a file by its metadata; the content is checked when it is read."""
         now = _fingerprint([path])
         if path not in self._peers_in or self._peers_in[path][0] != now:
             try:
@@ -243,11 +243,11 @@ class CheckpointStore:
         self._cohort.restore(pieces, self._load(self._letters) if answered else None)
 
     def _snapshot(self, path: Path) -> dict[str, Tensor]:
-        """Read a file whose rows are of this cohort: a digest is no proof of who wrote them.
+        """Read a file and check its layout, as the digest does not prove who wrote the file.
 
         Raises
         ------
-        CheckpointError : an array is missing, is one more, or has another type or shape.
+        CheckpointError : an array is missing or unknown, or has another type or shape.
         """
         tensors, expected = self._load(path), kinds(self._cohort.snapshot(nobody()))
         rows = {len(tensors[name]) if tensors[name].dim() else 0 for name in kinds(tensors)}
@@ -272,13 +272,13 @@ class CheckpointStore:
 
 
 def _fingerprint(files: Iterable[Path]) -> Fingerprint:
-    """Identity of files; others of the same name differ."""
+    """Return the identity of files; a replaced file of the same name differs."""
     stats = [file.stat() for file in files]
     return [(stat.st_ino, stat.st_mtime_ns) for stat in stats]
 
 
 def _folder(peers: Ints) -> str:
-    """The name of the folder of a node that hosts these peers."""
+    """Return the name of the folder of a node that hosts these peers."""
     if len(peers) == 1:
         return f"peer-{peers[0]:04d}"
     which = sha256(peers.astype("<i8").tobytes()).hexdigest()[:8]
@@ -286,6 +286,6 @@ def _folder(peers: Ints) -> str:
 
 
 def _files(directory: Path) -> list[tuple[Version, Path]]:
-    """The files of versions in a folder, oldest first; whatever else lies there is not ours."""
+    """Return the version files in a folder, oldest first; other files are ignored."""
     named = ((_NAME.fullmatch(path.name), path) for path in directory.glob("*.state"))
     return sorted(((int(match[1]), int(match[2])), path) for match, path in named if match)

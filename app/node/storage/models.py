@@ -48,7 +48,7 @@ class ModelFiles:
         self._directory, self._policy, self._durable = directory / "models", policy, durable
         refused = ""
         if not predicts_as_saved(rule):
-            refused = f"{config.method} predicts in a way of its own that its rule does not save"
+            refused = f"{config.method} predicts in a way that its rule does not save"
         self._about = {peer: About.of(config, problem, peer, refused) for peer in peers}
         self._sizes = {peer: problem.sizes(peer) for peer in peers}
         self._protection = config.privacy, config.defence
@@ -67,7 +67,7 @@ class ModelFiles:
         Parameters
         ----------
         models : peer and named tensors.
-        names : peer -> its name, as far as known here.
+        names : peer -> its name, if this node knows it.
         reports : of the round, before a policy limits them.
         curves : peer -> figure data of its evaluation.
         """
@@ -92,7 +92,10 @@ class ModelFiles:
                 atomic.write(file.with_suffix(".md"), as_markdown(content))
 
     def _is_better(self, t: int, report: Report | None, peer: int, file: Path) -> bool:
-        """Compare a peer's model of round `t` with the one that is kept; without data, take it."""
+        """Return whether a peer's model of round `t` replaces the kept one.
+
+        Without validation data the newest model with a report does.
+        """
         if not file.exists():
             return report is not None or t == self._rounds
         if report is None or not self._sizes[peer]["validation"]:

@@ -1,4 +1,4 @@
-"""Named tensors as a file in the safetensors format, there whole or as it was."""
+"""Read and write named tensors as safetensors files, replaced atomically."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor
 from coterie.app.runs import atomic
 
 _ABOUT = "about"
-"""The only entry of a checked file's metadata: of several the library would shuffle the order."""
+"""Only key in a checked file's metadata: safetensors writes several keys in random order."""
 _SAME = "same"
-"""Which tensors are not in a file, as they are the same as another: name -> name."""
+"""Key of the tensors that are omitted because they equal another one: name -> name."""
 
 
 def write(
@@ -26,7 +26,7 @@ def write(
     *,
     durable: bool = False,
 ) -> None:
-    """Write tensors for anybody who reads such files."""
+    """Write tensors in the plain format, readable by other programs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic.replacing(path, durable=durable) as draft:
         own, same = _apart(tensors)
@@ -72,7 +72,7 @@ def read_checked(path: Path, *, bound: bytes) -> dict[str, Tensor]:
     """
     content = atomic.read_checked(path, bound=bound)
     tensors = load(content)
-    same = metadata(io.BytesIO(content)).get(_SAME, {})  # older files have none
+    same = metadata(io.BytesIO(content)).get(_SAME, {})  # missing in older files
     return tensors | {name: tensors[first] for name, first in same.items()}
 
 
@@ -85,12 +85,12 @@ def metadata(file: BinaryIO) -> Mapping[str, Any]:
         If it is not such a file.
     """
     header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    found: Mapping[str, Any] = header.get("__metadata__", {})
-    return json.loads(found[_ABOUT]) if _ABOUT in found else found
+    entries: Mapping[str, Any] = header.get("__metadata__", {})
+    return json.loads(entries[_ABOUT]) if _ABOUT in entries else entries
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors that share no memory, as safetensors wants them; and those that are another one.
+    """Return tensors without shared memory, as safetensors requires, and the omitted duplicates.
 
     A state and its offers are often the same models.
     """

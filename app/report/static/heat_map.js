@@ -27,7 +27,7 @@ export function pairReadOut(i, j, { names, own, clusters, describe }) {
   ];
 }
 
-// What a peer is called along an axis: "peer 3" is 3, long names are cut.
+// Returns the name of a peer along an axis: "peer 3" is 3, long names are cut.
 export const axisLabel = (name, p) =>
   (name === `peer ${p}` ? String(p) : name).replace(/^(.{13}).{2,}$/u, "$1…");
 

@@ -78,7 +78,7 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
     ("line", "said"),
     [
         ("run cobo.ro=1", 'unknown key "cobo.ro", did you mean "cobo.rho"?'),
-        ("run peers=many", "peers=many: wants an integer"),
+        ("run peers=many", "peers=many: must be an integer"),
         ("run rounds=5", 'unknown key "rounds", did you mean "num-server-rounds"?'),
         ("run peers=0", "peers=0: must be at least 1"),
         ("run nowhere.toml", "no preset nowhere.toml"),
@@ -93,14 +93,14 @@ def test_presets_go_by_their_short_name(started: list[tuple[Config, int | None]]
         ("run dataset=quadratic quadratic.file=none.json", "none.json"),
         ("run broken.toml", "broken.toml is not TOML"),
         ("run strange.toml", 'strange.toml: unknown key "pears", did you mean "peers"?'),
-        ("run list.toml", "seed = [ 1, 2, ]: wants an integer"),
-        ("run peers", "peers wants a value"),
+        ("run list.toml", "seed = [ 1, 2, ]: must be an integer"),
+        ("run peers", "peers needs a value"),
         ("run quorum=9", "quorum = 9 must be at most peers = 8"),
         ("run name=..", "name must be the name of one directory"),
         ("run topology-probability=2", "topology-probability=2: must be above 0 and at most 1"),
         ("run resume=true", "`coterie resume RUN_DIR`"),
         ("run --nodes two", "invalid int value: 'two'"),
-        ("certificates made --hosts relay --days 0", "--days 0: a certificate is valid for a day"),
+        ("certificates made --hosts relay --days 0", "--days 0: must be at least 1"),
         ("certificates made --hosts größe", "--hosts größe: write the name in ASCII"),
         ("run --name taken --out .", "exists already"),
         (
@@ -274,7 +274,7 @@ def test_list_says_more_of_each(
     assert "fedavg has no keys" in shown("list fedavg", capsys)
     assert 'did you mean "cobo"?' in shown("list coob", capsys, code=2)
     methods = shown("list methods", capsys)
-    assert "averages with those who lower its validation loss (needs validation data)" in methods
+    assert "averages with peers that lower its validation loss (needs validation data)" in methods
 
 
 @pytest.mark.parametrize("kind", PARTS)
@@ -314,7 +314,7 @@ def test_the_pace_counts_from_the_round_that_was_seen_first() -> None:
     clock = iter([0.0, 30.0])
     resumed = progress.Pace(lambda: next(clock))
     resumed.at({"round": 100, "rounds": 110})
-    assert resumed.at({"round": 105, "rounds": 110}) == "6.0 s a round, 30.0 s left"
+    assert resumed.at({"round": 105, "rounds": 110}) == "6.0 s per round, 30.0 s left"
 
 
 def test_nodes_share_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_a_missing_peer_stands_first_with_its_last_round_and_why(tmp_path: Path)
     commit(recorder, 3, {0, 2})
     text = said(tmp_path / "run")
     assert "round 3 of 9, running" in text
-    rows = [line for line in text.splitlines() if " ago" in line and "last word" not in line]
+    rows = [line for line in text.splitlines() if " ago" in line and "last update" not in line]
     assert [" ".join(row.split()) for row in rows] == [
         "hospital-b 1 0 s ago missing",
         "peer 0 3 0 s ago",

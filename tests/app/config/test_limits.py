@@ -16,7 +16,7 @@ from coterie.app.config.limits import MAX_PEERS
     ("flat", "said"),
     [
         ({"peers": 400_000_000, "attack.kind": "nan", "attack.share": 0.5}, "peers = 400000000"),
-        ({"peers": MAX_PEERS + 1}, f"wants at most {MAX_PEERS}"),
+        ({"peers": MAX_PEERS + 1}, f"must be at most {MAX_PEERS}"),
         ({"num-server-rounds": 2**62}, "num-server-rounds"),
         ({"local-steps": 2**62}, "local-steps"),
         ({"local-epochs": 2**62}, "local-epochs"),

@@ -80,9 +80,9 @@ def test_options_at_the_prompt(tmp_path: Path) -> None:
         (["model=tests.pluggins:Net"], 'no module "tests.pluggins" is installed or in'),
         (["method=tests.plugins:Net"], "is a type: it must be a coterie.Method"),
         ([f"model={NET}", "model-options.widht=3"], 'did you mean "model-options.width"?'),
-        ([f"model={NET}", "model-options.width=x"], "model-options.width=x: wants an integer"),
+        ([f"model={NET}", "model-options.width=x"], "model-options.width=x: must be an integer"),
         (["method-options.strength=1"], 'unknown key "method-options.strength"'),
-        ([f"method={METHOD}", "method-options=strength"], "wants options like"),
+        ([f"method={METHOD}", "method-options=strength"], "must be options like"),
         (["model=tests.plugins:thawed"], "write @dataclass(frozen=True) above Thawed"),
     ],
 )

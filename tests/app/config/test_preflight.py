@@ -22,7 +22,7 @@ def test_only_images_with_a_class_each_can_be_augmented() -> None:
         classification([4, 4], shape=(5,)),
         replace(images, task="regression"),  # a flipped image may have another value
     ):
-        with pytest.raises(ConfigError, match=r'augment = "crop-flip" wants images'):
+        with pytest.raises(ConfigError, match=r'augment = "crop-flip" requires images'):
             check_method(config, problem)
 
 

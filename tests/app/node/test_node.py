@@ -237,7 +237,7 @@ def test_a_letter_nobody_was_to_get_is_refused(tmp_path: Path, claimed: dict[str
     strange = replace(offers[2], kind=kind, **claimed)
     response = update(nodes[0], edges, [offers[3], strange])
     assert len(response.refused) == 1
-    assert f"the {kind} of peer {claimed['sender']}: it was not to come here" in response.refused[0]
+    assert f"the {kind} of peer {claimed['sender']}: it was not expected" in response.refused[0]
     twin = nodes_of(flat, tmp_path / "two", [[0, 1], [2, 3]])
     start(twin)
     update(twin[0], edges, [offers[3]])

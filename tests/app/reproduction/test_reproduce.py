@@ -178,7 +178,7 @@ def test_what_cannot_be_made_says_why(folder: Path, name: str, why: str) -> None
         ('label = "Local"', 'lable = "Local"', "unknown key lable, did you mean"),
         ('rows = ["Local"]', 'rows = ["Loacl"]', 'no row "Loacl"'),
         ('kind = "beats"', 'kind = "bets"', "unknown kind of claim"),
-        ('where = "table 1"', "", "there is no where"),
+        ('where = "table 1"', "", "where is missing"),
     ],
 )
 def test_a_mistake_in_a_file_is_named(folder: Path, old: str, new: str, why: str) -> None:

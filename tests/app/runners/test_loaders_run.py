@@ -126,5 +126,5 @@ def test_what_is_no_image_is_not_augmented(tmp_path: Path, dataset: str) -> None
     write, flat = ROWS[dataset]
     write(tmp_path)
     flat = flat | {"dataset": dataset, "data-dir": str(tmp_path), "augment": "crop-flip"}
-    with pytest.raises(ConfigError, match=r'augment = "crop-flip" wants images, .*"none"'):
+    with pytest.raises(ConfigError, match=r'augment = "crop-flip" requires images, .*"none"'):
         check(Config.from_flat(flat))

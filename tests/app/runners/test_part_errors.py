@@ -100,17 +100,17 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "offered",
             '.py:18, in offer(), peers 0 to 2, round 1: returned "x", a Tensor of shape (650,): '
-            "wants (3, ...), a row per hosted peer",
+            "expected (3, ...), a row per hosted peer",
         ),
         (
             "update",
-            ".py:25, in update(), peers 0 to 2, round 2: returned x, a Tensor of shape (3,): wants "
-            "(3, 650), a row of parameters per hosted peer",
+            ".py:25, in update(), peers 0 to 2, round 2: returned x, a Tensor of shape (3,): "
+            "expected (3, 650), a row of parameters per hosted peer",
         ),
         (
             "weights",
             ".py:31, in weights(), peers 0 to 2, round 0: returned a ndarray of shape (3, 2): "
-            "wants numbers (3, 3), a row per hosted peer and a column per peer",
+            "expected numbers (3, 3), a row per hosted peer and a column per peer",
         ),
     ],
 )

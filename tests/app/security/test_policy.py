@@ -87,8 +87,8 @@ def test_every_key_is_explained_and_a_file_needs_none(tmp_path: Path) -> None:
     [
         ("approve = true", 'unknown key "approve"'),
         ("[data]\nset = 'table'", 'unknown key "data.set", did you mean "data.sets"?'),
-        ("approval = 'maybe'", 'approval = "maybe": wants "digest" or "none"'),
-        ("max-rounds = '9'", 'max-rounds = "9": wants an integer'),
+        ("approval = 'maybe'", 'approval = "maybe": must be "digest" or "none"'),
+        ("max-rounds = '9'", 'max-rounds = "9": must be an integer'),
         ("max-rounds = 0", "max-rounds = 0: must be at least 1"),
         ("[privacy]\nmax-epsilon = 0", "privacy.max-epsilon = 0: must be above 0"),
         ("[privacy]\nmax-delta = 1", "privacy.max-delta = 1: must be above 0 and below 1"),
@@ -256,12 +256,12 @@ def test_a_person_approves_a_preset_or_what_the_node_was_sent(
     assert code == 2
     assert "seed = 3" in line
     digest = line.split()[-1]
-    assert "nobody is there to ask" in line
+    assert "no terminal to ask" in line
     assert not approval.is_approved(out, digest)
     assert said([*command, "--digest", digest], capsys)[0] == 0
     assert approval.is_approved(out, digest)
     code, line = said(["approve", str(tmp_path)], capsys)
-    assert (code, "no such run has come to this node" in line) == (2, True)
+    assert (code, "no such run was sent to this node" in line) == (2, True)
     config = Config.from_flat({"method": "local"})
     digest = config_digest_of(config).hex()
     approval.record(out / "run", config, digest, preset, "refused: it waits")

@@ -147,7 +147,7 @@ def test_an_answer_belongs_to_the_model_it_is_about() -> None:
     letter = sealed(ANSWER, to=(1,), about=b"model")
     assert opened(letter, about=b"model") == PAYLOAD
     for other in (b"", b"another model"):
-        with pytest.raises(SealError, match="no answer to ours"):
+        with pytest.raises(SealError, match="not a reply to our message"):
             opened(letter, about=other)
 
 

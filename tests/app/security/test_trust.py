@@ -73,7 +73,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../a", "a b", "-a", "a/b", "x" * 65, "a\n"])
 def test_a_name_is_a_name(name: str, tmp_path: Path) -> None:
-    with pytest.raises(KeysError, match="is no name of a peer"):
+    with pytest.raises(KeysError, match="is not a valid name of a peer"):
         create(name, tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -155,13 +155,13 @@ def test_a_trust_file_says_who_is_who(trust: Path) -> None:
     [
         ("peer = 1", "peer = 0", "north and south are both peer 0"),
         ("peer = 1\n", "", r"\[south\] has no number: add peer = K"),
-        ("peer = 1", "peer = -1", r"\[south\] peer = -1 is no number"),
-        ("peer = 1", "peer = true", r"\[south\] peer = True is no number"),
+        ("peer = 1", "peer = -1", r"\[south\] peer = -1 is not a valid number"),
+        ("peer = 1", "peer = true", r"\[south\] peer = True is not a valid number"),
         ("peer = 1", "role = 1", r"\[south\] needs sign and seal"),
         ('sign = "', 'sign = "A', r"\[north\] sign is not the base64 of 32 bytes"),
         ('seal = "', 'seal = "!', r"\[north\] seal is not the base64 of 1216 bytes"),
         ("[north]", "[north", "is not TOML"),
-        ("[north]", "['no name']", "is no name of a peer"),
+        ("[north]", "['no name']", "is not a valid name of a peer"),
     ],
 )
 def test_a_trust_file_that_is_wrong(trust: Path, old: str, new: str, why: str) -> None:

@@ -242,7 +242,7 @@ def test_auto_without_bias_trusts_everyone_alike(tmp_path: Path) -> None:
         ("wga.targets", "0,7", 'targets = "0,7", but peers are 0 to 3'),
         ("wga.targets", "", "targets must be"),
         ("wga.targets", "0;1", "targets must be"),
-        ("wga.alpha", "best", 'wants a number or "auto"'),
+        ("wga.alpha", "best", 'must be a number or "auto"'),
         ("wga.weights", "mine", "wants"),
     ],
 )

@@ -13,8 +13,7 @@ const owns = fromData(({ maps }) => maps.of.map(({ own }) => own && decode(own, 
 const NAMED = 12; // peers whose names a small map has room for
 const shown = { seed: 0, frame: () => 0 };
 
-// Of the map with that index among `DATA.maps.of`: a weight as a share of its row's scale, as it
-// is, and a peer's own.
+// Weights of map `m` of `DATA.maps.of`: as a share of the row's scale, unscaled, and a peer's own.
 function mapShare(map, i, j) {
   const { low } = DATA.maps.of[map];
   const at = ((map * DATA.maps.rounds.length + shown.frame()) * DATA.peers + i) * DATA.peers + j;

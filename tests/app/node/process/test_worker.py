@@ -168,7 +168,7 @@ def test_a_request_that_kills_the_worker_is_a_fault(tmp_path: Path) -> None:
         encode_request(Request("start", 0, 0)), job_of(tmp_path, version=4)
     )
     assert decode_response(record, Request("start", 0, 0)) == (
-        "peer 0: failed: something failed here; the log of this node says more"
+        "peer 0: failed: something failed here; see the log of this node"
     )
     assert version == 4
 
@@ -210,7 +210,7 @@ def test_what_was_not_written_for_the_relay_stays_in_the_log(
     (tmp_path / "run").write_text("a file where the run directory should be")
     record, version = handle(encode_request(Request("start", 0, 0)), job_of(tmp_path))
     told = decode_response(record, Request("start", 0, 0))
-    assert told == "peer 0: failed: something failed here; the log of this node says more"
+    assert told == "peer 0: failed: something failed here; see the log of this node"
     assert version is None
     assert str(tmp_path) in capsys.readouterr().err
 
@@ -224,7 +224,7 @@ def test_the_relay_does_not_learn_where_the_keys_lie(
     job = replace(job, node_config={**job.node_config, **places})
     record, _ = service.handle_request(encode_request(Request("start", 0, 0)), job)
     told = decode_response(record, Request("start", 0, 0))
-    why = "keys, trust or the start of this node are not in order; the log of this node says more"
+    why = "keys, trust file or start command of this node are invalid; see the log of this node"
     assert told == f"peer 0: keys: {why}"
     assert str(tmp_path / "own.key") in capsys.readouterr().err
 
