@@ -23,6 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:'click.utils:DeprecationWarning")
     e2e = "e2e: starts Flower, a worker, the command or a browser as processes of their own"
     config.addinivalue_line("markers", e2e)
+    config.addinivalue_line("markers", "xdist_group: tests that share a worker")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

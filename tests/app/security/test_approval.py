@@ -123,7 +123,7 @@ def test_a_configuration_that_is_not_what_came_is_not_approved(
     assert file.name == f"config-{digest}.toml"
     file.write_text(file.read_text().replace("learning-rate = 0.1", "learning-rate = 0.2"))
     assert main(["approve", str(node.home / "run"), "--digest", digest]) == 2
-    assert "not the configuration that came" in capsys.readouterr().err
+    assert "not the configuration that was received" in capsys.readouterr().err
 
 
 def test_what_a_person_reads_is_spelt_out(

@@ -70,7 +70,7 @@ def test_a_damaged_one_stops_everything(tmp_path: Path, line: str) -> None:
     file.write_text(line + "\n")
     each = ledger(file)
     for _ in range(2):
-        with pytest.raises(LedgerError, match="before a person has looked"):
+        with pytest.raises(LedgerError, match="until a person has restored the file"):
             each.spent()
 
 

@@ -169,7 +169,7 @@ def test_peers_that_are_no_targets_learn_no_bias() -> None:
     [
         ("bias-correction.targets", "0,7", "peers are 0 to 3"),
         ("bias-correction.oracle-noise", 1.0, 'needs bias = "oracle"'),
-        ("bias-correction.bias", "true", "wants"),
+        ("bias-correction.bias", "true", "must be"),
     ],
 )
 def test_refusals(key: str, value: Any, says: str) -> None:

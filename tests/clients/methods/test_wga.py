@@ -243,7 +243,7 @@ def test_auto_without_bias_trusts_everyone_alike(tmp_path: Path) -> None:
         ("wga.targets", "", "targets must be"),
         ("wga.targets", "0;1", "targets must be"),
         ("wga.alpha", "best", 'must be a number or "auto"'),
-        ("wga.weights", "mine", "wants"),
+        ("wga.weights", "mine", "must be"),
     ],
 )
 def test_refusals(key: str, value: Any, says: str) -> None:
