@@ -134,7 +134,7 @@ def test_runs_spread_over_a_cluster_and_one_that_dies_costs_the_others_nothing(
         over.set()
         killer.join()
     assert done.returncode == 0, done.stdout + done.stderr
-    why = "its process died, as for want of memory"
+    why = "its process died, perhaps out of memory"
     assert json.loads(done.stdout.splitlines()[-1]) == [why, why, ""]
     assert done.stdout.count(f"failed: {why}") == 2
     assert sweep.is_finished(short)
