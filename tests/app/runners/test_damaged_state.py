@@ -131,7 +131,7 @@ def test_a_node_refuses_what_is_not_what_it_wrote(
 ) -> None:
     newest = newest_state(run)
     damage(newest)
-    with pytest.raises(RelayError, match=rf"{newest}: damaged.*remove it to continue from an older"):
+    with pytest.raises(RelayError, match=rf"{newest}: damaged.*to continue from an older"):
         resumed(flat, run)
     assert newest.exists()
 
