@@ -45,7 +45,7 @@ def wheel(distributions: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(wheel: Path, distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with this one's libraries, another `datasets`, and our wheel; its bin."""
     place = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
@@ -55,7 +55,8 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages / "datasets").mkdir()
     (packages / "datasets" / "__init__.py").write_text("name = 'another library'\n")
     python = ["--python", str(place / "bin" / "python")]
-    example = ROOT / "examples" / "plugin"
+    # Its copy: a build writes beside the sources, and another worker builds the same ones.
+    example = distributions / "checkout" / "examples" / "plugin"
     subprocess.run([*PIP, *python, "install", "--no-deps", str(wheel)], check=True)
     install = ["install", "--no-deps", "--no-build-isolation", str(example)]
     subprocess.run([*PIP, *python, *install], check=True)
