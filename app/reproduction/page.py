@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -42,6 +43,8 @@ _LINKS = ("white", "#a9c6e0", "#1f5f8b", "#c44e52")
 """Colours of `links`."""
 _TABLES = ("table", "scatter", "maps")
 """Forms that show the numbers of their columns, too."""
+_PATH = re.compile(r'\bd="[^"]*"')
+_FRACTION = re.compile(r"-?\d+\.\d{3,}")
 HOLDS = {True: "holds", False: "does not hold", None: "cannot be judged"}
 
 
@@ -139,9 +142,15 @@ def as_csv(figure: Figure, size: Size, results: Results) -> str:
 def as_svg(drawing: Drawing) -> str:
     """Return a drawing as SVG: the same bytes for the same numbers, text as text."""
     file = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": "coterie", "svg.fonttype": "none"}):
+    style = {"svg.hashsalt": "coterie", "svg.fonttype": "none", "path.simplify_threshold": 0.5}
+    with mpl.rc_context(style):
         drawing.savefig(file, format="svg", metadata={"Date": None})
-    return file.getvalue()
+    return _PATH.sub(_rounded, file.getvalue())
+
+
+def _rounded(path: re.Match[str]) -> str:
+    """Write the coordinates of a path in hundredths of a point, on one line."""
+    return " ".join(_FRACTION.sub(lambda number: f"{float(number[0]):.2f}", path[0]).split())
 
 
 def drawn(figure: Figure, size: Size, results: Results) -> Drawing | None:
@@ -262,11 +271,11 @@ def links(shown_nn: Floats, initial_nn: Floats, attackers_n: Bools) -> Ints:
 
 
 def _weights(figure: Figure, results: Results) -> Drawing:
-    """Draw each client's weights over rounds: a line of plots for each row and seed.
+    """Draw each client's weights over rounds: a line of plots for each row, of its first seed.
 
     A curve is the weight of a peer, coloured by its true cluster, or of a component of a mixture.
     """
-    lines = [(place, run) for place, of in results.runs.items() for run in of.values()]
+    lines = [(place, next(iter(of.values()))) for place, of in results.runs.items()]
     clients = figure.clients or tuple(range(lines[0][1].peers))
     drawing = Drawing(figsize=(1.6 * len(clients) + 0.6, 1.5 * len(lines)), layout="constrained")
     every = drawing.subplots(len(lines), len(clients), squeeze=False, sharex=True, sharey=True)
