@@ -41,9 +41,9 @@ CHANGED: frozenset[str] = frozenset(
 """Columns of metrics.jsonl that differ on purpose, or that one side does not have yet."""
 
 # What is called in a checkout, newest place first.
-_CONFIG = "coterie.app.config.config", "coterie.app.config"
-_INLINE = "coterie.app.runners.inline", "app.inline"
-_METHODS = "coterie.app.config.registry", "coterie.app.config.registry", "app.methods"
+_CONFIG = "coterie.app.config.config", "app.config.config"
+_INLINE = "coterie.app.runners.inline", "app.runners.inline"
+_METHODS = "coterie.app.config.registry", "app.config.registry"
 
 HOSTINGS = "inline", "2 nodes"
 PROBLEMS = "digits", "quadratic", "table"
@@ -149,10 +149,13 @@ def _first(modules: Sequence[str]) -> Any:
 
 
 def _exists(module: str) -> bool:
+    """Return True if this checkout, the working directory, has the module."""
     try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # what would be its package is a module, or is not there
+        spec = find_spec(module)
+    except ModuleNotFoundError:  # its package is not there
         return False
+    # An editable installation offers the modules of its own checkout as well.
+    return spec is not None and Path(str(spec.origin)).is_relative_to(Path.cwd())
 
 
 # --- the comparison -----------------------------------------------------------------------------

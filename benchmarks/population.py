@@ -10,22 +10,31 @@ turn.
 first round begins (data, models, evaluation and checkpoint of all peers), of a round, and of the
 end (the same evaluation, a model file per peer); peak memory, and the disk space of the
 checkpoints. `large` counts processor seconds, which depend less on other load.
+
+`cluster` is one run of 1,000 peers, all awake, in one process and on a Ray cluster of four nodes
+(on this machine, with a core each): seconds per round, the difference of two runs' lengths; the
+largest memory of a process, and the largest sum of all processes that the run started, without
+memory that they share.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+import psutil
 
 from benchmarks.engine import machine
 from benchmarks.peers.commands import Taken, carried_out, show, ways, write_data
@@ -34,6 +43,7 @@ from coterie.app.config.preflight import check
 from coterie.app.config.schema import Scalar
 from coterie.app.runners import inline
 from coterie.app.runs import rundir
+from tests.machines import machines
 
 IMAGES: dict[str, Scalar] = {
     "dataset": "benchmarks.dealt:images", "partition.kind": "natural", "partition.min-samples": 1,
@@ -50,8 +60,14 @@ LARGE: list[tuple[str, str, int, int]] = [
     ("fedavg", "lenet", 10_000, 100), ("cobo", "lenet", 10_000, 100),
 ]  # fmt: skip
 """Method, model, number of peers, and awake peers per round."""
+SPREAD: dict[str, Scalar] = {
+    **IMAGES, "method": "fedavg", "model": "mlp", "peers": 1_000, "local-steps": 5,
+    "schedule.kind": "all",
+}  # fmt: skip
 ROUNDS, TURNS = 10, 1
 GIB = 2.0**30
+_MARK = "COTERIE_BENCHMARK"
+"""Variable in the environment of all processes that `spread` starts."""
 
 
 def compared(setting: str, peers: int, rounds: int, turns: int, names: Sequence[str]) -> None:
@@ -108,10 +124,56 @@ def measure(of: tuple[str, str, int, int], rounds: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def spread(peers: int, rounds: int) -> None:
+    """Time one run in one process and on four nodes of a Ray cluster, and print a line for each."""
+    command = [sys.executable, "-m", "coterie", "run"]
+    command += [f"{key}={value}" for key, value in {**SPREAD, "peers": peers}.items()]
+    os.environ[_MARK] = str(os.getpid())
+    with machines(4, 2 << 30) as environment:
+        for nodes in (0, 4):
+            seconds, memory = {}, (0, 0)
+            for length in (rounds, 2 * rounds):
+                last = [f"num-server-rounds={length}", f"evaluate-every={length}"]
+                more = ["--nodes", str(nodes)] if nodes else []
+                env = environment if nodes else dict(os.environ)
+                seconds[length], memory = _watched([*command, *last, *more], env)
+            row = {
+                "nodes": nodes, "peers": peers, "seconds": round(seconds[rounds], 1),
+                "round": round((seconds[2 * rounds] - seconds[rounds]) / rounds, 2),
+                "GiB of a process": round(memory[0] / GIB, 2), "GiB": round(memory[1] / GIB, 2),
+            }  # fmt: skip
+            print(json.dumps(row), flush=True)
+
+
+def _watched(command: list[str], environment: dict[str, str]) -> tuple[float, tuple[int, int]]:
+    """Run a command; return seconds, and bytes of the largest process and of all together."""
+    largest = together = 0
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory() as out,
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(
+            [*command, "--out", out], env=environment, stdout=log, stderr=subprocess.STDOUT
+        ) as run,
+    ):
+        while run.poll() is None:
+            held = []
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    if process.environ().get(_MARK) == str(os.getpid()):
+                        held.append(process.memory_full_info().uss)
+            largest, together = max(largest, *held, 0), max(together, sum(held))
+            time.sleep(0.5)
+        if run.returncode:
+            log.seek(0)
+            sys.exit(log.read())
+    return time.monotonic() - began, (largest, together)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=[*SETTINGS, "large"])
+    parser.add_argument("parts", nargs="*", default=[*SETTINGS, "large", "cluster"])
     parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--rounds", type=int, help="other than the setting's")
     parser.add_argument("--peers", type=int, help="the same")
@@ -127,6 +189,9 @@ def main(arguments: Sequence[str]) -> None:
             peers, _, rounds, _ = SETTINGS[part]
             own = given.peers or peers, given.rounds or rounds
             compared(part, *own, given.turns, given.ways.split(","))
+            continue
+        if part == "cluster":
+            spread(given.peers or 1_000, given.rounds or ROUNDS)
             continue
         for number in range(len(LARGE)):
             command = [sys.executable, "-m", "benchmarks.population", "--row", str(number)]

@@ -142,8 +142,9 @@ def as_csv(figure: Figure, size: Size, results: Results) -> str:
 def as_svg(drawing: Drawing) -> str:
     """Return a drawing as SVG: the same bytes for the same numbers, text as text."""
     file = io.StringIO()
-    style = {"svg.hashsalt": "coterie", "svg.fonttype": "none", "path.simplify_threshold": 0.5}
-    with mpl.rc_context(style):
+    with mpl.rc_context(
+        {"svg.hashsalt": "coterie", "svg.fonttype": "none", "path.simplify_threshold": 0.5}
+    ):
         drawing.savefig(file, format="svg", metadata={"Date": None})
     return _PATH.sub(_rounded, file.getvalue())
 

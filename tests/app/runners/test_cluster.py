@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +23,7 @@ from coterie.app.runs import plan, progress
 from coterie.app.runs.rundir import Run
 from coterie.errors import RunError
 from tests.inprocess import ROOT, simulate
+from tests.machines import machines
 
 PEERS, ROUNDS = 3, 2
 TINY = {
@@ -36,17 +36,6 @@ TINY = {
 }
 
 
-CLUSTER = """
-import sys
-from ray.cluster_utils import Cluster
-each = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 << 20}
-head = {**each, "include_dashboard": False, "temp_dir": sys.argv[1]}
-nodes = Cluster(initialize_head=True, head_node_args=head)
-nodes.add_node(**each)
-print(nodes.address, flush=True)
-sys.stdin.read()
-nodes.shutdown()
-"""
 SWEEP = """
 import json, sys
 from pathlib import Path
@@ -61,20 +50,9 @@ print(json.dumps([str(failed.get(run.run_dir, "")) for run in runs]))
 
 @pytest.fixture(scope="module")
 def two_machines() -> Iterator[dict[str, str]]:
-    """The environment of who uses a Ray cluster of two nodes with one core each."""
-    # Sockets lie there: the path must be short.
-    with (
-        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as place,
-        subprocess.Popen(
-            [sys.executable, "-c", CLUSTER, place],
-            # Where it leaves its address: anybody's ray.init() would take it from /tmp/ray.
-            env={**os.environ, "RAY_TMPDIR": place},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        ) as nodes,
-    ):  # fmt: skip
-        assert nodes.stdout is not None
-        yield {**os.environ, "RAY_ADDRESS": nodes.stdout.readline().strip()}
-        nodes.communicate()
+    """Environment of a user of a Ray cluster of two nodes with one core each."""
+    with machines(2) as environment:
+        yield environment
 
 
 @pytest.mark.e2e
