@@ -11,10 +11,10 @@ first round begins (data, models, evaluation and checkpoint of all peers), of a 
 end (the same evaluation, a model file per peer); peak memory, and the disk space of the
 checkpoints. `large` counts processor seconds, which depend less on other load.
 
-`cluster` is one run of 1,000 peers, all awake, in one process and on a Ray cluster of four nodes
-(on this machine, with a core each): seconds per round, the difference of two runs' lengths; the
-largest memory of a process, and the largest sum of all processes that the run started, without
-memory that they share.
+`cluster` is one run of 1,000 peers, 100 awake per round, in one process and on a Ray cluster of
+four nodes (on this machine, with a core each): seconds per round, the difference of two runs'
+lengths; the largest memory of a process, and the largest sum of all processes that the run
+started, without memory that they share.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ LARGE: list[tuple[str, str, int, int]] = [
 """Method, model, number of peers, and awake peers per round."""
 SPREAD: dict[str, Scalar] = {
     **IMAGES, "method": "fedavg", "model": "mlp", "peers": 1_000, "local-steps": 5,
-    "schedule.kind": "all",
+    "schedule.fraction": 0.1,
 }  # fmt: skip
 ROUNDS, TURNS = 10, 1
 GIB = 2.0**30
@@ -129,7 +129,7 @@ def spread(peers: int, rounds: int) -> None:
     command = [sys.executable, "-m", "coterie", "run"]
     command += [f"{key}={value}" for key, value in {**SPREAD, "peers": peers}.items()]
     os.environ[_MARK] = str(os.getpid())
-    with machines(4, 2 << 30) as environment:
+    with machines(4, 400 << 20) as environment:
         for nodes in (0, 4):
             seconds, memory = {}, (0, 0)
             for length in (rounds, 2 * rounds):
@@ -148,6 +148,7 @@ def spread(peers: int, rounds: int) -> None:
 def _watched(command: list[str], environment: dict[str, str]) -> tuple[float, tuple[int, int]]:
     """Run a command; return seconds, and bytes of the largest process and of all together."""
     largest = together = 0
+    others: set[int] = set()
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as out,
@@ -160,10 +161,13 @@ def _watched(command: list[str], environment: dict[str, str]) -> tuple[float, tu
             held = []
             for process in psutil.process_iter():
                 with suppress(psutil.Error):
-                    if process.environ().get(_MARK) == str(os.getpid()):
-                        held.append(process.memory_full_info().uss)
+                    if process.pid not in others:
+                        if process.environ().get(_MARK) == str(os.getpid()):
+                            held.append(process.memory_full_info().uss)
+                        else:
+                            others.add(process.pid)
             largest, together = max(largest, *held, 0), max(together, sum(held))
-            time.sleep(0.5)
+            time.sleep(1)
         if run.returncode:
             log.seek(0)
             sys.exit(log.read())

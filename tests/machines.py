@@ -13,7 +13,7 @@ _CLUSTER = """
 import sys
 from ray.cluster_utils import Cluster
 each = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": int(sys.argv[3])}
-head = {**each, "include_dashboard": False, "temp_dir": sys.argv[1]}
+head = {**each, "include_dashboard": False, "temp_dir": sys.argv[1] + "/ray"}
 nodes = Cluster(initialize_head=True, head_node_args=head)
 for _ in range(int(sys.argv[2]) - 1):
     nodes.add_node(**each)
@@ -45,5 +45,7 @@ def machines(count: int, store: int = 80 << 20) -> Iterator[dict[str, str]]:
         ) as nodes,
     ):  # fmt: skip
         assert nodes.stdout is not None
-        yield {**os.environ, "RAY_ADDRESS": nodes.stdout.readline().strip()}
+        address = nodes.stdout.readline().strip()
+        assert address, "Ray did not start"
+        yield {**os.environ, "RAY_ADDRESS": address}
         nodes.communicate()
