@@ -173,16 +173,24 @@ class Averages:
         scaled: Floats = fresh_pn * (before_p1 / np.where(after_p1 > 0, after_p1, 1.0))
         return scaled
 
-    def average(self, offers: Letters, name: str, weights_pn: Floats) -> Tensor:
-        """Average the models that each peer received and its own, (P, d).
+    def present_weights(self, offers: Letters, weights_pn: Floats) -> Floats:
+        """Return the weights (P, n) that `average` uses: rows over the models that are there.
 
         Weights of absent models are dropped, the others discounted by age and normalised. A peer
-        with no weight left keeps its own model.
+        with no weight left gives all weight to its own model.
         """
         weights_pn = np.where(self.present(offers), weights_pn, 0.0)
         weights_pn = np.where(weights_pn.any(axis=1, keepdims=True), weights_pn, self.eye())
         weights_pn = self.discounted(weights_pn, offers)
         weights_pn /= weights_pn.sum(axis=1, keepdims=True)
+        return weights_pn
+
+    def average(self, offers: Letters, name: str, weights_pn: Floats) -> Tensor:
+        """Average the models that each peer received and its own, (P, d).
+
+        See `present_weights` for the weights of models that are absent or old.
+        """
+        weights_pn = self.present_weights(offers, weights_pn)
         self_pd = Rows(offers[name], np.searchsorted(offers.authors, self.engine.peers))
         return self.engine.mix(weights_pn[:, offers.authors], offers[name], self_pd)
 

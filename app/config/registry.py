@@ -20,6 +20,7 @@ from coterie.clients.methods import (
     bias_correction,
     clustered_fl,
     cobo,
+    dac,
     ditto,
     dpfl,
     fedavg,
@@ -291,6 +292,15 @@ METHODS: dict[str, Method] = {
         group="unknown",
         learns_graph=True,
         exposes=_LOSSES,
+    ),
+    "dac": Method(
+        Wanted,
+        dac.DAC,
+        dac.Options,
+        "averages with peers drawn by the losses of their models",
+        group="unknown",
+        learns_graph=True,
+        exposes=_CHOICE,
     ),
     "ifca": Method(
         Everyone,
