@@ -88,6 +88,7 @@ class Metered:
             "heard": heard.sum(axis=1), "shown": heard.sum(axis=0), "met": met.sum(axis=1),
             "liked": (near & likes).sum(axis=1), "likers": (near & likes.T).sum(axis=1),
             "linked": (near & (likes | met)).sum(axis=1),
+            "picked": self._picked(),
             **self._greedy(t, heard.sum(axis=1), told),
         }  # fmt: skip
         every = [{name: column[i] for name, column in of_all.items()} for i in range(len(near))]
@@ -120,6 +121,13 @@ class Metered:
             "parts": 2 if own.get("estimator") == "debiased" else 1,
             "most": budget + (not own.get("budget_counts_self")) if budget else engine.n,
         }  # fmt: skip
+
+    def _picked(self) -> npt.NDArray[np.int64]:
+        """PENS' neighbours at the start of the round, which had no selection yet in the first."""
+        if self.config.method != "pens":
+            return np.zeros(self.engine.n, dtype=np.int64)
+        rule: Any = self.cohort.rule
+        return np.asarray(rule.neighbours(self.cohort.state).sum(axis=1))
 
     def _estimates(self, t: int) -> int:
         options: Any = self.config.options

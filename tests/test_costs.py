@@ -62,6 +62,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "fedrep": [{"head-epochs": 2}],
     "fedfomo": [{"models": 2}, {"models": 0, "baseline": "previous"}],
     "dac": [{"models": 2}, {"models": 1, "gossip": False, "tau-schedule": "constant"}],
+    "pens": [{"models": 2, "best": 1, "selection-rounds": 2}, {"models": 1, "best": 1}],
     "clustered-fl": [{"eps1": 10.0, "eps2": 0.0}],
     "fedem": [{"components": 2}],
 }  # fmt: skip
