@@ -9,6 +9,8 @@ from typing import Literal
 Optimizer = Literal["sgd", "adam", "adamw", "rmsprop"]
 RateSchedule = Literal["step", "cosine", "inverse-time", "horizon"]
 Augmentation = Literal["none", "crop-flip"]
+Mixing = Literal["samples", "uniform", "metropolis"]
+"""Weights of an average over neighbours."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Training:
         Weight decay; "adamw" applies it to the parameters, the others add it to the gradient.
     gradient_clip : float
         Maximum norm of a model's gradient in a step, over all its parameters; 0 for none.
+    reset_optimizer : bool
+        Begin the local training of each round without the momentum and moments of earlier rounds.
     sam_radius : float
         Radius rho of sharpness-aware minimization (SAM): gradients are taken at
         x + rho g / |g| with g the gradient at x, on the same minibatch, which costs two gradients
@@ -73,6 +77,7 @@ class Training:
     momentum: float = 0.0
     weight_decay: float = 0.0
     gradient_clip: float = 0.0
+    reset_optimizer: bool = False
     sam_radius: float = 0.0
 
     def __post_init__(self) -> None:

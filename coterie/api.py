@@ -15,6 +15,7 @@ from rich.console import Console
 from coterie.app.comparisons.run import Request
 from coterie.app.comparisons.run import compare as run_comparison
 from coterie.app.comparisons.tune import Tuning
+from coterie.app.config import recipes
 from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.items import read_items
 from coterie.app.config.keys import flatten
@@ -232,6 +233,7 @@ def _flat(
             given[part.key] = _name(kind, given[part.key])
     choices = {part.key: given[part.key] for part in PARTS.values() if part.key in given}
     name, flat = read_items([] if preset is None else [str(preset)], choices)
+    recipes.check(flat["method"], given)
     return name, flat | {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
 
 

@@ -221,7 +221,8 @@ class Comparison:
         by_method: dict[str, list[Run]] = {}
         for name in plan.read(self.directory) or ():
             run = Run(self.directory / name, *self._named)
-            by_method.setdefault(str(run.config["method"]), []).append(run)
+            name = str(run.config.get("recipe") or run.config["method"])
+            by_method.setdefault(name, []).append(run)
         return {method: sorted(runs, key=_seed) for method, runs in by_method.items()}
 
     @cached_property

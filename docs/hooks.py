@@ -33,6 +33,7 @@ from mkdocs.structure.pages import Page
 from coterie.app.config import schema
 from coterie.app.config.keys import TopLevel, tables
 from coterie.app.config.parts import PARTS, Row
+from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import GROUPS, METHODS
 from coterie.clients.attack import AttackKind
 from coterie.clients.training import Training
@@ -114,7 +115,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         for kind in PARTS
         if kind != "method"
     }
-    tables_of |= {"methods": methods_table, "exposed": exposed_list}
+    tables_of |= {"methods": methods_table, "exposed": exposed_list, "recipes": recipes_table}
     if uri not in OUTSIDE.values():
         markdown = _TABLE.sub(lambda match: tables_of[match[1]](), markdown)
     sources = {page: source for source, page in OUTSIDE.items()}
@@ -210,6 +211,16 @@ def methods_table() -> str:
             first = situation if name == names[0] else ""
             rows.append((first, f"[{title(name)}](methods/{name}.md)", _notes(name)))
     return _table(("situation", "method", ""), rows)
+
+
+def recipes_table() -> str:
+    """Return the table of the recipes: keys, paper and note of each."""
+    rows = []
+    for name, recipe in recipes().items():
+        keys = (f"`{key} = {schema.written(value)}`" for key, value in recipe.keys.items())
+        keyed = ", ".join(keys) or f"none, it is missing {recipe.missing}"
+        rows.append((f"`{name}`", keyed, f"{recipe.reference}. {recipe.note}".rstrip()))
+    return _table(("method", "keys", "paper, and our reading"), rows)
 
 
 def exposed_list() -> str:

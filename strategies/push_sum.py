@@ -14,6 +14,8 @@ algorithm 1).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,16 +30,25 @@ class PushSum:
 
     Parameters
     ----------
-    graphs : list of ndarray of bool, (n, n)
-        Edges of the rounds, [sender, recipient], repeated cyclically.
-
-    Raises
-    ------
-    TopologyError
-        No path leads back along some edge, so that its sender's weight would vanish.
+    links : Callable[[int], ndarray of bool (n, n)]
+        Function from a round, from 1, to its edges, [sender, recipient].
+    peers : int
+        Number of peers n.
     """
 
-    def __init__(self, graphs: list[Matrix]) -> None:
+    def __init__(self, links: Callable[[int], Matrix], peers: int) -> None:
+        self._links, self._peers = links, peers
+        self._w = [np.ones(peers)]
+
+    @classmethod
+    def repeated(cls, graphs: list[Matrix]) -> PushSum:
+        """Return the weights on edges (n, n) of rounds that repeat cyclically.
+
+        Raises
+        ------
+        TopologyError
+            No path leads back along some edge, so that its sender's weight would vanish.
+        """
         # Imported here, because it would slow down every start and message of a deployment.
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
@@ -49,8 +60,7 @@ class PushSum:
                     f"peer {sender} sends to peer {recipient}, but no path leads back, which "
                     "push-sum averages need: add edges, or choose a method with its own weights"
                 )
-        self._graphs = graphs
-        self._w = [np.ones(len(graphs[0]))]
+        return cls(lambda t: graphs[(t - 1) % len(graphs)], len(graphs[0]))
 
     def __call__(self, t: int) -> tuple[Floats, Floats]:
         """Return the averaging weights of round `t`, (n, n), [recipient, sender], and w_t, (n,).
@@ -64,6 +74,6 @@ class PushSum:
 
     def _sent(self, t: int) -> Floats:
         """Return A_t[recipient, sender] w_sender as [sender, recipient], (n, n)."""
-        edges = self._graphs[(t - 1) % len(self._graphs)] | np.eye(len(self._w[0]), dtype=np.bool_)
+        edges = self._links(t) | np.eye(self._peers, dtype=np.bool_)
         sent: Floats = edges * (self._w[t - 1] / edges.sum(axis=1))[:, None]
         return sent

@@ -180,17 +180,19 @@ def changing(
     return rounds.links
 
 
-def mixing(kind: str | Topology, peers: int, *, degree: int, file: str = "") -> Mixing | None:
+def mixing(
+    kind: str | Topology, peers: int, seed: int = 0, *, degree: int, file: str = ""
+) -> Mixing | None:
     """Make the averaging weights of a topology that defines them, or None.
 
-    "base" has the weights of its authors, a CSV with directed edges those of push-sum. Numbers of
-    examples are ignored.
+    "base" has the weights of its authors, "push" and a CSV with directed edges those of push-sum.
+    Numbers of examples are ignored.
 
     Parameters
     ----------
     kind : str or Topology
         Name in `TOPOLOGIES`, or the row of a plugin.
-    peers, degree, file
+    peers, seed, degree, file
         See `Setting`.
 
     Raises
@@ -198,7 +200,7 @@ def mixing(kind: str | Topology, peers: int, *, degree: int, file: str = "") -> 
     TopologyError
         Push-sum cannot preserve the mean on these edges, see `coterie.strategies.push_sum.PushSum`.
     """
-    return _row(kind).mixing(Setting(peers, degree=degree, file=file))
+    return _row(kind).mixing(Setting(peers, seed, degree, file=file))
 
 
 def _check(graph: Any, row: Topology, peers: int) -> None:
@@ -387,11 +389,21 @@ def _base_mixing(setting: Setting) -> Mixing:
     return lambda t: (weights[(t - 1) % len(weights)], equal)
 
 
+def _push_rounds(setting: Setting) -> Rounds:
+    """Make rounds in which each peer sends to `degree` random others."""
+    links = _epidemic_rounds(setting).links
+    return Rounds(lambda t: links(t).T, is_directed=True)
+
+
+def _push_mixing(setting: Setting) -> Mixing:
+    return PushSum(_push_rounds(setting).links, setting.peers)
+
+
 def _epidemic_rounds(setting: Setting) -> Rounds:
     """Make rounds in which each peer receives from `degree` random others (de Vos et al. 2023)."""
     peers, degree, at = setting.peers, setting.degree, np.arange(setting.peers)
     if peers < 2:
-        raise TopologyError("epidemic needs more than one peer")
+        raise TopologyError("random edges in each round need more than one peer")
     _check_degree(setting)
 
     def links(t: int) -> Matrix:
@@ -423,7 +435,7 @@ def _file_mixing(setting: Setting) -> Mixing | None:
     rounds = _file_edges(setting)
     if not any(map(_is_directed, rounds)):
         return None
-    return PushSum([matrix_of(edges, setting.peers) for edges in rounds])
+    return PushSum.repeated([matrix_of(edges, setting.peers) for edges in rounds])
 
 
 def _file_edges(setting: Setting) -> list[Edges]:
@@ -595,6 +607,13 @@ TOPOLOGIES: Mapping[str, Topology] = {
         "NeurIPS 2023); not for methods with answers",
         _full,
         _epidemic_rounds,
+    ),
+    "push": Topology(
+        "each peer sends to `topology-degree` random others in each round, and averages use "
+        "push-sum weights; not for methods with answers",
+        _full,
+        _push_rounds,
+        _push_mixing,
     ),
     "file": Topology(
         "edges of `topology-file`: JSON, or a CSV with (directed) edges of each round",

@@ -51,7 +51,7 @@ class Stepping:
         engine = Engine(
             problem, config.network, config.model_options, range(config.peers), config.training,
             seed=config.seed, device="cpu", dtype=config.dtype, topology=config.graph(),
-            mixing=config.mixing(),
+            weighting=config.mixing, mixing=config.topology_weights(),
         )  # fmt: skip
         rounds = config.num_server_rounds
         self.rule = METHODS[config.method].rule(engine, config.options, rounds)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from coterie.app.config import parts, schema
 from coterie.app.config.keys import ConfigError, nearest, tables
+from coterie.app.config.recipes import Recipe, recipes
 from coterie.app.config.registry import GROUPS, METHODS
 from coterie.app.config.root import ROOT
 from coterie.datasets import plugins
@@ -35,12 +36,14 @@ def execute(parser: argparse.ArgumentParser, arguments: list[str], console: Cons
         console.print(LISTS[what]())
     elif what in tables():
         console.print(_keys(what))
+    elif what in recipes():
+        console.print(_described(recipes()[what]), markup=False, highlight=False)
     elif any(what in part.built_in for part in parts.PARTS.values()):
         console.print(f"{what} has no keys")
     elif keys := _keys_of_plugin(what):
         console.print(keys)
     else:
-        raise ConfigError(f'unknown name "{what}"{nearest(what, [*LISTS, *tables()])}')
+        raise ConfigError(f'unknown name "{what}"{nearest(what, [*LISTS, *tables(), *recipes()])}')
 
 
 def overview() -> Table:
@@ -52,6 +55,7 @@ def overview() -> Table:
     table.add_column()
     for kind, part in parts.PARTS.items():
         table.add_row(_title(kind), ", ".join([*part.built_in, *plugins.installed(kind)]))
+    table.add_row("recipes", ", ".join(recipes()))
     table.add_row("presets", of_folder)
     return table
 
@@ -95,6 +99,27 @@ def methods() -> Table:
     return table
 
 
+def recipe_table() -> Table:
+    """Return the recipes with the built-in method and the keys that each stands for."""
+    rows = [
+        (name, f"{recipe.title}: {recipe.summary}", _keys_of_recipe(recipe))
+        for name, recipe in recipes().items()
+    ]
+    return _table("recipes", ("method", "description", "is short for"), rows)
+
+
+def _keys_of_recipe(recipe: Recipe) -> str:
+    if recipe.missing:
+        return f"missing: {recipe.missing}"
+    return "\n".join(f"{key} = {schema.written(value)}" for key, value in recipe.keys.items())
+
+
+def _described(recipe: Recipe) -> str:
+    """Return title, paper, note and keys of a recipe."""
+    lines = (f"{recipe.title}: {recipe.summary}", recipe.reference, recipe.note)
+    return "\n".join([*filter(None, lines), _keys_of_recipe(recipe)])
+
+
 def presets() -> Table:
     """Return the presets, with results that they reproduce, requirements and duration if known."""
     folder = ROOT / "presets"
@@ -129,6 +154,7 @@ def _title(kind: Kind) -> str:
 
 LISTS: Mapping[str, Callable[[], Table]] = {
     **{_title(kind): partial(rows, kind) for kind in parts.PARTS},
+    "recipes": recipe_table,
     "presets": presets,
 }
 """Name of a list -> function that makes its table."""

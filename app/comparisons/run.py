@@ -169,7 +169,11 @@ def _with_validation_split(request: Request, console: Console) -> Mapping[str, S
     flat, after = request.keys, tune.with_validation(request.keys)
     before, config = (Config.from_flat({**keys, "method": "local"}) for keys in (flat, after))
     key, share = config.validation
-    need = [name for name in request.methods if method_of(name).validates]
+    need = [
+        name
+        for name in request.methods
+        if method_of(parts.chosen({"method": name})["method"]).validates
+    ]
     is_tuned = request.tuning is not None
     if is_tuned and not any(len(rows) for rows in problem_of(config).validation.rows):
         raise ConfigError(f"--tune needs validation data, which {config.dataset} cannot set aside")

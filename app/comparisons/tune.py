@@ -29,6 +29,7 @@ from rich.console import Console
 
 from coterie.app.config import schema
 from coterie.app.config.config import VALIDATION_SHARE, Config, ConfigError
+from coterie.app.config.recipes import recipes
 from coterie.app.config.schema import Scalar
 from coterie.app.report.tuning import FILE, Choice
 from coterie.app.runners import sweep
@@ -77,7 +78,8 @@ def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
     ConfigError : the `grid` of a plugin's options does not name one key and three values.
     """
     own: Grid = getattr(config.row.options, "grid", {})
-    if not own:
+    fixed = recipes()[config.recipe].keys if config.recipe else {}
+    if not own or any(f"{config.table_of('method')}.{knob}" in fixed for knob in own):
         decay = config.weight_decay
         return _DECAY, (decay, decay / 10, 10 * decay) if decay else (0.0, *_DECAYS)
     if len(own) != 1 or any(len(values) != _VALUES for values in own.values()):
@@ -222,7 +224,7 @@ class _Search:
         }
         every = {run_dir: of for of_method in configs.values() for run_dir, of in of_method.items()}
         labels = {
-            run_dir: f"{config.method}: {describe(of)}" for run_dir, (of, config) in every.items()
+            run_dir: f"{config.label}: {describe(of)}" for run_dir, (of, config) in every.items()
         }
         self.failed |= sweep.run_all(
             [config for _, config in every.values()], self._workers, self._console, labels

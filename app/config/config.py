@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import tomli_w
 
-from coterie.app.config import limits, parts, schema
-from coterie.app.config.keys import WORLD, ConfigError, TopLevel, locate, tables
+from coterie.app.config import limits, parts, recipes, schema
+from coterie.app.config.keys import WORLD, ConfigError, TopLevel, ambiguous, locate, tables
 from coterie.app.config.registry import METHODS, Method, method_of, schedule_of, topology_of
 from coterie.app.config.schema import Scalar
 from coterie.clients.attack import Attack
@@ -112,7 +112,7 @@ class Config(TopLevel):
         ConfigError
             If a key or name is unknown, a value has the wrong type, or keys are incompatible.
         """
-        flat = parts.unpacked(flat)
+        flat = recipes.expanded(parts.unpacked(flat))
         theirs = parts.plugin_tables(flat)
         values: dict[str, dict[str, Scalar]] = {table: {} for table in (*tables(), *theirs)}
         for key, value in parts.used(flat).items():
@@ -170,15 +170,15 @@ class Config(TopLevel):
             for table, options in self._tables().items()
             if table not in WORLD or options != WORLD[table]()
         }
-        # the key "model" is a name, so it cannot be a table too
-        top |= {f"model.{key}": value for key, value in used.pop("model", {}).items()}
+        for table in ambiguous():
+            top |= {f"{table}.{key}": value for key, value in used.pop(table, {}).items()}
         return tomli_w.dumps(top | {table: values for table, values in used.items() if values})
 
     def located(self, stamp: str) -> Config:
         """Return the configuration with its run directory; a missing name is made from `stamp`."""
         if self.run_dir:
             return self
-        what = f"{self.method}-{self.dataset}"
+        what = f"{self.label}-{self.dataset}"
         name = self.name or shortened(what, f"-seed{self.seed}-{stamp}")
         return replace(self, name=name, run_dir=str(Path(self.out, name).absolute()))
 
@@ -226,21 +226,26 @@ class Config(TopLevel):
         except MemoryError:
             raise ConfigError(f"a graph of {self.peers} peers does not fit into memory") from None
 
-    def mixing(self) -> Mixing | None:
+    def topology_weights(self) -> Mixing | None:
         """Return the topology's averaging weights if the method uses them, else None.
 
         Raises
         ------
-        TopologyError : they do not preserve the mean over peers; `strategy` checks this before.
+        TopologyError : they do not preserve the mean over peers, or do not go with the key
+            `mixing`; `strategy` checks this before.
         """
         if not self.row.rule.mixes:
             return None
-        return mixing(
-            topology_of(self.topology),
-            self.peers,
-            degree=self.topology_degree,
-            file=self.topology_file,
+        row = topology_of(self.topology)
+        weights = mixing(
+            row, self.peers, self.seed, degree=self.topology_degree, file=self.topology_file
         )
+        if self.mixing != "samples" and weights is not None:
+            raise TopologyError(
+                f'mixing = "{self.mixing}": topology = "{self.topology}" has averaging weights of '
+                'its own on these edges; set mixing = "samples"'
+            )
+        return weights
 
     def strategy(self) -> Brokering:
         """Return the method's strategy for this run.
@@ -263,7 +268,12 @@ class Config(TopLevel):
                 degree=self.topology_degree, directed=method.strategy.receives_on_waking,
                 file=self.topology_file,
             )  # fmt: skip
-            self.mixing()
+            self.topology_weights()
+            if links is not None and self.mixing == "metropolis" and method.rule.mixes:
+                raise TopologyError(
+                    'mixing = "metropolis" needs the same undirected edges in all rounds, which '
+                    f'topology = "{self.topology}" does not have; set mixing = "uniform"'
+                )
         except (ScheduleError, TopologyError) as error:
             raise ConfigError(str(error)) from None
         return method.brokering(

@@ -8,7 +8,7 @@ import tomli_w
 
 from coterie.app.config import parts, schema
 from coterie.app.config.config import Config, ConfigError
-from coterie.app.config.keys import flatten, keys, tables
+from coterie.app.config.keys import ambiguous, flatten, keys, tables
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
 
@@ -42,7 +42,7 @@ def section() -> str:
     """Return every key with its default, one TOML table per option table."""
     blocks = []
     for table, options in tables().items():
-        if table == "model":  # the key "model" is a name, so it cannot be a table too
+        if table in ambiguous():
             continue
         header = f"{_HEADER}.{table}]" if table else f"{_HEADER}]"
         values = schema.defaults(options) if table else _top()
@@ -52,9 +52,12 @@ def section() -> str:
 
 def _top() -> dict[str, Scalar]:
     """Return the top-level keys, and the tables of plugins' options, which Flower must know."""
-    model = schema.defaults(tables()["model"])
-    of_model = {f"model.{key}": value for key, value in model.items()}
-    return schema.defaults(tables()[""]) | of_model | dict.fromkeys(parts.TABLES, "")
+    dotted = {
+        f"{table}.{key}": value
+        for table in ambiguous()
+        for key, value in schema.defaults(tables()[table]).items()
+    }
+    return schema.defaults(tables()[""]) | dotted | dict.fromkeys(parts.TABLES, "")
 
 
 def written_into(pyproject: str) -> str:

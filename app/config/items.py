@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.app.config import defaults, parts, schema
+from coterie.app.config import defaults, parts, recipes, schema
 from coterie.app.config.keys import ConfigError, flatten, keys, locate, nearest
 from coterie.app.config.root import ROOT
 from coterie.app.config.schema import Scalar
@@ -49,6 +49,7 @@ def read_items(
         flat |= preset_flat
     values = {key: _value(key, text, {}) for key, text in texts.items() if key not in of_plugins}
     flat |= {**values, **choices}
+    recipes.check(flat["method"], values)
     if deployed:
         parts.refuse_modules(flat)
     for preset in presets:

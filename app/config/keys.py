@@ -21,7 +21,7 @@ from coterie.clients.defence import Defence
 from coterie.clients.engine_options import EngineOptions
 from coterie.clients.models.options import MODELS, Adaptation, Model
 from coterie.clients.privacy import Privacy
-from coterie.clients.training import Augmentation, Optimizer, RateSchedule, Training
+from coterie.clients.training import Augmentation, Mixing, Optimizer, RateSchedule, Training
 from coterie.datasets.partition.options import Partition
 from coterie.datasets.table import DATASETS, Dataset
 from coterie.errors import Error
@@ -46,7 +46,10 @@ class TopLevel:
     Attributes
     ----------
     method : str
-        Name of the method, see `coterie list methods`.
+        Name of the method, see `coterie list methods`, or of a recipe.
+    recipe : str
+        Name of the recipe that the keys follow, see `coterie list recipes`. Set method to that name
+        instead.
     peers : int
         Number of peers n.
     num_server_rounds : int
@@ -67,13 +70,19 @@ class TopLevel:
         Allowed edges between peers, see `coterie list topologies`, or the name of a plugin.
     topology_degree : int
         Number of neighbours in a "k-regular" topology, and before rewiring in a "small-world"
-        topology; edges per new peer in "barabasi-albert"; models received per peer and round in
-        "epidemic"; maximum number of neighbours per round in "base", k of base-(k+1).
+        topology; edges per new peer in "barabasi-albert"; models that a
+        peer receives per round in "epidemic" and sends in "push"; maximum number of neighbours per
+        round in "base", k of base-(k+1).
     topology_probability : float
         Probability of an edge in "erdos-renyi"; of rewiring an edge in "small-world".
     topology_file : str
         Edges of a "file" topology: a JSON list, [[0, 1], [1, 2]], or a CSV of the edges of each
         round with the columns round, sender, recipient.
+    mixing : {"samples", "uniform", "metropolis"}
+        Weights of FedAvg's average, for FedAvg and the methods that share it: proportional to the
+        numbers of training examples; equal for all models that a peer received and its own; or
+        1 / (1 + max(deg(i), deg(j))) for neighbour j of peer i, with the rest for its own
+        (Metropolis), which preserves the mean over all peers. Other methods ignore it.
     evaluate_every : int
         Rounds between two evaluations; the last round is always evaluated.
     round_seconds : float
@@ -132,6 +141,7 @@ class TopLevel:
     """
 
     method: str = "cobo"
+    recipe: str = ""
     peers: Annotated[int, Range(1)] = 8
     num_server_rounds: Annotated[int, Range(1)] = Training.num_server_rounds
     seed: Annotated[int, Range(0)] = 0
@@ -151,11 +161,13 @@ class TopLevel:
     momentum: Annotated[float, Range(0, below=1)] = Training.momentum
     weight_decay: Annotated[float, Range(0)] = Training.weight_decay
     gradient_clip: Annotated[float, Range(0)] = Training.gradient_clip
+    reset_optimizer: bool = Training.reset_optimizer
     sam_radius: Annotated[float, Range(0)] = Training.sam_radius
     topology: str = "full"
     topology_degree: Annotated[int, Range(0)] = 2
     topology_probability: Annotated[float, Range(above=0, high=1)] = 0.5
     topology_file: Annotated[str, Path] = ""
+    mixing: Mixing = "samples"
     evaluate_every: Annotated[int, Range(1)] = 10
     round_seconds: Annotated[float, Range(above=0)] = 600.0
     join_seconds: Annotated[float, Range(0)] = 600.0
@@ -195,6 +207,11 @@ class TopLevel:
             raise ValueError('topology = "file" needs topology-file')
 
     @property
+    def label(self) -> str:
+        """Name of the recipe or else of the method."""
+        return self.recipe or self.method
+
+    @property
     def division(self) -> int:
         """Seed of the division of the data."""
         return self.seed if self.split_seed == "seed" else self.split_seed
@@ -214,6 +231,15 @@ def tables() -> Mapping[str, type]:
     run |= {"clock": clock.Options, **WORLD, "model": Adaptation}
     named = {**run, **options}
     return {name: table for name, table in named.items() if schema.keys(table)}
+
+
+@lru_cache
+def ambiguous() -> tuple[str, ...]:
+    """Return the tables whose name is also a key: in one TOML file, it cannot be both.
+
+    Their keys are written as "model.personal" at the top level.
+    """
+    return tuple(table for table in tables() if table in schema.keys(TopLevel))
 
 
 @lru_cache

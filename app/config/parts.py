@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from coterie.app.config import schema
+from coterie.app.config import recipes, schema
 from coterie.app.config.keys import ConfigError, TopLevel, nearest
 from coterie.app.config.keys import paths as paths_of_ours
 from coterie.app.config.registry import METHODS, method_of, schedule_of, topology_of
@@ -101,6 +101,7 @@ def chosen(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
     ConfigError
         A name is unknown.
     """
+    flat = recipes.expanded(flat)
     names: dict[Kind, str] = {}
     for kind, part in PARTS.items():
         name = flat.get(part.key, part.default)
@@ -108,6 +109,7 @@ def chosen(flat: Mapping[str, Scalar]) -> dict[Kind, str]:
             raise ConfigError(f"{part.key} = {schema.written(name)}: must be a string")
         if name not in part.built_in and not plugins.is_named(kind, name):
             known = [*part.built_in, *plugins.installed(kind)]
+            known += recipes.recipes() if kind == "method" else ()
             shown = schema.brief(name)
             raise ConfigError(f"unknown {part.key} {shown}{nearest(name[:_COMPARED], known)}")
         names[kind] = name

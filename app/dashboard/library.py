@@ -267,13 +267,14 @@ def _read(key: str, directory: Path) -> Entry:
             now = {"status": "starting", "round": None}
         accuracy, loss = now.get("mean_test_accuracy"), now.get("mean_test_loss")
         peers, is_deployed = units.plural(config["peers"], "peer"), _is_deployed(directory)
+        method = config.get("recipe") or config["method"]
         return Entry(
             key,
             directory,
             state=now["status"],
             why=str(now.get("error") or ""),
-            method=config["method"],
-            what=f"{config['method']} on {config.get('dataset', 'unknown data')}, {peers}",
+            method=method,
+            what=f"{method} on {config.get('dataset', 'unknown data')}, {peers}",
             round=now["round"],
             rounds=int(now.get("rounds", 0)),
             quality=units.number(loss) if accuracy is None else units.percent(accuracy),

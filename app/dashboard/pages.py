@@ -157,7 +157,7 @@ def _comparison(group: Group, readers: dict[str, RunReader]) -> tuple[str, dict[
     measured: dict[str, list[Run]] = {}
     for entry in group.runs:
         if entry.state != "damaged" and len((run := _read(entry, readers)).rounds):
-            measured.setdefault(str(run.config["method"]), []).append(run)
+            measured.setdefault(run.label, []).append(run)
     if not measured:
         return "begun_comparison.html.j2", {"title": group.name, "group": group}
     failed = {entry.name: entry.why for entry in group.runs if entry.state == "failed"}

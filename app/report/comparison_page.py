@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coterie.app.config import schema
-from coterie.app.config.keys import flatten
+from coterie.app.config.keys import ambiguous, flatten
 from coterie.app.config.registry import METHODS
 from coterie.app.report import by_peer, comparison, html, verdict, words
 from coterie.app.report.comparison import Row
@@ -195,7 +195,7 @@ def _in_tables(flat: Mapping[str, Any]) -> dict[str, Any]:
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         table, _, inner = key.rpartition(".")
-        if table and table != "model":  # `model` is a key with a value, not a table
+        if table and table not in ambiguous():
             nested.setdefault(table, {})[inner] = value
         else:
             nested[key] = value

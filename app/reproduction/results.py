@@ -329,7 +329,7 @@ class Results:
 
     def _beside(self, place: Place, trial: Trial) -> dict[str, Run]:
         """Return the runs of the same panel, x and trial by method."""
-        return {str(run.config["method"]): run for run in self._siblings(place, trial)}
+        return {run.label: run for run in self._siblings(place, trial)}
 
     def _siblings(self, place: Place, trial: Trial) -> list[Run]:
         """Return the runs of the same panel, x and trial."""

@@ -18,7 +18,7 @@ SHIPPED = (
     *("app/*.py", "app/config/**/*.py", "app/wire/**/*.py", "app/security/**/*.py"),
     *("app/node/**/*.py", "app/runs/**/*.py", "app/trained/**/*.py"),
     *("strategies/**/*.py", "clients/**/*.py", "datasets/**/*.py"),
-    *("datasets/**/*.toml", "presets/**/*.toml"),
+    *("datasets/**/*.toml", "presets/**/*.toml", "recipes/*.toml"),
 )
 """Files that relay and nodes need, as patterns below the package."""
 _EVERYTHING = ("*.py", *(f"{room}/**/*" for room in ("app", "strategies", "clients", "datasets")))

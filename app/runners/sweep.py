@@ -44,7 +44,7 @@ _THREADS = {"OMP_NUM_THREADS": "1"}
 
 
 def placed(config: Config, directory: Path) -> Config:
-    """Return the configuration with its run directory, `<method>-seed<k>-<hash>`.
+    """Return the configuration with its run directory, `<label>-seed<k>-<hash>`.
 
     The hash covers every key except those of the results' location, the content of files that keys
     name, and the code of plugins.
@@ -56,7 +56,7 @@ def placed(config: Config, directory: Path) -> Config:
     for key in sorted(config.paths & flat.keys()):
         if Path(str(flat[key])).is_file():
             hashed.update(Path(str(flat[key])).read_bytes())
-    name = shortened(config.method, f"-seed{config.seed}-{hashed.hexdigest()[:8]}")
+    name = shortened(config.label, f"-seed{config.seed}-{hashed.hexdigest()[:8]}")
     return replace(config, name=name, run_dir=str((directory / name).absolute()))
 
 
@@ -230,10 +230,10 @@ class _Watch:
     def ended(self, config: Config, error: Exception | None) -> None:
         self._done += 1
         now = progress.read(Path(config.run_dir))
-        default = f"{config.method} seed {config.seed}  {progress.describe(now)}"
+        default = f"{config.label} seed {config.seed}  {progress.describe(now)}"
         text = self._labels.get(config.run_dir, default)
         if error is not None:
-            text = f"{config.method} seed {config.seed}  failed: {line_of(error)}"
+            text = f"{config.label} seed {config.seed}  failed: {line_of(error)}"
         place = f"{self._done:>{len(str(self._total))}}/{self._total}"
         self._console.print(f"{place}  {text}  {now.get('seconds', 0.0):.1f} s", soft_wrap=True)
 
@@ -263,7 +263,7 @@ class _Watch:
             if now.get("status") != "running":
                 continue  # not started, or its folder is on another machine
             done = now.get("round", 0)
-            states.append(f"{config.method}:{config.seed} {done}/{config.num_server_rounds}")
+            states.append(f"{config.label}:{config.seed} {done}/{config.num_server_rounds}")
         self.bar.update(self._task, completed=self._done, state="  ".join(states))
         if not self._console.is_terminal and time.monotonic() - self._spoken > _LOG_SECONDS:
             self._spoken = time.monotonic()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.app.config import limits, schema
-from coterie.app.config.keys import flatten, keys, tables
+from coterie.app.config.keys import ambiguous, flatten, keys, tables
 from coterie.app.runs import atomic, files
 from coterie.app.runs import progress as progress_file
 from coterie.app.runs.files import ResultsError
@@ -189,6 +189,11 @@ class Run:
         return np.array(labels, dtype=np.int64)
 
     @property
+    def label(self) -> str:
+        """Name of the run's recipe or else of its method."""
+        return str(self.config.get("recipe") or self.config["method"])
+
+    @property
     def clusters_to_recover(self) -> Ints | None:
         """`clusters` if the method has to recover them; None if its helpers are its cluster."""
         options = self.config.get(str(self.config["method"]))
@@ -298,7 +303,7 @@ def read_config(directory: Path) -> dict[str, Any]:
     peers = config.get("peers")
     if not isinstance(config.get("method"), str) or type(peers) is not int or peers < 1:
         raise ResultsError(f"{path}: no method and number of peers, so not a run of this product")
-    for table in tables().keys() - {"", "model"}:
+    for table in tables().keys() - {"", *ambiguous()}:
         if not isinstance(config.get(table, {}), dict):
             raise ResultsError(f"{path}: {table} is not a table")
     for key, value in flatten(config).items():

@@ -55,6 +55,7 @@ from coterie.clients.models.size import MAX_PARAMETERS
 if TYPE_CHECKING:
     from coterie.clients.models.options import Adaptation
     from coterie.clients.privacy import Privacy
+    from coterie.clients.training import Mixing as Weighting
     from coterie.clients.training import Training
     from coterie.datasets.problem import Problem
 
@@ -66,6 +67,8 @@ in the mean that the rounds preserve; its steps are divided by that weight."""
 
 
 _log = logging.getLogger("coterie.engine")
+_MATRICES = 3
+"""Dimensions of a stack of matrices."""
 
 
 def device_of(name: str, gpu: int) -> torch.device:
@@ -109,7 +112,9 @@ class Engine:
     mixed_precision, channels_last : see `coterie.clients.engine.network.Network`.
     defence : robust rule that replaces weighted means; None: no rule.
     staleness_discount : exponent of `Rule.freshness`.
-    mixing : averaging weights of a topology that defines them, see `Mixing`.
+    weighting : weights of averages over neighbours, see the key `mixing`.
+    mixing : averaging weights of a topology that defines them, see `Mixing`; they replace those of
+        `weighting`.
     privacy : options of private gradients; None: no privacy.
     adaptation : adaptation of the network, see `coterie.clients.models.options.Adaptation`.
     max_parameters : maximum size of a model; a larger one is rejected before its allocation.
@@ -149,6 +154,7 @@ class Engine:
         channels_last: bool = False,
         defence: Defence | None = None,
         staleness_discount: float = 0.0,
+        weighting: Weighting = "samples",
         mixing: Mixing | None = None,
         privacy: Privacy | None = None,
         adaptation: Adaptation | None = None,
@@ -165,7 +171,8 @@ class Engine:
         self.noise = problem.noise
         self.seed, self.training = seed, training
         self.defence = defence or Defence()
-        self.staleness_discount, self.mixing = staleness_discount, mixing
+        self.staleness_discount = staleness_discount
+        self.weighting, self.mixing = weighting, mixing
         self.data = Data(
             problem, self.peers, training, seed=seed, device=self.device, dtype=self.dtype
         )
@@ -317,16 +324,29 @@ class Engine:
         training : an optimizer other than the run's; `opt_state` is its own.
         """
         training, before = training or self.training, Fit(x_ed, buffers, opt_state)
+        if training.reset_optimizer:
+            before = self._forgetful(before, training)
         if gradient is not None:
             return self._trainer.follow(before, batches, training, drift, gradient)
         return self._trainer.fit(before, self._paid(batches), training, drift)
 
     def step(self, x_ed: Tensor, g_ed: Tensor, opt_state: optimizers.OptState, round_: int) -> Fit:
         """Take one optimizer step of a round down given gradients (E, d)."""
+        if self.training.reset_optimizer:
+            opt_state = self.opt_state(x_ed)
         x_ed, after = x_ed.clone(), {name: value.clone() for name, value in opt_state.items()}
         rows = {name: [value] for name, value in after.items()}
         optimizers.step(self.training, self.training.rate(round_), [x_ed], [g_ed], rows)
         return Fit(x_ed, {}, after)
+
+    def _forgetful(self, before: Fit, training: Training) -> Fit:
+        """Return models and buffers with fresh optimizer state, also of personal layers."""
+        own = {name: before.buffers[name] for name in self.network.personal}
+        return Fit(
+            before.x,
+            {**before.buffers, **self.personal.buffers(own)},
+            optimizers.opt_state(training, before.x),
+        )
 
     def gradients(self, x_ed: Models, buffers: Buffers, batch: Batch) -> Gradients:
         """Return the gradient of each model's loss on its minibatch, in training mode.
@@ -381,6 +401,22 @@ class Engine:
         x_pmd, buffers : the members, and theirs (P, M, ...).
         """
         return self._evaluator.mixture_losses(weights_pm, x_pmd, buffers, split)
+
+    def output_distances(
+        self, x_ed: Tensor, y_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints, top: int
+    ) -> npt.NDArray[np.float64]:
+        """Return the mean L1 distance between the outputs of two models on a peer's split, (E,).
+
+        Parameters
+        ----------
+        buffers : (E, ...) of the peers that evaluate.
+        peers : (E,) local index of the peer whose data is used.
+        top : number of classes that count, those with the largest outputs; others are set to 0.
+        """
+        top = top if self.kind in ("classification", "language") else 0  # classes are the last axis
+        distances = self._evaluator.distances(x_ed, y_ed, buffers, split, peers, top)
+        result: npt.NDArray[np.float64] = distances.cpu().numpy()
+        return result
 
     def prediction_losses(
         self, predict: Callable[[Backend, Tensor, Tensor], Tensor], split: SplitName
@@ -483,6 +519,23 @@ class Engine:
         parts = [slice(first, first + rows) for first in range(0, len(a_ed), rows)]
         nothing = torch.zeros(0, dtype=torch.float64, device=self.device)
         return torch.cat([nothing, *(sums.paired(a_ed[at], b_ed[at]) for at in parts)])
+
+    def row_cosines(self, x_sd: Tensor, from_e: Ints, to_e: Ints) -> npt.NDArray[np.float64]:
+        """Return the mean cosine between the rows of two models' parameter tensors, (E,).
+
+        A tensor with one dimension is one row. The cosine with a row of zeros is 0.
+
+        Parameters
+        ----------
+        from_e, to_e : rows of the stack, the two models of each pair.
+        """
+        total_e, count = np.zeros(len(from_e)), 0
+        for tensor in self.network.tensors(x_sd):
+            rows_src = tensor.flatten(1, -2) if tensor.dim() > _MATRICES else tensor
+            rows_src = tensor[:, None] if tensor.dim() < _MATRICES else rows_src
+            total_e += sums.cosines(rows_src, from_e, to_e).cpu().numpy()
+            count += rows_src.shape[1]
+        return total_e / count
 
     def products(self, a_ed: Tensor, b_sd: Tensor) -> npt.NDArray[np.float64]:
         """Return inner products of every model of one stack with every one of another, (E, S)."""

@@ -4,6 +4,9 @@ Each peer trains locally, sends its model, and averages the models it received w
 x_i <- sum_k p_k x_k over the senders and itself, p_k proportional to n_k. On the full
 topology all peers hold the same global model after a round. Batch-norm buffers stay personal.
 
+With `mixing` = "uniform", p_k is the same for all models; with "metropolis", it is
+W_ik = 1 / (1 + max(deg(i), deg(k))) for the neighbours k of peer i, and the rest for its own.
+
 Some topologies replace p_k by their own weights W, which ignore the numbers of examples: the
 base-(k+1) graph, and files with directed edges, on which peers run stochastic gradient push (Assran
 et al., ICML 2019, algorithm 1; `coterie.strategies.push_sum`). With z_i the model at the start of a
@@ -88,8 +91,22 @@ class FedAvg(LocalTraining[S]):
     def update(self, state: S, round_: int, offers: Letters, sent: Letters, answers: Letters) -> S:
         return replace(state, x=self.average(offers, "x", self.averaging(round_)))
 
+    def shares(self) -> Floats:
+        """Return the averaging weights of the key `mixing` over all peers, (P, n)."""
+        peers, near_nn = self.engine.peers, self.engine.topology
+        match self.engine.weighting:
+            case "samples":
+                return super().shares()
+            case "uniform":
+                return np.full((len(peers), self.engine.n), 1 / self.engine.n)
+            case "metropolis":
+                degree_n = near_nn.sum(axis=1)
+                weights_pn = near_nn[peers] / (1 + np.maximum(degree_n[peers, None], degree_n))
+                rest_p1 = 1 - weights_pn.sum(axis=1, keepdims=True)
+                return np.asarray(weights_pn + self.eye() * rest_p1)
+
     def averaging(self, round_: int) -> Floats:
-        """Return the weights (P, n) of a round's average: p_k, or the topology's own."""
+        """Return the weights (P, n) of a round's average: `shares`, or the topology's own."""
         if self.engine.mixing is None:
             return self.shares()
         return self.engine.mixing(round_)[0][self.engine.peers]

@@ -1,14 +1,15 @@
 """Adaptation of any network: pretrained weights, frozen and personal layers, adapters.
 
 A pattern matches parameters, or modules with all their parameters: "fc", "layer4", "encoder.*.mlp",
-several separated by commas. It matches whole parts anywhere in a dotted name. "head" is the last
-layer if no parameter or module has that name.
+several separated by commas. It matches whole parts anywhere in a dotted name. Unless a parameter or
+module has that name, "head" is the last layer, "body" all layers before it, and "batch-norm" the
+layers of batch normalisation.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,11 +19,15 @@ from torch import Tensor, nn
 from coterie.clients.models.options import Adaptation
 from coterie.clients.models.transformer import Adapted
 
-HEAD = "head"
+HEAD, BODY, BATCH_NORM = "head", "body", "batch-norm"
 
 
-def matching(names: Sequence[str], pattern: str) -> list[str]:
+def matching(names: Sequence[str], pattern: str, norms: Collection[str] = ()) -> list[str]:
     """Return the parameter names that match a pattern.
+
+    Parameters
+    ----------
+    norms : names of the parameters of batch normalisation.
 
     Raises
     ------
@@ -35,9 +40,12 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
         glob = re.escape(part).replace(r"\*", ".*")
         inside = re.compile(rf"(^|\.){glob}(\.|$)")
         hits = {name for name in names if inside.search(name)}
-        if not hits and part == HEAD:
-            last = names[-1].rpartition(".")[0]
-            hits = {name for name in names if name.rpartition(".")[0] == last}
+        last = names[-1].rpartition(".")[0]
+        if not hits and part == BATCH_NORM:
+            hits = {name for name in names if name in norms}
+        elif not hits and part in (HEAD, BODY):
+            is_head = part == HEAD
+            hits = {name for name in names if (name.rpartition(".")[0] == last) == is_head}
         if not hits:
             modules = ", ".join(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
             raise ValueError(f'"{part}" matches no parameter; the modules are {_short(modules)}')
@@ -58,7 +66,7 @@ def adapted(network: nn.Module, adaptation: Adaptation) -> nn.Module:
         _adapt(network, adaptation, loaded)
     if adaptation.frozen:
         parameters = dict(network.named_parameters())
-        for name in _matching(list(parameters), "frozen", adaptation.frozen):
+        for name in _matching(network, list(parameters), "frozen", adaptation.frozen):
             parameters[name].requires_grad_(False)
     if not any(value.requires_grad for value in network.parameters()):
         raise ValueError(f'model.frozen = "{adaptation.frozen}" leaves nothing to train')
@@ -77,7 +85,7 @@ def personal_names(network: nn.Module, adaptation: Adaptation | None) -> list[st
     if adaptation is None or not adaptation.personal:
         return []
     trainable = [name for name, value in network.named_parameters() if value.requires_grad]
-    personal = _matching(trainable, "personal", adaptation.personal)
+    personal = _matching(network, trainable, "personal", adaptation.personal)
     if len(personal) == len(trainable):
         raise ValueError(
             f'model.personal = "{adaptation.personal}" leaves nothing to share: name fewer layers, '
@@ -95,7 +103,7 @@ def _adapt(network: nn.Module, adaptation: Adaptation, loaded: frozenset[str]) -
         value.requires_grad_(name in head)
     selected = [name for name in linear if f"{name}.weight" not in head]
     if adaptation.lora_layers != "*":
-        selected = _matching(linear, "lora-layers", adaptation.lora_layers)
+        selected = _matching(network, linear, "lora-layers", adaptation.lora_layers)
     if not selected:
         raise ValueError(
             f"model.lora-rank = {adaptation.lora_rank}: the network has no linear layers"
@@ -108,9 +116,15 @@ def _adapt(network: nn.Module, adaptation: Adaptation, loaded: frozenset[str]) -
         setattr(network.get_submodule(parent), child, adapter)
 
 
-def _matching(names: Sequence[str], key: str, pattern: str) -> list[str]:
+def _matching(network: nn.Module, names: Sequence[str], key: str, pattern: str) -> list[str]:
+    norms = [
+        f"{layer}.{name}".removeprefix(".")
+        for layer, module in network.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        for name, _ in module.named_parameters(recurse=False)
+    ]
     try:
-        return matching(names, pattern)
+        return matching(names, pattern, norms)
     except ValueError as error:
         raise ValueError(f'model.{key} = "{pattern}": {error}') from None
 

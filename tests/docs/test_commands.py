@@ -22,6 +22,7 @@ import pytest
 
 from coterie.app.config.config import Config
 from coterie.app.config.items import read_items
+from coterie.app.config.recipes import recipes
 from coterie.app.config.registry import METHODS
 from tests.checkout import install
 
@@ -62,6 +63,7 @@ HOW: dict[str, dict[str, str]] = {
     },
     "docs/hostile.md": {"source .venv/bin/activate": RUN},
     "docs/privacy.md": {"source .venv/bin/activate": RUN},
+    "docs/recipes.md": {"source .venv/bin/activate": RUN},
     "docs/python.md": {
         "import coterie": RUN,
         "from torch import nn": RUN,
@@ -206,7 +208,7 @@ def test_a_command_behind_a_table_is_accepted(page: str, command: str) -> None:
     words = command.replace("KEY=VALUE", "seed=0").split()[4:]
     option = re.search(r"--methods (\S+)", command)
     methods = option[1].split(",") if option else []
-    assert set(methods) <= {*METHODS, "all"}
+    assert set(methods) <= {*METHODS, *recipes(), "all"}
     items = [word for word in words if "=" in word or word.endswith(".toml")]
     _, flat = read_items(items)
     Config.from_flat(flat)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coterie.strategies.errors import TopologyError
 from coterie.strategies.push_sum import PushSum
-from coterie.strategies.topology import Matrix, mixing, topology
+from coterie.strategies.topology import Matrix, changing, mixing, topology
 
 
 def two_rounds(peers: int, seed: int) -> list[Matrix]:
@@ -29,7 +29,7 @@ def two_rounds(peers: int, seed: int) -> list[Matrix]:
 @given(st.integers(2, 9), st.integers(0, 99))
 def test_the_weighted_sum_is_kept_and_all_approach_the_mean(peers: int, seed: int) -> None:
     graphs = two_rounds(peers, seed)
-    push, start = PushSum(graphs), np.random.default_rng(seed).normal(size=peers)
+    push, start = PushSum.repeated(graphs), np.random.default_rng(seed).normal(size=peers)
     z = start
     for t in range(1, 120 * peers):
         weights, w = push(t)
@@ -44,7 +44,7 @@ def test_the_weighted_sum_is_kept_and_all_approach_the_mean(peers: int, seed: in
 def test_it_is_the_plain_loop_of_kempe_and_others() -> None:
     """Sums and weights are divided among the recipients; their ratio is the estimate."""
     graphs, x = two_rounds(5, 3), np.arange(5.0)
-    push, z, w = PushSum(graphs), np.arange(5.0), np.ones(5)
+    push, z, w = PushSum.repeated(graphs), np.arange(5.0), np.ones(5)
     for t in range(1, 20):
         parts, shares = np.zeros(5), np.zeros(5)
         for sender in range(5):
@@ -56,13 +56,32 @@ def test_it_is_the_plain_loop_of_kempe_and_others() -> None:
         x, w = parts, shares
         assert z == pytest.approx(x / w, abs=1e-12)
         assert push(t + 1)[1] == pytest.approx(w, abs=1e-14)
-    assert push(7)[1] == pytest.approx(PushSum(graphs)(7)[1], abs=0)  # in any order of calls
+    assert push(7)[1] == pytest.approx(
+        PushSum.repeated(graphs)(7)[1], abs=0
+    )  # in any order of calls
 
 
 def test_where_all_hear_equally_many_it_is_the_plain_mean() -> None:
-    weights, w = PushSum([topology("ring", 6, 0)])(9)
+    weights, w = PushSum.repeated([topology("ring", 6, 0)])(9)
     assert weights == pytest.approx((topology("ring", 6, 0) + np.eye(6)) / 3)
     assert w == pytest.approx(np.ones(6))
+
+
+def test_random_recipients_in_each_round_preserve_the_weighted_sum() -> None:
+    """`topology = "push"`: every peer sends to 3 others, which differ in every round."""
+    links = changing("push", 8, 5, degree=3, directed=True)
+    push, z = mixing("push", 8, 5, degree=3), np.arange(8.0)
+    assert links is not None
+    assert push is not None
+    for t in range(1, 60):
+        assert (links(t).sum(axis=1) == 3).all()
+        weights, w = push(t)
+        assert ((weights > 0) == (links(t).T | np.eye(8, dtype=np.bool_))).all()
+        assert w @ z == pytest.approx(28.0)
+        z = weights @ z
+    assert z == pytest.approx(np.full(8, 3.5), abs=1e-9)
+    assert (links(1) != links(2)).any()
+    assert len(set(push(2)[1].tolist())) > 1, "some peers receive more than others"
 
 
 def test_edges_without_a_way_back_are_refused(tmp_path: Path) -> None:

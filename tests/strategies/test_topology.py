@@ -146,7 +146,7 @@ def test_listed_is_sorted_and_the_inverse_of_matrix_of(pairs: list[tuple[int, in
     ("kind", "peers", "options", "degrees"),
     [
         ("torus", 12, {}, {4}), ("torus", 4, {}, {2}), ("hypercube", 16, {}, {4}),
-        ("one-peer-exponential", 8, {}, {5}), ("epidemic", 5, {}, {4}),
+        ("one-peer-exponential", 8, {}, {5}), ("epidemic", 5, {}, {4}), ("push", 5, {}, {4}),
         ("small-world", 20, {"degree": 4, "probability": 0.0}, {4}),
     ],
 )  # fmt: skip

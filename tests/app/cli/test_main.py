@@ -259,7 +259,7 @@ def test_list_fits_a_screen_and_names_everything(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = shown("list", capsys).splitlines()
-    assert len(lines) <= 24
+    assert len(lines) <= 30
     assert max(map(len, lines)) <= 80
     words = {word.strip(",") for line in lines for word in line.split()}
     assert words >= {name for part in PARTS.values() for name in part.built_in} | {"cobo/..."}
@@ -357,7 +357,7 @@ def test_what_flower_answers_is_one_line(tmp_path: Path) -> None:
 
 
 def test_what_is_shipped(tmp_path: Path) -> None:
-    """Relay and nodes get what they run, and presets; a bare `flwr run` ships the same."""
+    """Relay and nodes get what they run, presets and recipes; a bare `flwr run` ships the same."""
     with workspace(tmp_path / "log") as space:
         copied = {str(path.relative_to(space.app)) for path in space.app.rglob("*.*")}
         fab = build_fab_from_disk(space.app)
@@ -372,7 +372,7 @@ def test_what_is_shipped(tmp_path: Path) -> None:
         "app/dashboard/",
     )
     ours = {name for name in ours if not name.startswith(stay)}
-    for folder in ("presets", "datasets"):
+    for folder in ("presets", "recipes", "datasets"):
         ours |= {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.toml")}
     ours = {f"coterie/{name}" for name in ours}
     ours |= {"coterie/__init__.py", "coterie/errors.py", "coterie/ranges.py"}

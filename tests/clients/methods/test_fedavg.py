@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.app.config.config import Config
+from coterie.app.config.config import Config, ConfigError
 from coterie.app.config.preflight import problem_of
 from coterie.clients.engine.engine import Engine
 from coterie.clients.letters import Bools, Letters
@@ -117,3 +117,61 @@ def test_the_oracle_listens_inside_its_cluster(tmp_path: Path) -> None:
     assert sorted(map(tuple, rule.wants(state, 1).tolist())) == [(0, 2), (1, 3), (2, 0), (3, 1)]
     expected = [[1 / 4, 0, 3 / 4, 0], [0, 2 / 12, 0, 10 / 12]] * 2
     assert np.allclose(rule.weights(state), expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+@pytest.mark.parametrize("mixing", ["uniform", "metropolis"])
+def test_other_weights_ignore_the_samples(tmp_path: Path, mixing: str, nodes: int) -> None:
+    """On a star, all neighbours have weight 1/2 or 1/4 (uniform), or all edges 1/4 (Metropolis)."""
+    (tmp_path / "star.json").write_text("[[0, 1], [0, 2], [0, 3]]")
+    flat = quadratic(tmp_path) | {
+        "topology": "file", "topology-file": str(tmp_path / "star.json"), "mixing": mixing,
+        "num-server-rounds": 3, "momentum": 0.0,
+    }  # fmt: skip
+    leaf = 1 / 2 if mixing == "uniform" else 1 / 4
+    w = np.array([[1 / 4] * 4, *([leaf, *row] for row in np.eye(3) * (1 - leaf))])
+    problem = problem_of(Config.from_flat(flat))
+    assert problem.start is not None
+    x, a, c = problem.start.copy(), problem.inputs[:4, 0], problem.inputs[:4, 1]
+    for _ in range(3):
+        for _ in range(3):
+            x = x - 0.2 * a * (x - c)
+        x = w @ x
+    result = run(flat, tmp_path, nodes)
+    assert np.abs(result.theta() - x).max() < 1e-12
+    assert np.abs(result.weights() - w).max() < 1e-15
+
+
+def test_metropolis_weights_preserve_the_mean(tmp_path: Path) -> None:
+    """Without training, the mean of all models stays; the other weights move it."""
+    starts = np.random.default_rng(1).normal(size=(9, 3))
+    flat: dict[str, Any] = write_quadratic(
+        tmp_path / "problem.json", np.ones((9, 3)), starts, starts, samples=[*range(1, 10)]
+    )
+    flat |= {
+        "method": "fedavg", "topology": "barabasi-albert", "num-server-rounds": 6,
+        "local-steps": 1, "learning-rate": 1e-14,
+    }  # fmt: skip
+    moved = {
+        mixing: np.abs(
+            run(flat | {"mixing": mixing}, tmp_path / mixing).theta().mean(axis=0)
+            - starts.mean(axis=0)
+        ).max()
+        for mixing in ("samples", "uniform", "metropolis")
+    }
+    assert moved["metropolis"] < 1e-12
+    assert min(moved["samples"], moved["uniform"]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"topology": "base", "mixing": "uniform"}, "has averaging weights of its own"),
+        ({"topology": "push", "mixing": "metropolis"}, "has averaging weights of its own"),
+        ({"topology": "epidemic", "mixing": "metropolis"}, "same undirected edges in all rounds"),
+    ],
+)
+def test_weights_that_do_not_go_with_a_topology_are_refused(keys: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Config.from_flat({"method": "fedavg", **keys}).strategy()
+    Config.from_flat({"method": "dpfl", **keys}).strategy()

@@ -32,6 +32,8 @@ def trainable(module: nn.Module) -> list[str]:
     [
         ("fc", NAMES[3:]),
         ("head", NAMES[3:]),  # no such name: the last layer
+        ("body", NAMES[:3]),
+        ("batch-norm", NAMES[1:2]),
         ("fc.bias", NAMES[4:]),
         ("encoder.*.mlp", [NAMES[0], NAMES[2]]),
         ("norm, fc.bias", [NAMES[1], NAMES[4]]),
@@ -40,7 +42,7 @@ def trainable(module: nn.Module) -> list[str]:
     ],
 )
 def test_patterns(pattern: str, expected: list[str]) -> None:
-    assert matching(NAMES, pattern) == expected
+    assert matching(NAMES, pattern, NAMES[1:2]) == expected
 
 
 def test_a_layer_called_head_is_meant_by_that_name() -> None:

@@ -1,0 +1,95 @@
+"""Recipes: methods of the literature that are a built-in method with certain keys.
+
+A recipe is a file of `recipes/`: title, reference, the base method and its keys, and a note on
+readings; or what is missing for the method. `method = "NAME"` stands for its keys; the key `recipe`
+of the run keeps the name.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from coterie.app.config import schema
+from coterie.app.config.keys import ConfigError, flatten, nearest
+from coterie.app.config.schema import Scalar
+
+_FOLDER = Path(__file__).resolve().parents[2] / "recipes"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Recipe: a file of `recipes/`.
+
+    Attributes
+    ----------
+    title : str
+        Name of the method in its paper.
+    summary : str
+        Description in one line.
+    reference : str
+        Paper, with the algorithm.
+    note : str
+        Readings, and what the paper leaves to the user.
+    keys : Mapping of str to scalar
+        Flat keys of the recipe; `method` is the built-in method.
+    missing : str
+        Reason why the method cannot be run exactly; empty if it can.
+    """
+
+    title: str
+    summary: str
+    reference: str
+    note: str
+    keys: Mapping[str, Scalar]
+    missing: str = ""
+
+
+@lru_cache
+def recipes() -> Mapping[str, Recipe]:
+    """Return name -> recipe."""
+    made = {}
+    for path in sorted(_FOLDER.glob("*.toml")):
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        made[path.stem] = Recipe(**{**table, "keys": flatten(table.get("keys", {}))})
+    return made
+
+
+def expanded(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return flat keys in which a recipe named by `method` is replaced by its keys.
+
+    Raises
+    ------
+    ConfigError
+        The recipe cannot be run exactly, or the keys of a run with a recipe differ from it.
+    """
+    name = flat.get("method")
+    if isinstance(name, str) and (recipe := recipes().get(name)) is not None:
+        if recipe.missing:
+            raise ConfigError(f"{recipe.title} cannot be run exactly: {recipe.missing}")
+        return {**flat, **recipe.keys, "recipe": name}
+    if name := flat.get("recipe"):
+        if str(name) not in recipes():
+            raise ConfigError(f"unknown recipe {schema.brief(name)}{nearest(str(name), recipes())}")
+        check(str(name), flat)
+    return {**flat}
+
+
+def check(name: Scalar | None, given: Mapping[str, Scalar]) -> None:
+    """Refuse keys that contradict the recipe `name`; other names are ignored.
+
+    Raises
+    ------
+    ConfigError
+        Names the key and the remedy.
+    """
+    recipe = recipes().get(str(name))
+    for key, value in {} if recipe is None else recipe.keys.items():
+        if key in given and given[key] != value and given[key] != name:
+            raise ConfigError(
+                f"{key} = {schema.written(given[key])}: the recipe {name} has {key} = "
+                f"{schema.written(value)}; leave {key} out, or set method to a method and its keys"
+            )
