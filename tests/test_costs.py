@@ -63,6 +63,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "fedfomo": [{"models": 2}, {"models": 0, "baseline": "previous"}],
     "dac": [{"models": 2}, {"models": 1, "gossip": False, "tau-schedule": "constant"}],
     "pens": [{"models": 2, "best": 1, "selection-rounds": 2}, {"models": 1, "best": 1}],
+    "trust": [{"similarity": "weights"}, {"similarity": "predictions"}, {"warmup": 2}],
     "clustered-fl": [{"eps1": 10.0, "eps2": 0.0}],
     "fedem": [{"components": 2}],
 }  # fmt: skip

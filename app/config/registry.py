@@ -39,6 +39,7 @@ from coterie.clients.methods import (
     perfedavg,
     pfedgraph,
     random_graph,
+    trust,
     wga,
 )
 from coterie.clients.rule import Rule
@@ -311,6 +312,15 @@ METHODS: dict[str, Method] = {
         group="unknown",
         learns_graph=True,
         exposes=_CHOICE,
+    ),
+    "trust": Method(
+        Wanted,
+        trust.Trust,
+        trust.Options,
+        "averages all models by their similarity on its validation data",
+        group="unknown",
+        learns_graph=True,
+        exposes=_LOSSES,
     ),
     "ifca": Method(
         Everyone,

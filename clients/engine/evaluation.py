@@ -111,6 +111,36 @@ class Evaluator:
         self._sweep(see, split, peers)
         return losses_en
 
+    def distances(
+        self, x_ed: Tensor, y_ed: Tensor, buffers: Buffers, split: SplitName, peers: Ints, top: int
+    ) -> Tensor:
+        """Return the mean L1 distance (E,) of outputs.
+
+        Parameters
+        ----------
+        top : outputs along the last axis that count, the largest; 0 for all.
+        """
+        lengths_e = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(x_ed.device)
+        total_e = torch.zeros(len(x_ed), dtype=torch.float64, device=x_ed.device)
+
+        def largest(result: Tensor) -> Tensor:
+            if not 0 < top < result.shape[-1]:
+                return result
+            values, at = result.topk(top, dim=-1)
+            return torch.zeros_like(result).scatter_(-1, at, values)
+
+        def see(
+            backend: Backend, at: Tensor, rows: Tensor, inputs: Tensor, targets: Tensor
+        ) -> None:
+            one, other = (
+                largest(self.outputs(backend, x, buffers, at, inputs)) for x in (x_ed, y_ed)
+            )
+            apart = (one - other).abs().double().reshape(*rows.shape, -1).mean(dim=2)
+            total_e[at] += (apart * (rows < lengths_e[at, None])).sum(dim=1)
+
+        self._sweep(see, split, peers)
+        return total_e / lengths_e
+
     def mixture_losses(
         self, weights_pm: Tensor, x_pmd: Tensor, buffers: Buffers, split: SplitName
     ) -> Scores:

@@ -83,6 +83,35 @@ def paired(a_ed: Tensor, b_ed: Tensor) -> Tensor:
     return _inner(a_ed, b_ed, tuning.PAIRED_TERMS)
 
 
+@torch.no_grad()
+def cosines(rows_src: Tensor, from_e: Ints, to_e: Ints) -> Tensor:
+    """Return the sum over rows r of the cosines of rows of two models, (E,) float64.
+
+    Parameters
+    ----------
+    rows_src : Tensor, (S, r, c)
+        Rows of each model. The cosine with a row of zeros is 0.
+    from_e, to_e : ndarray of int, (E,)
+        The two models of each pair.
+    """
+    _, rows, columns = rows_src.shape
+
+    def inner(a: Ints, b: Ints) -> Tensor:
+        pairs = rows_src[a].reshape(-1, columns), rows_src[b].reshape(-1, columns)
+        return paired(*pairs).view(len(a), rows)
+
+    every = np.arange(len(rows_src))
+    result_e = torch.zeros(len(from_e), dtype=torch.float64, device=rows_src.device)
+    step = max(1, tuning.PAIRED_TERMS // (rows * columns))
+    squares_sr = torch.cat([inner(at, at) for at in np.split(every, every[step::step])])
+    for start in range(0, len(from_e), step):
+        a, b = from_e[start : start + step], to_e[start : start + step]
+        lengths = (squares_sr[a] * squares_sr[b]).sqrt()
+        cosine = inner(a, b) / lengths.where(lengths > 0, torch.inf)
+        result_e[start : start + step] = paired(cosine, torch.ones_like(cosine))
+    return result_e
+
+
 def _inner(a: Tensor, b: Tensor, width: int) -> Tensor:
     """Return inner products over the last dimension; the other dimensions are broadcast.
 
