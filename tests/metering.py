@@ -124,6 +124,7 @@ class Metered:
             **own, "n": engine.n, "d": engine.d, "body": engine.d - int(head.sum()),
             "b": engine.dtype.itemsize, "N": examples, "B": config.batch_size, "first": first,
             "train": epochs * examples if epochs else config.local_steps * first,
+            "kept": sum(getattr(self.cohort.rule, "kept", ())),
             "near": near[i].sum(), "widest": near.sum(axis=1).max(),
             "mates": (near[i] & same).sum(), "targets": asking[targets].sum(),
             "by_variance": int(own.get("weights") == "inverse-variance"),

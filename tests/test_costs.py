@@ -64,6 +64,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "dac": [{"models": 2}, {"models": 1, "gossip": False, "tau-schedule": "constant"}],
     "pens": [{"models": 2, "best": 1, "selection-rounds": 2}, {"models": 1, "best": 1}],
     "trust": [{"similarity": "weights"}, {"similarity": "predictions"}, {"warmup": 2}],
+    "dispfl": [{"density": 0.2, "growth": "random"}, {"prune": 0.0, "density": 1.0}],
     "clustered-fl": [{"eps1": 10.0, "eps2": 0.0}],
     "fedem": [{"components": 2}],
 }  # fmt: skip

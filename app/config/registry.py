@@ -21,6 +21,7 @@ from coterie.clients.methods import (
     clustered_fl,
     cobo,
     dac,
+    dispfl,
     ditto,
     dpfl,
     fedavg,
@@ -268,6 +269,13 @@ METHODS: dict[str, Method] = {
         fedrep.FedRep,
         fedrep.Options,
         "a shared body, and a personal head",
+        group="personal",
+    ),
+    "dispfl": Method(
+        Everyone,
+        dispfl.DisPFL,
+        dispfl.Options,
+        "sparse models with personal masks, averaged entry by entry",
         group="personal",
     ),
     "knn-per": Method(

@@ -127,4 +127,4 @@ class PENS(LocalTraining[PENSState]):
         return np.where(often.any(axis=1, keepdims=True), often, near)
 
     def _selects(self, round_: int) -> bool:
-        return round_ <= self.options.selection_rounds
+        return bool(round_ <= self.options.selection_rounds)

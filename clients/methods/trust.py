@@ -31,7 +31,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from coterie.clients.letters import Ints, Letters
+from coterie.clients.letters import Bools, Ints, Letters
 from coterie.clients.methods.fedavg import LocalTraining
 from coterie.clients.rule import Floats, Grid, State
 from coterie.ranges import Range
@@ -137,12 +137,12 @@ class Trust(LocalTraining[TrustState]):
         )
 
 
-def softmax(sharpness: float, s_pn: Floats, present_pn: Floats) -> Floats:
+def softmax(sharpness: float, s_pn: Floats, present_pn: Bools) -> Floats:
     """Return the softmax of each row over the models that are present.
 
     A row without a finite similarity has no weights.
     """
-    finite_pn = np.isfinite(s_pn) & (present_pn > 0)
+    finite_pn = np.isfinite(s_pn) & present_pn
     top_p1 = np.where(finite_pn, s_pn, -np.inf).max(axis=1, keepdims=True)
     away_pn = np.where(finite_pn, s_pn - np.where(np.isfinite(top_p1), top_p1, 0.0), 0.0)
     raw_pn = np.where(finite_pn, np.exp(sharpness * away_pn), 0.0)

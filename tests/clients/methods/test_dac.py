@@ -67,7 +67,7 @@ def twin(flat: dict[str, Any], m: int, tau: float, *, gossip: bool, rising: bool
 def test_it_equals_a_plain_loop(
     tmp_path: Path, m: int, tau: float, gossip: bool, rising: bool, topology: str, nodes: int
 ) -> None:
-    options = {"models": m, "tau": tau, "gossip": gossip}
+    options: dict[str, Any] = {"models": m, "tau": tau, "gossip": gossip}
     options["tau-schedule"] = "rising" if rising else "constant"
     flat = camps(tmp_path, "dac", topology=topology, **{f"dac.{k}": v for k, v in options.items()})
     x, w, _, told = twin(flat, m, tau, gossip=gossip, rising=rising)

@@ -61,10 +61,9 @@ def test_the_neighbours_are_the_camp(tmp_path: Path) -> None:
     """Every peer hears all models and selects the two with the lowest loss: those of its camp."""
     flat = camps(tmp_path, "pens", **{"pens.models": 5, "pens.selection-rounds": 4})
     stepping = Stepping(flat)
-    state = stepping.to(4)
-    assert np.array_equal(
-        stepping.rule.neighbours(state), (CAMP[:, None] == CAMP) & ~np.eye(6, dtype=bool)
-    )
+    state, rule = stepping.to(4), stepping.rule
+    assert isinstance(rule, PENS)
+    assert np.array_equal(rule.neighbours(state), (CAMP[:, None] == CAMP) & ~np.eye(6, dtype=bool))
     assert np.array_equal(run(flat, tmp_path).weights() > 0, CAMP[:, None] == CAMP)
 
 
