@@ -23,6 +23,7 @@ OTHERS = {
     "*.md": ("tests/docs/test_commands.py", "tests/docs/test_site.py"),
     "docker/*": ("tests/docs/test_image.py",),
     "deploy/*": ("tests/docs/test_image.py", "tests/docs/test_units.py"),
+    "recipes/*": ("tests/app/config/test_recipes.py", "tests/docs/test_commands.py"),
     "presets/*": ("tests/app/config/test_config.py", "tests/docs/test_commands.py"),
     "app/report/*": ("tests/app/report",),
     "app/dashboard/*": ("tests/app/dashboard",),

@@ -21,7 +21,8 @@ SHIPPED = (
     *("datasets/**/*.toml", "presets/**/*.toml", "recipes/*.toml"),
 )
 """Files that relay and nodes need, as patterns below the package."""
-_EVERYTHING = ("*.py", *(f"{room}/**/*" for room in ("app", "strategies", "clients", "datasets")))
+_ROOMS = ("app", "strategies", "clients", "datasets", "recipes")
+_EVERYTHING = ("*.py", *(f"{room}/**/*" for room in _ROOMS))
 
 
 def write_app(target: Path) -> None:

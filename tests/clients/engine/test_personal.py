@@ -82,3 +82,14 @@ def test_the_configuration_goes_through_toml() -> None:
     config = Config.from_flat(DIGITS)
     assert '"model.personal" = "head"' in config.toml()
     assert 'model = "mlp"' in config.toml()
+
+
+def test_without_memory_across_rounds_momentum_of_single_steps_does_nothing(tmp_path: Path) -> None:
+    """`reset-optimizer` also forgets the momentum of personal layers."""
+    flat = {**DIGITS, "method": "fedavg", "local-steps": 1, "num-server-rounds": 3}
+    reset = run(flat | {"reset-optimizer": True}, tmp_path / "reset").models()
+    none = run(flat | {"momentum": 0.0}, tmp_path / "none").models()
+    kept = run(flat, tmp_path / "kept").models()
+    for name in ("1.weight", *HEAD):
+        assert torch.allclose(reset[0][name], none[0][name], atol=1e-7)
+        assert not torch.allclose(reset[0][name], kept[0][name], atol=1e-7)
