@@ -107,7 +107,8 @@ class Attackers:
         """Return the stacks with some rows of the largest tensors replaced by lies."""
         if self._kind.forge is None or not len(rows) or not stacks:
             return stacks
-        largest = max(value[0].numel() for value in stacks.values())
+        floating = (value for value in stacks.values() if value.is_floating_point())
+        largest = max((value[0].numel() for value in floating), default=0)
         changed = dict(stacks)
         for name, value in stacks.items():
             if value.is_floating_point() and value[0].numel() == largest:

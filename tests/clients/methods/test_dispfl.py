@@ -157,3 +157,11 @@ def test_a_mask_of_another_size_is_left_out(tmp_path: Path) -> None:
 def test_robust_rules_are_refused() -> None:
     with pytest.raises(ConfigError, match=r'set defence\.rule = "none"'):
         Config.from_flat({"method": "dispfl", "defence.rule": "median"})
+
+
+def test_an_attacker_s_values_are_false_also_where_the_mask_is_longer(tmp_path: Path) -> None:
+    """At a density below 1/8 the bits of the mask are more bytes than there are values."""
+    flat = digits("dispfl", **{"dispfl.density": 0.05})
+    honest = stacked(run(flat, tmp_path / "honest"))
+    attack = {"attack.kind": "sign-flip", "attack.peers": "2"}
+    assert not stacked(run(flat | attack, tmp_path / "attacked"))[:2].equal(honest[:2])
