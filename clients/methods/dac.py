@@ -21,9 +21,10 @@ with training; here a round begins with training and ends with the average, whic
 saved. `keep-models = "best"` keeps the best on validation data, as the paper does. Losses are over
 all training examples. The draw adds Gumbel noise to tau_t s_ij and takes the m largest, which has
 the same distribution and cannot fail if fewer than m probabilities are above 0. A score taken over
-is at most the peer's own largest, so that no peer can send others wherever it wants. Letters carry
-1 / (1 + 1 / s_kj), between 0 (unknown) and 1, so that they do not look oversized. The score of
-a requested peer that sent no model is halved. Batch-norm buffers stay personal.
+is at most the largest that the peer measured in that round, so that no sender can direct others to
+a peer of its choice. Letters carry 1 / (1 + 1 / s_kj), between 0 (unknown) and 1, so they do not
+look oversized. The score of a requested peer that sent no model is halved. Batch-norm buffers stay
+personal.
 """
 
 from __future__ import annotations
