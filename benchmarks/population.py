@@ -12,9 +12,9 @@ end (the same evaluation, a model file per peer); peak memory, and the disk spac
 checkpoints. `large` counts processor seconds, which depend less on other load.
 
 `cluster` is one run of 1,000 peers, 100 awake per round, in one process and on a Ray cluster of
-four nodes (on this machine, with a core each): seconds per round, the difference of two runs'
-lengths; the largest memory of a process, and the largest sum of all processes that the run
-started, without memory that they share.
+four nodes (on this machine, with a core each): seconds, seconds per round with an
+evaluation every ten rounds, the largest memory of a process, and the largest sum of all processes
+that the run started, without memory that they share.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from coterie.app.config.config import Config
 from coterie.app.config.preflight import check
 from coterie.app.config.schema import Scalar
 from coterie.app.runners import inline
-from coterie.app.runs import rundir
+from coterie.app.runs import progress, rundir
 from tests.machines import machines
 
 IMAGES: dict[str, Scalar] = {
@@ -126,37 +126,31 @@ def measure(of: tuple[str, str, int, int], rounds: int) -> dict[str, Any]:
 
 def spread(peers: int, rounds: int) -> None:
     """Time one run in one process and on four nodes of a Ray cluster, and print a line for each."""
-    command = [sys.executable, "-m", "coterie", "run"]
-    command += [f"{key}={value}" for key, value in {**SPREAD, "peers": peers}.items()]
+    flat = {**SPREAD, "peers": peers, "num-server-rounds": 3 * rounds, "evaluate-every": rounds}
+    command = [sys.executable, "-m", "coterie", "run", *(f"{k}={v}" for k, v in flat.items())]
     os.environ[_MARK] = str(os.getpid())
     with machines(4, 400 << 20) as environment:
         for nodes in (0, 4):
-            seconds, memory = {}, (0, 0)
-            for length in (rounds, 2 * rounds):
-                last = [f"num-server-rounds={length}", f"evaluate-every={length}"]
-                more = ["--nodes", str(nodes)] if nodes else []
-                env = environment if nodes else dict(os.environ)
-                seconds[length], memory = _watched([*command, *last, *more], env)
-            row = {
-                "nodes": nodes, "peers": peers, "seconds": round(seconds[rounds], 1),
-                "round": round((seconds[2 * rounds] - seconds[rounds]) / rounds, 2),
-                "GiB of a process": round(memory[0] / GIB, 2), "GiB": round(memory[1] / GIB, 2),
-            }  # fmt: skip
+            more = ["--nodes", str(nodes)] if nodes else []
+            env = environment if nodes else dict(os.environ)
+            row = {"nodes": nodes, "peers": peers, **_watched([*command, *more], env)}
             print(json.dumps(row), flush=True)
 
 
-def _watched(command: list[str], environment: dict[str, str]) -> tuple[float, tuple[int, int]]:
-    """Run a command; return seconds, and bytes of the largest process and of all together."""
+def _watched(command: list[str], environment: dict[str, str]) -> dict[str, float]:
+    """Run a command and look at it every half second; return seconds and GiB of memory."""
     largest = together = 0
     others: set[int] = set()
+    ends: dict[int, float] = {}
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as out,
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(
-            [*command, "--out", out], env=environment, stdout=log, stderr=subprocess.STDOUT
+            [*command, "--out", out, "--name", "run"],
+            env=environment, stdout=log, stderr=subprocess.STDOUT,
         ) as run,
-    ):
+    ):  # fmt: skip
         while run.poll() is None:
             held = []
             for process in psutil.process_iter():
@@ -167,11 +161,20 @@ def _watched(command: list[str], environment: dict[str, str]) -> tuple[float, tu
                         else:
                             others.add(process.pid)
             largest, together = max(largest, *held, 0), max(together, sum(held))
-            time.sleep(1)
+            now = progress.read(Path(out, "run"))
+            ends[now.get("round", 0)] = now.get("seconds", 0.0)
+            time.sleep(0.5)
         if run.returncode:
             log.seek(0)
             sys.exit(log.read())
-    return time.monotonic() - began, (largest, together)
+    # The first third includes the start, the last one writes the models.
+    _, first, last, _ = sorted(ends)
+    return {
+        "seconds": round(time.monotonic() - began, 1),
+        "round": round((ends[last] - ends[first]) / (last - first), 2),
+        "GiB of a process": round(largest / GIB, 2),
+        "GiB": round(together / GIB, 2),
+    }
 
 
 def main(arguments: Sequence[str]) -> None:
