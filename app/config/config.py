@@ -187,7 +187,8 @@ class Config(TopLevel):
 
         Parameters
         ----------
-        base : base of relative paths; None: the working directory.
+        base : Path or None
+            Directory that relative paths start from; None: the working directory.
         """
         base, paths = (base or Path()).absolute(), self.paths
         return self.from_flat(
@@ -231,7 +232,8 @@ class Config(TopLevel):
 
         Raises
         ------
-        TopologyError : they do not preserve the mean over peers; `strategy` checks this before.
+        TopologyError
+            The weights do not preserve the mean over peers; `strategy` checks this earlier.
         """
         if not self.row.rule.mixes:
             return None

@@ -82,7 +82,7 @@ class Method:
         Description in one line.
     group : {"unknown", "groups", "personal", "helpers", "alike", "references"} or None
         Situation in which to choose the method, see `GROUPS`; None for plugins.
-    strategy_options : tuple[str, ...]
+    strategy_options : tuple of str
         Fields of `options` that the strategy also takes.
     learns_graph : bool
         Whether the method learns the weights between peers from models and data.

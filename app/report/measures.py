@@ -40,7 +40,7 @@ class Column:
         None. Infinite if the event would come after the end of the run.
     show : Callable[[float], str]
         Format of the number.
-    better : Literal["high", "low", ""]
+    better : {"high", "low", ""}
         Better direction; "" for costs, which are not ranked.
     group : str
         Heading above the column.
@@ -48,8 +48,8 @@ class Column:
         One-sentence definition.
     deviation : Callable[[float], str] | None
         Format of the deviation over seeds; None: `show`.
-    of_peers : Callable[[Run], Floats] | None
-        (n,) values of the peers, of which `of` is the mean, or the mean minus Local's.
+    of_peers : Callable[[Run], Floats] | None, (n,)
+        Values of the peers, of which `of` is the mean, or the mean minus Local's.
     """
 
     key: str

@@ -50,8 +50,10 @@ def opened(directory: Path, name: str, limit: int) -> BinaryIO:
 
     Parameters
     ----------
-    name : path of the file below `directory`, with "/".
-    limit : maximum size in bytes.
+    name : str
+        Path of the file below `directory`, with "/".
+    limit : int
+        Maximum size in bytes.
 
     Raises
     ------
@@ -167,7 +169,8 @@ def arrays_of(
 
     Parameters
     ----------
-    kinds : name of an array -> the kinds of number that it may hold, as in `numpy.dtype.kind`.
+    kinds : Mapping of str to str
+        Allowed kinds of number by name of the array, as in `numpy.dtype.kind`.
 
     Raises
     ------
@@ -224,7 +227,8 @@ def _check_listing(file: BinaryIO) -> None:
 
     Raises
     ------
-    ValueError : it is not an archive of NumPy.
+    ValueError
+        The file is not an archive of NumPy.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _END.size))
@@ -242,7 +246,8 @@ def _check_array(archive: zipfile.ZipFile, key: str, kind: str) -> None:
 
     Raises
     ------
-    ValueError : it is of another kind, or too large.
+    ValueError
+        The array is of another kind, or too large.
     """
     with archive.open(f"{key}.npy") as member:
         version = np.lib.format.read_magic(member)

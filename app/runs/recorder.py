@@ -60,7 +60,7 @@ class RunRecorder:
     ----------
     ledger : Ledger
         Progress of the protocol.
-    progress : dict[str, Any]
+    progress : dict of str to Any
         Content of progress.json.
     """
 
@@ -205,8 +205,10 @@ class RunRecorder:
 
         Returns
         -------
-        tuple[int, _Hash]
-            Length and digest of the rest.
+        size : int
+            Length of the rest in bytes.
+        digest : hashlib.HASH
+            Digest of the rest.
         """
         content = path.read_bytes()[:size] if size and path.exists() else b""
         digest = sha256(content)
@@ -332,7 +334,8 @@ def _require(sound: bool) -> None:
 
     Raises
     ------
-    ValueError : it does not hold.
+    ValueError
+        The property does not hold.
     """
     if not sound:
         raise ValueError

@@ -70,7 +70,8 @@ def _check_sizes(limits: LimitPolicy, config: Config) -> None:
 
     Raises
     ------
-    PolicyError : names the first key.
+    PolicyError
+        The policy does not allow a key of the run; the message names the first one.
     """
     of_keys = {
         "steps": ("max-steps", limits.max_steps),
@@ -110,7 +111,8 @@ def check_counts(policy: Policy, config: Config, sizes: Mapping[str, int]) -> No
 
     Parameters
     ----------
-    sizes : part -> number of examples.
+    sizes : Mapping of str to int
+        Number of examples, by part of the split.
 
     Raises
     ------

@@ -27,7 +27,7 @@ class Sealing:
     ----------
     config_digest : bytes
         See `config_digest_of`.
-    keys : tuple[tuple[int, str], ...]
+    keys : tuple of (int, str)
         (hosted peer, file of its private keys). With keys, letters are encrypted and plain letters
         refused; without keys, letters are plain and encrypted letters refused.
     trust : str
@@ -81,7 +81,7 @@ def deployed(
     ----------
     config : Config
         Configuration of the run.
-    node_config : Mapping[str, object]
+    node_config : Mapping of str to object
         Node configuration.
     peer : int
         Hosted peer.

@@ -39,9 +39,12 @@ class Entry:
 
     Attributes
     ----------
-    name : name of the peer.
-    peer : its number in the runs; None if a public file does not state it.
-    keys : trusted public keys.
+    name : str
+        Name of the peer.
+    peer : int or None
+        Number of the peer in runs; None if a public file does not state it.
+    keys : PublicKeys
+        Trusted public keys.
     """
 
     name: str

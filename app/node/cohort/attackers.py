@@ -36,7 +36,7 @@ class Attackers:
     ----------
     attack : Attack
         Options of the attack.
-    ids : Ints
+    ids : ndarray of int
         Indices of all attackers of the run.
     rule : Rule
         Rule of the hosted peers.
@@ -61,8 +61,8 @@ class Attackers:
         ----------
         t : int
             Round.
-        peers : Ints
-            (P,) peer of each row of the offers.
+        peers : ndarray of int, (P,)
+            Peer of each row of the offers.
         offers : Tensors
             Honest offers.
         received : Letters

@@ -72,9 +72,9 @@ class Cohort:
         Total number of rounds.
     precision : Precision
         Precision of letters.
-    schedule : Schedule | None
+    schedule : Schedule or None
         Availability of peers; None: all peers are always awake.
-    attackers : Attackers | None
+    attackers : Attackers or None
         Attackers of the run; None: no attackers.
     keeps_all : bool
         Keep the models of every evaluation, with the measures that only the last one has otherwise.
@@ -99,9 +99,9 @@ class Cohort:
         Whether this round's offers were received and answered.
     costs : Costs
         Costs of each peer.
-    changed : Bools
-        (P,) whether the peer's state changed since the last checkpoint.
-    curves : dict[int, dict]
+    changed : ndarray of bool, (P,)
+        Whether the peer's state changed since the last checkpoint.
+    curves : dict of int to dict
         Peer -> figure data of its last evaluation.
     """
 
@@ -164,9 +164,9 @@ class Cohort:
 
         Parameters
         ----------
-        pieces : Iterable[Piece]
+        pieces : Iterable of Piece
             Parts of snapshots that together have each hosted peer once.
-        letters : Mapping[str, Tensor] | None
+        letters : Mapping of str to Tensor or None
             `packed` letters of the round, if its offers were received and answered.
         """
         device = self.engine.device
@@ -252,7 +252,7 @@ class Cohort:
             Edges of the round.
         foreign : Foreign
             Offers from other nodes.
-        ages : Mapping[int, int]
+        ages : Mapping of int to int
             Sender -> age of its offer in rounds, if it is not from this round.
         """
         shown = self._show()
@@ -339,8 +339,8 @@ class Cohort:
             Peers of the results.
         state : Any
             Their new state.
-        bad_p : Tensor | None
-            (P,) peers whose result is dropped in any case.
+        bad_p : Tensor, (P,), or None
+            Peers whose result is dropped in any case.
         """
         found_p = unsound(state)
         bad_p = found_p if bad_p is None else bad_p | found_p

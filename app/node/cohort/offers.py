@@ -27,12 +27,12 @@ class Offers:
 
     Attributes
     ----------
-    stacks : Mapping[str, Tensor]
+    stacks : Mapping of str to Tensor
         Name -> (S, ...) tensors.
-    rows : Ints
-        (S,) local index of each offer's peer, ascending.
-    written : Ints
-        (S,) round of each offer, or `UNWRITTEN`.
+    rows : ndarray of int, (S,)
+        Local index of each offer's peer, ascending.
+    written : ndarray of int, (S,)
+        Round of each offer, or `UNWRITTEN`.
     """
 
     stacks: Mapping[str, Tensor] = field(default_factory=dict)

@@ -39,13 +39,13 @@ def all_offers(
     ----------
     shown : Offers
         Offers of hosted peers.
-    mine : Ints
-        (S,) their peers.
+    mine : ndarray of int, (S,)
+        Their peers.
     foreign : Foreign
         Offers from other nodes.
     t : int
         Round.
-    ages : Mapping[int, int]
+    ages : Mapping of int to int
         Sender -> age in rounds of foreign offers from earlier rounds.
     """
     authors = np.array(sorted({*mine.tolist(), *(k for k, _ in foreign)}), dtype=np.int64)
@@ -82,8 +82,8 @@ def all_answers(
     ----------
     sent : Letters
         Answers of hosted peers.
-    here : Bools
-        (E,) answers whose recipient is hosted here.
+    here : ndarray of bool, (E,)
+        Answers whose recipient is hosted here.
     foreign : Foreign
         Answers from other nodes.
     form : LetterFormat

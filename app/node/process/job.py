@@ -28,11 +28,11 @@ class Job:
     ----------
     run_id : int
         Flower's ID of the run.
-    run_config : Mapping[str, Scalar]
+    run_config : Mapping of str to Scalar
         Run configuration in Flower, flat keys.
-    node_config : Mapping[str, Scalar]
+    node_config : Mapping of str to Scalar
         Node configuration in Flower, flat keys.
-    version : int | None
+    version : int or None
         Round of the state after the last message; None before the first message.
     simulated : bool
         Whether the node runs in Flower's simulation; determined from the process, not from the
@@ -97,9 +97,9 @@ def _parsed(run_id: int, flat: tuple[tuple[str, Scalar], ...], base: Path | None
     ----------
     run_id : int
         Flower's ID of the run.
-    flat : tuple[tuple[str, Scalar], ...]
+    flat : tuple of (str, Scalar)
         Flat keys.
-    base : Path | None
+    base : Path or None
         Base of relative paths in a simulation; a deployed node keeps paths unchanged.
     """
     config = Config.from_flat(dict(flat))

@@ -62,7 +62,7 @@ def check_wanted(request: Request, strategy: Brokering, peers: Sequence[int], wa
         Request of the relay.
     strategy : Brokering
         Strategy of the run.
-    peers : Sequence[int]
+    peers : Sequence of int
         Hosted peers.
     wants : Edges
         Edges that these peers requested for the round.

@@ -136,7 +136,7 @@ class CheckpointStore:
 
         Returns
         -------
-        int | None
+        int or None
             The round; None if the cohort must start from the beginning.
         """
         for version, path in _files(self._folder):
@@ -247,7 +247,8 @@ class CheckpointStore:
 
         Raises
         ------
-        CheckpointError : an array is missing or unknown, or has another type or shape.
+        CheckpointError
+            An array is missing or unknown, or has another type or shape.
         """
         tensors, expected = self._load(path), kinds(self._cohort.snapshot(nobody()))
         rows = {len(tensors[name]) if tensors[name].dim() else 0 for name in kinds(tensors)}

@@ -48,9 +48,9 @@ def write_checked(
     ----------
     path : Path
         File to write.
-    tensors : Mapping[str, Tensor]
+    tensors : Mapping of str to Tensor
         Tensors by name.
-    metadata : Mapping[str, str]
+    metadata : Mapping of str to str
         Metadata of the file.
     bound : bytes
         See `atomic.replacing_checked`.
