@@ -30,8 +30,10 @@ class Scores(NamedTuple):
 
     Attributes
     ----------
-    losses : (E,), nan without data.
-    accuracies : (E,), nan without data, and for tasks without accuracy.
+    losses : Tensor, (E,)
+        Mean losses; NaN without data.
+    accuracies : Tensor, (E,)
+        Mean accuracies; NaN without data, and for tasks without accuracy.
     """
 
     losses: Tensor
@@ -44,8 +46,10 @@ class Recording:
 
     Attributes
     ----------
-    parts : models (K,), examples (K, b) and predictions (K, b, ...) of each call of the network.
-    of_e : (E,) index of the distinct model that each requested model equals.
+    parts : list of (Tensor, Tensor, Tensor)
+        Models (K,), examples (K, b) and predictions (K, b, ...) of each call of the network.
+    of_e : ndarray of int, (E,)
+        Index of the distinct model that each requested model equals.
     """
 
     parts: list[tuple[Tensor, Tensor, Tensor]]
@@ -71,7 +75,8 @@ class Evaluator:
 
     Attributes
     ----------
-    recording : storage of predictions; None: predictions are not stored.
+    recording : Recording or None
+        Storage of predictions; None: predictions are not stored.
     """
 
     network: Network
@@ -156,11 +161,16 @@ class Evaluator:
 
         Parameters
         ----------
-        outputs : (backend, models (K,), inputs) -> outputs.
-        losses : (outputs, targets) -> loss of each example.
-        peers : (K,) peers on whose data the models are evaluated.
-        predict : outputs -> predictions, to record them.
-        of_e : (E,) index of the model that each requested one equals, default all in order.
+        outputs : callable
+            Maps (backend, models (K,), inputs) to outputs.
+        losses : callable
+            Maps (outputs, targets) to the loss of each example.
+        peers : ndarray of int, (K,)
+            Peers on whose data the models are evaluated.
+        predict : callable or None
+            Maps outputs to the predictions to record.
+        of_e : ndarray of int, (E,), or None
+            Index of the model that each requested one equals; None: all in order.
         """
         lengths_k = torch.from_numpy(self.data.shards[split].lengths_p[peers]).to(self.data.device)
         total = torch.zeros(len(peers), dtype=torch.float64, device=self.data.device)
@@ -219,7 +229,10 @@ class Evaluator:
 
         Returns
         -------
-        (K,) the distinct models, and (E,) the index of the distinct model that each model equals.
+        distinct : ndarray of int, (K,)
+            Index of each distinct model.
+        of_e : ndarray of int, (E,)
+            Index of the distinct model that each model equals.
         """
         same_p = self.data.shards[split].same_p[peers]
         every = np.arange(len(peers))

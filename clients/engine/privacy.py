@@ -50,13 +50,19 @@ class Guard:
 
     Parameters
     ----------
-    peers : (P,) ids. examples_p : (P,) training examples of each.
+    peers : ndarray of int, (P,)
+        Ids of the hosted peers.
+    examples_p : ndarray of int, (P,)
+        Number of training examples of each peer.
 
     Attributes
     ----------
-    rdp : (P, A) divergences spent per peer in the run, see `coterie.clients.engine.accountant`.
-    account : account of the budget, see `Account`; by default, the costs of the run.
-    exhausted : (P,) whether a query of the current stage was beyond the budget.
+    rdp : ndarray, (P, A)
+        Divergences spent per peer in the run, see `coterie.clients.engine.accountant`.
+    account : callable
+        Account of the budget, see `Account`; by default, the costs of the run.
+    exhausted : ndarray of bool, (P,)
+        True if a query of the current stage was beyond the peer's budget.
     """
 
     def __init__(

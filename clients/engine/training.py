@@ -37,9 +37,12 @@ class Gradients(NamedTuple):
 
     Attributes
     ----------
-    values : (E, d) gradients.
-    losses : (E,) weighted losses.
-    buffers : the buffers after the forward pass.
+    values : Tensor, (E, d)
+        Gradients.
+    losses : Tensor, (E,)
+        Weighted losses.
+    buffers : dict of str to Tensor, (E, ...)
+        Buffers after the forward pass.
     """
 
     values: Tensor
@@ -73,8 +76,10 @@ class Footprint:
 
     Parameters
     ----------
-    data : source of the two examples of the measurement.
-    materializes : True if gradients are stored per example.
+    data : Data
+        Source of the two examples of the measurement.
+    materializes : bool
+        True if gradients are stored per example.
     """
 
     def __init__(self, network: Network, task: Task, data: Data, *, materializes: bool) -> None:
@@ -115,7 +120,8 @@ class Trainer:
 
     Attributes
     ----------
-    guard : adds the noise of private gradients, None without privacy; the backend clips.
+    guard : Guard or None
+        Guard that adds the noise of private gradients; None without privacy. The backend clips.
     """
 
     network: Network
@@ -276,9 +282,12 @@ class _Stack:
 
     Parameters
     ----------
-    at : rows of the original stack.
-    drifting : rows of the stack that a drift indexes.
-    cut : splits rows (E, d) into the tensors that the optimizer steps.
+    at : Part
+        Rows of the original stack.
+    drifting : Part
+        Rows of the stack that a drift indexes.
+    cut : callable
+        Function that splits rows (E, d) into the tensors that the optimizer steps.
     """
 
     def __init__(

@@ -34,7 +34,8 @@ class Limited(TorchFunctionMode):
 
     Parameters
     ----------
-    limit : maximum number of elements of all tensors together.
+    limit : int
+        Maximum number of elements of all tensors together.
     """
 
     def __init__(self, limit: int) -> None:

@@ -43,8 +43,10 @@ class Outer(NamedTuple):
 
     Attributes
     ----------
-    left : (E, r, o).
-    right : (E, r, i); None: the sum of the rows of `left`.
+    left : Tensor, (E, r, o)
+        Left factors of the products.
+    right : Tensor, (E, r, i), or None
+        Right factors; None: the sum of the rows of `left`.
     """
 
     left: Tensor
@@ -82,10 +84,13 @@ class Kernel(NamedTuple):
 
     Attributes
     ----------
-    forward : (layer, own, inputs) -> outputs and values kept for `backward`.
-    backward : (layer, own, inputs, kept, gradient of the outputs) -> gradient of the inputs. May
-        overwrite the gradient of the outputs where the layer has no tensors.
-    gradients : (inputs, kept, gradient of the outputs) -> gradients of the layer's tensors, by
+    forward : callable
+        Maps (layer, own, inputs) to the outputs and values kept for `backward`.
+    backward : callable
+        Maps (layer, own, inputs, kept, gradient of the outputs) to the gradient of the inputs. May
+        overwrite the gradient of the outputs if the layer has no tensors.
+    gradients : callable
+        Maps (inputs, kept, gradient of the outputs) to the gradients of the layer's tensors, by
         their names in the layer.
     """
 
@@ -193,7 +198,8 @@ class Layer(NamedTuple):
 
     Attributes
     ----------
-    tensors : name in the layer -> name in the network, of each tensor.
+    tensors : Mapping of str to str
+        Name of each tensor in the network, by its name in the layer.
     """
 
     layer: nn.Module
