@@ -180,7 +180,8 @@ def _column(data: Any) -> Column:
 
     Raises
     ------
-    ValueError : the dict is invalid.
+    ValueError
+        The dict is invalid.
     """
     if not isinstance(data, dict) or not data.keys() <= {each.name for each in fields(Column)}:
         raise ValueError("no column of a table")
