@@ -50,11 +50,11 @@ def run(
 
     Parameters
     ----------
-    preset : str | Path | None
+    preset : str or Path or None
         TOML file, or the name of one in presets/; None: defaults.
-    keys : Mapping[str, Any] | None
+    keys : Mapping of str to Any or None
         Configuration keys, dotted as on the command line or nested as in TOML.
-    peers_data : Sequence[Mapping[str, Any]] | None
+    peers_data : Sequence of Mapping of str to Any or None
         Arrays of each peer, instead of a data set: `x` and `y`; optional: `x_test`, `y_test`,
         `x_validation`, `y_validation`, `name`, `classes`.
     callbacks : Iterable[Callback | Callable[..., object]]
@@ -105,12 +105,12 @@ def load(
 
     Parameters
     ----------
-    run_dir : str | Path
+    run_dir : str or Path
         Run directory.
-    parts : Sequence[Any]
+    parts : Sequence of Any
         Code that models of the run may be built with: classes or functions, or their names,
         "module:attribute".
-    weights : Sequence[str | Path]
+    weights : Sequence of str or Path
         Files of pretrained weights that its networks start from, if the models' files do not
         contain them.
 
@@ -147,25 +147,25 @@ def compare(
 
     Parameters
     ----------
-    methods : Sequence[Any]
+    methods : Sequence of Any
         Names or `Method` objects; ["all"]: every built-in method that can run.
-    preset : str | Path | None
+    preset : str or Path or None
         As in `run`.
-    keys : Mapping[str, Any] | None
+    keys : Mapping of str to Any or None
         As in `run`.
     seeds : int
         Number of seeds, starting at the key `seed`.
-    tune : bool | Literal["halving"]
+    tune : bool or {"halving"}
         Choose the learning rate and one more key of each method on validation data of the first
         seed; "halving": stop poor trials early.
-    settings : Mapping[str, Mapping[str, Any]] | None
+    settings : Mapping of str to Mapping of str to Any or None
         Method -> keys of that method alone, as in {"ditto": {"learning-rate": 0.1}}.
-    peers_data : Sequence[Mapping[str, Any]] | None
+    peers_data : Sequence of Mapping of str to Any or None
         As in `run`.
     workers : int
         Number of runs in parallel, in worker processes without access to objects of this process;
         1: all runs in this process.
-    out : str | Path | None
+    out : str or Path or None
         Directory of the comparison; None: `runs/compare/PRESET`.
     **more : Any
         As in `run`.

@@ -71,8 +71,10 @@ class PartError(RunError):
 
     Attributes
     ----------
-    round : round in which it happened; None where it is not known.
-    peers : peers that were being computed.
+    round : int or None
+        Round of the error; None if unknown.
+    peers : tuple of int
+        Peers that were being computed.
     """
 
     def __init__(self, message: str, round_: int | None = None, peers: Sequence[int] = ()) -> None:
