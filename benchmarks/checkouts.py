@@ -116,9 +116,12 @@ def run_all(out: str, problems: str, methods: str) -> None:
 
     Parameters
     ----------
-    out : directory for OUT/problem/hosting/method.
-    problems : configuration keys by problem, JSON.
-    methods : names with commas; empty means all that the checkout has.
+    out : str
+        Directory that receives OUT/problem/hosting/method.
+    problems : str
+        Configuration keys by problem, as JSON.
+    methods : str
+        Names, separated by commas; empty: all methods of the checkout.
     """
     # Older engines time chunk sizes and keep the fastest, which rounding can show: here every call
     # takes one tick, so that the choice is the same on both sides.

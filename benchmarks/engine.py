@@ -61,10 +61,16 @@ class Row:
 
     Attributes
     ----------
-    loop, stacked : SGD steps a second, summed over peers; median over turns.
-    ratio : median of stacked / loop of the same turn; lowest, highest : its range.
-    best : fastest turn of the engine / fastest turn of the loop, for machines that others use.
-    load : of the machine, over the last minute.
+    loop, stacked : float
+        SGD steps per second, summed over peers; median over turns.
+    ratio : float
+        Median of stacked / loop of the same turn.
+    lowest, highest : float
+        Range of this ratio.
+    best : float
+        Fastest turn of the engine / fastest turn of the loop; for shared machines.
+    load : float
+        Load of the machine over the last minute.
     """
 
     device: str

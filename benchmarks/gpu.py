@@ -40,7 +40,8 @@ class Bench:
 
     Parameters
     ----------
-    small : tiny sizes, that show that it works.
+    small : bool
+        Use tiny sizes, as a smoke test.
     """
 
     def __init__(self, device: str, *, small: bool) -> None:

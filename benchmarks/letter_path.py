@@ -45,8 +45,10 @@ class Calls:
 
     Attributes
     ----------
-    functions : (module, function) -> how often it was called.
-    changes : module -> how often it was called from another one.
+    functions : Counter of (str, CodeType)
+        Number of calls of each (module, function).
+    changes : Counter of str
+        Number of calls of each module from another one.
     """
 
     checkout: Path

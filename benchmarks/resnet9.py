@@ -63,11 +63,16 @@ class Row:
 
     Attributes
     ----------
-    steps_s : steps a second of all peers together: iterations.
-    peak_gib : most memory at one time; on a CPU that of the process, torch itself included.
-    state_gib : weights and momentum of all peers.
-    iterations, hours, paper_hours : of the paper's experiment with these peers, and how long
-        it would take here.
+    steps_s : float
+        SGD iterations per second, summed over peers.
+    peak_gib : float
+        Peak memory; on a CPU that of the process, including torch.
+    state_gib : float
+        Memory of the weights and momentum of all peers.
+    iterations : int or None
+        Iterations of the paper's experiment with this number of peers.
+    hours, paper_hours : float or None
+        Hours that it would take here, and that it took in the paper.
     """
 
     device: str

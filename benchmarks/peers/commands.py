@@ -59,7 +59,8 @@ def carried_out(command: list[str], threads: int | None = None) -> Taken:
 
     Parameters
     ----------
-    threads : of torch; None: as the command has it.
+    threads : int or None
+        Number of torch threads; None: the command's default.
     """
     environment = {**os.environ} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
     with tempfile.TemporaryDirectory() as out:
