@@ -108,11 +108,15 @@ class Outcome:
 
     Attributes
     ----------
-    undefended, defended : mean test accuracy, without a rule and with the best of the three.
-    deviation : of `undefended`, over seeds.
-    rule : the best one, by honest validation accuracy.
-    halfway, to_attackers : share of the weight that honest peers give to others that attackers have
-        after half of the rounds and at the end, without a rule.
+    undefended, defended : float
+        Mean test accuracy without a rule, and with the best of the three rules.
+    deviation : float
+        Standard deviation of `undefended` over seeds.
+    rule : str
+        Best rule by honest validation accuracy.
+    halfway, to_attackers : float or None
+        Share of attackers in the weight that honest peers give to others, after half of the rounds
+        and at the end, without a rule.
     """
 
     setting: str

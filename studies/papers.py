@@ -43,10 +43,14 @@ class Kept:
 
     Attributes
     ----------
-    lines : lines of results.csv by panel, row, swept value and column.
-    claims : content of claims.json.
-    made : content of made.json.
-    drawing : whether there is a figure.svg.
+    lines : Mapping of tuple to Mapping of str to str
+        Lines of results.csv by panel, row, swept value and column.
+    claims : Sequence of Mapping of str to Any
+        Content of claims.json.
+    made : Mapping of str to Any
+        Content of made.json.
+    drawing : bool
+        True if there is a figure.svg.
     """
 
     lines: Mapping[Key, Mapping[str, str]]

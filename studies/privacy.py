@@ -64,11 +64,16 @@ class Outcome:
 
     Attributes
     ----------
-    queries : gradients over all its examples that a peer computes, the most of any peer.
-    noise : multiplier that spends epsilon on them.
-    accuracy, deviation : mean test accuracy over peers, and its deviation over seeds.
-    spent : largest epsilon of a peer.
-    f1 : of the learnt graph, where there are clusters to find.
+    queries : int
+        Maximum over peers of the number of gradients over all their examples.
+    noise : float
+        Noise multiplier that spends epsilon on these queries.
+    accuracy, deviation : float
+        Mean test accuracy over peers, and its standard deviation over seeds.
+    spent : float
+        Maximum epsilon of a peer.
+    f1 : float or None
+        F1 score of the learnt graph, if there are true clusters.
     """
 
     setting: str
