@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,15 @@ TOO_LONG = {
     "clients/engine/engine.py: Engine.__init__",
 }
 """Functions and classes that are still above the maximum."""
+TYPED_SECTIONS = {"Parameters", "Attributes", "Returns", "Yields"}
+SECTIONS = TYPED_SECTIONS | {"Raises", "Notes", "Examples", "References"}
+"""Sections of numpydoc that docstrings may have."""
+WORDS_OF_TYPES = {
+    "int", "float", "float64", "bool", "str", "bytes", "dict", "list", "tuple", "set",
+    "frozenset", "object", "type", "ndarray", "array", "callable", "iterable", "sequence",
+    "mapping", "collection", "path", "dataclass", "optional", "of", "to", "or",
+}  # fmt: skip
+"""Words of a type in a docstring, besides names of classes."""
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -185,6 +196,67 @@ def test_the_measure_of_length_counts_code() -> None:
     assert not list(too_long(ast.parse(f'def f():\n    """{text}"""\n    {short}')))
     methods = "".join(f"  def f{k}(self): ...\n" for k in range(MAX_METHODS + 1))
     assert list(too_long(ast.parse(f"class A:\n{methods}"))) == ["A"]
+
+
+def test_docstring_sections_are_numpydoc() -> None:
+    """An entry is `name : type`, with the description indented below."""
+    modules = [*MODULES, *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "studies").rglob("*.py")]
+    wrong = [
+        f"{name_of(path)}: {entry}"
+        for path in modules
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for entry in wrong_entries(ast.get_docstring(node) or "")
+    ]
+    assert not wrong
+
+
+def wrong_entries(docstring: str) -> Iterator[str]:
+    """Yield unknown sections, and entries without a type or without a description."""
+    lines, section = docstring.splitlines(), ""
+    for line, below in pairwise([*lines, ""]):
+        if below and not below.strip("-"):
+            section = line
+            if section not in SECTIONS:
+                yield section
+        elif section in TYPED_SECTIONS | {"Raises"} and line.strip("-") and line[0] != " ":
+            name, _, kind = line.rpartition(" : ")
+            if section == "Raises":
+                is_entry = re.fullmatch(r"[A-Z]\w+(, [A-Z]\w+)*", line) is not None
+            else:
+                is_named = re.fullmatch(r"(\*{0,2}\w+(, |$))+", name) is not None
+                is_entry = is_type(kind) and (is_named or (not name and section != "Parameters"))
+            if not is_entry or not below.startswith("    "):
+                yield line
+
+
+def is_type(text: str) -> bool:
+    """Return whether a text is a type with an optional shape, such as `ndarray, (n,)`."""
+    text = re.sub(r"\{[^{}]*\}|\"[^\"]*\"", "Literal", text)
+    while (inner := re.sub(r"\([^()]*\)|\[[^][]*\]", "", text)) != text:
+        text = inner
+    words = re.findall(r"[\w.]+", text)
+    return bool(words) and re.search(r"[^\w., ]", text) is None and all(map(is_of_type, words))
+
+
+def is_of_type(word: str) -> bool:
+    return word in WORDS_OF_TYPES or word.rpartition(".")[2][:1].isupper() or word == "torch.device"
+
+
+def test_the_check_of_docstrings_knows_types_from_prose() -> None:
+    right = "Parameters\n---\nx, y : dict of str to Tensor, (P, d), or None\n    Rows.\n"
+    assert not list(wrong_entries(right))
+    kinds = '{"a", "b"} or None', "Callable[[Run], dict[str, int]]", "nn.Module", "(E, b), int"
+    assert all(map(is_type, kinds))
+    prose = "number of rounds.", "(n,) of each peer", "x -> y", "int; 0: none", "the model", "(n,)"
+    assert not any(map(is_type, prose))
+    for entry in ("x : rows of the stack.", "x : int", "x", "int\n    Rows."):
+        assert list(wrong_entries(f"Parameters\n---\n{entry}\n")), entry
+    assert list(wrong_entries("Raises\n---\nValueError : it is wrong.\n"))
+    assert list(wrong_entries("Raises\n---\nValueError\n"))
+    assert list(wrong_entries("Returns\n---\nThe rows of the stack.\n"))
+    assert list(wrong_entries("Buffers\n---\n"))
+    assert not list(wrong_entries("Returns\n---\nint or None\n    Number of rows.\n"))
 
 
 def test_nothing_on_the_way_of_a_message_or_a_key_is_executed() -> None:

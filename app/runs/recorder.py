@@ -49,7 +49,7 @@ class RunRecorder:
         Total number of rounds.
     resume : bool
         Continue from the checkpoint in `directory` if there is one; else start again.
-    watch : Callable[[Mapping[str, Any]], None] | None
+    watch : callable or None
         Called with the content of progress.json after each change.
     run : bytes
         Digest of the run's configuration; the checkpoint of another run is rejected.
