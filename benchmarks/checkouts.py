@@ -48,7 +48,7 @@ _METHODS = "coterie.app.config.registry", "coterie.app.config.registry", "app.me
 HOSTINGS = "inline", "2 nodes"
 PROBLEMS = "digits", "quadratic", "table"
 REFUSED = {("oracle", "quadratic"), ("oracle", "table")}
-"""Nobody knows the clusters there."""
+"""Methods that cannot run on a problem: it has no true clusters."""
 
 _COMMON: dict[str, Any] = {
     "num-server-rounds": 10, "evaluate-every": 2, "device": "cpu", "batch-size": 5,
@@ -63,7 +63,7 @@ _OF_METHOD: dict[str, dict[str, Any]] = {
     "federico": {"federico.neighbours": 1},
     "ifca": {"ifca.clusters": 2},
 }
-"""What lets a method do its work within ten rounds among so few peers."""
+"""Options with which a method has an effect within ten rounds among few peers."""
 
 
 def write_problems(directory: Path) -> dict[str, dict[str, Any]]:

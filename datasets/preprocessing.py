@@ -15,7 +15,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _DEPTH = 8
-"""Of nested lists."""
+"""Maximum depth of nested lists."""
 NO_CODE = -1
 """Value in `Preprocessing.code` for a numeric feature."""
 

@@ -50,7 +50,7 @@ COMMON: Mapping[str, Scalar] = {
 }  # fmt: skip
 OUT = Path("runs/hostile")
 LEVELS = (-1, 0, 1)
-"""Of the learning rates that are tried; see `tune.rate`."""
+"""Levels of the learning rates to try; see `tune.rate`."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ METHODS = (
     *("cobo", "all-for-one", "wga", "bias-correction", "federated-clustering"),
 )
 GRAPHS = ("pfedgraph", "clustered-fl", "cobo", "all-for-one", "federated-clustering")
-"""Those that choose with whom to collaborate."""
+"""Methods that learn a collaboration graph."""
 SETTINGS: Mapping[str, Mapping[str, Scalar]] = {
     "clusters": {"partition.kind": "label-permutation", "partition.clusters": 2},
     "dirichlet": {"partition.kind": "dirichlet", "partition.alpha": 0.3},
@@ -55,7 +55,7 @@ COMMON: Mapping[str, Scalar] = {
 }  # fmt: skip
 OUT = Path("runs/privacy")
 LEVELS = (-1, 0, 1)
-"""Of the learning rates that are tried; see `tune.rate`."""
+"""Levels of the learning rates to try; see `tune.rate`."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 class Round(NamedTuple):
-    """One round: the symbols of every peer, and what each paid by the page's column, (n,)."""
+    """Costs of one round: symbols of every peer, and its costs by column of the page, (n,)."""
 
     names: list[Names]
     paid: Columns
@@ -62,7 +62,7 @@ class Metered:
         setattr(self.engine, operation, counted)
 
     def _read(self, t: int, edges: Edges, asked: Bools) -> None:
-        """What round `t` cost; called between its end and the next one's beginning."""
+        """Record the costs of round `t`, between its end and the start of the next one."""
         costs = self.cohort.costs
         totals = {
             "sent": costs.sent.copy(), "received": costs.received.copy(),

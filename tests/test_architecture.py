@@ -25,7 +25,7 @@ MODULES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob(
 RELAY = {"app/server.py", "app/runs/recorder.py"}
 """Modules of the relay process, beside all of strategies/."""
 KEYS_OF_PEERS = {"coterie.app.security.claims.proof", "coterie.app.security.trust.read_trust"}
-"""What the relay tells nodes by: public keys, which open nothing."""
+"""Names through which the relay uses public keys, which decrypt nothing."""
 TORCH = {
     "app/node/cohort/arrays.py",
     "app/node/cohort/attackers.py",
@@ -83,7 +83,7 @@ TORCH = {
 }
 """Modules that load torch: the node and the numeric core."""
 MAX_LINES, MAX_METHODS = 60, 15
-"""Of a function, without its docstring; public ones of a class, without inherited ones."""
+"""Lines of a function without its docstring; public methods of a class without inherited ones."""
 TOO_LONG = {
     "app/node/cohort/cohort.py: Cohort",
     "clients/engine/engine.py: Engine",
@@ -266,7 +266,7 @@ def test_nothing_on_the_way_of_a_message_or_a_key_is_executed() -> None:
 
 
 def executed(path: Path) -> Iterator[str]:
-    """What a module imports or calls that runs, or may run, code that it reads."""
+    """Yield the imports and calls of a module that may execute data."""
     tree, reader = parse(path), top(path) == "datasets"
     foreign = {name.partition(".")[0] for name in imports(tree)}
     yield from foreign & {"cloudpickle", "dill", "marshal", "shelve", "joblib"}

@@ -69,7 +69,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "dpfl": {"init-epochs": 1}, "random-graph": {"init-epochs": 1}, "fedavg-ft": {"epochs": 2},
     "fedprox-ft": {"epochs": 2}, "fedrep": {"head-epochs": 3}, "ifca": {"clusters": 2},
 }  # fmt: skip
-"""What has no default, or one that takes long."""
+"""Options that have no default, or a slow one."""
 ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (method, training, {}) for method in METHODS for training in (STEPS, EPOCHS)
 ]
@@ -77,7 +77,7 @@ ROWS += [(method, STEPS, options) for method in VARIANTS for options in VARIANTS
 
 
 def formula(method: str, column: str, names: Names) -> int:
-    """What the page says that a peer pays."""
+    """Return a peer's cost by the formula of the page."""
     text = hooks.costs(method)[column].strip("`")
     return int(eval(text, {"__builtins__": {"min": min, "max": max}}, names))
 

@@ -28,7 +28,7 @@ CHURN: dict[str, Any] = {
 }  # fmt: skip
 SAMPLE: dict[str, Any] = {"schedule.kind": "sample", "schedule.fraction": 0.5}
 OF_EACH_KIND = ("local", "fedavg", "dpfl", "cobo", "all-for-one", "federico", "fedem")
-"""Of each way to exchange; and one that sends more than its model."""
+"""One method per kind of exchange, and one that sends more than its model."""
 ON_QUADRATICS = [method for method in METHODS if method not in REFUSES]
 
 
@@ -193,7 +193,7 @@ def test_virtual_time_is_what_the_formulas_of_the_methods_page_say(
 
 
 def test_who_is_slow_works_on_while_others_go_on(tmp_path: Path) -> None:
-    """By the clock: peer 1 needs three ticks a step; what it hears is what it had not heard yet."""
+    """With the clock, peer 1 needs three ticks per step and then receives all unread offers."""
     flat = write_quadratic(tmp_path / "problem.json", np.ones((2, 1)), [[0.0], [8.0]], [4.0])
     flat |= speeds(tmp_path, 2.0, 0.4) | COMMON | {
         "method": "fedavg", "num-server-rounds": 7, "evaluate-every": 1, "momentum": 0.0,

@@ -30,7 +30,7 @@ PEERS, ROUNDS = 4, 4
 TOLERANCE = {"digits": 1e-5, "quadratic": 1e-10}  # relative, in float32 and float64
 ONLY_WHERE_IT_IS_SO = {"unsound_results", "refused_models", "awake", "attacker", "epsilon"}
 RANKED = 1e-3
-"""Of `auroc`: a rounding that turns two examples round moves it by one pair's share."""
+"""Tolerance of `auroc`: rounding that swaps two examples changes it by one pair's share."""
 DIGITS: dict[str, Any] = {
     "dataset": "digits", "model": "linear", "partition.clusters": 2,
     "partition.samples-per-peer": 16, "partition.validation": 0.25,
@@ -46,7 +46,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "federico": {"federico.neighbours": 1},  # answers have no noise: only samples differ by seed
 }
 REFUSES = {"oracle": "clusters"}
-"""Who refuses quadratics, and what the refusal says."""
+"""Methods that refuse quadratics, with a word of the error message."""
 ON_DIGITS = ("oracle", "fedavg", "federico", "dpfl", "fedrep", "knn-per", "fedem")
 """Clusters; buffers that stay at home, and under foreign models; heads, features, ensembles."""
 
@@ -107,7 +107,7 @@ def assert_same(one: Run, other: Run, problem: str) -> None:
 def test_neither_who_hosts_whom_nor_a_restart_matters(
     runs: Runs, method: str, problem: str
 ) -> None:
-    """One node, against four of one peer that stop, continued by three of one, two and one."""
+    """Compare one node with four of one peer that continue as three, with 1, 2 and 1 peers."""
     assert_same(runs(method, problem), runs(method, problem, shared=True), problem)
 
 

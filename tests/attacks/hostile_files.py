@@ -42,7 +42,7 @@ METHOD = data = halves = Net
 
 @dataclass
 class Events:
-    """What the interpreter has seen.
+    """Audit events of the interpreter.
 
     Attributes
     ----------
@@ -254,7 +254,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "a folder that is a link": lambda run_dir: move(run_dir / "models"),
     "a directory": lambda run_dir: directory(run_dir / MODEL),
 }  # fmt: skip
-"""What -> what it does to the run's only model."""
+"""Attacks on the run's only model file, by name."""
 
 
 def beyond() -> bytes:
@@ -474,7 +474,7 @@ DIRECTORIES: dict[str, Callable[[Path], None]] = {
     "a link to write through": lambda run_dir: link(run_dir / "report.html", run_dir / "../victim"),
     "a folder elsewhere": lambda run_dir: move(run_dir / "relay"),
 }  # fmt: skip
-"""What -> what it does to a run directory."""
+"""Attacks on a run directory, by name."""
 
 COMPARISONS: dict[str, Callable[[Path], None]] = {
     "sweep: a run elsewhere": writes("sweep.json", '{"runs": ["../run"]}'),
@@ -489,4 +489,4 @@ COMPARISONS: dict[str, Callable[[Path], None]] = {
     "subject: nested": writes("comparison.toml", f"methods = {NESTED}"),
     "page: a link": lambda directory: link(directory / "comparison.html", directory / "../victim"),
 }
-"""What -> what it does to the directory of a comparison."""
+"""Attacks on the directory of a comparison, by name."""

@@ -31,7 +31,7 @@ LIMITS = dict.fromkeys(
 
 
 def forged(order: Request, draw: random.Random) -> Request:
-    """One to four things of an order are something else."""
+    """Forge one to four fields of a request."""
     for what in draw.choices(["stage", "round", "last", "edges", "asked", "samples", "mail"], k=4):
         some = draw.randrange(5)
         match what:

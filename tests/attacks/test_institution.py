@@ -1,4 +1,4 @@
-"""What a relay, and whoever submits a run, cannot get an institution's node to do.
+"""Attack an institution's node as its relay, and as a submitter of runs.
 
 The numbers S1, S2, ... are those of the attacks that were tried on an earlier version.
 """
@@ -57,7 +57,7 @@ def code_of(answer: Response | str) -> str:
 
 
 def untouched(node: Institution) -> bool:
-    """Whether nothing was learnt from the data of a node."""
+    """Return whether the node has trained no model."""
     return not list(node.home.rglob("*.safetensors"))
 
 
@@ -492,7 +492,7 @@ def test_what_a_node_writes_is_open_to_its_own_user_only(nodes: list[Institution
 
 
 def asked(node: Institution, **request: Any) -> dict[str, str]:
-    """What a node answers to a relay that asks whether it is ready."""
+    """Return the node's answer to a preflight request."""
     ask = Request("preflight", 0, 0, **({"clock": time.time()} | request))
     return dict(response_of(node, ask).checks)
 
@@ -511,7 +511,7 @@ def test_a_relay_that_asks_who_is_ready_gets_bands_and_codes(nodes: list[Institu
 
 
 def test_a_run_that_may_not_start_may_not_look_at_data(nodes: list[Institution]) -> None:
-    """Neither one that waits for a person; the approval is still there afterwards."""
+    """A run that waits for approval reads no data either; the approval is kept."""
     node = nodes[0]
     Path(str(node.node_config["data-dir"]), "data.csv").write_text("no table")
     node.set_policy(methods="fedavg")

@@ -38,7 +38,7 @@ SAMPLES = np.array([rows // 2 for rows in ROWS])
 
 @dataclass(frozen=True)
 class Told:
-    """What one run tells: two numbers about a test part, and what is known beside.
+    """Reports of one run: two numbers about a test split, and public knowledge.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ def drawn_by(seed: int) -> Array:
 
 
 def test_rounded_losses_tell_the_labels_only_of_rows_that_are_known(node: Institution) -> None:
-    """With a budget that nothing exceeds. A coin gets 30 of 60 right, two deviations more are 38.
+    """Attack without an effective budget. Chance is 30 of 60, plus two deviations 38.
 
     Who takes each row for half in the test part does better than a coin, and better with each run:
     that is what the budget is for (`python -m studies.reconstruction`).
@@ -141,7 +141,7 @@ def test_rounded_losses_tell_the_labels_only_of_rows_that_are_known(node: Instit
 
 
 def test_all_runs_have_one_budget_of_numbers(node: Institution) -> None:
-    """One number per example in all, however many runs and restarts there are."""
+    """The budget is one number per example over all runs and restarts."""
     node.set_policy(data__mean="0, 0", data__std="1, 1", reports__max_numbers_per_example=0.1)
     told = [run(node, seed) for seed in range(4)]
     assert [each.loss is not None for each in told] == [True, True, True, False]

@@ -85,7 +85,7 @@ def nodes(tmp_path: Path) -> list[Institution]:
 
 
 def answer_to_the_trap(nodes: list[Institution]) -> Array:
-    """What peer 0 answers to the trap of peer 1."""
+    """Return the answer of peer 0 to the trap of peer 1."""
     offers = started(nodes)
     letter, plain = offer_of(nodes, 1, {"x": trap()})
     answers = response_of(nodes[0], asking([letter, offers[2]])).letters
@@ -94,7 +94,7 @@ def answer_to_the_trap(nodes: list[Institution]) -> Array:
 
 
 def test_a_plain_answer_holds_every_row(nodes: list[Institution]) -> None:
-    """What `answers.kind = "plain"` gives away, as its comment in the policy says."""
+    """`answers.kind = "plain"` reveals training rows, as its comment in the policy says."""
     ratios = rows_in(answer_to_the_trap(nodes))
     rows = training_rows(nodes[0])
     assert count_read(ratios, rows) == len(rows) == 30

@@ -152,7 +152,7 @@ def test_a_node_killed_anywhere_has_charged_all_that_can_leave_it(
 
 
 def test_two_processes_never_work_on_one_state(nodes: list[Institution]) -> None:
-    """Neither waits for the other, which may have been stopped for good."""
+    """A busy state is an error at once: the other process may have been stopped for good."""
     offers = started(nodes)
     node, order = nodes[0], asking([offers[1], offers[2]])
     with atomic.locked(node.home / "run" / "nodes" / "state-0000.lock"):
@@ -197,7 +197,7 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> tuple[Institution, Path, b
 def played(
     over: tuple[Institution, Path, bytes], tmp_path: Path
 ) -> Iterator[tuple[Institution, Path, bytes]]:
-    """The same, put back as it was at the end."""
+    """Yield the same, and restore its files at the end."""
     node = over[0]
     shutil.copytree(node.home, tmp_path / "home")
     yield over

@@ -263,7 +263,7 @@ def test_a_run_whose_every_peer_diverged_raises_and_can_be_loaded(tmp_path: Path
 
 @pytest.mark.e2e
 def test_it_is_there_from_any_directory(tmp_path: Path) -> None:
-    """In a process that starts elsewhere, and without torch, pandas or reports for a plugin."""
+    """Import from another directory; a plugin's imports load no torch, pandas or reports."""
     code = (
         "import sys; from coterie import Method, Rule, Source, Everyone\n"
         "assert not {'torch', 'pandas', 'coterie.app.report'} & sys.modules.keys()\n"

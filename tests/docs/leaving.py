@@ -1,4 +1,4 @@
-"""What leaves an institution, byte by byte: `python -m tests.docs.leaving` writes the tables.
+"""List the bytes that leave an institution: `python -m tests.docs.leaving` writes the tables.
 
 They stand in docs/consortium/what-leaves.md, and come from runs of three institutions with tables
 of their own, one for each method. The institutions are deployed nodes with keys, policies and
@@ -34,7 +34,7 @@ from tests.attacks.consortium import RUN, Institution, Relay, config_of, institu
 
 PAGE = Path(__file__).parents[2] / "docs" / "consortium" / "what-leaves.md"
 _OPTIONS: Mapping[str, dict[str, Scalar]] = {"ifca": {"ifca.clusters": 2}}
-"""Of methods that need to be told what institutions' data do not say."""
+"""Options that methods require and institutions' data do not provide."""
 FIELDS: Mapping[str, str] = {
     "stage": "the request that this answers",
     "round": "the round of that request",
@@ -104,7 +104,7 @@ class Tap(Relay):
 
 @dataclass(frozen=True)
 class Left:
-    """What left the institutions in a run: their answers, and the letters of each, opened."""
+    """Responses of the institutions in a run, and their decrypted letters."""
 
     said: list[tuple[Request, Response]]
     letters: list[Opened]
@@ -194,7 +194,7 @@ def _holding(left: Left, kind: Kind) -> str:
 
 
 def letters_table() -> str:
-    """What becomes of a letter on its way: bytes of FedAvg's offer, and whom it is sealed for."""
+    """Return the table of the parts of a letter, with the bytes of FedAvg's offer."""
     offer = run("fedavg").letters[0]
     return "\n".join(
         [

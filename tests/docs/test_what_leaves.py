@@ -10,7 +10,7 @@ from tests.docs.leaving import FIELDS, PAGE, TABLES, run, sizes_of, written
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_what_leaves_now(name: str) -> None:
-    """If this fails, run python -m tests.docs.leaving and review the changes."""
+    """Compare a table of the page; to update it, run python -m tests.docs.leaving."""
     assert TABLES[name]() == written(PAGE.read_text("utf-8"), name)
 
 

@@ -161,7 +161,7 @@ class Drill:
 
 @dataclass(frozen=True)
 class Absence:
-    """What a node cost that was off while its schedule said that it sleeps.
+    """Cost of a node that was off while its schedule let it sleep.
 
     Attributes
     ----------
@@ -208,7 +208,7 @@ def sleep(deployment: Deployment) -> Absence:
 
 @dataclass(frozen=True)
 class Lies:
-    """What came of a node that lied.
+    """Outcome of a run with a lying node.
 
     Attributes
     ----------
@@ -260,7 +260,7 @@ def lie(deployment: Deployment) -> list[Lies]:
 
 
 def others(run: Path, hostile: int) -> list[str]:
-    """What metrics.jsonl says of the other peers, but for the bytes of letters to the hostile."""
+    """Return the other peers' lines of metrics.jsonl, without the bytes of letters."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     kept = [line for line in lines if line["peer"] != hostile]
     return [json.dumps({k: line[k] for k in line if not k.startswith("bytes_")}) for line in kept]
@@ -288,7 +288,7 @@ def main() -> None:
 
 
 def strike(deployment: Deployment, faults: Sequence[str]) -> list[Row]:
-    """One run, and what each fault cost it."""
+    """Run with faults; return the cost of each."""
     rounds = FIRST + sum(ROUNDS[fault] for fault in faults)
     run = deployment.run(
         quadratics(deployment.problem, NODES) | {

@@ -46,7 +46,7 @@ from tests.harness.hosts import network
 NODES, KILLS = 3, 30
 SEED = int(os.environ.get("SEED", "0"))
 VICTIMS = {"worker": 12, "node": 9, "relay": 5, "superlink": 4}
-"""What is killed, and how often of `KILLS`."""
+"""Number of kills per process, out of `KILLS`."""
 PAUSE = 20.0  # seconds between two kills, at most
 WRONG = 60.0  # seconds that a clock is wrong
 ROUNDS = 25
@@ -114,7 +114,7 @@ time_t time(time_t *result) {
 
 @dataclass(frozen=True)
 class Account:
-    """What came of one peer.
+    """Outcome of one peer.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class Patient:
         return committed(self.deployment.progress(self.name))
 
     def is_over(self) -> bool:
-        """Whether the run has finished; resumes it where it has failed."""
+        """Return whether the run has finished; resume it if it has failed."""
         if self._command.poll() is None:
             return False
         if self._command.returncode:
@@ -328,7 +328,7 @@ def clock(deployment: Deployment) -> Iterator[object]:
 
 
 def everybody_is_here(run: Patient) -> bool:
-    """Whether all peers ended the last round."""
+    """Return whether all peers ended the last round."""
     seen = run.deployment.progress(run.name).get("last_seen", {})
     return len(seen) == NODES and all(t == run.round for t, _ in seen.values())
 
@@ -399,7 +399,7 @@ def cramped(pid: int) -> Iterator[Callable[[], int]]:
 
 
 def twin(deployment: Deployment) -> Iterator[object]:
-    """The same run twice, in the second with a second SuperNode for peer 0."""
+    """Run the same configuration twice, the second time with two SuperNodes for peer 0."""
     plain = {key: value for key, value in RUN.items() if not key.startswith("privacy")}
     config = {**plain, "num-server-rounds": 6, "batch-size": 16}
     write_policy(deployment.policy)

@@ -38,7 +38,7 @@ DEMANDED: Mapping[str, Scalar] = {
 
 
 def refused(deployment: Deployment) -> str:
-    """What the operator is told of a run without privacy."""
+    """Return the operator's error message for a run without privacy."""
     try:
         finish(deployment, deployment.run({**RUN, "join-seconds": 60}, "plain"), SECONDS)
     except RuntimeError as error:

@@ -45,12 +45,12 @@ _TENSOR = {"offer": "x", "answer": "g"}
 
 
 def good_payload(kind: str) -> bytes:
-    """What a letter of this run holds."""
+    """Return a valid payload of this run."""
     return save({_TENSOR[kind]: torch.arange(D, dtype=torch.float64)})
 
 
 def bad_payloads(kind: str) -> list[bytes]:
-    """What no letter of this run holds."""
+    """Return invalid payloads."""
     name, row = _TENSOR[kind], torch.zeros(D, dtype=torch.float64)
     return [
         b"",
@@ -112,7 +112,7 @@ class Target:
         return Request("update", 1, 1, _MINE, asked, tuple(letters), attempt="a")
 
     def state_after(self, letters: Any) -> bytes:
-        """What peer 0 keeps of round 1."""
+        """Return the state of peer 0 after round 1."""
         return self.carried_out(encode_request(self.request(letters)))[0]
 
     def carried_out(self, record: RecordDict) -> tuple[bytes, int]:
@@ -123,7 +123,7 @@ class Target:
 
 
 def flipped(rng: random.Random, content: bytes) -> bytes:
-    """One to eight bits differ."""
+    """Flip one to eight bits."""
     changed = bytearray(content)
     for at in rng.sample(range(8 * len(changed)), rng.randint(1, 8)):
         changed[at // 8] ^= 1 << at % 8

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 START = "from tests.fuzz.node import install\ninstall()\n"
-"""As `sitecustomize.py` on its path, what makes an executor hostile."""
+"""Content of a `sitecustomize.py` that makes an executor hostile."""
 
 
 def install() -> None:

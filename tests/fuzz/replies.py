@@ -66,7 +66,7 @@ class Liar:
 
 @dataclass
 class Replayed:
-    """The same node, honest, of whose responses only that arrives which the relay kept then."""
+    """Honest twin of a node that repeats only the parts of its responses that the relay kept."""
 
     node: ToyNode
     kept: list[Response | None]
@@ -113,12 +113,12 @@ def play(strategy: Brokering, node: Liar | Replayed) -> tuple[Notes, list[Respon
 
 
 def lines(notes: Notes) -> list[str]:
-    """What the others' metrics are, to the byte."""
+    """Return the reports of honest peers, as JSON."""
     return [json.dumps(vars(r)) for r in notes.reports if r.peer not in HOSTILE]
 
 
 def assert_honest(kept: Response, honest: Response, strategy: Brokering) -> None:
-    """What the relay keeps is what the node's own peers have to say of themselves."""
+    """Assert that the relay keeps only what the node's own peers report about themselves."""
     assert set(kept.peers) <= set(honest.peers)
     assert set(map(str, kept.letters)) <= set(map(str, honest.letters))
     written = {(x.sender, x.recipient): x.payload for x in honest.letters}
@@ -152,7 +152,7 @@ def attack(kind: type[Brokering], rounds: int, seed: int) -> int:
 
 
 def said(notes: Notes) -> list[str]:
-    """What went into logs and files."""
+    """Return the refusals and faults in logs and files."""
     return [line for commit in notes.commits for line in (*commit.refused, *commit.faults)]
 
 

@@ -50,7 +50,7 @@ _QUIET = {
 
 @dataclass(frozen=True)
 class Host:
-    """Where services run.
+    """Machine that services run on.
 
     Attributes
     ----------
@@ -172,12 +172,12 @@ class Deployment:
 
     @property
     def problem(self) -> Path:
-        """Where every node looks for the problem of dataset = "quadratic"."""
+        """Path of the problem of dataset = "quadratic" on every node."""
         return self.directory / "problem.json"
 
     @property
     def presence(self) -> Path:
-        """Where every node looks for the file of schedule.kind = "trace"."""
+        """Path of the file of schedule.kind = "trace" on every node."""
         return self.directory / "presence.csv"
 
     def home(self, name: str) -> Path:
@@ -335,7 +335,7 @@ class Deployment:
         )
 
     def _registered(self) -> bool:
-        """Whether the SuperLink is up and has let all nodes in."""
+        """Return whether the SuperLink is up and has accepted all nodes."""
         nodes = [public.parent.name for public in self._secrets.glob("*/node.pub")]
         command = ["certificates", str(self._secrets), "--nodes", *nodes, "--register", CONNECTION]
         command = command if nodes else ["status", CONNECTION]

@@ -44,7 +44,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, int | None]]:
-    """What `run` and `resume` would start."""
+    """Record the runs that `run` and `resume` would start."""
     starts: list[tuple[Config, int | None]] = []
 
     def start(config: Config, nodes: int | None, console: Console) -> None:

@@ -46,7 +46,7 @@ def request(directory: Path, methods: str, **more: Any) -> Request:
 
 
 def compared(directory: Path, methods: str, **more: Any) -> str:
-    """What a comparison prints, whether a run of it fails or not."""
+    """Return the output of a comparison, whose runs may fail."""
     console = Console(file=io.StringIO(), width=200)
     with suppress(SweepError):
         compare(request(directory, methods, **more), console)

@@ -29,7 +29,7 @@ from coterie.datasets import plugins
 from tests.app.fake_run import write_config, write_metrics
 
 Peers = Sequence[Mapping[str, Any]]
-"""What each peer of a trial ends with."""
+"""Last metrics of each peer of a trial."""
 FIRST = (0.01, 0.03, 0.1, 0.3, 1.0)
 """The first learning rates around 0.1."""
 
@@ -294,7 +294,7 @@ def test_halving_keeps_the_best_third_of_each_rung(tmp_path: Path) -> None:
 
 
 def test_a_plateau_leaves_the_preset_alone(tmp_path: Path) -> None:
-    """Where every trial is equal nothing is chosen, and no edge is reached."""
+    """If all trials are equal, tuning chooses nothing and reaches no edge."""
     file = tmp_path / "problem.json"
     (config,) = quadratic(tmp_path, 1.0, ["local"]).values()
     problem = json.loads(file.read_text()) | {"centre": [[0.0], [0.0]]}  # they start there

@@ -186,7 +186,7 @@ def test_local_steps_follow_the_dataset() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_on_the_defaults(method: str) -> None:
-    """What a method judges by is set aside for it; the others lose no example to it."""
+    """Only methods that validate set validation data aside."""
     config = Config.from_flat({"method": method})
     problem = check(config)
     share = VALIDATION_SHARE if method in ("dpfl", "fedfomo") else 0.0
@@ -328,7 +328,7 @@ def test_a_method_is_told_the_truth_by_existing_options_only(name: str) -> None:
 
 
 def test_methods_that_read_the_true_clusters_say_so() -> None:
-    """By their code: the rule or its options use the true clusters."""
+    """Check by the code: the rule or its options use the true clusters."""
     readers = {
         name
         for name, method in METHODS.items()

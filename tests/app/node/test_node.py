@@ -205,7 +205,7 @@ def forged(letter: PeerMessage, how: str) -> PeerMessage:
 
 @pytest.mark.parametrize("how", ["cut", "longer", "renamed", "float32", "not finite", "text"])
 def test_a_bad_offer_is_refused_and_the_round_goes_on(tmp_path: Path, how: str) -> None:
-    """As if the letter had never come."""
+    """The result is that of a run without the letter."""
     flat, edges = DIGITS | {"method": "fedavg"}, all_pairs(4)
     found = []
     for directory, letters in ((tmp_path / "bad", 2), (tmp_path / "missing", 1)):

@@ -48,7 +48,7 @@ def fill(data_dir: Path) -> Path:
 
 
 def divided(data_dir: Path) -> Path:
-    """The same tables as parts: of ten rows two to validate with, two to test with."""
+    """Divide the tables into parts: of ten rows, two for validation and two for testing."""
     for table in data_dir.rglob("data.csv"):
         head, *rows = table.read_text().splitlines()
         parts: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
@@ -72,7 +72,7 @@ def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) 
 
 @pytest.mark.parametrize("method", ["fedavg", "cobo", "dpfl", "all-for-one", "federico", "apfl"])
 def test_nodes_with_their_own_data_give_the_simulation(method: str, tmp_path: Path) -> None:
-    """Where the institutions divide their tables themselves; else a node's secret does."""
+    """The institutions divide their tables themselves; otherwise a node's secret does."""
     data = divided(fill(tmp_path / "data"))
     flat = FLAT | {"method": method}
     expected = run(flat | {"data-dir": str(data)}, tmp_path / "simulation", 3)
@@ -112,7 +112,7 @@ def test_a_joining_peer_brings_its_sample_count(tmp_path: Path) -> None:
 
 
 def names_in(directory: Path, config: Config, nodes: list[Node]) -> list[str]:
-    """What the rows of metrics.jsonl call the peers."""
+    """Return the names of the peers in the rows of metrics.jsonl."""
     recorder = RunRecorder(directory, config.peers, config.num_server_rounds)
     Broker(config.strategy(), InProcessTransport(nodes), recorder, join_timeout=1.0).run()
     lines = (directory / "metrics.jsonl").read_text().splitlines()

@@ -21,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 
 RANK, WIDTH = 2, 8
 ADAPTERS = RANK * sum((WIDTH + 3 * WIDTH, 2 * WIDTH, 5 * WIDTH, 5 * WIDTH, WIDTH + len(WORDS)))
-"""Of the maps c_attn, c_proj, c_fc, c_proj and lm_head: rank times inputs and outputs."""
+"""Adapters of c_attn, c_proj, c_fc, c_proj and lm_head: rank times (inputs + outputs)."""
 
 
 @pytest.fixture(scope="module")

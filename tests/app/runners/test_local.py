@@ -1,4 +1,4 @@
-"""One run in this process: what is shown and what is left."""
+"""Test the output and the files of one run in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told after every round: rounds once each, and to trackers by name."""
+"""Test callbacks and trackers: each round is reported once."""
 
 from __future__ import annotations
 

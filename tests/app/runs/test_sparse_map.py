@@ -1,4 +1,4 @@
-"""Of many peers the collaboration map has what happened: whom those who were awake have heard."""
+"""Test sparse collaboration matrices of many peers: only peers that were awake have rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node's secure channel opens, what it remembers, and what it writes into the audit log."""
+"""Test a node's secure channel: accepted letters, its memory and its audit log."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def channel(directory: Path, *peers: int, sealing: Sealing | None = None) -> Sec
 def aged(
     directory: Path, *peers: int, sealing: Sealing | None = None, max_age: int = 0
 ) -> SecureChannel:
-    """One that hears offers of earlier rounds, too."""
+    """Return a channel that also accepts offers of earlier rounds."""
     sealing = sealing or simulated(CONFIG, peers, directory)
     return SecureChannel(peers, directory, sealing, max_age=max_age)
 
@@ -75,7 +75,7 @@ def read(node: SecureChannel, kind: Any = "offer") -> dict[tuple[int, int | None
 
 
 def refusals(node: SecureChannel) -> list[str]:
-    """Why the others were refused."""
+    """Return the reasons of the refusals; nothing was accepted."""
     assert not read(node)
     return [line.partition(": it ")[2] for line in node.finish()]
 
@@ -148,7 +148,7 @@ def test_an_answer_is_for_the_model_that_was_offered_in_its_round(run: Path) -> 
 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_what_is_too_large_is_not_even_looked_at(run: Path, sealed: bool) -> None:
-    """One byte more than an encoded letter may have; the bytes of the seal come on top."""
+    """Refuse one byte more than the maximum; the bytes of the seal are not counted."""
     sealing = None if sealed else NO_KEYS
     writer = begun(channel(run, 1, sealing=sealing), "start", 0)
     for size, why in (

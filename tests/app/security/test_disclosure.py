@@ -1,4 +1,4 @@
-"""What a last report tells the relay of an institution's test examples."""
+"""Test the limits on a last report about an institution's test examples."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_a_disk_that_is_full_between_a_line_and_its_head_hides_no_line(
 
 
 def test_a_ledger_without_a_head_is_taken_over(file: Path) -> None:
-    """As an older version wrote it, or one that was killed after its first line."""
+    """Read a ledger of an older version, or of a process that was killed after its first line."""
     file.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(3)))
     assert read(Journal(file)) == [0, 1, 2]
     file.write_text('{"n": 0}\n')

@@ -132,7 +132,7 @@ def test_a_recipient_cannot_address_a_sender_s_letter_to_a_third() -> None:
 
 
 def test_a_letter_does_not_come_back_to_its_sender() -> None:
-    """What 0 wrote to 1 is not what 1 wrote to 0, although both know its key."""
+    """A letter from 0 to 1 is not accepted as one from 1 to 0, although both know its key."""
     letter = sealed(to=(1,))
     with pytest.raises(SealError):
         opened(

@@ -55,7 +55,7 @@ def test_sealing_changes_no_number(tmp_path: Path, method: str, nodes: int) -> N
 
 
 def test_the_price_of_sealing_is_counted_beside_the_payload(tmp_path: Path) -> None:
-    """One key for each reader on a node; a letter of all-pairs CoBo has two readers abroad."""
+    """A letter has one key per recipient on another node: two with all-pairs CoBo."""
     found = run(COBO | {"sealing": True}, tmp_path, 2)
     offers, answers = 4 * 2, 4 * 2
     assert found.ledger.sealing == 3 * (offers + answers) * KEY
@@ -166,7 +166,7 @@ def test_a_letter_that_comes_twice_is_opened_once(tmp_path: Path) -> None:
 
 
 def test_letters_of_two_runs_or_configurations_do_not_mix(tmp_path: Path) -> None:
-    """The same peers and keys; another name, or other config_digest."""
+    """Same peers and keys, but another name or another config_digest."""
     flat = COBO | {"sealing": True}
     letters: dict[str, list[PeerMessage]] = {}
     (tmp_path / "a").mkdir()

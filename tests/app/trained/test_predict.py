@@ -1,4 +1,4 @@
-"""From institutions' files to predictions, at the prompt."""
+"""Test predictions for institutions' files on the command line."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_a_pickle_is_refused_unopened() -> None:
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_mutated_letter_is_refused_or_still_has_the_layout(data: st.DataObject) -> None:
-    """Whatever happens to the bytes: PayloadError, or finite tensors of the right layout."""
+    """Mutated bytes give a PayloadError, or finite tensors of the right layout."""
     payload = bytearray(FORM.encode(stack(), 0))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(payload) - 1))

@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def exact_epsilon(multiplier: float, delta: float) -> float:
-    """Of one Gaussian mechanism (Balle and Wang, ICML 2018, theorem 8)."""
+    """Return the exact epsilon of a Gaussian mechanism (Balle and Wang, ICML 2018, theorem 8)."""
 
     def gap(eps: float) -> float:
         a, b = 0.5 / multiplier, eps * multiplier

@@ -47,7 +47,7 @@ def hash32(h: int) -> int:
 
 
 def moved(image: npt.NDArray[np.uint8], key: int, place: int) -> npt.NDArray[np.uint8]:
-    """One image, by slicing: padded with black, cropped, perhaps mirrored."""
+    """Augment one image by slicing: pad with black, crop, perhaps mirror."""
     key = (key - LAYER_STEP) % 2**32
     down, right, mirror = (
         hash32(hash32(3 * place + draw) ^ key) * range_ // 2**32
@@ -131,7 +131,7 @@ def test_evaluation_and_whole_gradients_see_the_images_as_they_are() -> None:
 
 
 def offsets(images_ebchw: Tensor) -> tuple[list[tuple[int, int]], list[bool]]:
-    """How far each image of `ramp` was moved, and whether it was mirrored."""
+    """Return the shift of each image of `ramp`, and whether it was mirrored."""
     centre = images_ebchw[..., 0, SIDE // 2, SIDE // 2 - 1 : SIDE // 2 + 1].flatten(0, 1)
     mirrored = (centre[:, 0] > centre[:, 1]).tolist()
     value = torch.where(centre[:, 0] > centre[:, 1], centre[:, 1], centre[:, 0])

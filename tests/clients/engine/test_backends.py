@@ -82,7 +82,7 @@ def engine_of(
 
 
 def computed(of: Engine) -> dict[str, Tensor]:
-    """What an engine computes of a few minibatches: models, buffers, gradients, scores."""
+    """Return models, buffers, gradients and scores after a few minibatches."""
     x, buffers = of.initial(common=False)
     steps = of.batches(1, steps=None, epochs=1)  # 5 and 4 examples: the last batches differ
     fit = of.fit(x, buffers, of.opt_state(x), steps)
@@ -297,7 +297,7 @@ def test_what_is_more_than_its_layers_is_not_batched(build: Callable[[], nn.Modu
 
 
 class Filled(nn.Sequential):
-    """As people write a network of their own."""
+    """Network as a user would write it."""
 
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(16, 3), nn.ReLU(), nn.Linear(3, 3))

@@ -104,7 +104,7 @@ def batches_of(peers: list[int], n: int = 6, **wanted: int) -> list[Batch]:
 
 @pytest.mark.parametrize("wanted", [{"steps": 4}, {"epochs": 2}])
 def test_a_peers_minibatches_do_not_depend_on_company(wanted: dict[str, int]) -> None:
-    """Neither on the peers beside it in the node, nor on how many there are in all."""
+    """Minibatches depend neither on the hosted peers nor on the number of peers."""
     alone = batches_of([2], n=3, **wanted)
     for company in ([0, 2], [1, 2, 4, 5], list(range(6))):
         together = batches_of(company, **wanted)

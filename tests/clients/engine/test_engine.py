@@ -103,7 +103,7 @@ def plain_loop(
     penalty: Callable[[int], Penalty] | None = None,
     drift: Callable[[int], Penalty] | None = None,
 ) -> tuple[Tensor, list[nn.Module]]:
-    """The same training, one peer after the other, with what every PyTorch user would write."""
+    """Train the peers in order with plain PyTorch."""
     trained, modules = [], []
     for p, peer in enumerate(engine.peers.tolist()):
         module = module_of(engine, problem, model, x_pd[p])

@@ -48,7 +48,7 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[1, WORKERS])
 def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """So many cores, and calls that are never too small for them."""
+    """Pretend this number of cores, and let any call be large enough for them."""
     monkeypatch.setattr(execution, "THREADS", request.param)
     monkeypatch.setattr(tuning, "SINGLE_BYTES", 1)
     return int(request.param)
@@ -283,7 +283,7 @@ def engine(model: str, training: Training, privacy: Privacy | None = None) -> En
 
 
 def everything(of: Engine) -> list[Tensor]:
-    """What an engine computes of a few minibatches: models, buffers, gradients, scores."""
+    """Return models, buffers, gradients and scores after a few minibatches."""
     x, buffers = of.initial(common=False)
     fit = of.fit(x, buffers, of.opt_state(x), of.batches(1, steps=None, epochs=2))
     asked: Ints = np.array([4, 0, 0, 2, 1, 3, 2])

@@ -1,4 +1,4 @@
-"""On a pretended GPU: the CPU's numbers, operations that do not grow with the number of peers."""
+"""Test on a pretended GPU: same results as on a CPU, number of operations independent of peers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_augmented_mixed_and_alone() -> None:
 
 
 def copies(problem: Problem, peers: int) -> Problem:
-    """The same problem for more peers, all with the first one's examples."""
+    """Return the problem for more peers, all with the examples of peer 0."""
 
     def of(split: Split) -> Split:
         return Split((split.rows[0],) * peers, (split.targets[0],) * peers)
@@ -136,7 +136,7 @@ def test_nor_does_a_private_step(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "lenet"])
 def test_calls_follow_the_memory_of_the_gpu(name: str, tmp_path: Path) -> None:
-    """Where two models fit at a time, six take three calls, with the numbers of one call."""
+    """With room for two models, six take three calls and give the results of one call."""
     model, options, problem = case(name, tmp_path)
     of = Engine(problem, model, options, [0], Training(batch_size=2), device="cpu")
     two = 2 * of.holds(2)

@@ -1,4 +1,4 @@
-"""What training holds at once: state, and gradients and activations of one chunk."""
+"""Test the peak memory of training: state, and gradients and activations of one chunk."""
 
 from __future__ import annotations
 

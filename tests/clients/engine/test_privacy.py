@@ -94,7 +94,7 @@ def _shared(shape: tuple[int, ...], outputs: int) -> nn.Module:
 
 
 class _OneTwiceAndOneNever(nn.Module):
-    """As many uses as there are layers."""
+    """Network that uses one layer twice and another one never."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()

@@ -154,7 +154,7 @@ def test_letters_that_are_not_finite_are_left_out(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_equal_letters_and_sums(rule: str) -> None:
-    """Of equal letters every rule gives that letter, times the weights' sum."""
+    """With equal letters every rule returns that letter, times the sum of the weights."""
     x = np.tile([1.0, -2.0], (5, 1))
     found = ours(Defence(rule), x, np.full(5, 0.5), np.array([1.0, -2.0]))
     np.testing.assert_allclose(found, [2.5, -5.0])

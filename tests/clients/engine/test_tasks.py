@@ -72,6 +72,6 @@ def test_dice_is_a_mean_over_the_classes_that_are_not_background() -> None:
 
 
 def test_a_regression_loss_is_the_squared_distance() -> None:
-    """Of each example (E, b), over all its numbers."""
+    """The loss of an example is the sum over its outputs."""
     outputs, targets = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[[1.0, 0.0, 6.0]]])
     assert TASKS["regression"].losses(outputs, targets).tolist() == [[13.0]]

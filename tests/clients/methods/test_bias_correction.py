@@ -96,7 +96,7 @@ def test_the_loss_falls_to_the_floor() -> None:
 
 
 def test_moving_the_helpers_moves_nothing_in_the_end() -> None:
-    """The same noise, other helpers: runs differ by M^t (0, d - d'), which vanishes."""
+    """With the same noise and other helpers, runs differ by M^t (0, d - d'), which vanishes."""
     flat = noisy(learning_rate=0.2, bias_correction__beta=0.2, noisy_quadratic__trials=5)
     one, other = (Stepping(flat | {"noisy-quadratic.helper-centre": c}) for c in (5.0, -20.0))
     M, _ = law(0.6, 0.2, 0.2, 3)

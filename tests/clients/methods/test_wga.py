@@ -96,7 +96,7 @@ def test_the_test_loss_is_the_mean_over_trials_and_falls_to_the_floor() -> None:
 
 
 def test_moving_the_helpers_moves_the_fixed_point() -> None:
-    """The same noise, other helpers: runs differ by -alpha (d' - d) / abar once they settle."""
+    """With the same noise and other helpers, settled runs differ by -alpha (d' - d) / abar."""
     flat = noisy(learning_rate=0.2, noisy_quadratic__trials=5)
     one = Stepping(flat).to(70).x[0]
     other = Stepping(flat | {"noisy-quadratic.helper-centre": 9.0}).to(70).x[0]

@@ -19,7 +19,7 @@ SICK = 2
 
 
 def flat(path: Path, method: str) -> dict[str, Any]:
-    """One peer's loss is so steep that its gradient is beyond the largest number."""
+    """Give one peer a loss so steep that its gradient overflows."""
     g = np.random.default_rng(0)
     curvature, centre = g.uniform(0.5, 1.0, (PEERS, 3)), g.normal(size=(PEERS, 3))
     curvature[SICK], centre[SICK] = 1e308, 5.0

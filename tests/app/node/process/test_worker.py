@@ -52,7 +52,7 @@ def job_of(out: Path, peer: int = 0, version: int | None = None, **changes: Any)
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Path]:
-    """Where peer 0's worker sits; afterwards there is none."""
+    """Yield the folder of peer 0's worker; afterwards stop the worker."""
     nodes = tmp_path / "run" / "nodes"
     yield nodes
     if (pid := pid_of(nodes)) is not None:

@@ -171,7 +171,7 @@ def test_peers_may_move_to_other_nodes(tmp_path: Path) -> None:
 
 
 def versions(store: CheckpointStore) -> list[tuple[int, int]]:
-    """Those of a few versions that can be recalled."""
+    """Return the versions that can be recalled, among a few."""
     found = []
     for version in ((0, 0), (0, 1), (1, 0), (2, 0), (10, 0)):
         with contextlib.suppress(CheckpointError):
