@@ -211,6 +211,20 @@ def test_docstring_sections_are_numpydoc() -> None:
     assert not wrong
 
 
+def test_docstrings_begin_with_what_one_would_search_for() -> None:
+    """A first line is a noun phrase or an imperative, not a clause or a fragment."""
+    roots = (*ALLOWED, "benchmarks", "studies", "tests", "examples")
+    wrong = [
+        f"{name_of(path)}:{node.lineno}"
+        for root in roots
+        for path in (ROOT / root).rglob("*.py")
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if re.match(r"\s*(What|Who|Whether|Where|Of|The same|Those)\b", str(node.value.value))
+    ]
+    assert not wrong
+
+
 def wrong_entries(docstring: str) -> Iterator[str]:
     """Yield unknown sections, and entries without a type or without a description."""
     lines, section = docstring.splitlines(), ""

@@ -82,9 +82,9 @@ def formula(method: str, column: str, names: Names) -> int:
     return int(eval(text, {"__builtins__": {"min": min, "max": max}}, names))
 
 
-def assert_costs(found: Metered, method: str) -> None:
-    assert len(found.rounds) == found.config.num_server_rounds
-    for t, (names, paid) in enumerate(found.rounds, start=1):
+def assert_costs(metered: Metered, method: str) -> None:
+    assert len(metered.rounds) == metered.config.num_server_rounds
+    for t, (names, paid) in enumerate(metered.rounds, start=1):
         for column in COSTS:
             expected = [formula(method, column, mine) for mine in names]
             assert paid[column].tolist() == expected, (column, t)
@@ -119,9 +119,9 @@ def test_a_step_of_a_quadratic_is_one_gradient_in_float64(tmp_path: Path, method
         tmp_path / "problem.json", g.uniform(0.5, 1.5, (5, 2)), g.normal(size=(5, 2)),
         g.normal(size=(5, 2)), noise=0.1, samples=SIZES,
     )  # fmt: skip
-    found = Metered(flat | STEPS | configuration(method, {}, tmp_path))
-    assert_costs(found, method)
-    assert {(mine["N"], mine["b"]) for mine in found.rounds[0].names} == {(1, 8)}
+    metered = Metered(flat | STEPS | configuration(method, {}, tmp_path))
+    assert_costs(metered, method)
+    assert {(mine["N"], mine["b"]) for mine in metered.rounds[0].names} == {(1, 8)}
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS.items(), ids=METHODS)

@@ -55,8 +55,8 @@ def test_what_is_no_name_is_refused_wherever_it_enters(name: str, tmp_path: Path
     trust.chmod(0o644)
     with pytest.raises(KeysError):
         read_trust(trust)
-    said, refused = vetted(Response((0,), names=(name,)), START, make(), deployed=True)
-    assert said.names == ()
+    accepted, refused = vetted(Response((0,), names=(name,)), START, make(), deployed=True)
+    assert accepted.names == ()
     assert "the relay refused the name of a peer" in refused[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trust.toml"]
 

@@ -134,13 +134,13 @@ def test_without_a_person_who_says_plain_answers_are_private(
 
 def test_answers_are_over_a_minimum_number_of_examples(nodes: list[Institution]) -> None:
     """Fewer than the policy wants may be in a batch, or in the training part."""
-    start, told = Request("start", 0, 0, attempt="a"), []
+    start, reasons = Request("start", 0, 0, attempt="a"), []
     for batch, minimum in ((8, 16), (64, 31), (64, 30)):
         nodes[0].run_config["batch-size"] = batch
         nodes[0].set_policy(methods="wga", answers__min_examples=minimum)
         answer = nodes[0].handle(start)
-        told.append(answer.split(": ")[1] if isinstance(answer, str) else "done")
-    assert told == ["policy", "data", "done"]
+        reasons.append(answer.split(": ")[1] if isinstance(answer, str) else "done")
+    assert reasons == ["policy", "data", "done"]
 
 
 def test_a_model_after_an_average_holds_every_row_too(nodes: list[Institution]) -> None:

@@ -189,7 +189,7 @@ def over(tmp_path_factory: pytest.TempPathFactory) -> tuple[Institution, Path, b
     memory = node.home / "run" / "nodes" / "mail-0000.json"
     copying = Copying(memory)
     Broker(config_of(node).strategy(), Relay(nodes), copying, join_timeout=1.0).run()
-    assert not node.told
+    assert not node.errors
     return node, memory, copying.content
 
 

@@ -91,14 +91,14 @@ class Tap(Relay):
 
     def __init__(self, nodes: Sequence[Institution]) -> None:
         super().__init__(nodes)
-        self.said: list[tuple[Request, Response]] = []
+        self.exchanges: list[tuple[Request, Response]] = []
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
         """Deliver the requests, and keep what comes back."""
         outcome = super().exchange(requests)
         for node, answer in outcome.items():
             if isinstance(answer, Response):
-                self.said.append((requests[node], answer))
+                self.exchanges.append((requests[node], answer))
         return outcome
 
 
@@ -106,7 +106,7 @@ class Tap(Relay):
 class Left:
     """Responses of the institutions in a run, and their decrypted letters."""
 
-    said: list[tuple[Request, Response]]
+    exchanges: list[tuple[Request, Response]]
     letters: list[Opened]
 
 
@@ -130,17 +130,17 @@ def run(method: str, **policy: Scalar) -> Left:
             node.set_policy(methods=method, data__min_examples=1, **policy)
         tap, config = Tap(nodes), config_of(nodes[0])
         Broker(config.strategy(), tap, join_timeout=0).run()
-        return Left(tap.said, list(_opened(tap.said, nodes, config_digest_of(config))))
+        return Left(tap.exchanges, list(_opened(tap.exchanges, nodes, config_digest_of(config))))
 
 
 def _opened(
-    said: Sequence[tuple[Request, Response]], nodes: Sequence[Institution], digest: bytes
+    exchanges: Sequence[tuple[Request, Response]], nodes: Sequence[Institution], digest: bytes
 ) -> Iterator[Opened]:
     """The letters, opened by the first peer that can; an answer is tied to an offer."""
     keys = [read_private(Path(str(node.node_config["keys"]))) for node in nodes]
     trust = read_trust(Path(str(nodes[0].node_config["trust"])))
     offers: dict[tuple[int, int], bytes] = {}
-    for request, response in said:
+    for request, response in exchanges:
         scope = Scope("run", digest, request.attempt)
         for letter in response.letters:
             assert isinstance(letter.payload, ArrayRecord)
@@ -172,25 +172,25 @@ def methods_table() -> str:
         except RelayError:
             lines.append(f"| `{method}` | refused: it needs what no institution knows | | | |")
             continue
-        wants = any(len(response.wants) for _, response in left.said)
+        wants = any(len(response.wants) for _, response in left.exchanges)
         reported = {
-            name for _, response in left.said for report in response.reports
+            name for _, response in left.exchanges for report in response.reports
             for name, value in report.metrics.items() if value is not None
         }  # fmt: skip
-        own = ", ".join(sorted(name.replace("_", " ") for name in reported - METRICS))
-        cells = [_holding(left, "offer"), _holding(left, "answer"), "yes" if wants else "no", own]
+        names = ", ".join(sorted(name.replace("_", " ") for name in reported - METRICS))
+        cells = [_holding(left, "offer"), _holding(left, "answer"), "yes" if wants else "no", names]
         lines.append(f"| `{method}` | {' | '.join(cells)} |".replace("|  |", "| |"))
     return "\n".join(lines)
 
 
 def _holding(left: Left, kind: Kind) -> str:
     """The tensors of the letters of that kind."""
-    found = set[str]()
+    fields = set[str]()
     for letter in left.letters:
         if letter.kind == kind:
             tensors = (f"{name} {prod(shape)}" for name, shape in sorted(letter.tensors.items()))
-            found.add(f"{', '.join(tensors)}: {letter.nbytes} bytes")
-    return " or ".join(sorted(found)) or "nothing is sent"
+            fields.add(f"{', '.join(tensors)}: {letter.nbytes} bytes")
+    return " or ".join(sorted(fields)) or "nothing is sent"
 
 
 def letters_table() -> str:
@@ -216,16 +216,16 @@ def disclosure_table() -> str:
         for training in (False, True):
             reports = [
                 report
-                for _, response in run("fedavg", **_reports(level, training=training)).said
+                for _, response in run("fedavg", **_reports(level, training=training)).exchanges
                 for report in response.reports
             ]
-            told = {
+            disclosed = {
                 name
                 for report in reports
                 for name, value in report.metrics.items()
                 if value is not None
             }
-            shown = ", ".join(sorted(name.replace("_", " ") for name in told))
+            shown = ", ".join(sorted(name.replace("_", " ") for name in disclosed))
             others = any(
                 weight
                 for report in reports
@@ -243,9 +243,9 @@ def _reports(level: str, *, training: bool) -> dict[str, Scalar]:
 
 def fields_table() -> str:
     """Return the table of the fields of an answer, with bytes at a start and after a round."""
-    said = run("cobo").said
-    start = next(found for found in reversed(said) if found[0].stage == "start")
-    update = next(found for found in said if found[0].stage == "update")
+    exchanges = run("cobo").exchanges
+    start = next(pair for pair in reversed(exchanges) if pair[0].stage == "start")
+    update = next(pair for pair in exchanges if pair[0].stage == "update")
     sizes = [sizes_of(encode_response(response, request)) for request, response in (start, update)]
     lines = [
         "| field | content | bytes at the start | bytes after a round |",

@@ -15,7 +15,7 @@ def test_a_table_is_what_leaves_now(name: str) -> None:
 
 
 def test_an_answer_holds_no_field_that_the_page_does_not_name() -> None:
-    for request, response in run("cobo").said:
+    for request, response in run("cobo").exchanges:
         record = encode_response(response, request)
         assert sizes_of(record).keys() == FIELDS.keys()
         letters = {f"letter-{k}" for k in range(len(response.letters))}

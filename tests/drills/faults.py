@@ -41,7 +41,7 @@ SLOW = 4.0, 1.0
 """Seconds that a slow node stands still, and works, in turn."""
 FIRST = 3  # rounds before the first fault
 ROUND_SECONDS = 30
-OUTAGE = 2  # rounds that the others go on alone before a host comes back
+OUTAGE = 2  # rounds without the host before it returns
 
 
 @dataclass(frozen=True)
@@ -213,14 +213,14 @@ class Lies:
     Attributes
     ----------
     manner : in which it lied.
-    told : answers to the relay that were lies.
+    forged : number of forged responses.
     faults : times that the relay went on without it.
     refused : letters that other nodes refused.
     same : whether the others' numbers are those of the run without it, to the byte.
     """
 
     manner: str
-    told: int
+    forged: int
     faults: int
     refused: int
     same: bool
@@ -235,7 +235,7 @@ def lie(deployment: Deployment) -> list[Lies]:
         "method": "fedavg", "num-server-rounds": 8, "evaluate-every": 1, "quorum": NODES - 1,
         "round-seconds": 120, "join-seconds": 20, "trust": str(deployment.trust),
     }  # fmt: skip
-    found: dict[str, tuple[list[str], list[str]]] = {}
+    results: dict[str, tuple[list[str], list[str]]] = {}
     for name in ("letters", "replies", "absent"):
         deployment.kill(executor, *([node] if name == "absent" else []))
         if name != "absent":
@@ -243,18 +243,18 @@ def lie(deployment: Deployment) -> list[Lies]:
         manner.write_text(name)
         finish(deployment, deployment.run(config, name))
         directory = deployment.home("operator") / name
-        found[name] = others(directory, liar), (directory / "flower.log").read_text().splitlines()
+        results[name] = others(directory, liar), (directory / "flower.log").read_text().splitlines()
         print(f"{name}: finished", flush=True)
-    told = manner.with_suffix(".told").read_text().split()
+    lies = manner.with_suffix(".forged").read_text().split()
     return [
         Lies(
             name,
-            told.count(name),
+            lies.count(name),
             sum("continuing without" in line for line in log),
             sum(f"refused the offer of peer {liar}" in line for line in log),
-            numbers == found["absent"][0],
+            numbers == results["absent"][0],
         )
-        for name, (numbers, log) in found.items()
+        for name, (numbers, log) in results.items()
         if name != "absent"
     ]
 

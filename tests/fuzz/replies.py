@@ -56,12 +56,12 @@ class Liar:
             record = encode_response(self.honest[-1], request)
         self.lies += lies
         try:
-            found = decode_response(record, request)
+            response = decode_response(record, request)
         except WireError as error:
             raise ValueError(f"not a response: {error}") from None
-        if isinstance(found, str):
-            raise ValueError(found)
-        return found
+        if isinstance(response, str):
+            raise ValueError(response)
+        return response
 
 
 @dataclass
@@ -141,10 +141,10 @@ def attack(kind: type[Brokering], rounds: int, seed: int) -> int:
     liar = Liar(ToyNode(strategy, HOSTILE), random.Random(seed))
     notes, kept = play(strategy, liar)
     assert notes.ledgers[-1].round == rounds
-    assert sum(found is None for found in kept) > len(kept) / 10
-    for found, honest in zip(kept, liar.honest, strict=True):
-        if found is not None:
-            assert_honest(found, honest, strategy)
+    assert sum(relayed is None for relayed in kept) > len(kept) / 10
+    for relayed, honest in zip(kept, liar.honest, strict=True):
+        if relayed is not None:
+            assert_honest(relayed, honest, strategy)
     assert all(len(line) <= 600 and line.isprintable() for line in said(notes))
     expected, _ = play(strategy, Replayed(ToyNode(strategy, HOSTILE), kept))
     assert lines(notes) == lines(expected)
@@ -162,11 +162,11 @@ KINDS: tuple[type[Brokering], ...] = (Everyone, Wanted, WantedAnswers, WantedHel
 def main(lies: int) -> None:
     """Forge so many replies at least."""
     logging.disable(logging.CRITICAL)  # what the relay says of each
-    told = seed = 0
-    while told < lies:
-        told += sum(attack(kind, 100, seed) for kind in KINDS)
+    count = seed = 0
+    while count < lies:
+        count += sum(attack(kind, 100, seed) for kind in KINDS)
         seed += 1
-    print(f"{told} forged replies in {seed * len(KINDS)} runs: all ended, nobody else was touched")
+    print(f"{count} forged replies in {seed * len(KINDS)} runs: all ended, nobody else was touched")
 
 
 if __name__ == "__main__":

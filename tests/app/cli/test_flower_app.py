@@ -27,5 +27,5 @@ def test_a_folder_with_files_is_left_alone(
     (tmp_path / "mine.py").write_text("mine")
     for place in (tmp_path, tmp_path / "mine.py"):
         assert main(["app", str(place)]) == 2
-        assert f"{place} is there already: name a new or an empty folder" in capsys.readouterr().err
+        assert f"{place} exists already: name a new or an empty folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]

@@ -60,8 +60,8 @@ def test_every_method_gets_the_same_rates_and_number_of_trials(method: str, tmp_
     trials = tune.trials(config)
     assert len({tuple(sorted(each.items())) for each in trials}) == 15
     assert sorted({each["learning-rate"] for each in trials}) == list(FIRST)
-    own = getattr(METHODS[method].options, "grid", {})
-    knobs = [f"{method}.{knob}" for knob in own] or ["weight-decay"]
+    grid = getattr(METHODS[method].options, "grid", {})
+    knobs = [f"{method}.{knob}" for knob in grid] or ["weight-decay"]
     assert all(each.keys() == {"learning-rate", *knobs} for each in trials)
     assert len({each[knobs[0]] for each in trials}) == 3
     assert trials[0] == {key: config.flat()[key] for key in trials[0]}, "the preset comes first"

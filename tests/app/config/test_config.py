@@ -122,7 +122,7 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flat", "said"),
+    ("flat", "message"),
     [
         ({"peers": 8.0}, "peers = 8.0: must be an integer"),
         ({"peers": True}, "peers = true: must be an integer"),
@@ -163,10 +163,10 @@ def test_other_unknown_keys_are_refused_too(key: str) -> None:
         ({"mlp.hidden": "64-"}, "mlp: hidden must be"),
     ],
 )
-def test_one_line_says_what_is_wrong(flat: dict[str, Any], said: str) -> None:
+def test_one_line_says_what_is_wrong(flat: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         Config.from_flat(flat)
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 

@@ -174,10 +174,10 @@ def test_what_a_process_remembers_of_an_earlier_attempt_is_not_used(
         one, two, other = nodes_of(COBO, directory, [[0, 1], [0, 1], [2, 3]])
         offers = start([one, other])
         foreign = tuple(p for p in offers if p.sender in (2, 3))
-        if remembers:  # the first attempt hears everybody
+        if remembers:  # the first attempt receives all offers
             one.handle(Request(stage, 1, 1, edges, asked, foreign))  # type: ignore[arg-type]
         two.handle(Request("start", 0, 0, attempt="second"))
-        if stage == "update":  # the second attempt hears nobody
+        if stage == "update":  # the second attempt receives none
             two.handle(Request("update", 1, 1, attempt="second"))
         one.handle(Request("update", 1 + (stage == "update"), 1 + (stage == "update"),
                          attempt="second"))  # fmt: skip
@@ -207,14 +207,14 @@ def forged(letter: PeerMessage, how: str) -> PeerMessage:
 def test_a_bad_offer_is_refused_and_the_round_goes_on(tmp_path: Path, how: str) -> None:
     """The result is that of a run without the letter."""
     flat, edges = DIGITS | {"method": "fedavg"}, all_pairs(4)
-    found = []
+    results = []
     for directory, letters in ((tmp_path / "bad", 2), (tmp_path / "missing", 1)):
         nodes = nodes_of(flat, directory, [[0, 1], [2], [3]])
         offers = {p.sender: p for p in start(nodes)}
-        came = [offers[2], forged(offers[3], how)][:letters]
-        response = update(nodes[0], edges[np.isin(edges, [0, 1]).any(axis=1)], came)
-        found.append((response.refused, theta(directory, 0), theta(directory, 1)))
-    (refused, *bad), (none, *missing) = found
+        received = [offers[2], forged(offers[3], how)][:letters]
+        response = update(nodes[0], edges[np.isin(edges, [0, 1]).any(axis=1)], received)
+        results.append((response.refused, theta(directory, 0), theta(directory, 1)))
+    (refused, *bad), (none, *missing) = results
     assert not none
     assert len(refused) == 1
     assert "round 1: peers [0, 1] refused the offer of peer 3: it" in refused[0]
@@ -274,13 +274,13 @@ def test_bytes_and_gradients_are_charged_as_the_formulas_say(
     tmp_path: Path, nodes: int, dtype: str
 ) -> None:
     """CoBo, every pair: n - 1 models and n - 1 gradients go out and come in, each round."""
-    found = run(COBO | {"dtype": dtype}, tmp_path, nodes)
+    result = run(COBO | {"dtype": dtype}, tmp_path, nodes)
     model = D * (4 if dtype == "float32" else 8)
-    for t in found.rounds:
+    for t in result.rounds:
         for name in ("bytes_sent", "bytes_received"):
-            assert found.metric(name, t).tolist() == [t * 2 * 3 * model] * 4
-        own, answers = 2 * 8, 3 * 8  # local steps and one answer for each other peer, of a batch
-        assert found.metric("gradient_evaluations", t).tolist() == [t * (own + answers)] * 4
+            assert result.metric(name, t).tolist() == [t * 2 * 3 * model] * 4
+        steps, answers = 2 * 8, 3 * 8  # local steps and one answer for each other peer, of a batch
+        assert result.metric("gradient_evaluations", t).tolist() == [t * (steps + answers)] * 4
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -295,24 +295,24 @@ def test_pull_methods_pay_for_models_and_local_for_nothing(tmp_path: Path, nodes
 
 def test_what_crosses_between_nodes_is_what_the_relay_counts(tmp_path: Path) -> None:
     """An offer travels once to each node, an answer to its owner; inside a node nothing does."""
-    found = run(COBO, tmp_path, 2)
-    offers, answers = 2 * 2, 2 * 2 * 2  # each node hears two peers, each peer answers two abroad
-    assert found.ledger.nbytes == 4 * (offers + answers) * D * 8
+    result = run(COBO, tmp_path, 2)
+    offers, answers = 2 * 2, 2 * 2 * 2  # per node two offers; per peer two answers
+    assert result.ledger.nbytes == 4 * (offers + answers) * D * 8
     assert run(COBO, tmp_path / "alone", 1).ledger.nbytes == 0
 
 
 def test_an_untrained_model_is_evaluated_in_round_0(tmp_path: Path) -> None:
-    found = run(DIGITS | {"method": "local", "num-server-rounds": 1}, tmp_path)
-    assert found.rounds == [0, 1]
-    assert found.metric("gradient_evaluations", 0).tolist() == [0] * 4
-    assert np.isnan(found.metric("validation_loss", 0)).all()  # no such split here
-    assert (abs(found.metric("test_loss", 0) - np.log(10)) < 1).all()
+    result = run(DIGITS | {"method": "local", "num-server-rounds": 1}, tmp_path)
+    assert result.rounds == [0, 1]
+    assert result.metric("gradient_evaluations", 0).tolist() == [0] * 4
+    assert np.isnan(result.metric("validation_loss", 0)).all()  # no such split here
+    assert (abs(result.metric("test_loss", 0) - np.log(10)) < 1).all()
 
 
 def test_saved_models_are_named_as_the_module_names_them(tmp_path: Path) -> None:
-    found = run(DIGITS | {"method": "local", "num-server-rounds": 1}, tmp_path, 2)
+    result = run(DIGITS | {"method": "local", "num-server-rounds": 1}, tmp_path, 2)
     network = Network(build("linear", None, "classification", (1, 8, 8), 10))
-    for model in found.models():
+    for model in result.models():
         assert {name: tuple(v.shape) for name, v in model.items()} == dict(
             zip(network.names, network.shapes, strict=True)
         )

@@ -21,9 +21,9 @@ def file(tmp_path: Path) -> Path:
 
 
 def number(line: dict[str, Any]) -> int:
-    found = line["n"]
-    assert isinstance(found, int)
-    return found
+    value = line["n"]
+    assert isinstance(value, int)
+    return value
 
 
 def read(journal: Journal) -> list[int]:

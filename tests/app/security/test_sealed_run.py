@@ -56,10 +56,10 @@ def test_sealing_changes_no_number(tmp_path: Path, method: str, nodes: int) -> N
 
 def test_the_price_of_sealing_is_counted_beside_the_payload(tmp_path: Path) -> None:
     """A letter has one key per recipient on another node: two with all-pairs CoBo."""
-    found = run(COBO | {"sealing": True}, tmp_path, 2)
+    result = run(COBO | {"sealing": True}, tmp_path, 2)
     offers, answers = 4 * 2, 4 * 2
-    assert found.ledger.sealing == 3 * (offers + answers) * KEY
-    assert found.ledger.nbytes == 3 * (4 + answers) * D * 8
+    assert result.ledger.sealing == 3 * (offers + answers) * KEY
+    assert result.ledger.nbytes == 3 * (4 + answers) * D * 8
 
 
 @pytest.mark.parametrize(("nodes", "rtol"), [(2, 0.0), (4, 1e-12)])

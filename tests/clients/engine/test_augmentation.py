@@ -93,20 +93,20 @@ def test_who_is_stacked_with_whom_does_not_matter() -> None:
     problem = images_problem()
     together = engine_of(problem, [0, 1, 2])
     x, buffers = together.initial()
-    found = together.fit(x, buffers, together.opt_state(x), together.batches(1)).x
+    models = together.fit(x, buffers, together.opt_state(x), together.batches(1)).x
     for chunk in (1, 2):
         engine = engine_of(problem, [0, 1, 2], chunk=chunk)
         other = engine.fit(x, buffers, engine.opt_state(x), engine.batches(1)).x
-        assert torch.allclose(other, found, rtol=1e-10)
+        assert torch.allclose(other, models, rtol=1e-10)
     for peer in range(3):
         engine = engine_of(problem, [peer])
-        own = engine.fit(
+        alone = engine.fit(
             x[peer : peer + 1],
             engine.network.buffers(1),
             engine.opt_state(x[:1]),
             engine.batches(1),
         ).x
-        assert torch.allclose(own[0], found[peer], rtol=1e-10)
+        assert torch.allclose(alone[0], models[peer], rtol=1e-10)
 
 
 def test_evaluation_and_whole_gradients_see_the_images_as_they_are() -> None:
@@ -154,9 +154,9 @@ def test_every_move_is_as_likely_and_independent_of_the_mirror() -> None:
 def test_images_of_any_shape(shape: tuple[int, int, int]) -> None:
     """Pixels are the image's own or black, and an image moves by an eighth of its side at most."""
     images = torch.randint(1, 256, (2, 50, *shape), dtype=torch.uint8)
-    found = crop_flip(images, torch.tensor([5, 2**32 - 1]))
-    assert found.shape == images.shape
-    assert found.dtype == torch.uint8
-    black = (found == 0).all(dim=2)
+    augmented = crop_flip(images, torch.tensor([5, 2**32 - 1]))
+    assert augmented.shape == images.shape
+    assert augmented.dtype == torch.uint8
+    black = (augmented == 0).all(dim=2)
     assert black.all(dim=2).sum(dim=2).max() == shape[2] // 8
     assert black.all(dim=3).sum(dim=2).max() == shape[1] // 8

@@ -34,18 +34,25 @@ def computed(problem: Problem, model: str, options: Any, **more: Any) -> list[Te
     x, buffers = of.initial(common=False)
     steps = of.batches(1) if model in LARGE else of.batches(1, steps=None, epochs=1)
     fit = of.fit(x, buffers, of.opt_state(x), steps)
-    found = of.gradients(fit.x, fit.buffers, of.batches(2)[0])
+    gradients = of.gradients(fit.x, fit.buffers, of.batches(2)[0])
     scores = of.losses(fit.x, fit.buffers, "test")
     mixed = of.mix(np.array([[0.5, 0.5], [1.0, 0.0]]), fit.x)
-    values = [fit.x, found.values, scores.losses, mixed, of.inner(x, fit.x), *fit.buffers.values()]
+    values = [
+        fit.x,
+        gradients.values,
+        scores.losses,
+        mixed,
+        of.inner(x, fit.x),
+        *fit.buffers.values(),
+    ]
     assert all(isinstance(value, OnDevice) == (of.device == DEVICE) for value in values)
     return [value.double().cpu() for value in values]
 
 
 def pairs() -> list[tuple[str, str]]:
-    found = [(name, option) for name in CASES for option in OPTIONS]
+    cases = [(name, option) for name in CASES for option in OPTIONS]
     return [
-        pair for pair in found
+        pair for pair in cases
         if pair not in WITHOUT
         and (pair[1] == "plain" or pair[0] in ("mlp", "lenet", "transformer"))
     ]  # fmt: skip
@@ -59,9 +66,9 @@ def test_numbers_are_the_cpus(name: str, option: str, tmp_path: Path) -> None:
         keys["adaptation"] = Adaptation(frozen={"transformer": "wte"}.get(model, "1"))
     expected = computed(problem, model, options, **keys)
     with PretendedGpu() as gpu:
-        found = computed(problem, model, options, **keys)
+        result = computed(problem, model, options, **keys)
     assert gpu.counts["operations"] > 100
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(result, expected, strict=True):
         bound = 1e-9 * float(other.abs().max().clamp_min(1.0))  # batch norm of few examples
         assert float((one - other).abs().max()) <= bound
 
@@ -77,8 +84,8 @@ def test_augmented_mixed_and_alone() -> None:
         model = keys.pop("model", "lenet")
         expected = computed(problem, model, None, **dict(keys))
         with PretendedGpu():
-            found = computed(problem, model, None, **dict(keys))
-        for one, other in zip(found, expected, strict=True):
+            result = computed(problem, model, None, **dict(keys))
+        for one, other in zip(result, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 

@@ -79,11 +79,11 @@ def test_clipping_is_the_plain_loop(model: str, clip: float) -> None:
     x_pd = (
         x_pd + 0.03 * torch.randn(x_pd.shape, generator=torch.Generator().manual_seed(1)).double()
     )
-    found = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
-    torch.testing.assert_close(found, clipped_by_hand(problem, model, x_pd, clip))
+    gradients = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
+    torch.testing.assert_close(gradients, clipped_by_hand(problem, model, x_pd, clip))
     plain = engine_of(problem, model)
     whole = plain.gradients(x_pd, buffers, plain.batches(1)[0]).values
-    assert (found - whole).abs().max() > 1e-3, "clipping did something"
+    assert (gradients - whole).abs().max() > 1e-3, "clipping did something"
 
 
 def _shared(shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -102,8 +102,8 @@ class _OneTwiceAndOneNever(nn.Module):
         self.twice, self.never = nn.Linear(outputs, outputs), nn.Linear(outputs, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.twice(self.twice(self.first(x.flatten(1)).tanh()).tanh())
-        return found
+        outputs: Tensor = self.twice(self.twice(self.first(x.flatten(1)).tanh()).tanh())
+        return outputs
 
 
 class _Overwriting(nn.Module):
@@ -115,8 +115,8 @@ class _Overwriting(nn.Module):
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.other(self.relu(self.one(x.flatten(1))))
-        return found
+        outputs: Tensor = self.other(self.relu(self.one(x.flatten(1))))
+        return outputs
 
 
 def _overwriting_in_a_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -136,8 +136,8 @@ def test_what_is_there_twice_or_overwritten_is_clipped_by_its_whole_gradient(bui
     problem = classification(SIZES)
     engine = engine_of(problem, model, clip=0.3, noise=0.0)
     x_pd, buffers = engine.initial(common=False)
-    found = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
-    torch.testing.assert_close(found, clipped_by_hand(problem, model, x_pd, 0.3))
+    gradients = engine.gradients(x_pd, buffers, engine.batches(1)[0]).values
+    torch.testing.assert_close(gradients, clipped_by_hand(problem, model, x_pd, 0.3))
 
 
 class _Centred(nn.Module):
@@ -321,9 +321,9 @@ def test_noise_belongs_to_the_peer_wherever_it_is_hosted() -> None:
 
 def test_normal_numbers_are_normal_and_their_stream_s_own() -> None:
     streams = [stream(0, peer, 1, Purpose.PRIVACY) for peer in (0, 0, 1, 2)]
-    found = normal(streams, np.array([1.0, 1.0, 3.0, 0.0]), 100_001, torch.float64).numpy()
-    assert found.shape == (4, 100_001)
-    one, again, other, none = found
+    numbers = normal(streams, np.array([1.0, 1.0, 3.0, 0.0]), 100_001, torch.float64).numpy()
+    assert numbers.shape == (4, 100_001)
+    one, again, other, none = numbers
     np.testing.assert_array_equal(one, again)
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.02
     assert kstest(one, "norm").pvalue > 0.01

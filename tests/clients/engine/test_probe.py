@@ -36,7 +36,7 @@ def test_what_can_be_batched_is() -> None:
 def test_what_cannot_is_named_with_layer_and_remedy(caplog: pytest.LogCaptureFixture) -> None:
     probe._warn.cache_clear()
     with caplog.at_level(logging.WARNING):
-        for _ in range(2):  # said once
+        for _ in range(2):  # warned once
             probe.check(
                 "tests.plugins:branching", None, Adaptation(), classification([4]), "float32"
             )
@@ -61,12 +61,12 @@ class Broken(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("layers", "said"),
+    ("layers", "message"),
     [
         ([nn.Flatten(), Broken(), nn.Linear(16, 3)], 'in layer "1" (Broken): no way'),
         ([nn.Flatten(), nn.Linear(16, 4)], "outputs of shape (2, 4) for 2 examples: classific"),
     ],
 )
-def test_what_cannot_run_is_refused(layers: list[nn.Module], said: str) -> None:
-    with pytest.raises(probe.ModelError, match=re.escape(said)):
+def test_what_cannot_run_is_refused(layers: list[nn.Module], message: str) -> None:
+    with pytest.raises(probe.ModelError, match=re.escape(message)):
         probe.try_out(Network(nn.Sequential(*layers)), classification([4]), "mine")

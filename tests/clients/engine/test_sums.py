@@ -38,8 +38,8 @@ def stack(dtype: torch.dtype, rows: int = PEERS, columns: int = D, seed: int = 0
 
 def scattered(x_sd: Tensor, rows: np.ndarray[Any, Any], shift: int) -> Tensor:
     """Some rows of a stack, `shift` numbers from where memory is aligned."""
-    found = torch.empty(len(rows) * x_sd.shape[1] + shift, dtype=x_sd.dtype)[shift:]
-    return found.view(len(rows), -1).copy_(x_sd[rows])
+    rows_sd = torch.empty(len(rows) * x_sd.shape[1] + shift, dtype=x_sd.dtype)[shift:]
+    return rows_sd.view(len(rows), -1).copy_(x_sd[rows])
 
 
 def rounded(exact: Any, dtype: torch.dtype) -> Tensor:
@@ -53,9 +53,11 @@ def test_a_weighted_sum_is_its_terms_one_after_the_other(dtype: torch.dtype) -> 
     expected_pd = torch.zeros(3, 2100, dtype=torch.float64)
     for p, s in zip(*np.nonzero(weights_ps), strict=True):
         expected_pd[p] += weights_ps[p, s] * x_sd[s].double()
-    found = sums.mixed(weights_ps, x_sd)
-    assert found.dtype == dtype
-    assert torch.allclose(found, expected_pd.to(dtype), rtol=1e-14 if dtype.itemsize == 8 else 1e-6)
+    sums_pd = sums.mixed(weights_ps, x_sd)
+    assert sums_pd.dtype == dtype
+    assert torch.allclose(
+        sums_pd, expected_pd.to(dtype), rtol=1e-14 if dtype.itemsize == 8 else 1e-6
+    )
 
 
 @BOTH
@@ -69,8 +71,8 @@ def test_a_sum_does_not_depend_on_who_is_stacked_where(dtype: torch.dtype) -> No
     threads = torch.get_num_threads()
     for trial in range(12):
         hosted = np.sort(g.choice(PEERS, 1 + trial % PEERS, replace=False))
-        heard = (weights_pn[hosted] != 0).any(axis=0) | (g.random(PEERS) < 0.3)
-        there = np.flatnonzero(heard)
+        used = (weights_pn[hosted] != 0).any(axis=0) | (g.random(PEERS) < 0.3)
+        there = np.flatnonzero(used)
         torch.set_num_threads(1 + trial % 2)
         found_pd = sums.mixed(weights_pn[np.ix_(hosted, there)], scattered(x_sd, there, trial))
         assert torch.equal(found_pd, together_pd[hosted])
@@ -84,10 +86,10 @@ def test_letters_are_added_like_weights(dtype: torch.dtype) -> None:
     x_sd, weights_ps = stack(dtype, 6, 3000), g.normal(size=(4, 6))
     to_e, from_e = np.nonzero(weights_ps)
     by_sender = np.argsort(from_e, kind="stable")
-    found = sums.weighted(
+    sums_pd = sums.weighted(
         weights_ps[to_e, from_e][by_sender], x_sd, from_e[by_sender], to_e[by_sender], np.arange(4)
     )
-    assert torch.equal(found, sums.mixed(weights_ps, x_sd))
+    assert torch.equal(sums_pd, sums.mixed(weights_ps, x_sd))
 
 
 def test_equal_rows_are_added_up_once_and_weights_of_zero_never() -> None:

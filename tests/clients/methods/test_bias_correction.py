@@ -165,15 +165,15 @@ def test_peers_that_are_no_targets_learn_no_bias() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "message"),
     [
         ("bias-correction.targets", "0,7", "peers are 0 to 3"),
         ("bias-correction.oracle-noise", 1.0, 'needs bias = "oracle"'),
         ("bias-correction.bias", "true", "must be"),
     ],
 )
-def test_refusals(key: str, value: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_refusals(key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Config.from_flat(noisy() | {key: value})
 
 

@@ -237,7 +237,7 @@ def test_auto_without_bias_trusts_everyone_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "says"),
+    ("key", "value", "message"),
     [
         ("wga.targets", "0,7", 'targets = "0,7", but peers are 0 to 3'),
         ("wga.targets", "", "targets must be"),
@@ -246,8 +246,8 @@ def test_auto_without_bias_trusts_everyone_alike(tmp_path: Path) -> None:
         ("wga.weights", "mine", "must be"),
     ],
 )
-def test_refusals(key: str, value: Any, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_refusals(key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Config.from_flat(noisy() | {key: value})
 
 

@@ -104,7 +104,7 @@ def test_who_shouts_ruins_nobody(method: str, strength: float, tmp_path: Path) -
     keys = DIGITS | {"method": method}
     attack = {"attack.kind": "scale", "attack.peers": "0", "attack.strength": strength}
     lied, honest = run(keys | attack, tmp_path / "lied"), run(keys, tmp_path / "honest")
-    accuracy = [found.metric("test_accuracy", 15)[1:].mean() for found in (lied, honest)]
+    accuracy = [result.metric("test_accuracy", 15)[1:].mean() for result in (lied, honest)]
     assert accuracy[0] > accuracy[1] - 0.1
     assert lied.reports[15, 1].metrics["refused_models"]
     assert not any("refused_models" in r.metrics for r in honest.reports.values())
