@@ -37,7 +37,7 @@ def _manage(options: argparse.Namespace, console: Console) -> None:
     Raises
     ------
     KeysError
-        A file is there already, is missing or is wrong; nothing was changed.
+        A file exists already, is missing or is invalid; nothing was changed.
     """
     if options.peer is not None and options.peer < 0:
         raise KeysError(f"--peer {options.peer}: peers are numbered from 0")

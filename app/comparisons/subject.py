@@ -56,8 +56,8 @@ class Subject:
         """Return the subject of configurations made from the keys `flat`."""
         seeds = [config.seed for config in next(iter(configs.values()))]
         keys = {key: value for key, value in sorted(flat.items()) if key not in _NOT_COMPARED}
-        own = {method: dict(sorted(of.items())) for method, of in settings.items()}
-        return cls(list(configs), seeds, tuning is not None, keys, tuning == "halving", own)
+        by_method = {method: dict(sorted(of.items())) for method, of in settings.items()}
+        return cls(list(configs), seeds, tuning is not None, keys, tuning == "halving", by_method)
 
     @classmethod
     def read(cls, directory: Path) -> Subject:

@@ -77,16 +77,16 @@ def grid(config: Config) -> tuple[str, tuple[Scalar, ...]]:
     ConfigError
         The `grid` of a plugin's options does not name one key and three values.
     """
-    own: Grid = getattr(config.row.options, "grid", {})
-    if not own:
+    options: Grid = getattr(config.row.options, "grid", {})
+    if not options:
         decay = config.weight_decay
         return _DECAY, (decay, decay / 10, 10 * decay) if decay else (0.0, *_DECAYS)
-    if len(own) != 1 or any(len(values) != _VALUES for values in own.values()):
+    if len(options) != 1 or any(len(values) != _VALUES for values in options.values()):
         raise ConfigError(
             f"{config.method}: the grid of its options must name one key and three values, like "
             '{"strength": (0.03, 0.1, 0.3)}'
         )
-    ((knob, values),) = own.items()
+    ((knob, values),) = options.items()
     key = f"{config.table_of('method')}.{knob}"
     preset = config.flat()[key]
     return key, tuple(sorted(values, key=lambda value: value != preset))

@@ -293,9 +293,9 @@ class Config(TopLevel):
 
     def _check(self) -> None:
         """Check conditions that involve several tables."""
-        own = getattr(self.options, "check", None)
+        method = getattr(self.options, "check", None)
         data = getattr(self.dataset_options, "check_peers", None)
-        for name, check, what in ((self.method, own, self), (self.dataset, data, self.peers)):
+        for name, check, what in ((self.method, method, self), (self.dataset, data, self.peers)):
             if check is not None:
                 parts.ask(name, check, what)
         numbers = getattr(self.dataset_options, "numbers", None)
@@ -325,8 +325,8 @@ class Config(TopLevel):
                 raise ConfigError(f"privacy does not cover {self.method}: {why}")
             if self.gradient_clip or self.sam_radius:
                 raise ConfigError(
-                    "privacy: gradient-clip would scale the noise, and sam-radius takes every "
-                    "gradient twice; set both to 0 and use privacy.clip"
+                    "privacy: gradient-clip would scale the noise, and sam-radius computes "
+                    "every gradient twice; set both to 0 and use privacy.clip"
                 )
             if self.mixed_precision:
                 raise ConfigError("privacy: mixed-precision rounds norms, so clipping is not exact")

@@ -65,7 +65,7 @@ class Part:
     row : Callable[[str], Any]
         Function that returns the row of a name, built in or of a plugin, after checking its type.
     has_options : bool
-        Whether a plugin can have an options dataclass, `row(name).options`.
+        True if a plugin can have an options dataclass, `row(name).options`.
     """
 
     key: str
@@ -214,9 +214,9 @@ def refuse_modules(flat: Mapping[str, Scalar]) -> None:
     """
     for kind, name in code(flat).items():
         raise ConfigError(
-            f'{PARTS[kind].key} = "{name}" is not installed: a deployment takes what is built '
-            f'in, and entry points "{plugins.GROUPS[kind]}" of packages that its nodes have '
-            "installed"
+            f'{PARTS[kind].key} = "{name}" is not installed: a deployment accepts built-in '
+            f'parts, and entry points "{plugins.GROUPS[kind]}" of packages that are installed on '
+            "its nodes"
         )
 
 

@@ -314,8 +314,8 @@ def _figure(name: str, table: Mapping[str, Any]) -> Figure:
         if key in table:
             place = f"figures.{name}.{key}"
             parts[key] = tuple(_built(kind, each, place) for each in table[key])
-    own = {key: value for key, value in table.items() if key not in parts}
-    figure: Figure = _built(Figure, {"name": name, **own, **parts}, f"figures.{name}")
+    values = {key: value for key, value in table.items() if key not in parts}
+    figure: Figure = _built(Figure, {"name": name, **values, **parts}, f"figures.{name}")
     if figure.form not in get_args(Form):
         raise ValueError(f"figures.{name}: unknown form {figure.form!r}")
     labels = {row.label for row in figure.rows}

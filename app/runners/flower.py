@@ -124,7 +124,7 @@ def survey(config: Config, federation: str, console: Console) -> dict[str, Any]:
         _follow(space, run_id, federation, config, display.show)
     file = run_dir / SURVEY
     if not file.exists():
-        raise ConfigError(f"the relay, on another machine, has written {file} there")
+        raise ConfigError(f"the relay runs on another machine and has written {file} there")
     answers: dict[str, Any] = files.json_of(run_dir, SURVEY, dict)
     return answers
 

@@ -78,7 +78,7 @@ def opened(directory: Path, name: str, limit: int) -> BinaryIO:
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
         os.close(handle)
-        raise ResultsError(f"{path} is no regular file")
+        raise ResultsError(f"{path} is not a regular file")
     if status.st_size > limit:
         os.close(handle)
         raise ResultsError(
@@ -102,7 +102,7 @@ def check_all(directory: Path) -> None:
             if stat.S_ISLNK(mode):
                 raise ResultsError(f"{path} is a link; links are not followed")
             if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)):
-                raise ResultsError(f"{path} is no regular file")
+                raise ResultsError(f"{path} is not a regular file")
 
 
 def text(directory: Path, name: str) -> str | None:

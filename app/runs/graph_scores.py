@@ -42,7 +42,7 @@ class GraphScores:
     adjusted_rand_index : float
         Adjusted Rand index of the true clusters and the connected components of the mutual graph.
     exact : bool
-        Whether the learnt edges equal the true edges.
+        True if the learnt edges equal the true edges.
     largest_weight_on_own_cluster : float or None
         Share of the peers with cluster mates whose largest weight goes to mates only, including
         ties.

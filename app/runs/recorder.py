@@ -165,9 +165,9 @@ class RunRecorder:
 
     def _line(self, report: Report) -> dict[str, Any]:
         name = self._names.get(report.peer, f"peer {report.peer}")
-        own = {"round": report.round, "peer": report.peer, "peer_name": name}
+        head = {"round": report.round, "peer": report.peer, "peer_name": name}
         lies = {"attacker": True} if report.metrics.get("attacker") else {}
-        return own | dict(report.metrics) | lies | own  # `own` wins over metrics
+        return head | dict(report.metrics) | lies | head  # `head` wins over metrics
 
     def finish(self) -> None:
         """Record the end of the run: "finished", or "diverged" if every peer diverged."""

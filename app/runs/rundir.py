@@ -81,7 +81,7 @@ def held(run_dir: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise ResultsError(f"{run_dir}: this run is going on") from None
+        raise ResultsError(f"{run_dir}: this run is in progress") from None
     finally:
         os.close(handle)
 
@@ -116,7 +116,7 @@ class Run:
     metrics : Mapping of str to ndarray
         Each field of metrics.jsonl, (R, n).
     reported : ndarray of bool, (R, n)
-        Whether the peer reported in the round.
+        True if the peer reported in the round.
     weight_rounds : ndarray of int, (C,)
         Rounds of `weights`.
     weights : ndarray, (C, n, n)
@@ -297,7 +297,7 @@ def read_config(directory: Path) -> dict[str, Any]:
         raise ResultsError(f"{path}: missing, so this is not a run directory")
     peers = config.get("peers")
     if not isinstance(config.get("method"), str) or type(peers) is not int or peers < 1:
-        raise ResultsError(f"{path}: no method and number of peers, so not a run of this product")
+        raise ResultsError(f"{path}: no method or number of peers, so not a run directory")
     for table in tables().keys() - {"", "model"}:
         if not isinstance(config.get(table, {}), dict):
             raise ResultsError(f"{path}: {table} is not a table")

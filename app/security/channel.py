@@ -102,8 +102,8 @@ class SecureChannel:
         first = request.round + 1 if request.stage == "start" else request.round
         if first <= memory.committed:
             raise SealError(
-                f'run "{self._run}" has committed round {memory.committed} here and does not go '
-                f"back to round {request.round}: begin again under another name"
+                f'run "{self._run}" has committed round {memory.committed} on this node and cannot '
+                f"return to round {request.round}: start again under another name"
             )
         if request.committed > memory.committed:
             memory.commit(request.committed)

@@ -69,7 +69,7 @@ class Memory:
         if self.committed < at_least:
             raise atomic.DamagedError(
                 f"{self.path} ends with round {self.committed}, but round {at_least} is over: the "
-                "file was removed or rolled back; put it back, or begin again under another name"
+                "file was removed or rolled back; put it back, or start again under another name"
             )
 
     def commit(self, committed: int) -> None:

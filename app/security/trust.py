@@ -64,7 +64,7 @@ def create(name: str, directory: Path, peer: int | None = None) -> tuple[Path, P
     Raises
     ------
     KeysError
-        One of the files is there already, or the name is not a valid file name.
+        One of the files exists already, or the name is not a valid file name.
     """
     checked(name)
     private, public = directory / f"{name}.key", directory / f"{name}.pub.toml"

@@ -187,7 +187,7 @@ def _voting(about: About, tensors: Mapping[str, Tensor]) -> knn_per.Options:
     """
     keys, labels = tensors["memory.keys"], tensors.get("memory.labels")
     if about.method != "knn-per" or labels is None:
-        raise ValueError("it has examples that vote, which belong to knn-per")
+        raise ValueError("it has voting examples, which only knn-per uses")
     if keys.dim() != 2 or labels.shape != (len(keys), about.outputs) or not len(keys):
         raise ValueError(f"its examples are {tuple(keys.shape)} and {tuple(labels.shape)}")
     return _made(knn_per.Options, about.method_options)

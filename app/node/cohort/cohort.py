@@ -96,11 +96,11 @@ class Cohort:
     sent : Letters
         Answers given in this round.
     answered : bool
-        Whether this round's offers were received and answered.
+        True if this round's offers were received and answered.
     costs : Costs
         Costs of each peer.
     changed : ndarray of bool, (P,)
-        Whether the peer's state changed since the last checkpoint.
+        True if the peer's state changed since the last checkpoint.
     curves : dict of int to dict
         Peer -> figure data of its last evaluation.
     """
@@ -155,8 +155,8 @@ class Cohort:
             for name, value in stack.items()
         }
         for kind, offers in (("offer", self.offers), ("coming", self.coming)):
-            own = offers.only(np.isin(offers.rows, rows))
-            tensors |= packed_offers(kind, own, self.peers)
+            selected = offers.only(np.isin(offers.rows, rows))
+            tensors |= packed_offers(kind, selected, self.peers)
         return tensors
 
     def restore(self, pieces: Iterable[Piece], letters: Mapping[str, Tensor] | None = None) -> None:
@@ -172,14 +172,16 @@ class Cohort:
         device = self.engine.device
         parts: dict[str, dict[str, Tensor]] = {"state": {}, "costs": {}, "privacy": {}}
         offers: dict[str, list[Offers]] = {"offer": [], "coming": []}
-        for own, rows, tensors in pieces:
+        for local, rows, tensors in pieces:
             for name, value in tensors.items():
                 part, _, rest = name.partition(".")
                 if part in parts:
                     shape = len(self.peers), *value.shape[1:]
-                    parts[part].setdefault(rest, value.new_empty(shape))[on(own)] = value[on(rows)]
+                    parts[part].setdefault(rest, value.new_empty(shape))[on(local)] = value[
+                        on(rows)
+                    ]
             for kind, several in offers.items():
-                several.append(unpacked_offers(tensors, kind, self.peers, own, device))
+                several.append(unpacked_offers(tensors, kind, self.peers, local, device))
         self.offers, self.coming = (Offers.together(several) for several in offers.values())
         self.state = unflatten(self.state, parts["state"])
         self.costs = unflatten(self.costs, parts["costs"])
@@ -263,12 +265,14 @@ class Cohort:
         self._count_bytes(self.costs.sent, edges[sends[edges[:, 0]], 0], nbytes)
         wrote = np.isin(np.arange(self.engine.n), offers.authors)
         wrote[mine[~shown.sound[1]]] = False  # a non-finite offer is refused, as on other nodes
-        came = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
-        self._count_bytes(self.costs.received, came[:, 1], nbytes)
-        rows_e = np.searchsorted(offers.authors, came[:, 0])
-        self.received = replace(offers, senders=came[:, 0], recipients=came[:, 1], rows=rows_e)
+        arrived = edges[self._hosted[edges[:, 1]] & wrote[edges[:, 0]]]
+        self._count_bytes(self.costs.received, arrived[:, 1], nbytes)
+        rows_e = np.searchsorted(offers.authors, arrived[:, 0])
+        self.received = replace(
+            offers, senders=arrived[:, 0], recipients=arrived[:, 1], rows=rows_e
+        )
         if self.engine.defence.norm and (large := oversized_models(self.received)).any():
-            self._count_bytes(self.costs.refused, came[large, 1], 1)
+            self._count_bytes(self.costs.refused, arrived[large, 1], 1)
             self.received = self.received.select(~large)
         self.sent = no_letters()
 

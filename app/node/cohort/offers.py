@@ -78,10 +78,10 @@ class Offers:
         order = np.argsort(rows, kind="stable")
         places, stacks = np.argsort(order), dict[str, Tensor]()
         for offers in there:  # copied once into place: with many peers a second copy is expensive
-            own, places = np.split(places, [len(offers.rows)])
+            at, places = np.split(places, [len(offers.rows)])
             for name, value in offers.stacks.items():
                 whole = stacks.setdefault(name, value.new_empty((len(rows), *value.shape[1:])))
-                whole[torch.from_numpy(own).to(value.device)] = value
+                whole[torch.from_numpy(at).to(value.device)] = value
         return cls(stacks, rows[order], np.concatenate([o.written for o in there])[order])
 
     @cached_property

@@ -125,8 +125,11 @@ class Part(NamedTuple):
         for p, (count, k) in enumerate(zip(shard.lengths_p.tolist(), of_p.tolist(), strict=True)):
             if count and scores.losses[p].isfinite():
                 if k not in known:
-                    own = predictions[k, :count].numpy(), shard.targets_pn[p, :count].cpu().numpy()
-                    known[k] = measure(*own), curves_of(*own)
+                    arguments = (
+                        predictions[k, :count].numpy(),
+                        shard.targets_pn[p, :count].cpu().numpy(),
+                    )
+                    known[k] = measure(*arguments), curves_of(*arguments)
                 measured[p], curves[int(engine.peers[p])] = known[k]
         return scores, measured
 

@@ -209,8 +209,8 @@ def _require_state(request: Request, job: Job, peers: tuple[int, ...], schedule:
         return
     if job.version is None or not schedule.last_change(peers, before) <= job.version <= before:
         raise StateError(
-            f"peers {list(peers)} stand at round {job.version}, the request builds on "
-            f"{before}: a state update was lost, or the node restarted"
+            f"peers {list(peers)} have the state of round {job.version}, the request needs that of "
+            f"round {before}: a state update was lost, or the node restarted"
         )
 
 
