@@ -288,12 +288,12 @@ class Engine:
         if self.network.personal:
             peers = np.zeros_like(self.peers) if common else self.peers
             starts = [dict(self._begun(peer).named_parameters()) for peer in peers]
-            own = {
+            personal = {
                 name: torch.stack([start[name].detach() for start in starts])
                 for name in self.network.personal
             }
             buffers |= self.personal.buffers(
-                {name: value.to(self.device, self.dtype) for name, value in own.items()}
+                {name: value.to(self.device, self.dtype) for name, value in personal.items()}
             )
         return x_pd.clone(), buffers
 

@@ -91,9 +91,9 @@ class Network:
         buffers = dict(module.named_buffers())
         self._dropouts = [_owner(name) for name in buffers if name.rpartition(".")[2] == KEY]
         self.buffer_names = [k for k in buffers if k.rpartition(".")[2] not in (KEY, FIRST)]
-        own = {name: buffers[name] for name in self.buffer_names}
-        own |= {name: trainable[name] for name in self.personal}
-        self._buffers = {name: value.detach().clone() for name, value in own.items()}
+        per_model = {name: buffers[name] for name in self.buffer_names}
+        per_model |= {name: trainable[name] for name in self.personal}
+        self._buffers = {name: value.detach().clone() for name, value in per_model.items()}
         self._aliases = _aliases(module)
         self.alone = ""
         layers = [*module.modules()]
@@ -205,8 +205,8 @@ def _aliases(module: nn.Module) -> dict[str, str]:
     names |= {id(value): name for name, value in module.named_parameters()}
     result = {}
     for place, layer in module.named_modules():
-        for own in (layer.named_parameters, layer.named_buffers):
-            for key, value in own(recurse=False, remove_duplicate=False):
+        for named_tensors in (layer.named_parameters, layer.named_buffers):
+            for key, value in named_tensors(recurse=False, remove_duplicate=False):
                 result[f"{place}.{key}" if place else key] = names[id(value)]
     return result
 

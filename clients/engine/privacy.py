@@ -70,11 +70,13 @@ class Guard:
     ) -> None:
         if network.coupled:
             raise ModelError(
-                "privacy: batch norm lets examples of a minibatch see each other, so none can be "
-                "protected alone: take a model without it"
+                "privacy: batch norm mixes the examples of a minibatch, so none can be protected "
+                "alone: use a model without it"
             )
         if network.personal:
-            raise ModelError("privacy: what model.personal keeps at home is trained without it")
+            raise ModelError(
+                "privacy: layers of model.personal are trained without noise: unset it"
+            )
         self.options, self._peers, self._examples, self._seed = options, peers, examples_p, seed
         self.rdp = np.zeros((len(peers), len(accountant.ORDERS)))
         self.account: Account = lambda: nullcontext((self.rdp.copy(), np.zeros_like(self.rdp)))

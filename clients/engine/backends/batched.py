@@ -223,7 +223,7 @@ class Batched(Backend):
     def __init__(self, network: Network, task: Task) -> None:
         super().__init__(network, task)
         if network.mixed_precision:
-            raise ValueError("mixed precision asks the layers themselves")
+            raise ValueError("mixed precision needs the layers' own forward pass")
         self._use(self.module)
         placed = {full for at in self._layers for full in at.tensors.values()}
         if lost := [name for name in network.trained if name not in placed]:
@@ -350,5 +350,5 @@ def _kernel(layer: nn.Module, place: str) -> Kernel:
 
 
 def _named(layer: nn.Module, names: Mapping[int, str]) -> dict[str, str]:
-    own = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
-    return {name: names[id(value)] for name, value in own}
+    tensors = (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False))
+    return {name: names[id(value)] for name, value in tensors}
