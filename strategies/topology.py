@@ -85,7 +85,7 @@ class Rounds(NamedTuple):
     links : Links
         Edges of each round.
     is_directed : bool
-        Whether some round has an edge without its reverse. Only methods without answers can use
+        True if some round has an edge without its reverse. Only methods without answers can use
         directed edges: an answer needs the reverse edge.
     """
 
