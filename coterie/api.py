@@ -198,8 +198,8 @@ def compare(
             )
     directory = Path(out or Path(str(flat.get("out", "runs")), "compare", name))
     tuning: Tuning | None = "halving" if tune == "halving" else "whole" if tune else None
-    own = {method: flatten(of) for method, of in (settings or {}).items()}
-    request = Request(name, flat, names, directory, seeds, tuning, workers, settings=own)
+    by_method = {method: flatten(of) for method, of in (settings or {}).items()}
+    request = Request(name, flat, names, directory, seeds, tuning, workers, settings=by_method)
     run_comparison(request, _console())
     return Comparison(directory, *_named(flat, names))
 
@@ -212,27 +212,27 @@ def _flat(
 ) -> tuple[str, dict[str, Any]]:
     """Return the name of the preset and all keys, flat."""
     name, flat = read_items([] if preset is None else [str(preset)])
-    given: dict[str, Any] = flatten(keys or {})
-    given |= {
+    chosen: dict[str, Any] = flatten(keys or {})
+    chosen |= {
         key.replace("__", ".").replace("_", "-"): value
         for key, value in more.items()
         if not isinstance(value, Mapping)
     }
     for table, inner in more.items():
         if isinstance(inner, Mapping):
-            given |= {f"{table.replace('_', '-')}.{key}": value for key, value in inner.items()}
+            chosen |= {f"{table.replace('_', '-')}.{key}": value for key, value in inner.items()}
     if peers_data is not None:
-        if "dataset" in given:
+        if "dataset" in chosen:
             raise ConfigError("peers_data replaces dataset: pass only one of them")
         data = list(peers_data)
-        given["dataset"] = plugins.register("dataset", "peers_data", lambda: data)
-        given.setdefault("peers", len(data))
+        chosen["dataset"] = plugins.register("dataset", "peers_data", lambda: data)
+        chosen.setdefault("peers", len(data))
     for kind, part in PARTS.items():
-        if part.key in given:
-            given[part.key] = _name(kind, given[part.key])
-    choices = {part.key: given[part.key] for part in PARTS.values() if part.key in given}
+        if part.key in chosen:
+            chosen[part.key] = _name(kind, chosen[part.key])
+    choices = {part.key: chosen[part.key] for part in PARTS.values() if part.key in chosen}
     name, flat = read_items([] if preset is None else [str(preset)], choices)
-    return name, flat | {k: str(v) if isinstance(v, Path) else v for k, v in given.items()}
+    return name, flat | {k: str(v) if isinstance(v, Path) else v for k, v in chosen.items()}
 
 
 def _name(kind: Kind, part: Any) -> str:
@@ -251,8 +251,8 @@ def _name(kind: Kind, part: Any) -> str:
 def _named(flat: Keys, methods: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """Return the code and the weight files that the user's own keys name."""
     choices = {part.key: flat[part.key] for part in PARTS.values() if part.key in flat}
-    given = [choices, *({"method": method} for method in methods)]
-    names = [name for each in given for name in code(each).values()]
+    tables = [choices, *({"method": method} for method in methods)]
+    names = [name for each in tables for name in code(each).values()]
     return names, [str(flat[key]) for key in _WEIGHTS if flat.get(key)]
 
 
@@ -300,7 +300,7 @@ def reproduce(
     seeds : int, optional
         Number of seeds; by default as many as the figure says.
     workers : int
-        Runs side by side; with 1 all take place in this process.
+        Maximum number of parallel runs; with 1 all take place in this process.
     out : path
         Directory of all reproductions.
 

@@ -14,7 +14,7 @@ Error
 │   ├── DivergedError        every peer diverged
 │   ├── FlowerError          Flower could not start, or did not take the run
 │   ├── SweepError           a run of several failed
-│   └── RelayError           relay and nodes cannot go on; has the round and the stage
+│   └── RelayError           relay and nodes cannot continue; has the round and the stage
 │       ├── DesertedError    no node is left in a round
 │       └── RosterError      no node hosts some peer, or there is no quorum
 ├── RangeError               a number is out of the range of its option
