@@ -267,15 +267,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkouts", description=__doc__)
     parser.add_argument("other", type=Path, help="the checkout to compare this one with")
     parser.add_argument("--methods", default="", help="names with commas (all)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         problems = json.dumps(write_problems(Path(place)))
         outs = [Path(place, side) for side in ("here", "there")]
         sides = [
-            start(checkout, out, problems, given.methods)
-            for checkout, out in zip((HERE, given.other.resolve()), outs, strict=True)
+            start(checkout, out, problems, arguments.methods)
+            for checkout, out in zip((HERE, arguments.other.resolve()), outs, strict=True)
         ]
         codes = [side.wait() for side in sides]
         for code, out in zip(codes, outs, strict=True):

@@ -262,8 +262,10 @@ def machine() -> dict[str, Any]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("networks", nargs="*", default=[*NETWORKS])
-    parser.add_argument("--cpu-time", action="store_true", help="of the process, not of the clock")
-    parser.add_argument("--out", type=Path, help="file of rows, to go on with")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="measure the time of the process, not of the clock"
+    )
+    parser.add_argument("--out", type=Path, help="file of rows; an existing one is continued")
     arguments = parser.parse_args()
     if arguments.cpu_time:
         clock = time.process_time

@@ -237,13 +237,13 @@ def main() -> None:
         print(json.dumps(asdict(measure(Setting(peers=peers[0], way=ways[0], **options)))))
         return
     for n, way in product(peers, ways):
-        given = [
+        flags = [
             f"--{k.replace('_', '-')}={v}" for k, v in options.items() if v not in (True, False)
         ]
-        given += [f"--{k.replace('_', '-')}" for k, v in options.items() if v is True]
+        flags += [f"--{k.replace('_', '-')}" for k, v in options.items() if v is True]
         command = [sys.executable, "-m", "benchmarks.resnet9", "--alone", f"--peers={n}"]
         done = subprocess.run(
-            [*command, "--ways", way, *given], capture_output=True, text=True, check=False
+            [*command, "--ways", way, *flags], capture_output=True, text=True, check=False
         )
         failed = json.dumps({"peers": n, "way": way, "error": done.stderr.strip()[-300:]})
         print(failed if done.returncode else done.stdout.strip(), flush=True)
