@@ -89,8 +89,8 @@ class Case:
 
 
 def _flat(setting: str, method: str) -> dict[str, Scalar]:
-    own = {k: v for k, v in COMMON.items() if "." not in k or k.startswith(("part", method))}
-    return {**own, **SETTINGS[setting], "method": method}
+    shared = {k: v for k, v in COMMON.items() if "." not in k or k.startswith(("part", method))}
+    return {**shared, **SETTINGS[setting], "method": method}
 
 
 @cache
@@ -173,15 +173,15 @@ def main() -> None:
     for key, values in (("settings", SETTINGS), ("methods", METHODS), ("attacks", ATTACKS)):
         parser.add_argument(f"--{key}", default=",".join(values))
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     console, table = Console(), Table(title="Honest peers' test accuracy, %")
     for name in ("setting", "attack", "method", "no defence", "best rule", "", "to attackers"):
         table.add_column(name)
     settings, methods, attacks = (
-        getattr(given, key).split(",") for key in ("settings", "methods", "attacks")
+        getattr(arguments, key).split(",") for key in ("settings", "methods", "attacks")
     )
     rows = []
-    for row in outcomes(settings, methods, attacks, given.seeds):
+    for row in outcomes(settings, methods, attacks, arguments.seeds):
         rows.append(row)
         shares = [share for share in (row.halfway, row.to_attackers) if share is not None]
         plain = f"{100 * row.undefended:.1f} ± {100 * row.deviation:.1f}"

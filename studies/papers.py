@@ -2,7 +2,7 @@
 
 `python -m studies.papers [RUNS]` copies the results of all figures in RUNS (runs/reproduce, size
 small) into docs/papers/<paper>/<figure>, and writes docs/papers/<paper>.md and docs/papers/index.md
-from what is there. Without RUNS it only writes the pages, of the results that docs/papers has.
+from the results there. Without RUNS it only rewrites the pages from the results in docs/papers.
 """
 
 from __future__ import annotations

@@ -170,8 +170,8 @@ def draw(outcomes: Iterable[Outcome], path: Path) -> None:
         style = {"color": f"C{number % 10}", "marker": "o" if number < 10 else "s"}
         for name, of in axes.items():
             setting, value = ("clusters", "f1") if name == "f1" else (name, "accuracy")
-            own = [row for row in rows if (row.setting, row.method) == (setting, method)]
-            points = [(ticks.index(row.epsilon), getattr(row, value)) for row in own]
+            selected = [row for row in rows if (row.setting, row.method) == (setting, method)]
+            points = [(ticks.index(row.epsilon), getattr(row, value)) for row in selected]
             shown = [point for point in points if point[1] is not None]
             line = "--" if method in ("local", "oracle") else "-"
             if shown:
@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--settings", default=",".join(SETTINGS))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     console = Console()
     OUT.mkdir(parents=True, exist_ok=True)
     rows: list[Outcome] = []
@@ -200,13 +200,13 @@ def main() -> None:
         writer = csv.DictWriter(file, list(Outcome.__dataclass_fields__), lineterminator="\n")
         writer.writeheader()
         for setting, method in itertools.product(
-            given.settings.split(","), given.methods.split(",")
+            arguments.settings.split(","), arguments.methods.split(",")
         ):
             if (setting, method) == ("dirichlet", "oracle"):  # no true clusters there
                 continue
             experiment = Experiment(setting, method)
             for epsilon in EPSILONS:
-                row = experiment.outcome(epsilon, given.seeds)
+                row = experiment.outcome(epsilon, arguments.seeds)
                 rows.append(row)
                 writer.writerow(asdict(row))
                 file.flush()
