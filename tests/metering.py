@@ -145,7 +145,7 @@ class Metered:
 
 
 def _kept(state: Any) -> float:
-    """Numbers that a peer keeps beside its model, its statistics and its optimizer's memory."""
+    """Return the count of a peer's numbers beside model, statistics and optimizer state."""
 
     def count(item: Any) -> int:
         if isinstance(item, Mapping):

@@ -1,4 +1,4 @@
-"""The shape of the house: who imports whom, and what never happens in which room."""
+"""Test the architecture: imports, executed data, length of functions, docstrings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALLOWED = {
 }
 MODULES = sorted(path for package in ALLOWED for path in (ROOT / package).rglob("*.py"))
 RELAY = {"app/server.py", "app/runs/recorder.py"}
-"""Modules of the relay process, beside all of strategies/."""
+"""Modules of the relay process, in addition to all of strategies/."""
 KEYS_OF_PEERS = {"coterie.app.security.claims.proof", "coterie.app.security.trust.read_trust"}
 """Names through which the relay uses public keys, which decrypt nothing."""
 TORCH = {
@@ -298,7 +298,7 @@ def executed(path: Path) -> Iterator[str]:
 
 
 def test_what_is_shipped_needs_nothing_that_is_not() -> None:
-    """Relay and nodes run without the rooms that stay on the desk of whoever starts runs."""
+    """Relay and nodes import none of the packages for those who start runs."""
     rooms = {"config": {"config"}, "runs": {"config", "runs"}}
     stay = {"reproduction", "cli", "comparisons", "runners", "dashboard", "report"}
     for path in MODULES:
@@ -342,7 +342,7 @@ def test_no_process_but_a_node_s_loads_torch() -> None:
 
 
 def test_the_relay_opens_no_letter() -> None:
-    """It forwards references: nothing in it can decode tensors, or turn a record into arrays."""
+    """The relay forwards references; it imports nothing that decodes tensors or records."""
     for path in MODULES:
         if top(path) != "strategies" and name_of(path) not in RELAY:
             continue

@@ -64,7 +64,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "clustered-fl": [{"eps1": 10.0, "eps2": 0.0}],
     "fedem": [{"components": 2}],
 }  # fmt: skip
-"""Options beside the defaults that change a cost, or should not."""
+"""Options that change a cost, or must not change it."""
 NEEDS: dict[str, dict[str, Any]] = {
     "dpfl": {"init-epochs": 1}, "random-graph": {"init-epochs": 1}, "fedavg-ft": {"epochs": 2},
     "fedprox-ft": {"epochs": 2}, "fedrep": {"head-epochs": 3}, "ifca": {"clusters": 2},

@@ -90,7 +90,7 @@ def test_fedavg_with_a_sample_is_mcmahans_algorithm_1(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def always(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dict[str, Any], Run]]:
-    """Method -> a run in which nobody sleeps, by the clock on equal machines; and its keys."""
+    """Return runs by method in which all peers are awake, with a clock of equal machines."""
 
     @cache
     def made(method: str) -> tuple[dict[str, Any], Run]:
@@ -178,7 +178,7 @@ def test_who_sleeps_stands_still_and_pays_nothing(tmp_path: Path, method: str) -
 def test_virtual_time_is_what_the_formulas_of_the_methods_page_say(
     always: Callable[[str], tuple[dict[str, Any], Run]], method: str
 ) -> None:
-    """Equal machines and links, nobody sleeps: a round takes as long as its dearest peer."""
+    """With equal machines and links, a round takes as long as its most expensive peer."""
     flat, result = always(method)
     total = 0.0
     for t, (names, _) in enumerate(Metered(flat).rounds, start=1):

@@ -48,7 +48,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 REFUSES = {"oracle": "clusters"}
 """Methods that refuse quadratics, with a word of the error message."""
 ON_DIGITS = ("oracle", "fedavg", "federico", "dpfl", "fedrep", "knn-per", "fedem")
-"""Clusters; buffers that stay at home, and under foreign models; heads, features, ensembles."""
+"""Methods with clusters, personal buffers, heads, features and ensembles."""
 
 ROWS = [(m, "quadratic") for m in METHODS if m not in REFUSES] + [(m, "digits") for m in ON_DIGITS]
 Runs = Callable[..., Run]

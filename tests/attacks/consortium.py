@@ -152,7 +152,7 @@ def config_of(node: Institution) -> Config:
 def offer_of(
     nodes: Sequence[Institution], sender: int, tensors: Mapping[str, Array], t: int = 1
 ) -> tuple[PeerMessage, bytes]:
-    """An offer that a peer makes up and seals with its own keys, and what it says in plain."""
+    """Return an offer that a peer invents and seals with its own keys, and its plain payload."""
     stacks = {name: torch.from_numpy(value)[None] for name, value in tensors.items()}
     form = LetterFormat({name: (tuple(x.shape[1:]), x.dtype) for name, x in stacks.items()})
     plain = form.encode(stacks, 0)

@@ -34,7 +34,7 @@ def Net(shape, outputs):
 
 METHOD = data = halves = Net
 """
-"""evil.py, which lies in the working directory."""
+"""Content of evil.py in the working directory."""
 
 
 # --- what a command does --------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def watched() -> Iterator[Events]:
 
 
 def model_says(**strings: str) -> Callable[[Path], None]:
-    """Poison: the model's file says something else of itself."""
+    """Return an attack that changes the metadata of the model file."""
 
     def poison(run_dir: Path) -> None:
         metadata, tensors = _model(run_dir)
@@ -123,7 +123,7 @@ def _model(run_dir: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
 
 
 def normalised(**values: Any) -> str:
-    """Normalisation as a model's file says it."""
+    """Return the normalisation in a model file's metadata."""
     return json.dumps({"mean": [[[0.0]]], "std": [[[1.0]]], **values})
 
 
@@ -264,7 +264,7 @@ def beyond() -> bytes:
 
 
 def headed(header: str) -> bytes:
-    """A file of safetensors that is nothing but a header."""
+    """Return a safetensors file that consists of a header only."""
     return len(header).to_bytes(8, "little") + header.encode()
 
 
@@ -279,7 +279,7 @@ def put(path: Path, content: bytes | str) -> None:
 
 
 def pipe(path: Path) -> None:
-    """A pipe that nobody writes to: who opens it waits for ever."""
+    """Make a pipe without a writer: opening it blocks forever."""
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)
@@ -298,7 +298,7 @@ def directory(path: Path) -> None:
 
 
 def move(folder: Path) -> None:
-    """A folder that lies elsewhere, and a link to it."""
+    """Move a folder elsewhere, and link to it."""
     there = folder.with_name(f"elsewhere-{folder.name}")
     shutil.move(folder, there)
     folder.symlink_to(there, target_is_directory=True)

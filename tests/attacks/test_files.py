@@ -130,7 +130,7 @@ OF: dict[str, tuple[str, ...]] = {
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what stands on stderr, without the log."""
+    """Return the text on stderr, without the log."""
     lines = capsys.readouterr().err.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("time="))
 

@@ -85,7 +85,7 @@ def test_forged_orders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_hostile_configurations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Any key with a value that somebody may try; nothing outside the node's folders is written."""
+    """Try hostile values of any key; nothing outside the node's folders is written."""
     node, draw = institutions(tmp_path)[0], random.Random(2)
     values = [*NUMBERS, -1, 0.5, 1e300, "", "x", "../..", "/dev/zero", "nan", True, "a, b", "1e30"]
     before = {path for path in tmp_path.rglob("*") if node.home not in path.parents}

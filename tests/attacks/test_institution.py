@@ -48,7 +48,7 @@ def nodes(tmp_path: Path) -> list[Institution]:
 
 
 def code_of(answer: Response | str) -> str:
-    """The code of a fault, which says the peer and nothing else."""
+    """Return the code of a fault; apart from it, the fault names only the peer."""
     assert isinstance(answer, str), "the node did it"
     peer, code, meaning = answer.split(": ")
     assert peer == "peer 0"
@@ -68,7 +68,7 @@ def untouched(node: Institution) -> bool:
 def test_typing_what_a_simulation_has_makes_no_simulated_node(
     typed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1: node-config is exactly that of Flower's guides, and the run says where to write."""
+    """S1: node-config as in Flower's guides, and a run that sets the paths."""
     monkeypatch.chdir(tmp_path)
     run: dict[str, Any] = {"dataset": "digits", "peers": 1, "method": "local", "model": "linear"}
     run |= {"partition.kind": "iid", "run-dir": str(tmp_path / "stolen")}
@@ -226,7 +226,7 @@ def test_a_method_that_asks_nobody_is_asked_nothing(nodes: list[Institution]) ->
 
 
 def test_a_letter_that_a_node_did_not_want_is_not_heard(nodes: list[Institution]) -> None:
-    """FedeRiCo hears one neighbour here; the relay brings the other one, or both."""
+    """FedeRiCo requests one neighbour; the relay delivers the other one, or both."""
     for node in nodes:
         node.run_config |= {"method": "federico", "federico.neighbours": 1}
         node.set_policy(methods="federico")
@@ -277,7 +277,7 @@ def test_a_run_cannot_make_a_loss_out_of_one_cell(nodes: list[Institution]) -> N
 def test_what_a_report_tells_does_not_change_with_one_label(
     nodes: list[Institution], tmp_path: Path
 ) -> None:
-    """And nothing that was measured on training examples leaves."""
+    """No measure of the training examples leaves the node."""
     reports: list[Report] = []
     for node in nodes[:1], institutions(tmp_path / "other")[:1]:
         regression(node[0])

@@ -55,7 +55,7 @@ class Told:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Institution:
-    """An institution whose labels follow from nothing."""
+    """Return an institution with random labels."""
     node = institutions(tmp_path)[0]
     institution = node.home / "institution"
     institution.mkdir(parents=True)

@@ -56,7 +56,7 @@ def rows_in(gradient_d: Array) -> Array:
 
 
 def count_read(ratios: Array, rows: Array) -> int:
-    """Return how many of the rows stand among the ratios, to six decimals."""
+    """Return the number of rows that occur among the ratios, to six decimals."""
     if not len(ratios):
         return 0
     apart = np.abs(rows[:, None] - ratios[None]).max(axis=2)
@@ -133,7 +133,7 @@ def test_without_a_person_who_says_plain_answers_are_private(
 
 
 def test_answers_are_over_a_minimum_number_of_examples(nodes: list[Institution]) -> None:
-    """Fewer than the policy wants may be in a batch, or in the training part."""
+    """Refuse batches and training splits below the minimum of the policy."""
     start, reasons = Request("start", 0, 0, attempt="a"), []
     for batch, minimum in ((8, 16), (64, 31), (64, 30)):
         nodes[0].run_config["batch-size"] = batch

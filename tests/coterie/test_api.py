@@ -77,7 +77,7 @@ def test_an_iid_fedavg_run_evaluates_its_model_once_per_round(tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[coterie.Run, list[Any]]:
-    """A run of arrays and a class, and what its callbacks heard."""
+    """Return a run of arrays and a class, and the calls of its callbacks."""
     reports: list[Any] = []
 
     class Listener:

@@ -34,7 +34,7 @@ def drawn() -> dict[str, str]:
 
 
 def defined() -> dict[str, str]:
-    """Exception class of the product -> the module that defines it, whatever it derives from."""
+    """Return the defining module of each exception class of the product."""
     classes = {}
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):

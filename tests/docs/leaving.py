@@ -94,7 +94,7 @@ class Tap(Relay):
         self.exchanges: list[tuple[Request, Response]] = []
 
     def exchange(self, requests: Mapping[int, Request]) -> dict[int, Response | str]:
-        """Deliver the requests, and keep what comes back."""
+        """Deliver the requests and store the responses."""
         outcome = super().exchange(requests)
         for node, answer in outcome.items():
             if isinstance(answer, Response):
@@ -161,7 +161,7 @@ def _opened(
 
 
 def methods_table() -> str:
-    """Method -> what its letters hold, and what it reports beside what all report."""
+    """Return the table of methods: content of letters, and additional reports."""
     lines = [
         "| method | an offer holds | an answer holds | requests letters | also reports |",
         "|---|---|---|---|---|",
@@ -210,7 +210,7 @@ def letters_table() -> str:
 
 
 def disclosure_table() -> str:
-    """Disclosure -> the measurements that are told."""
+    """Return the table of disclosures with the reported measurements."""
     lines = ["| `disclosure` | `training` | measurements | weights |", "|---|---|---|---|"]
     for level in get_args(Disclosure):
         for training in (False, True):
@@ -278,7 +278,7 @@ def _size(value: object) -> int:
 
 
 def codes_table() -> str:
-    """Code -> its meaning: all that the relay hears of what goes wrong."""
+    """Return the table of fault codes, all that the relay receives about errors."""
     lines = [f"| `{code}` | {meaning} |" for code, meaning in MEANINGS.items()]
     return "\n".join(["| code | meaning |", "|---|---|", *lines])
 
@@ -305,7 +305,7 @@ def _split(page: str, name: str) -> tuple[str, str, str]:
 
 
 def main() -> None:
-    """Write the tables anew."""
+    """Rewrite the tables."""
     page = PAGE.read_text("utf-8")
     for name, made in TABLES.items():
         before, _, after = _split(page, name)

@@ -38,7 +38,7 @@ SCHEDULE, HOSTILE = "schedule", "hostile"
 ASLEEP = 4, 6
 """First and last round in which the schedule lets a node sleep."""
 SLOW = 4.0, 1.0
-"""Seconds that a slow node stands still, and works, in turn."""
+"""Seconds that a slow node is stopped, and runs, in turn."""
 FIRST = 3  # rounds before the first fault
 ROUND_SECONDS = 30
 OUTAGE = 2  # rounds without the host before it returns
@@ -86,7 +86,7 @@ class Drill:
     def outage(
         self, fault: str, peer: int, begin: Callable[[], None], end: Callable[[], None]
     ) -> Row:
-        """Let a node fail, let the others go on, let it come back."""
+        """Make a node fail and return while the others continue."""
         last = self._now()
         begin()
         closed = self.reach(last + 1)
@@ -99,7 +99,7 @@ class Drill:
         return self._row(fault, self._last_seen(peer) - left - 1, closed, recovery)
 
     def slow(self, peer: int) -> Row:
-        """Let a node stand still for most of the time, for some rounds."""
+        """Stop a node for most of the time, for some rounds."""
         last, over = self._now(), threading.Event()
 
         def limp() -> None:
@@ -146,7 +146,7 @@ class Drill:
         return int(self._deployment.progress(self._name)["last_seen"][str(peer)][0])
 
     def _lost(self) -> str:
-        """Say what is gone of what a peer had computed: then its bill goes back."""
+        """Return a description of lost work: a peer whose costs decreased."""
         bills: dict[int, int] = {}
         for line in self._metrics():
             if line["gradient_evaluations"] < bills.get(line["peer"], 0):
@@ -227,7 +227,7 @@ class Lies:
 
 
 def lie(deployment: Deployment) -> list[Lies]:
-    """A run for each manner of lying, and one without the node that lies."""
+    """Run once for each kind of forgery, and once without the hostile node."""
     liar = NODES - 1
     node, executor = deployment.of_node(liar)
     manner = deployment.make_hostile(liar)

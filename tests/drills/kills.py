@@ -295,7 +295,7 @@ def _kill(deployment: Deployment, victim: str, peer: int) -> str:
 
 
 def workers(deployment: Deployment, peer: int) -> list[int]:
-    """The process that stays between messages, if there is one."""
+    """Return the worker process, if there is one."""
     pids = []
     for pid in guard.working_in(deployment.home(f"node-{peer}")):
         with suppress(OSError):
@@ -362,7 +362,7 @@ def clocked(deployment: Deployment) -> None:
 
 
 def memory(deployment: Deployment) -> Iterator[object]:
-    """Workers of three nodes in turn, for which there is too little memory for a while."""
+    """Limit the memory of three nodes' workers in turn."""
     run, died = Patient(deployment, 2 * NODES + 3), 0
     for peer in range(NODES):
         run.wait(lambda peer=peer: run.round >= 2 * peer + 1)  # type: ignore[misc]
@@ -450,7 +450,7 @@ SCENARIOS: Mapping[str, Callable[[Deployment], Iterator[object]]] = {
 
 
 def main() -> None:
-    """Run the scenarios, each on a deployment of its own."""
+    """Run the scenarios, each in a separate deployment."""
     if os.geteuid():
         sys.exit("network namespaces need root")
     for name in sys.argv[1:] or SCENARIOS:

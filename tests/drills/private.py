@@ -47,7 +47,7 @@ def refused(deployment: Deployment) -> str:
 
 
 def main() -> None:
-    """Play both runs and show what there is to be seen."""
+    """Carry out both runs and print the results."""
     console = Console(width=110)
     with tempfile.TemporaryDirectory() as directory:
         deployment = Deployment(Path(directory), Host(), {k: Host() for k in range(NODES)})

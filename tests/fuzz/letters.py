@@ -116,7 +116,7 @@ class Target:
         return self.carried_out(encode_request(self.request(letters)))[0]
 
     def carried_out(self, record: RecordDict) -> tuple[bytes, int]:
-        """Let the node do what a record says; the state, and how many letters it refused."""
+        """Let the node handle a record; return its state and the number of refused letters."""
         response = self.node.handle(decode_request(record))
         state = self.directory / "nodes" / "peer-0000" / "00000001-0.state"
         return state.read_bytes(), len(response.refused)

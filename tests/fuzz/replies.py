@@ -136,7 +136,7 @@ def assert_honest(kept: Response, honest: Response, strategy: Brokering) -> None
 
 
 def attack(kind: type[Brokering], rounds: int, seed: int) -> int:
-    """Play a run against a liar and the same without its lies; the number of lies."""
+    """Carry out a run with a hostile node and without; return the number of forgeries."""
     strategy = make(kind, rounds=rounds, evaluate_every=3)
     liar = Liar(ToyNode(strategy, HOSTILE), random.Random(seed))
     notes, kept = play(strategy, liar)

@@ -192,7 +192,7 @@ class Deployment:
             self.services[name].start()
 
     def kill(self, *names: str) -> None:
-        """Kill services by name, as SIGKILL does; they stay down until `start`."""
+        """Kill services by name with SIGKILL; they stay down until `start`."""
         for name in names:
             self.services[name].kill()
         for name in names:  # a node's worker has no parent among them
@@ -210,7 +210,7 @@ class Deployment:
         return self._secrets / "letters" / "trust.toml"
 
     def make_hostile(self, peer: int) -> Path:
-        """Let a node lie from its next start on; the file that says in which manner."""
+        """Make a node hostile from its next start; return the file that sets its forgery."""
         home, (_, executor) = self.home(f"node-{peer}"), self.of_node(peer)
         (home / "sitecustomize.py").write_text(hostile_node.START)
         manner = home / "manner"

@@ -1,4 +1,4 @@
-"""The wheel in an environment of its own, in an empty directory, without the checkout."""
+"""Test the wheel in a separate environment and an empty directory, without the checkout."""
 
 from __future__ import annotations
 

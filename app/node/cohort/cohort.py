@@ -346,8 +346,8 @@ class Cohort:
         bad_p : Tensor, (P,), or None
             Peers whose result is dropped in any case.
         """
-        found_p = unsound(state)
-        bad_p = found_p if bad_p is None else bad_p | found_p
+        unsound_p = unsound(state)
+        bad_p = unsound_p if bad_p is None else bad_p | unsound_p
         if bad_p.any():
             self.costs.unsound[part.rows[bad_p.numpy()]] += 1
             state = restored(part.state, state, bad_p)

@@ -1,4 +1,4 @@
-"""The command line: what is merged, what is refused, and that nothing is left behind."""
+"""Test the command line: merged keys, refused arguments, no files left after an error."""
 
 from __future__ import annotations
 

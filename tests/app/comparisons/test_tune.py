@@ -1,4 +1,4 @@
-"""Tuning: the same rates and trials for every method, by validation data and nothing else."""
+"""Test tuning: the same rates and trials for every method, chosen by validation data only."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_a_plugin_s_grid_names_one_key_and_three_values() -> None:
 
 
 def test_validation_data_is_set_aside_where_there_is_none(tmp_path: Path) -> None:
-    for given_share, used in ((0.0, VALIDATION_SHARE), (0.3, 0.3)):
-        flat = tune.with_validation({"method": "dpfl", "partition.validation": given_share})
+    for wanted, used in ((0.0, VALIDATION_SHARE), (0.3, 0.3)):
+        flat = tune.with_validation({"method": "dpfl", "partition.validation": wanted})
         config = Config.from_flat(flat)
         trials = tune.trial_configs(config, tune.trials(config), tmp_path)
         for directory, (_, made) in trials.items():

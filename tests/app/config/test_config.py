@@ -1,4 +1,4 @@
-"""The run configuration: what is accepted, what is refused, and that nothing is lost on the way."""
+"""Test the run configuration: accepted and refused values, lossless round trips."""
 
 from __future__ import annotations
 

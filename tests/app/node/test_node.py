@@ -110,7 +110,7 @@ def test_a_missing_state_is_a_clear_error(tmp_path: Path, stage: Any) -> None:
 
 
 def test_a_node_that_lost_its_disk_begins_afresh(tmp_path: Path) -> None:
-    """It comes back with a new model at the round the others have reached, and says so."""
+    """A node without its state restarts with a new model in the current round, and reports it."""
     (node,) = nodes_of(COBO, tmp_path, [[1, 3]])
     response = node.handle(Request("start", 2, 2))
     assert [(report.round, report.peer) for report in response.reports] == [(2, 1), (2, 3)]
@@ -133,7 +133,7 @@ def test_a_late_node_goes_on_from_its_own_last_state(tmp_path: Path) -> None:
 
 
 def test_answers_of_a_first_attempt_are_forgotten_at_a_restart(tmp_path: Path) -> None:
-    """The relay went down between answer and update; then the other peers did not come back."""
+    """The relay stops between answer and update; after its restart the other peers are missing."""
     edges = all_pairs(4)
     touching = edges[np.isin(edges, [0, 1]).any(axis=1)]
     for directory, interrupted in ((tmp_path / "a", True), (tmp_path / "b", False)):
@@ -151,7 +151,7 @@ def test_answers_of_a_first_attempt_are_forgotten_at_a_restart(tmp_path: Path) -
 
 
 def test_a_request_of_a_relay_that_was_replaced_is_refused(tmp_path: Path) -> None:
-    """It may still be in the queue when the next relay has started the node anew."""
+    """A request may still be queued when the next relay has restarted the node."""
     edges = all_pairs(4)[np.isin(all_pairs(4), [0, 1]).any(axis=1)]
     asked = np.ones(len(edges), dtype=np.bool_)
     nodes = nodes_of(COBO, tmp_path, [[0, 1], [2, 3]])
@@ -167,7 +167,7 @@ def test_a_request_of_a_relay_that_was_replaced_is_refused(tmp_path: Path) -> No
 def test_what_a_process_remembers_of_an_earlier_attempt_is_not_used(
     tmp_path: Path, stage: str
 ) -> None:
-    """Two processes work for a node in turn; the second begins again, then the first goes on."""
+    """Two processes alternate for one node; the second one restarts, then the first continues."""
     edges = all_pairs(4)[np.isin(all_pairs(4), [0, 1]).any(axis=1)]
     asked = np.full(len(edges), stage == "answer")
     for directory, remembers in ((tmp_path / "a", True), (tmp_path / "b", False)):
@@ -229,7 +229,7 @@ def test_a_bad_offer_is_refused_and_the_round_goes_on(tmp_path: Path, how: str) 
     ids=str,
 )
 def test_a_letter_nobody_was_to_get_is_refused(tmp_path: Path, claimed: dict[str, Any]) -> None:
-    """Above all one that claims to come from a peer of this very node."""
+    """Refuse a letter that claims to come from a peer of the same node."""
     flat, edges = DIGITS | {"method": "fedavg"}, np.array([[3, 0]])
     nodes = nodes_of(flat, tmp_path / "one", [[0, 1], [2, 3]])
     offers = {p.sender: p for p in start(nodes)}
@@ -273,7 +273,7 @@ def test_a_bad_answer_is_refused_and_the_pair_does_not_move(tmp_path: Path) -> N
 def test_bytes_and_gradients_are_charged_as_the_formulas_say(
     tmp_path: Path, nodes: int, dtype: str
 ) -> None:
-    """CoBo, every pair: n - 1 models and n - 1 gradients go out and come in, each round."""
+    """CoBo with all pairs: n - 1 models and n - 1 gradients sent and received per round."""
     result = run(COBO | {"dtype": dtype}, tmp_path, nodes)
     model = D * (4 if dtype == "float32" else 8)
     for t in result.rounds:
@@ -294,7 +294,7 @@ def test_pull_methods_pay_for_models_and_local_for_nothing(tmp_path: Path, nodes
 
 
 def test_what_crosses_between_nodes_is_what_the_relay_counts(tmp_path: Path) -> None:
-    """An offer travels once to each node, an answer to its owner; inside a node nothing does."""
+    """An offer is sent once per node, an answer to its recipient; nothing is sent inside a node."""
     result = run(COBO, tmp_path, 2)
     offers, answers = 2 * 2, 2 * 2 * 2  # per node two offers; per peer two answers
     assert result.ledger.nbytes == 4 * (offers + answers) * D * 8
@@ -358,7 +358,7 @@ def test_a_resumed_run_keeps_the_best_models_of_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_run_ends_early_by_its_patience(nodes: int, tmp_path: Path) -> None:
-    """After two evaluations without a smaller mean of the peers, stopped and resumed alike."""
+    """A run ends after two evaluations without a smaller mean loss, also after a resume."""
     keys = {**VALIDATED, "keep-models": "best", "learning-rate": 2.0}
     whole = run(keys, tmp_path / "whole", nodes)
     means = [whole.metric("validation_loss", t).mean() for t in range(7)]

@@ -62,7 +62,7 @@ def divided(data_dir: Path) -> Path:
 
 
 def deployed(flat: dict[str, Any], directory: Path, data: Path, **changes: Any) -> list[Node]:
-    """A node for each peer that has nothing but its own folder."""
+    """Return one node per peer, with its own folder only."""
     config = Config.from_flat(flat)
     return [
         Node(replace(config, data_dir=str(data / str(p))), [p], directory, Deployed(**changes))
@@ -89,7 +89,7 @@ def test_nodes_with_their_own_data_give_the_simulation(method: str, tmp_path: Pa
 
 
 def test_a_joining_peer_brings_its_sample_count(tmp_path: Path) -> None:
-    """FedAvg weighs by n_i: that of the third peer counts from the round it is heard in."""
+    """FedAvg weights by n_i; that of the third peer counts from its first round."""
     data = fill(tmp_path / "data")
     flat = FLAT | {"evaluate-every": 1}
     result = Run(Config.from_flat(flat), tmp_path / "run")
@@ -151,7 +151,7 @@ def test_data_that_does_not_fit_ends_the_run_with_one_line(tmp_path: Path) -> No
     config = Config.from_flat(FLAT | {"table.classes": "no,maybe"})
 
     class Making:
-        """A node that is made when the first request comes, as in a deployment."""
+        """Node that is created by its first request, as in a deployment."""
 
         def __init__(self, peer: int) -> None:
             self.peer = peer

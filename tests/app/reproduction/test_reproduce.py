@@ -190,7 +190,7 @@ def test_a_mistake_in_a_file_is_named(folder: Path, old: str, new: str, why: str
 
 @pytest.mark.parametrize("paper", figures.names())
 def test_every_figure_of_a_paper_can_be_configured(paper: str) -> None:
-    """Presets, keys and formulas exist, at both sizes; nothing runs."""
+    """Presets, keys and formulas exist at both sizes, checked without runs."""
     for figure in figures.read(paper).figures.values():
         assert not figure.drawn or figure.drawn in formulas.DRAWINGS
         assert {row.formula for row in figure.rows} <= {"", *formulas.PREDICTIONS}

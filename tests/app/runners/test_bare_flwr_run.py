@@ -22,7 +22,7 @@ TINY = "num-server-rounds=4 evaluate-every=2 peers=4 partition.clusters=2 local-
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A copy of the checkout with a `.venv` of its own, as `make install` leaves it."""
+    """Return a copy of the checkout with its own `.venv`, as after `make install`."""
     checkout = tmp_path_factory.mktemp("machine") / "coterie"
     checkout.mkdir()
     for name in ("app", "coterie", "strategies", "clients", "datasets", "papers", "presets"):

@@ -58,7 +58,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 @dataclass(frozen=True)
 class Finished:
-    """A run whose models are known, and where those could be seen while it went on."""
+    """Run with known models, and the places where they could be seen meanwhile."""
 
     config: dict[str, Scalar]
     run: Run
@@ -193,7 +193,7 @@ def shut_down(deployment: Deployment, peer: int) -> None:
 
 
 def planted(file: Path) -> tuple[dict[str, Scalar], npt.NDArray[np.float64]]:
-    """Quadratics that start at random numbers, of which all but four stay; what to look for."""
+    """Write quadratics of which four coordinates move; return the keys and the random start."""
     start = np.random.default_rng().uniform(1, 2, DIMENSION)
     centre = np.tile(start, (PEERS, 1))
     centre[:, :4] += np.arange(1.0, PEERS + 1)[:, None]

@@ -1,4 +1,4 @@
-"""Peers that come late, in the way of the method, and by fine-tuning as the control."""
+"""Test late peers, with the method and with fine-tuning as the control."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ QUICK: dict[str, Any] = {
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a module of the user's, which each test imports anew."""
+    """Return a working directory with a user's module, which each test imports again."""
     monkeypatch.chdir(tmp_path)
     module = f"mine_{tmp_path.name}"
     Path(f"{module}.py").write_text(MINE)

@@ -46,7 +46,7 @@ def problem(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(problem: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Run with some overrides in a directory of its own; the directory."""
+    """Run with some overrides in a separate directory; return the directory."""
 
     def run(nodes: int, where: str, watch: Any = None, workers: int = 1, **changes: Any) -> Path:
         config: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A bare `flwr run`: the relay and the nodes agree where it goes, and nothing is written over."""
+"""Test a plain `flwr run`: relay and nodes agree on the directory, and nothing is overwritten."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_the_command_that_a_node_suggests_is_quoted(tmp_path: Path) -> None:
 
 
 def test_a_run_directory_of_somebody_else_names_no_file(tmp_path: Path) -> None:
-    """`decisions.jsonl` says a digest, and the file is called after it."""
+    """`decisions.jsonl` has the digest that names the file."""
     secret = tmp_path / "secret.toml"
     secret.write_text(Config.from_flat({}).toml())
     digests: list[object] = ["../secret", "x" * 64, None, 3, [], "AB" * 32]

@@ -53,7 +53,7 @@ def begun(
     attempt: str = "a",
     letters: Sequence[PeerMessage] = (),
 ) -> SecureChannel:
-    """The channel with the letters of a request in which everybody asks everybody."""
+    """Return the channel with the letters of a request in which all peers ask all peers."""
     asked = np.ones(len(EDGES), dtype=np.bool_)
     node.begin(
         Request(stage, t, t, EDGES, asked, tuple(letters), committed=committed, attempt=attempt)
@@ -174,7 +174,7 @@ def test_what_is_no_bytes_is_refused(run: Path, payload: object, sealed: bool) -
 
 
 def test_a_letter_is_read_where_its_edge_ends_and_once(run: Path) -> None:
-    """Offers of 1 and 2 come to 0; nothing that claims to be from 0, or to be for another."""
+    """Peer 0 accepts the offers of 1 and 2, but none from itself or for another peer."""
     written = [offer(begun(channel(run, peer), "start", 0), peer, 1) for peer in (1, 2)]
     strange = [replace(written[0], sender=0), replace(written[1], kind="answer", recipient=1)]
     reader = begun(channel(run, 0), "update", 1, letters=[*written, *strange, written[0]])
@@ -282,7 +282,7 @@ def test_a_plain_simulation_writes_nothing_down(run: Path) -> None:
 
 
 def test_an_older_offer_is_heard_within_its_age_but_never_after_a_newer_one(run: Path) -> None:
-    """Also by a process that begins anew: a relay that replays what it kept gets nowhere."""
+    """Refuse replayed letters, also in a new process."""
     sender, node = channel(run, 1), aged(run, 0, max_age=2)
     begun(sender, "start", 0)
     letters = {t: offer(sender, 1, t) for t in (1, 2, 3)}

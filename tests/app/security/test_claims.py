@@ -1,4 +1,4 @@
-"""A peer is the node's that has its key: who comes first is not believed."""
+"""Test that a peer belongs to the node with its key, not to the first node that claims it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_claim_is_good_for_its_peer_run_configuration_and_attempt_only(keys: P
 
 
 def impostor_of(node: Institution, directory: Path) -> Institution:
-    """A node that says it is another's peer, with keys that it has made for this."""
+    """Return a node that claims another node's peer, with new keys."""
     name = str(node.node_config["name"])
     private, public, _ = trust.create(name, directory, node.peer)
     config: dict[str, Scalar] = {
@@ -54,7 +54,7 @@ def impostor_of(node: Institution, directory: Path) -> Institution:
 
 @pytest.mark.parametrize("checked", [True, False])
 def test_an_impostor_that_comes_first_is_refused(checked: bool, tmp_path: Path) -> None:
-    """S6: its peer's own node takes part; a relay without a trust file believes who comes first."""
+    """S6: the peer's own node takes part; without a trust file the relay accepts the first node."""
     nodes = institutions(tmp_path)
     for node in nodes:
         node.run_config |= {"method": "fedavg", "num-server-rounds": 1}

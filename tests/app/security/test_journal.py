@@ -1,4 +1,4 @@
-"""Ledgers on disk: what is changed, cut off or taken away is noticed; a kill loses nothing."""
+"""Test ledgers on disk: changes, cuts and removals are detected; a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_another_process_s_lines_come_once(file: Path) -> None:
 
 
 def killed_after_the_line(file: Path) -> None:
-    """The line is there, its head is not yet."""
+    """The line is written, its head is not yet."""
     head = file.with_suffix(".head").read_bytes()
     add(Journal(file), 3)
     file.with_suffix(".head").write_bytes(head)
@@ -203,7 +203,7 @@ def test_a_ledger_without_a_head_is_taken_over(file: Path) -> None:
 
 
 def test_processes_take_turns(file: Path) -> None:
-    """Each of four adds the next number while there are fewer than 60: no number twice."""
+    """Four processes append the next number up to 60: no number occurs twice."""
 
     def count() -> None:
         journal, numbers = Journal(file), list[int]()

@@ -1,4 +1,4 @@
-"""policy.toml: what it says when it is wrong, and which runs it lets through."""
+"""Test policy.toml: error messages, and allowed and refused runs."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_policy_that_others_may_write_to_is_none(tmp_path: Path) -> None:
 
 
 def test_any_batch_size_of_a_run_is_limited_where_data_are_own() -> None:
-    """All-for-one has one more, and so may a method to come."""
+    """Check all batch sizes of a run; All-for-one has a second one."""
     table: dict[str, Any] = {"dataset": "table", "table.columns": "a", "method": "all-for-one"}
     sizes = [key for key in keys() if key.endswith("batch-size")]
     assert len(sizes) > 1

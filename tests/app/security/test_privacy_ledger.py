@@ -1,4 +1,4 @@
-"""The privacy ledger: it adds up over runs, and a damaged one lets nothing out."""
+"""Test the privacy ledger: sums over runs; a damaged ledger allows no gradient."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_metrics_about_examples_count_and_work_does_not() -> None:
 
 
 def test_what_was_told_before_costs_nothing(tmp_path: Path) -> None:
-    """Metrics of a round, also after a restart, and weights as long as they stay the same."""
+    """Repeated metrics of a round and unchanged weights are free, also after a restart."""
     metrics = {"test_loss": 0.7, "test_accuracy": 0.5}
     assert ledger(tmp_path).reporting(1, metrics, {1: 0.5, 2: 0.2}, 6)  # four numbers
     assert ledger(tmp_path).reporting(1, metrics, {1: 0.5, 2: 0.2}, 4)
@@ -52,7 +52,7 @@ def test_what_was_told_before_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_runs_side_by_side_share_the_budget(tmp_path: Path) -> None:
-    """Each in a process of its own would wait for the same lock."""
+    """Threads stand for processes: both wait for the same lock."""
     with ThreadPoolExecutor(16) as pool:
         allowed = pool.map(
             lambda k: ledger(tmp_path, f"run-{k}").reporting(1, {"test_loss": k / 16}, {}, 5),

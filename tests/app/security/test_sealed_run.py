@@ -191,7 +191,7 @@ def test_letters_of_two_runs_or_configurations_do_not_mix(tmp_path: Path) -> Non
 def test_who_is_not_in_the_trust_file_is_neither_written_to_nor_listened_to(
     tmp_path: Path,
 ) -> None:
-    """Peers 0, 1 and 2 do not know 3; 3 knows everybody. As if 3 had no edges."""
+    """Peers 0, 1 and 2 do not trust 3, 3 trusts all: the result is that of 3 without edges."""
     flat = DIGITS | {"method": "fedavg", "sealing": True}
     config = Config.from_flat(flat)
     nodes = [Node(config, [peer], tmp_path / "a") for peer in range(4)]

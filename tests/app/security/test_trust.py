@@ -26,7 +26,7 @@ from coterie.app.security.trust import (
 
 @pytest.fixture
 def trust(tmp_path: Path) -> Path:
-    """The trust file of two hospitals; their keys lie beside it."""
+    """Return the trust file of two hospitals, with their keys in the same folder."""
     path = tmp_path / "trust.toml"
     entries = [create(name, tmp_path, peer)[2] for peer, name in enumerate(("north", "south"))]
     path.write_text("\n".join(entry.toml() for entry in entries))

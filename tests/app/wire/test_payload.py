@@ -1,4 +1,4 @@
-"""Payloads: what is written is read, and nothing else is."""
+"""Test payloads: exact round trips; everything else is refused."""
 
 from __future__ import annotations
 

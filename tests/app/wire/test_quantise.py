@@ -1,4 +1,4 @@
-"""Reduced precision: exact byte counts, bounded errors, and the same run whoever hosts whom."""
+"""Test reduced precision: exact byte counts, bounded errors, same results on any nodes."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def converted(rdp: float, order: float, delta: float) -> float:
 
 @pytest.mark.parametrize("steps", [1, 7, 40])
 def test_an_engine_charges_full_batches_exactly(steps: int) -> None:
-    """T gradients with noise s diverge by alpha T / (2 (s / 2)^2), whatever they were taken at."""
+    """T gradients with noise s diverge by alpha T / (2 (s / 2)^2), at any models."""
     noise, delta = 6.0, 1e-4
     engine = Engine(
         classification((9, 6)), "linear", None, range(2), Training(batch_size=9), device="cpu",
@@ -216,6 +216,6 @@ def test_options_that_are_no_numbers_are_refused(key: str, value: float) -> None
 
 @pytest.mark.parametrize("clip", [1e-7, 1e7, 1e38])
 def test_a_clip_that_floating_point_does_not_keep_is_refused(clip: float) -> None:
-    """Below, the noise is rounded to 0; above, sums overflow: that tells who is there."""
+    """Below these bounds the noise rounds to 0, above them sums overflow; both reveal examples."""
     with pytest.raises(ValueError, match=r"clip = .*: must be 1e-06 to 1e\+06"):
         Privacy("examples", clip=clip)

@@ -259,7 +259,7 @@ def replaced() -> nn.Module:
 
 
 class Scaled(nn.Sequential):
-    """Has a parameter of its own, which no layer in order has."""
+    """Network with a parameter outside its layers."""
 
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(16, 3))
@@ -267,7 +267,7 @@ class Scaled(nn.Sequential):
 
 
 class Twice(nn.Sequential):
-    """Calls its layers in a way of its own."""
+    """Network that calls a layer twice."""
 
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(16, 16), nn.Linear(16, 3))
@@ -563,7 +563,7 @@ def passes(of: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def iid(peers: int, tests: int) -> Problem:
-    """Peers with examples of their own and the same test set."""
+    """Return peers with different training examples and a common test set."""
     problem = classification([4] * peers, tests=[tests] * peers)
     test = replace(
         problem.test,
@@ -574,7 +574,7 @@ def iid(peers: int, tests: int) -> Problem:
 
 
 def test_equal_models_on_equal_data_are_one_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FedAvg: everybody has the average, and the test set is everybody's."""
+    """FedAvg: all peers have the average and the same test set."""
     problem = iid(5, 7)
     of = Engine(problem, "mlp", None, range(5), Training(batch_size=4), device="cpu")
     x, buffers = of.initial()

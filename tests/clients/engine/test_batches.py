@@ -160,7 +160,7 @@ def test_all_data_is_one_batch_of_equal_weights() -> None:
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 def test_examples_are_the_peers_own_and_normalised(dtype: type[np.generic]) -> None:
-    """(raw - mean) / std in the engine's precision, whatever the pool is kept in."""
+    """Inputs are (raw - mean) / std in the engine's precision, for any type of the pool."""
     problem = classification([5, 3, 4], shape=(2, 3, 3))
     pool = (problem.inputs * 20 + 100).clip(0, 255).astype(dtype)
     mean, std = np.array([90.0, 110.0])[:, None, None], np.array([30.0, 50.0])[:, None, None]

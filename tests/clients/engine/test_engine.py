@@ -189,7 +189,7 @@ def test_training_equals_a_plain_loop(name: str, passes: dict[str, Any], dtype: 
 
 @pytest.mark.parametrize("name", TRAININGS)
 def test_a_proximal_objective_and_a_drift_equal_a_plain_loop(name: str) -> None:
-    """FedProx's mu/2 |x - anchor|^2 goes through the optimizer, a drift beside it."""
+    """FedProx's mu/2 |x - anchor|^2 passes through the optimizer, a drift does not."""
     problem = classification(SIZES)
     engine = engine_of(problem, training=replace(TRAININGS[name], batch_size=4, local_epochs=1))
     batches = [*engine.batches(1), *engine.batches(2)]
@@ -254,7 +254,7 @@ def test_how_many_models_a_call_takes_changes_nothing(
 
 
 def test_a_peer_trains_the_same_in_any_company(normed: str) -> None:
-    """Minibatches and dropout masks are the peer's own, whoever is stacked with it."""
+    """Minibatches and dropout masks do not depend on the stacked peers."""
     problem = classification((10, 6, 8, 10))
     training = Training(batch_size=4, momentum=0.9, local_epochs=2)
     everyone = engine_of(problem, normed, training=training)

@@ -261,7 +261,7 @@ def test_threads_differentiate_if_the_caller_does_and_leave_its_cores_alone(grad
 
 
 class Branches(nn.Module):
-    """Not one layer after the other: a network of somebody else, which goes alone."""
+    """Network whose layers are not in sequence, which runs one model at a time."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ PEERS, BATCH = 16, 8
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes that tensors made inside held at one time, whatever the allocator does."""
+    """Record the peak number of bytes of tensors that are created inside."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -41,7 +41,7 @@ def loss(engine: Engine, fit: Fit) -> Tensor:
 @pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize("model", ["mlp", "lenet", "unet3d", "transformer"])
 def test_mixed_precision_rounds_products_and_keeps_everything_else(model: str, chunk: int) -> None:
-    """bfloat16 has 8 bits: gradients differ by that, what is stored and learnt stays float32."""
+    """Gradients differ by the 8 bits of bfloat16; stored models stay float32."""
     seen: dict[torch.dtype, int] = {}
 
     def note(layer: nn.Module, inputs: tuple[Tensor, ...], got: Tensor) -> None:

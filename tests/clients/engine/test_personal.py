@@ -1,4 +1,4 @@
-"""Personal layers: trained as in a plain loop, averaged by nobody, never sent."""
+"""Test personal layers: trained as in a plain loop, never averaged, never sent."""
 
 from __future__ import annotations
 

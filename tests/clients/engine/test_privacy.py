@@ -120,7 +120,7 @@ class _Overwriting(nn.Module):
 
 
 def _overwriting_in_a_line(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Many of it go layer by layer, but nobody knows the way back through SiLU."""
+    """Network of layers with batched kernels, except for SiLU."""
     first = nn.Linear(math.prod(shape), 6)
     return nn.Sequential(
         nn.Flatten(), first, nn.ReLU(inplace=True), nn.Linear(6, 6), nn.SiLU(),
@@ -178,7 +178,7 @@ def test_a_batch_norm_in_a_network_s_own_code_moves_no_sum_beyond_the_clip(
 
 
 def _normalised(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Layers whose gradients nobody knows example by example."""
+    """Layers without per-example gradient kernels."""
     d = math.prod(shape)
     return nn.Sequential(nn.Flatten(), nn.LayerNorm(d), nn.Linear(d, outputs))
 
@@ -186,7 +186,7 @@ def _normalised(shape: tuple[int, ...], outputs: int) -> nn.Module:
 @pytest.mark.parametrize("model", ["linear", "mlp", "lenet", _shared, _Overwriting, _normalised])
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_an_example_whose_gradient_is_not_finite_adds_nothing(model: Any, value: float) -> None:
-    """Else the sum is not finite if, and only if, that example is there: one bit, for nothing."""
+    """Otherwise the sum is non-finite exactly if that example is in the data."""
     name = model if isinstance(model, str) else plugins.register("model", model.__name__, model)
     problem = classification(SIZES, shape=NETWORKS.get(name, (1, 4, 4)))
     bad = [rows[0] for rows in problem.train.rows]
@@ -260,7 +260,7 @@ class _Difference(nn.Module):
 
 @pytest.mark.parametrize("apart", [1.0, 1e2, 1e3])
 def test_no_gradient_is_longer_than_the_clip_where_large_numbers_cancel(apart: float) -> None:
-    """Places of 1e6 that differ by a little: of the norm, float32 had nothing left."""
+    """Activations of 1e6 with small differences: float32 loses the whole norm."""
     name = plugins.register("model", _Difference.__name__, _Difference)
     for seed in (0, 12, 37):
         problem = classification((8,), seed=seed)

@@ -1,4 +1,4 @@
-"""A network that is not ours: tried before a run, batched or one at a time, the same numbers."""
+"""Test foreign networks: tried before a run; batched and sequential results agree."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_cannot_is_named_with_layer_and_remedy(caplog: pytest.LogCaptureFix
 
 
 def test_one_model_at_a_time_gives_the_same_numbers_wherever_peers_live(tmp_path: Path) -> None:
-    """Also of what it draws: that comes from the model's own key."""
+    """Random draws of the network depend on the model's key only."""
     one, several = (run(FLAT, tmp_path / str(k), k) for k in (1, 3))
     for t in (0, 1, 2):
         assert np.allclose(one.metric("train_loss", t), several.metric("train_loss", t), rtol=1e-6)
@@ -54,7 +54,7 @@ def test_one_model_at_a_time_gives_the_same_numbers_wherever_peers_live(tmp_path
 
 
 class Broken(nn.Module):
-    """Fails where nothing helps."""
+    """Network that fails on every input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no way. More of it.")

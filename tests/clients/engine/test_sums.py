@@ -1,4 +1,4 @@
-"""Weighted sums and inner products: exact, cheap where weights are few, alike in any company."""
+"""Test weighted sums and inner products: exact, sparse, independent of the stacked peers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_weighted_sum_is_its_terms_one_after_the_other(dtype: torch.dtype) -> 
 
 @BOTH
 def test_a_sum_does_not_depend_on_who_is_stacked_where(dtype: torch.dtype) -> None:
-    """Any peers' sums over any stack that holds what they weigh, wherever it lies in memory."""
+    """Sums do not depend on the stack's other rows or its place in memory."""
     g = np.random.default_rng(1)
     x_sd = stack(dtype)
     weights_pn = g.normal(size=(PEERS, PEERS)) * (g.random((PEERS, PEERS)) < 0.6)
@@ -74,8 +74,8 @@ def test_a_sum_does_not_depend_on_who_is_stacked_where(dtype: torch.dtype) -> No
         used = (weights_pn[hosted] != 0).any(axis=0) | (g.random(PEERS) < 0.3)
         there = np.flatnonzero(used)
         torch.set_num_threads(1 + trial % 2)
-        found_pd = sums.mixed(weights_pn[np.ix_(hosted, there)], scattered(x_sd, there, trial))
-        assert torch.equal(found_pd, together_pd[hosted])
+        part_pd = sums.mixed(weights_pn[np.ix_(hosted, there)], scattered(x_sd, there, trial))
+        assert torch.equal(part_pd, together_pd[hosted])
     torch.set_num_threads(threads)
 
 
@@ -104,11 +104,11 @@ def test_equal_rows_are_added_up_once_and_weights_of_zero_never() -> None:
 def test_a_model_that_is_not_finite_harms_those_only_who_weigh_it() -> None:
     x_sd = stack(torch.float32, 3, 10)
     x_sd[1] = torch.nan
-    found_pd = sums.mixed(np.array([[0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]), x_sd)
+    part_pd = sums.mixed(np.array([[0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]), x_sd)
     assert torch.equal(
-        found_pd[0], rounded(x_sd[0].double() / 2 + x_sd[2].double() / 2, x_sd.dtype)
+        part_pd[0], rounded(x_sd[0].double() / 2 + x_sd[2].double() / 2, x_sd.dtype)
     )
-    assert found_pd[1].isnan().all()
+    assert part_pd[1].isnan().all()
 
 
 def test_nothing_to_add_is_zero() -> None:
@@ -121,15 +121,15 @@ def test_nothing_to_add_is_zero() -> None:
 @BOTH
 def test_inner_products_do_not_depend_on_order_place_or_threads(dtype: torch.dtype) -> None:
     a_ed, b_sd = stack(dtype), stack(dtype, seed=3)
-    found_es = sums.products(a_ed, b_sd)
-    assert torch.allclose(found_es, a_ed.double() @ b_sd.double().T, rtol=1e-12, atol=1e-9)
-    assert torch.equal(sums.products(b_sd, a_ed), found_es.T)
+    products_es = sums.products(a_ed, b_sd)
+    assert torch.allclose(products_es, a_ed.double() @ b_sd.double().T, rtol=1e-12, atol=1e-9)
+    assert torch.equal(sums.products(b_sd, a_ed), products_es.T)
     g, threads = np.random.default_rng(3), torch.get_num_threads()
     for trial in range(12):
         rows, columns = (g.choice(PEERS, 1 + trial % 4, replace=False) for _ in range(2))
         torch.set_num_threads(1 + trial % 2)
         part = sums.products(scattered(a_ed, rows, trial), scattered(b_sd, columns, 2 * trial + 1))
-        assert torch.equal(part, found_es[np.ix_(rows, columns)])
+        assert torch.equal(part, products_es[np.ix_(rows, columns)])
     torch.set_num_threads(threads)
 
 
@@ -145,12 +145,12 @@ def test_inner_products_of_more_pairs_than_go_at_once(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("d", [1, 2, 4810, D])
 def test_a_pair_alone_and_among_others(dtype: torch.dtype, d: int) -> None:
     a_ed, b_ed = stack(dtype, 6, d), stack(dtype, 6, d, seed=3)
-    found_e = sums.paired(a_ed, b_ed)
-    assert torch.allclose(found_e, (a_ed.double() * b_ed.double()).sum(dim=1), rtol=1e-11)
+    products_e = sums.paired(a_ed, b_ed)
+    assert torch.allclose(products_e, (a_ed.double() * b_ed.double()).sum(dim=1), rtol=1e-11)
     threads = torch.get_num_threads()
     for trial in range(12):
         rows = np.random.default_rng(trial).choice(6, 1 + trial % 6, replace=False)
         torch.set_num_threads(1 + trial % 2)
         part = sums.paired(scattered(b_ed, rows, trial), scattered(a_ed, rows, 2 * trial + 1))
-        assert torch.equal(part, found_e[rows])
+        assert torch.equal(part, products_e[rows])
     torch.set_num_threads(threads)

@@ -21,8 +21,8 @@ def test_slopes_are_those_of_autograd(kind: str) -> None:
     losses = task.losses(outputs, targets)
     (expected,) = torch.autograd.grad(losses, outputs, weights)
     assert task.slopes is not None
-    found_losses, slopes = task.slopes(outputs.detach(), targets, weights)
-    assert torch.allclose(found_losses, losses, rtol=1e-13)
+    losses_eb, slopes = task.slopes(outputs.detach(), targets, weights)
+    assert torch.allclose(losses_eb, losses, rtol=1e-13)
     assert torch.allclose(slopes, expected, rtol=1e-13, atol=1e-16)
 
 

@@ -71,7 +71,7 @@ def test_the_same_wherever_attackers_are_hosted(tmp_path: Path, method: str, kin
 def test_the_same_wherever_attackers_are_hosted_while_others_sleep(
     tmp_path: Path, method: str, kind: str
 ) -> None:
-    """The attacker sleeps too; who defends itself averages over whoever is there."""
+    """The attacker sleeps too; a robust rule averages over the peers that are awake."""
     trace = tmp_path / "trace.csv"
     trace.write_text("peer,from,to\n0,1,5\n1,1,2\n2,2,5\n3,4,5\n4,1,1\n4,3,5\n")
     keys = flat(tmp_path, method=method) | METHODS[method] | {

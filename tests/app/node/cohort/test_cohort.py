@@ -1,4 +1,4 @@
-"""A cohort: letters of its own peers and letters from elsewhere become one stack."""
+"""Test a cohort: letters of hosted peers and of other nodes are stacked together."""
 
 from __future__ import annotations
 

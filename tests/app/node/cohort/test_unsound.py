@@ -1,4 +1,4 @@
-"""Models that are not finite: nobody learns from them, wherever their peer is hosted."""
+"""Test non-finite models: no other peer learns from them, on any assignment to nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's worker: the same responses as without it, and it comes, dies and goes as it should."""
+"""Test a node's worker: same responses as without it, start, crash and exit."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def bytes_of(letter: PeerMessage) -> bytes:
 
 @pytest.mark.e2e
 def test_replies_are_the_same_with_and_without_a_worker(tmp_path: Path, nodes: Path) -> None:
-    """Good ones and faults: the last request does not build on what is there."""
+    """Valid requests and faults: the last request needs a state that does not exist."""
     warm, plain = (
         story(tmp_path, worker.forward_request),
         story(tmp_path / "b", service.handle_request),
@@ -218,7 +218,7 @@ def test_what_was_not_written_for_the_relay_stays_in_the_log(
 def test_the_relay_does_not_learn_where_the_keys_lie(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor which of them is missing; the log of the node says it."""
+    """The relay does not learn which file is missing; the node's log names it."""
     places = {"keys": str(tmp_path / "own.key"), "trust": str(tmp_path / "trust.toml")}
     job = job_of(tmp_path, sealing=True)
     job = replace(job, node_config={**job.node_config, **places})

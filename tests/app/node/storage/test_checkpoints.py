@@ -1,4 +1,4 @@
-"""A node's disk: whole files only, versions that every peer has, states that come back equal."""
+"""Test checkpoints: atomic files, versions that all peers have, states restored exactly."""
 
 from __future__ import annotations
 
