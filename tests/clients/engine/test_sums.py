@@ -105,9 +105,7 @@ def test_a_model_that_is_not_finite_harms_those_only_who_weigh_it() -> None:
     x_sd = stack(torch.float32, 3, 10)
     x_sd[1] = torch.nan
     part_pd = sums.mixed(np.array([[0.5, 0.0, 0.5], [0.5, 0.5, 0.0]]), x_sd)
-    assert torch.equal(
-        part_pd[0], rounded(x_sd[0].double() / 2 + x_sd[2].double() / 2, x_sd.dtype)
-    )
+    assert torch.equal(part_pd[0], rounded(x_sd[0].double() / 2 + x_sd[2].double() / 2, x_sd.dtype))
     assert part_pd[1].isnan().all()
 
 
