@@ -128,7 +128,7 @@ class Run:
         return self._model(peer)
 
     def _model(self, peer: int | str) -> PersonalModel:
-        from coterie.app.trained.personal import (  # torch: only where a model is
+        from coterie.app.trained.personal import (  # imports torch
             Named,
             personal_model,
         )
