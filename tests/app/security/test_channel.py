@@ -101,7 +101,7 @@ def test_what_the_relay_called_over_does_not_come_back(run: Path) -> None:
     old = offer(begun(channel(run, 1), "update", 3, 2), 1, 4)
     begun(channel(run, 0), "update", 6, committed=5)
     for stage, t in (("update", 5), ("answer", 4), ("start", 4), ("start", 0), ("rounds", 1)):
-        with pytest.raises(SealError, match=r'run "run" has committed round 5 here'):
+        with pytest.raises(SealError, match=r'run "run" has committed round 5 on this node'):
             begun(channel(run, 0), stage, t, attempt="b")
     for stage, t in (("start", 5), ("update", 6)):
         reader = begun(channel(run, 0), stage, t, letters=[replace(old, round=t + 1)])
